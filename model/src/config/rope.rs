@@ -1,0 +1,275 @@
+//! Rotary position embedding: parameters from `config.json` and the frequencies they give.
+//!
+//! Both spellings are read: `rope_theta` + `rope_scaling` (checkpoints written before
+//! transformers 5) and `rope_parameters` (since). The arithmetic follows transformers'
+//! `modeling_rope_utils` step by step in f32, because at position 100,000 one unit in the last
+//! place of a frequency is a visible angle.
+
+use std::f64::consts::PI;
+
+use super::{ConfigError, Fields};
+
+/// Rotary embedding of one model: which dimensions turn, and how fast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the geometric series of frequencies.
+    pub theta: f64,
+    /// The first `rotary_dim` of `head_dim` dimensions turn; the rest pass through. Even.
+    pub rotary_dim: usize,
+    pub scaling: RopeScaling,
+}
+
+/// How the frequencies are stretched for contexts longer than those of pre-training.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    None,
+    /// Every frequency divided by `factor`.
+    Linear {
+        factor: f64,
+    },
+    /// Llama 3.1: low frequencies divided, high ones kept, a smooth ramp between.
+    Llama3 {
+        factor: f64,
+        low_freq_factor: f64,
+        high_freq_factor: f64,
+        original_max_position: usize,
+    },
+    /// YaRN: a ramp over dimensions between interpolation and extrapolation.
+    Yarn {
+        factor: f64,
+        /// Multiplies cos and sin; `None` derives it from `factor`, `mscale`, `mscale_all_dim`.
+        attention_factor: Option<f64>,
+        beta_fast: f64,
+        beta_slow: f64,
+        mscale: Option<f64>,
+        mscale_all_dim: Option<f64>,
+        original_max_position: usize,
+        /// Round the ends of the ramp to whole dimensions.
+        truncate: bool,
+    },
+}
+
+const SUPPORTED: &str = "default, linear, llama3, yarn";
+
+impl RopeConfig {
+    /// Reads the rotary parameters of `config`.
+    pub(super) fn parse(
+        config: Fields<'_>,
+        head_dim: usize,
+        max_position: usize,
+    ) -> Result<Self, ConfigError> {
+        let empty = serde_json::Map::new();
+        // An empty `rope_scaling` gives way to `rope_parameters`, as in transformers.
+        let old = config.object("rope_scaling")?.filter(|map| !map.is_empty());
+        let rope = match (old, config.object("rope_parameters")?) {
+            (Some(map), _) => Fields::new(map, "rope_scaling."),
+            (None, Some(map)) => Fields::new(map, "rope_parameters."),
+            (None, None) => Fields::new(&empty, "rope_parameters."),
+        };
+        for layer_type in ["full_attention", "sliding_attention"] {
+            if rope.raw(layer_type).is_some() {
+                return Err(rope.bad(layer_type, "one set of parameters for all layers"));
+            }
+        }
+
+        let theta = match rope.positive("rope_theta")? {
+            Some(theta) => theta,
+            None => config.positive("rope_theta")?.unwrap_or(10_000.0),
+        };
+        let (holder, partial) = match rope.positive("partial_rotary_factor")? {
+            Some(partial) => (rope, partial),
+            None => (
+                config,
+                config.positive("partial_rotary_factor")?.unwrap_or(1.0),
+            ),
+        };
+        let rotary_dim = (head_dim as f64 * partial) as usize;
+        if !(2..=head_dim).contains(&rotary_dim) || rotary_dim % 2 != 0 {
+            return Err(ConfigError::Invalid {
+                field: holder.name("partial_rotary_factor"),
+                bound: format!(
+                    "a share of head_dim = {head_dim} that makes an even number of dimensions"
+                ),
+                given: format!("{partial} ({rotary_dim} dimensions)"),
+            });
+        }
+
+        let scaling = Self::parse_scaling(config, rope, max_position)?;
+        if theta == 1.0 && matches!(scaling, RopeScaling::Yarn { .. }) {
+            return Err(config.bad("rope_theta", "other than 1 under yarn"));
+        }
+        Ok(Self {
+            theta,
+            rotary_dim,
+            scaling,
+        })
+    }
+
+    fn parse_scaling(
+        config: Fields<'_>,
+        rope: Fields<'_>,
+        max_position: usize,
+    ) -> Result<RopeScaling, ConfigError> {
+        let key = if rope.value("rope_type").is_some() {
+            "rope_type"
+        } else {
+            "type"
+        };
+        let required = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
+        let original_max_position = || {
+            let name = "original_max_position_embeddings";
+            let limit = super::MAX_POSITIONS;
+            // Outside the object it wins, as in transformers.
+            Ok::<usize, ConfigError>(match config.count(name, limit)? {
+                Some(positions) => positions,
+                None => rope.count(name, limit)?.unwrap_or(max_position),
+            })
+        };
+        match rope.text(key)?.unwrap_or("default") {
+            "default" => Ok(RopeScaling::None),
+            "linear" => Ok(RopeScaling::Linear {
+                factor: required("factor")?,
+            }),
+            "llama3" => {
+                let low_freq_factor = required("low_freq_factor")?;
+                let high_freq_factor = required("high_freq_factor")?;
+                if high_freq_factor <= low_freq_factor {
+                    let bound = format!("above low_freq_factor = {low_freq_factor}");
+                    return Err(rope.bad("high_freq_factor", bound));
+                }
+                Ok(RopeScaling::Llama3 {
+                    factor: required("factor")?,
+                    low_freq_factor,
+                    high_freq_factor,
+                    original_max_position: original_max_position()?,
+                })
+            }
+            "yarn" => {
+                let original_max_position = original_max_position()?;
+                // An explicit `null` asks for the ratio of the two context lengths.
+                let factor = match rope.raw("factor") {
+                    Some(value) if value.is_null() => {
+                        max_position as f64 / original_max_position as f64
+                    }
+                    _ => required("factor")?,
+                };
+                let nonzero =
+                    |name: &str| Ok::<_, ConfigError>(rope.number(name)?.filter(|v| *v != 0.0));
+                Ok(RopeScaling::Yarn {
+                    factor,
+                    attention_factor: rope.number("attention_factor")?,
+                    beta_fast: nonzero("beta_fast")?.unwrap_or(32.0),
+                    beta_slow: nonzero("beta_slow")?.unwrap_or(1.0),
+                    mscale: nonzero("mscale")?,
+                    mscale_all_dim: nonzero("mscale_all_dim")?,
+                    original_max_position,
+                    truncate: rope.boolean("truncate")?.unwrap_or(true),
+                })
+            }
+            other => Err(ConfigError::UnsupportedRope {
+                field: rope.name(key),
+                given: other.to_owned(),
+                supported: SUPPORTED,
+            }),
+        }
+    }
+
+    /// Angle per position of each pair of dimensions: `[rotary_dim / 2]`, in radians. Pair `i`
+    /// is dimensions `i` and `i + rotary_dim / 2` (the half-split layout of these families).
+    pub fn inverse_frequencies(&self) -> Vec<f32> {
+        let base = f64::from(self.theta as f32);
+        let dim = self.rotary_dim as f32;
+        // The exponent is rounded to f32 first; the power is then the correctly rounded f32.
+        let wavelengths = (0..self.rotary_dim / 2)
+            .map(|pair| base.powf(f64::from((2 * pair) as f32 / dim)) as f32);
+        match self.scaling {
+            RopeScaling::None => wavelengths.map(|w| 1.0 / w).collect(),
+            RopeScaling::Linear { factor } => {
+                wavelengths.map(|w| 1.0 / w / factor as f32).collect()
+            }
+            RopeScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position,
+            } => {
+                let context = original_max_position as f64;
+                let longest = (context / low_freq_factor) as f32;
+                let shortest = (context / high_freq_factor) as f32;
+                let width = (high_freq_factor - low_freq_factor) as f32;
+                wavelengths
+                    .map(|w| {
+                        let frequency = 1.0 / w;
+                        let wavelength = (2.0 * PI) as f32 / frequency;
+                        if wavelength > longest {
+                            frequency / factor as f32
+                        } else if wavelength < shortest {
+                            frequency
+                        } else {
+                            let smooth =
+                                (context as f32 / wavelength - low_freq_factor as f32) / width;
+                            (1.0 - smooth) * frequency / factor as f32 + smooth * frequency
+                        }
+                    })
+                    .collect()
+            }
+            RopeScaling::Yarn {
+                factor,
+                beta_fast,
+                beta_slow,
+                original_max_position,
+                truncate,
+                ..
+            } => {
+                let dims = self.rotary_dim as f64;
+                // The (fractional) dimension that turns `rotations` times over the context.
+                let correction = |rotations: f64| {
+                    let turns = original_max_position as f64 / (rotations * 2.0 * PI);
+                    dims * turns.ln() / (2.0 * self.theta.ln())
+                };
+                let (mut low, mut high) = (correction(beta_fast), correction(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                (low, high) = (low.max(0.0), high.min(dims - 1.0));
+                if low == high {
+                    high += 0.001;
+                }
+                wavelengths
+                    .enumerate()
+                    .map(|(pair, w)| {
+                        let ramp = (pair as f32 - low as f32) / (high - low) as f32;
+                        let keep = 1.0 - ramp.clamp(0.0, 1.0);
+                        1.0 / (factor as f32 * w) * (1.0 - keep) + 1.0 / w * keep
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// What cos and sin are multiplied with: 1 except under YaRN.
+    pub fn attention_scaling(&self) -> f32 {
+        let RopeScaling::Yarn {
+            factor,
+            attention_factor,
+            mscale,
+            mscale_all_dim,
+            ..
+        } = self.scaling
+        else {
+            return 1.0;
+        };
+        let scale = |mscale: f64| {
+            if factor <= 1.0 {
+                1.0
+            } else {
+                0.1 * mscale * factor.ln() + 1.0
+            }
+        };
+        let derived = match (mscale, mscale_all_dim) {
+            (Some(mscale), Some(all_dim)) => scale(mscale) / scale(all_dim),
+            _ => scale(1.0),
+        };
+        attention_factor.unwrap_or(derived) as f32
+    }
+}

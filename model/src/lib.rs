@@ -1,0 +1,4 @@
+//! Decoder-only transformers on Burn: weights, tokenizer, chat template, KV pool.
+
+pub mod config;
+pub mod dtype;
