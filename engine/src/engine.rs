@@ -1,0 +1,236 @@
+//! The engine's thread and the handle to it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crate::config::{ConfigError, EngineConfig};
+use crate::executor::{BuildError, Executor, ExecutorLimits};
+use crate::inbox::Inbox;
+use crate::request::{Generation, Request, SubmitError};
+use crate::stats::EngineStats;
+use crate::step::Core;
+
+/// How long past its grace a shutdown waits for a forward that does not return.
+const STUCK_FORWARD: Duration = Duration::from_secs(5);
+
+/// The engine; see [`Engine::spawn`].
+pub struct Engine;
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error("building the model panicked: {0}")]
+    BuildPanicked(String),
+    #[error("the model has no room for a single request: {0:?}")]
+    NoRoom(ExecutorLimits),
+    #[error("cannot start the engine thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// How a shutdown went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownOutcome {
+    /// The engine thread has ended; what was unfinished at the end of the grace
+    /// was cancelled.
+    Stopped,
+    /// A forward is still running; its thread was left behind.
+    Stuck,
+}
+
+impl Engine {
+    /// Starts the engine thread and waits until `build` has made the executor
+    /// on it (device queues belong to the thread that made them, so an executor
+    /// need not be `Send`).
+    ///
+    /// # Errors
+    /// What `build` reports, or bounds that let nothing run.
+    pub fn spawn<E, F>(config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
+    where
+        E: Executor,
+        F: FnOnce() -> Result<E, BuildError> + Send + 'static,
+    {
+        config.validate()?;
+        let inbox = Arc::new(Inbox::new(config.max_queue));
+        let stats = Arc::new(Mutex::new(EngineStats::default()));
+        let (report, built) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new()
+            .name("hearth-engine".to_owned())
+            .spawn({
+                let (inbox, stats) = (Arc::clone(&inbox), Arc::clone(&stats));
+                move || {
+                    let _stop = StopOnExit(&inbox);
+                    let executor = match build_executor(build) {
+                        Ok(executor) => executor,
+                        Err(error) => return drop(report.send(Err(error))),
+                    };
+                    let limits = executor.limits();
+                    let mut core = Core::new(config, executor, Arc::clone(&inbox), stats);
+                    if report.send(Ok(limits)).is_ok() {
+                        core.serve();
+                    }
+                }
+            })?;
+        let limits = built
+            .recv()
+            .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())))?;
+        let thread = Mutex::new(Some(thread));
+        Ok(EngineHandle {
+            shared: Arc::new(Shared {
+                inbox,
+                stats,
+                limits,
+                thread,
+            }),
+        })
+    }
+}
+
+fn build_executor<E: Executor>(
+    build: impl FnOnce() -> Result<E, BuildError>,
+) -> Result<E, SpawnError> {
+    // Drivers panic where they should return errors; the closure is gone
+    // afterwards, so nothing sees what it left half done.
+    let executor = catch_unwind(AssertUnwindSafe(build))
+        .map_err(|panic| SpawnError::BuildPanicked(crate::step::panic_text(&*panic)))??;
+    let limits = executor.limits();
+    if context_limit(limits) < 2 || limits.vocab_size == 0 {
+        return Err(SpawnError::NoRoom(limits));
+    }
+    Ok(executor)
+}
+
+/// The longest sequence that one request alone can always finish.
+pub(crate) fn context_limit(limits: ExecutorLimits) -> usize {
+    limits.max_model_len.min(limits.kv_slots)
+}
+
+/// Marks the inbox stopped however the thread ends, so that no caller waits for
+/// an engine that is gone.
+struct StopOnExit<'a>(&'a Inbox);
+
+impl Drop for StopOnExit<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A handle to the engine, shared by all callers. When the last clone is
+/// dropped, the engine finishes what it has and its thread ends.
+#[derive(Clone, Debug)]
+pub struct EngineHandle {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    inbox: Arc<Inbox>,
+    stats: Arc<Mutex<EngineStats>>,
+    limits: ExecutorLimits,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.inbox.close(None);
+    }
+}
+
+impl EngineHandle {
+    /// Queues a request. `params.max_tokens` beyond the context length is cut to it.
+    ///
+    /// # Errors
+    /// A prompt or parameter that the model cannot take, a full queue, or an
+    /// engine that is shutting down; nothing was queued then.
+    pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
+        let request = self.checked(request)?;
+        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+        let id = self.shared.inbox.submit(request, sender)?;
+        Ok(Generation {
+            id,
+            events,
+            inbox: Arc::clone(&self.shared.inbox),
+            ended: false,
+        })
+    }
+
+    fn checked(&self, mut request: Request) -> Result<Request, SubmitError> {
+        let ExecutorLimits { vocab_size, .. } = self.shared.limits;
+        let context = context_limit(self.shared.limits);
+        let given = request.prompt.len();
+        if given == 0 {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if given >= context {
+            return Err(SubmitError::PromptTooLong {
+                given,
+                limit: context - 1,
+                context,
+            });
+        }
+        if let Some(index) = request
+            .prompt
+            .iter()
+            .position(|&id| id as usize >= vocab_size)
+        {
+            let given = request.prompt[index];
+            return Err(SubmitError::TokenOutOfRange {
+                index,
+                given,
+                vocab: vocab_size,
+            });
+        }
+        request.params.validate(vocab_size)?;
+        request.params.max_tokens = request.params.max_tokens.min(context - given);
+        Ok(request)
+    }
+
+    /// The engine at the end of its latest step, and what waits now.
+    pub fn stats(&self) -> EngineStats {
+        let mut stats = *self
+            .shared
+            .stats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        stats.waiting += self.shared.inbox.queued();
+        stats
+    }
+
+    pub fn limits(&self) -> ExecutorLimits {
+        self.shared.limits
+    }
+
+    /// Tokens that prompt and output of one request may have together.
+    pub fn context_limit(&self) -> usize {
+        context_limit(self.shared.limits)
+    }
+
+    /// Stops accepting, lets what is running or waiting finish within `grace`,
+    /// cancels the rest, and waits for the thread to end. Blocks.
+    pub fn shutdown(&self, grace: Duration) -> ShutdownOutcome {
+        self.shared.inbox.close(Instant::now().checked_add(grace));
+        if !self
+            .shared
+            .inbox
+            .wait_stopped(grace.saturating_add(STUCK_FORWARD))
+        {
+            return ShutdownOutcome::Stuck;
+        }
+        let thread = self
+            .shared
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            // The inbox is stopped: a panic on the thread has been told to every stream.
+            let _ = thread.join();
+        }
+        ShutdownOutcome::Stopped
+    }
+}

@@ -1,0 +1,92 @@
+//! The one trait through which the engine drives a model.
+//!
+//! **Architecture invariant.** The engine knows slots, positions and logits; it
+//! never sees a tensor or a device. An executor knows tensors and devices; it
+//! never sees a request.
+
+use std::error::Error;
+
+/// One sequence's share of a [`ForwardBatch`].
+///
+/// Tokens `first_token .. first_token + tokens` of the batch are the last
+/// `tokens` of the sequence's `context` positions, and the sequence attends
+/// `slot_table[first_slot .. first_slot + context]`, its new tokens included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    pub first_token: u32,
+    pub tokens: u32,
+    pub context: u32,
+    pub first_slot: u32,
+}
+
+/// A ragged batch: prefill chunks and decode rows of many requests in one
+/// forward. A decode row is a sequence of one token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardBatch {
+    /// `[tokens]` input ids, sequences one after another.
+    pub tokens: Vec<u32>,
+    /// `[tokens]` position of each token in its sequence, from 0.
+    pub positions: Vec<u32>,
+    /// `[tokens]` KV slot that receives each token's keys and values. No slot
+    /// occurs twice.
+    pub write_slots: Vec<u32>,
+    pub sequences: Vec<Sequence>,
+    /// The sequences' KV slots in position order, concatenated.
+    pub slot_table: Vec<u32>,
+    /// Indices into `tokens`, ascending, whose logits are wanted. May be empty.
+    pub logit_rows: Vec<u32>,
+}
+
+/// Row-major `[logit_rows, vocab]`, in the order of [`ForwardBatch::logit_rows`].
+#[derive(Clone, Debug, Default)]
+pub struct Logits {
+    pub values: Vec<f32>,
+    pub vocab: usize,
+}
+
+/// What an executor can hold; fixed for its lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutorLimits {
+    /// KV slots in the pool, one per token; ids are `0..kv_slots`.
+    pub kv_slots: usize,
+    /// Longest sequence in tokens, prompt and output together.
+    pub max_model_len: usize,
+    /// Valid token ids are `0..vocab_size`.
+    pub vocab_size: usize,
+}
+
+/// A model with a KV pool. It lives on the engine thread from its making to
+/// its end, so it need not be `Send`.
+pub trait Executor {
+    fn limits(&self) -> ExecutorLimits;
+
+    /// Runs the model over `batch`: writes every token's keys and values to its
+    /// slot, then attends through the slot table.
+    ///
+    /// # Errors
+    /// After an error or a panic the engine fails the requests of this batch
+    /// and frees their slots; slots outside `batch.write_slots` must be intact.
+    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError>;
+}
+
+/// A forward that did not happen; its text reaches the clients it failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the model failed: {0}")]
+pub struct ExecutorError(Box<dyn Error + Send + Sync>);
+
+impl ExecutorError {
+    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+}
+
+/// An executor that could not be made: a missing file, no memory, no device.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BuildError(Box<dyn Error + Send + Sync>);
+
+impl BuildError {
+    pub fn new(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self(cause.into())
+    }
+}

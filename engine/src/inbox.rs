@@ -1,0 +1,180 @@
+//! Where callers' threads and the engine thread meet: one mutex, one condition
+//! variable, held for a few moves on either side.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::request::{Event, Request, SubmitError};
+
+/// Ascending in order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct RequestId(u64);
+
+/// Why a consumer no longer wants the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Withdrawal {
+    Cancelled,
+    Satisfied,
+}
+
+/// An accepted request on its way to the engine thread.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub id: RequestId,
+    pub request: Request,
+    pub events: UnboundedSender<Event>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    /// Nothing new is accepted; what is there may go on until the deadline.
+    Closing {
+        deadline: Option<Instant>,
+    },
+    /// The engine thread is gone.
+    Stopped,
+}
+
+/// What arrived since the last look.
+#[derive(Debug)]
+pub(crate) struct Mail {
+    pub submitted: Vec<Submission>,
+    pub withdrawn: Vec<(RequestId, Withdrawal)>,
+    pub phase: Phase,
+}
+
+#[derive(Debug)]
+struct State {
+    submitted: Vec<Submission>,
+    withdrawn: Vec<(RequestId, Withdrawal)>,
+    phase: Phase,
+    next_id: u64,
+    /// Accepted and not yet started, here or in the scheduler's queue.
+    queued: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+    limit: usize,
+}
+
+impl Inbox {
+    pub fn new(limit: usize) -> Self {
+        let state = State {
+            submitted: Vec::new(),
+            withdrawn: Vec::new(),
+            phase: Phase::Open,
+            next_id: 0,
+            queued: 0,
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            limit,
+        }
+    }
+
+    // Every critical section leaves the state whole, so that a panic elsewhere
+    // on a thread that held the lock is no reason to stop serving.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn submit(
+        &self,
+        request: Request,
+        events: UnboundedSender<Event>,
+    ) -> Result<RequestId, SubmitError> {
+        let mut state = self.state();
+        if state.phase != Phase::Open {
+            return Err(SubmitError::ShuttingDown);
+        }
+        if state.queued >= self.limit {
+            return Err(SubmitError::QueueFull { limit: self.limit });
+        }
+        let id = RequestId(state.next_id);
+        state.next_id += 1;
+        state.queued += 1;
+        state.submitted.push(Submission {
+            id,
+            request,
+            events,
+        });
+        drop(state);
+        self.changed.notify_all();
+        Ok(id)
+    }
+
+    pub fn withdraw(&self, id: RequestId, why: Withdrawal) {
+        self.state().withdrawn.push((id, why));
+        self.changed.notify_all();
+    }
+
+    pub fn close(&self, deadline: Option<Instant>) {
+        let mut state = self.state();
+        if state.phase != Phase::Stopped {
+            state.phase = Phase::Closing { deadline };
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// For the engine thread: takes what arrived, and with `idle` sleeps until
+    /// there is something to do.
+    pub fn collect(&self, idle: bool) -> Mail {
+        let mut state = self.state();
+        while idle
+            && state.phase == Phase::Open
+            && state.submitted.is_empty()
+            && state.withdrawn.is_empty()
+        {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        Mail {
+            submitted: std::mem::take(&mut state.submitted),
+            withdrawn: std::mem::take(&mut state.withdrawn),
+            phase: state.phase,
+        }
+    }
+
+    /// For the engine thread: `count` requests left the queue.
+    pub fn dequeued(&self, count: usize) {
+        if count > 0 {
+            self.state().queued -= count;
+        }
+    }
+
+    /// For the engine thread, at its end, however it ends: drops what it never
+    /// took, which tells those callers.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.phase = Phase::Stopped;
+        state.queued = 0;
+        let unserved = std::mem::take(&mut state.submitted);
+        drop(state);
+        drop(unserved);
+        self.changed.notify_all();
+    }
+
+    /// Accepted and not yet started.
+    pub fn queued(&self) -> usize {
+        self.state().queued
+    }
+
+    /// Waits until the engine thread has ended; `false` if it has not in time.
+    pub fn wait_stopped(&self, timeout: Duration) -> bool {
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(self.state(), timeout, |state| state.phase != Phase::Stopped)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.phase == Phase::Stopped
+    }
+}

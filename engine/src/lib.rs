@@ -1,0 +1,34 @@
+//! The engine: scheduler, continuous batching, sampling, stop conditions.
+//!
+//! One thread owns the scheduler, the prefix cache and the executor, and runs
+//! [`step`](step) after step; callers hold an [`EngineHandle`] and read
+//! [`Generation`]s. Text is made of tokens outside that thread, by [`output`].
+//!
+//! **Architecture invariant.** The engine names no tensor library and no HTTP
+//! library; the model is behind [`Executor`].
+pub mod config;
+pub mod detokenize;
+pub mod engine;
+pub mod executor;
+mod inbox;
+pub mod logprobs;
+pub mod output;
+pub mod params;
+pub mod penalties;
+pub mod request;
+pub mod rng;
+pub mod sampler;
+mod softmax;
+pub mod stats;
+mod step;
+pub mod stop;
+mod topk;
+
+pub use config::{ConfigError, EngineConfig};
+pub use engine::{Engine, EngineHandle, ShutdownOutcome, SpawnError};
+pub use executor::{
+    BuildError, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Sequence,
+};
+pub use params::{ParamError, SamplingParams};
+pub use request::{Event, FinishReason, Generation, Request, SubmitError, TokenEvent, Usage};
+pub use stats::{EngineStats, KvStats};
