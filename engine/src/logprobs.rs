@@ -1,0 +1,86 @@
+//! Log-probabilities of tokens under the model's own distribution: before temperature, penalties
+//! and filters, so that they do not depend on how a request samples.
+
+use crate::softmax::{clean, log_sum_exp};
+use crate::topk::{Candidate, top_k};
+
+/// A token's log-probability and those of the most likely tokens at its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    pub token: u32,
+    /// Natural logarithm; -inf for a token the model, or a mask, rules out.
+    pub logprob: f32,
+    /// The most likely tokens, most likely first; `token` is among them only if it is one.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// The log-probability of `token` after `logits` (`[vocab]`) and of the `top_n` most likely tokens.
+pub fn prompt_logprob(logits: &[f32], token: u32, top_n: usize) -> TokenLogprobs {
+    let normaliser = log_sum_exp(logits);
+    let logprob = |logit: f32| match clean(logit) {
+        // Spares a row that is masked throughout the difference of two infinities.
+        f32::NEG_INFINITY => f32::NEG_INFINITY,
+        // Rounding must not make a probability exceed 1.
+        logit => (logit - normaliser).min(0.0),
+    };
+    let mut top = Vec::new();
+    top_k(logits, top_n, f32::NEG_INFINITY, &mut top);
+    top.sort_unstable_by(Candidate::ranking);
+    TokenLogprobs {
+        token,
+        logprob: logits
+            .get(token as usize)
+            .map_or(f32::NEG_INFINITY, |&logit| logprob(logit)),
+        top: top
+            .iter()
+            .map(|kept| (kept.token, logprob(kept.value)))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn close(actual: f32, expected: f64) -> bool {
+        (f64::from(actual) - expected).abs() < 1e-5
+    }
+
+    #[test]
+    fn are_the_logarithm_of_the_softmax() {
+        let logits = [1.0, 3.0, -2.0, 3.0];
+        let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+        let given = prompt_logprob(&logits, 2, 2);
+        assert!(close(given.logprob, (f64::exp(-2.0) / total).ln()));
+        assert_eq!(given.top.iter().map(|t| t.0).collect::<Vec<_>>(), [1, 3]);
+        assert!(close(given.top[0].1, (f64::exp(3.0) / total).ln()));
+        assert_eq!(given.top[0].1, given.top[1].1);
+    }
+
+    #[test]
+    fn zero_alternatives_is_the_token_alone() {
+        let given = prompt_logprob(&[0.0, 0.0], 1, 0);
+        assert!(close(given.logprob, 0.5f64.ln()));
+        assert!(given.top.is_empty());
+    }
+
+    #[test]
+    fn masked_and_broken_logits_have_no_probability() {
+        let logits = [f32::NEG_INFINITY, 2.0, f32::NAN];
+        let given = prompt_logprob(&logits, 0, 3);
+        assert_eq!(given.logprob, f32::NEG_INFINITY);
+        assert_eq!(given.top, [(1, 0.0)]);
+        assert_eq!(prompt_logprob(&logits, 2, 0).logprob, f32::NEG_INFINITY);
+        assert_eq!(
+            prompt_logprob(&[f32::NAN; 3], 1, 3).logprob,
+            f32::NEG_INFINITY
+        );
+        assert_eq!(prompt_logprob(&logits, 77, 0).logprob, f32::NEG_INFINITY);
+    }
+
+    #[test]
+    fn an_infinite_logit_is_certain() {
+        let given = prompt_logprob(&[0.0, f32::INFINITY], 1, 1);
+        assert_eq!((given.logprob, given.top), (0.0, vec![(1, 0.0)]));
+    }
+}

@@ -1,0 +1,131 @@
+//! Penalties on tokens that have appeared.
+
+use std::collections::HashMap;
+
+use crate::params::SamplingParams;
+
+/// The appearances of tokens in one request, and what they cost.
+#[derive(Debug)]
+pub struct Penalties {
+    repetition: f32,
+    presence: f32,
+    frequency: f32,
+    /// Occurrences in the output, by token; 0 for a token of the prompt alone, which only the
+    /// repetition penalty sees. Sparse: a step costs as much as there are distinct tokens.
+    occurrences: HashMap<u32, u32>,
+}
+
+impl Penalties {
+    /// `None` if `params` penalise nothing, so that nothing need be counted.
+    pub fn new(params: &SamplingParams, prompt: &[u32]) -> Option<Self> {
+        let repetition = params.repetition_penalty;
+        if repetition == 1.0 && params.presence_penalty == 0.0 && params.frequency_penalty == 0.0 {
+            return None;
+        }
+        let occurrences = if repetition == 1.0 {
+            HashMap::new()
+        } else {
+            prompt.iter().map(|&token| (token, 0)).collect()
+        };
+        Some(Self {
+            repetition,
+            presence: params.presence_penalty,
+            frequency: params.frequency_penalty,
+            occurrences,
+        })
+    }
+
+    /// Counts `token` as part of the output.
+    pub fn record(&mut self, token: u32) {
+        *self.occurrences.entry(token).or_insert(0) += 1;
+    }
+
+    /// Lowers (or, with negative penalties, raises) the logits of tokens that have appeared.
+    /// Masked logits stay masked.
+    pub fn apply(&self, logits: &mut [f32]) {
+        for (&token, &count) in &self.occurrences {
+            let Some(logit) = logits.get_mut(token as usize) else {
+                continue;
+            };
+            // Dividing a negative logit would make its token likelier.
+            *logit = if *logit > 0.0 {
+                *logit / self.repetition
+            } else {
+                *logit * self.repetition
+            };
+            if count > 0 {
+                *logit -= self.frequency * count as f32 + self.presence;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn params(repetition: f32, presence: f32, frequency: f32) -> SamplingParams {
+        SamplingParams {
+            repetition_penalty: repetition,
+            presence_penalty: presence,
+            frequency_penalty: frequency,
+            ..SamplingParams::default()
+        }
+    }
+
+    #[test]
+    fn nothing_is_tracked_when_all_penalties_are_off() {
+        assert!(Penalties::new(&params(1.0, 0.0, 0.0), &[1, 2]).is_none());
+        assert!(Penalties::new(&params(1.0, 0.1, 0.0), &[1, 2]).is_some());
+    }
+
+    #[test]
+    fn tokens_outside_the_vocabulary_are_ignored() {
+        let penalties = Penalties::new(&params(2.0, 0.0, 0.0), &[1, 99]).expect("one is on");
+        let mut logits = [4.0, 4.0];
+        penalties.apply(&mut logits);
+        assert_eq!(logits, [4.0, 2.0]);
+    }
+
+    #[test]
+    fn a_masked_logit_stays_masked() {
+        let mut penalties = Penalties::new(&params(0.5, -2.0, -2.0), &[0]).expect("all are on");
+        penalties.record(0);
+        let mut logits = [f32::NEG_INFINITY];
+        penalties.apply(&mut logits);
+        assert_eq!(logits, [f32::NEG_INFINITY]);
+    }
+
+    proptest! {
+        #[test]
+        fn agree_with_counting_the_whole_history(
+            logits in prop::collection::vec(-10f32..10.0, 12),
+            prompt in prop::collection::vec(0u32..12, 0..8),
+            output in prop::collection::vec(0u32..12, 0..20),
+            repetition in prop_oneof![Just(1.0f32), 0.1f32..2.0],
+            presence in prop_oneof![Just(0.0f32), -2f32..2.0],
+            frequency in prop_oneof![Just(0.0f32), -2f32..2.0],
+        ) {
+            let mut expected = logits.clone();
+            for (token, logit) in expected.iter_mut().enumerate() {
+                let token = token as u32;
+                if prompt.contains(&token) || output.contains(&token) {
+                    *logit *= if *logit > 0.0 { 1.0 / repetition } else { repetition };
+                }
+                let count = output.iter().filter(|&&t| t == token).count();
+                *logit -= frequency * count as f32;
+                *logit -= presence * f32::from(u8::from(count > 0));
+            }
+
+            let mut actual = logits;
+            if let Some(mut penalties) = Penalties::new(&params(repetition, presence, frequency), &prompt) {
+                output.iter().for_each(|&token| penalties.record(token));
+                penalties.apply(&mut actual);
+            }
+            for (a, e) in actual.iter().zip(&expected) {
+                prop_assert!((a - e).abs() < 1e-3, "{} against {}", a, e);
+            }
+        }
+    }
+}
