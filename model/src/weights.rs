@@ -1,0 +1,454 @@
+//! Weights by name: safetensors files mapped into memory, bytes compiled into the binary, or
+//! random values.
+//!
+//! A file of any size opens at once; pages are read when a tensor is. Headers come from
+//! strangers, so each is checked against its file before a byte of data is handed out.
+
+mod dummy;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use half::{bf16, f16};
+use indicatif::ProgressBar;
+use memmap2::Mmap;
+use safetensors::SafeTensors;
+use serde::Deserialize;
+
+use crate::dtype::Dtype;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// What can be wrong with the weights of a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightError {
+    #[error("{dir} has neither {SINGLE} nor {INDEX}{hint}")]
+    NoWeights { dir: PathBuf, hint: &'static str },
+    #[error("cannot read {path}: {source}")]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{file} is not a valid safetensors file: {reason}")]
+    Corrupt { file: PathBuf, reason: String },
+    #[error("{file} is not a valid index of safetensors files: {reason}")]
+    BadIndex { file: PathBuf, reason: String },
+    #[error("{index} says that tensor {tensor} is in {file}, and it is not")]
+    NotInShard {
+        index: PathBuf,
+        tensor: String,
+        file: String,
+    },
+    #[error("tensor {tensor} is missing from {place}")]
+    MissingTensor { tensor: String, place: String },
+    #[error("tensor {tensor} has shape {found:?} in {file}, the config asks for {expected:?}")]
+    WrongShape {
+        tensor: String,
+        file: String,
+        found: Vec<usize>,
+        expected: Vec<usize>,
+    },
+    #[error("tensor {tensor} in {file} is {found}; supported: f32, f16, bf16")]
+    UnsupportedDtype {
+        tensor: String,
+        file: String,
+        found: String,
+    },
+}
+
+/// One tensor: row-major little-endian elements, not necessarily aligned.
+#[derive(Debug, Clone)]
+pub struct TensorView<'a> {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    /// `shape.product() * dtype.size()` bytes; borrowed from the file where there is one.
+    pub bytes: Cow<'a, [u8]>,
+}
+
+impl TensorView<'_> {
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / self.dtype.size()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The elements as f32, which holds every f16 and bf16 exactly.
+    pub fn to_f32(&self) -> Vec<f32> {
+        let pairs = || self.bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
+        match self.dtype {
+            Dtype::F32 => self
+                .bytes
+                .chunks_exact(4)
+                .map(|quad| f32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]))
+                .collect(),
+            Dtype::F16 => pairs()
+                .map(|pair| f16::from_le_bytes(pair).to_f32())
+                .collect(),
+            Dtype::Bf16 => pairs()
+                .map(|pair| bf16::from_le_bytes(pair).to_f32())
+                .collect(),
+        }
+    }
+
+    /// The bytes of the elements rounded to `dtype`; borrowed when they are in it already.
+    pub fn to_dtype(&self, dtype: Dtype) -> Cow<'_, [u8]> {
+        if dtype == self.dtype {
+            return Cow::Borrowed(&self.bytes);
+        }
+        let values = self.to_f32().into_iter();
+        Cow::Owned(match dtype {
+            Dtype::F32 => values.flat_map(f32::to_le_bytes).collect(),
+            Dtype::F16 => values
+                .flat_map(|value| f16::from_f32(value).to_le_bytes())
+                .collect(),
+            Dtype::Bf16 => values
+                .flat_map(|value| bf16::from_f32(value).to_le_bytes())
+                .collect(),
+        })
+    }
+}
+
+/// Where one tensor lies.
+struct Entry {
+    file: usize,
+    dtype: safetensors::Dtype,
+    shape: Vec<usize>,
+    start: usize,
+    end: usize,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Static(&'static [u8]),
+}
+
+impl Bytes {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Static(bytes) => bytes,
+        }
+    }
+}
+
+enum Source {
+    Files {
+        files: Vec<(PathBuf, Bytes)>,
+        entries: HashMap<String, Entry>,
+    },
+    Dummy {
+        dtype: Dtype,
+        seed: u64,
+    },
+}
+
+/// The weights of one checkpoint.
+pub struct Weights {
+    source: Source,
+    /// For messages: the directory, or what stands for it.
+    place: String,
+    progress: ProgressBar,
+}
+
+#[derive(Deserialize)]
+struct ShardIndex {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Weights {
+    /// Maps `model.safetensors`, or the shards that `model.safetensors.index.json` lists.
+    ///
+    /// # Errors
+    /// Names the file that is missing, unreadable or damaged, and the tensor where one is.
+    pub fn open_dir(dir: &Path) -> Result<Self, WeightError> {
+        let single = dir.join(SINGLE);
+        let index = dir.join(INDEX);
+        let mut weights = Self::empty(dir.display().to_string());
+        if single.exists() {
+            weights.add(single.clone(), map(&single)?)?;
+        } else if index.exists() {
+            weights.add_shards(dir, &index)?;
+        } else {
+            let pickled = dir.join("pytorch_model.bin").exists()
+                || dir.join("pytorch_model.bin.index.json").exists();
+            let hint = if pickled {
+                "; pytorch_model.bin is not supported"
+            } else {
+                ""
+            };
+            return Err(WeightError::NoWeights {
+                dir: dir.to_owned(),
+                hint,
+            });
+        }
+        Ok(weights)
+    }
+
+    /// Reads one safetensors file that is compiled into the binary.
+    ///
+    /// # Errors
+    /// [`WeightError::Corrupt`] when the header and the bytes disagree.
+    pub fn from_static(name: &str, bytes: &'static [u8]) -> Result<Self, WeightError> {
+        let mut weights = Self::empty(name.to_owned());
+        weights.add(PathBuf::from(name), Bytes::Static(bytes))?;
+        Ok(weights)
+    }
+
+    /// Random weights of whatever name and shape is asked for: standard deviation 0.02, norms 1.
+    /// A tensor's values depend on its name and `seed` only.
+    pub fn dummy(dtype: Dtype, seed: u64) -> Self {
+        let mut weights = Self::empty("random weights".to_owned());
+        weights.source = Source::Dummy { dtype, seed };
+        weights
+    }
+
+    /// Advances `bar` by the bytes of each tensor got from now on.
+    pub fn set_progress(&mut self, bar: ProgressBar) {
+        self.progress = bar;
+    }
+
+    /// The tensor `name`, which must have the shape `expected`. Names are found with and
+    /// without the prefix `model.`, which checkpoints of a bare base model lack.
+    ///
+    /// # Errors
+    /// Names the tensor, and what of its presence, shape or dtype is wrong.
+    pub fn get(&self, name: &str, expected: &[usize]) -> Result<TensorView<'_>, WeightError> {
+        let view = match &self.source {
+            Source::Dummy { dtype, seed } => TensorView {
+                dtype: *dtype,
+                shape: expected.to_vec(),
+                bytes: Cow::Owned(dummy::tensor(name, expected, *dtype, *seed)),
+            },
+            Source::Files { files, .. } => {
+                let entry = self.entry(name).ok_or_else(|| WeightError::MissingTensor {
+                    tensor: name.to_owned(),
+                    place: self.place.clone(),
+                })?;
+                let (path, bytes) = &files[entry.file];
+                let file = || path.display().to_string();
+                let dtype = float(entry.dtype).ok_or_else(|| WeightError::UnsupportedDtype {
+                    tensor: name.to_owned(),
+                    file: file(),
+                    found: entry.dtype.to_string(),
+                })?;
+                if entry.shape != expected {
+                    return Err(WeightError::WrongShape {
+                        tensor: name.to_owned(),
+                        file: file(),
+                        found: entry.shape.clone(),
+                        expected: expected.to_vec(),
+                    });
+                }
+                let bytes = Cow::Borrowed(&bytes.as_slice()[entry.start..entry.end]);
+                TensorView {
+                    dtype,
+                    shape: entry.shape.clone(),
+                    bytes,
+                }
+            }
+        };
+        self.progress.inc(view.bytes.len() as u64);
+        Ok(view)
+    }
+
+    /// Whether `name` is there. Random weights have every name.
+    pub fn contains(&self, name: &str) -> bool {
+        matches!(self.source, Source::Dummy { .. }) || self.entry(name).is_some()
+    }
+
+    /// Names of all tensors, sorted; none for random weights.
+    pub fn names(&self) -> Vec<&str> {
+        let Source::Files { entries, .. } = &self.source else {
+            return Vec::new();
+        };
+        let mut names: Vec<&str> = entries.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Bytes of all tensors; 0 for random weights.
+    pub fn total_bytes(&self) -> u64 {
+        let Source::Files { entries, .. } = &self.source else {
+            return 0;
+        };
+        entries
+            .values()
+            .map(|entry| (entry.end - entry.start) as u64)
+            .sum()
+    }
+
+    /// The format that most bytes are in, which is what `--dtype auto` means; `None` when no
+    /// tensor is a float.
+    pub fn dtype(&self) -> Option<Dtype> {
+        let entries = match &self.source {
+            Source::Dummy { dtype, .. } => return Some(*dtype),
+            Source::Files { entries, .. } => entries,
+        };
+        let mut bytes = [(Dtype::F32, 0), (Dtype::Bf16, 0), (Dtype::F16, 0)];
+        for entry in entries.values() {
+            if let Some(dtype) = float(entry.dtype)
+                && let Some((_, sum)) = bytes.iter_mut().find(|(other, _)| *other == dtype)
+            {
+                *sum += entry.end - entry.start;
+            }
+        }
+        // By bytes, not the widest: some bf16 checkpoints keep their norms in f32.
+        bytes
+            .into_iter()
+            .filter(|(_, sum)| *sum > 0)
+            .max_by_key(|(_, sum)| *sum)
+            .map(|(d, _)| d)
+    }
+
+    /// Gives the memory of a tensor that was copied elsewhere back to the system, so that
+    /// loading does not hold two copies of a model. It can be got again, from disk.
+    pub fn release(&self, name: &str) {
+        #[cfg(unix)]
+        if let Source::Files { files, .. } = &self.source
+            && let Some(entry) = self.entry(name)
+            && let (_, Bytes::Mapped(map)) = &files[entry.file]
+        {
+            // SAFETY: the mapping is a file's, read-only: a dropped page is read again from
+            // the file when it is touched, with the same bytes.
+            let dropped = unsafe {
+                map.unchecked_advise_range(
+                    memmap2::UncheckedAdvice::DontNeed,
+                    entry.start,
+                    entry.end - entry.start,
+                )
+            };
+            if let Err(error) = dropped {
+                tracing::debug!(%error, name, "madvise refused");
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = name;
+    }
+
+    fn empty(place: String) -> Self {
+        let source = Source::Files {
+            files: Vec::new(),
+            entries: HashMap::new(),
+        };
+        Self {
+            source,
+            place,
+            progress: ProgressBar::hidden(),
+        }
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        let Source::Files { entries, .. } = &self.source else {
+            return None;
+        };
+        entries
+            .get(name)
+            .or_else(|| match name.strip_prefix("model.") {
+                Some(bare) => entries.get(bare),
+                None => entries.get(&format!("model.{name}")),
+            })
+    }
+
+    /// Indexes one file, after its header was checked against its bytes.
+    fn add(&mut self, path: PathBuf, bytes: Bytes) -> Result<(), WeightError> {
+        let Source::Files { files, entries } = &mut self.source else {
+            return Ok(());
+        };
+        let corrupt = |reason: String| WeightError::Corrupt {
+            file: path.clone(),
+            reason,
+        };
+        let (header, metadata) = SafeTensors::read_metadata(bytes.as_slice())
+            .map_err(|error| corrupt(error.to_string()))?;
+        let data = header + size_of::<u64>();
+        for (name, info) in metadata.tensors() {
+            let (start, end) = info.data_offsets;
+            let range = data.checked_add(start).zip(data.checked_add(end));
+            let (start, end) = range
+                .filter(|(start, end)| start <= end && *end <= bytes.as_slice().len())
+                .ok_or_else(|| corrupt(format!("tensor {name} lies outside the file")))?;
+            let shape = info.shape.clone();
+            entries.insert(
+                name,
+                Entry {
+                    file: files.len(),
+                    dtype: info.dtype,
+                    shape,
+                    start,
+                    end,
+                },
+            );
+        }
+        files.push((path, bytes));
+        Ok(())
+    }
+
+    fn add_shards(&mut self, dir: &Path, index: &Path) -> Result<(), WeightError> {
+        let bad = |reason: String| WeightError::BadIndex {
+            file: index.to_owned(),
+            reason,
+        };
+        let text = std::fs::read_to_string(index).map_err(|source| WeightError::Io {
+            path: index.to_owned(),
+            source,
+        })?;
+        let ShardIndex { weight_map } =
+            serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
+        let mut shards: Vec<&str> = weight_map.values().map(String::as_str).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        for shard in &shards {
+            // A downloaded index must not reach outside its directory.
+            if Path::new(shard)
+                .file_name()
+                .is_none_or(|name| name != *shard)
+            {
+                return Err(bad(format!("{shard:?} is not a plain file name")));
+            }
+            let path = dir.join(shard);
+            self.add(path.clone(), map(&path)?)?;
+        }
+        for (tensor, file) in &weight_map {
+            let found = self
+                .entry(tensor)
+                .is_some_and(|entry| shards[entry.file] == file);
+            if !found {
+                return Err(WeightError::NotInShard {
+                    index: index.to_owned(),
+                    tensor: tensor.clone(),
+                    file: file.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn map(path: &Path) -> Result<Bytes, WeightError> {
+    let io = |source| WeightError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(io)?;
+    // SAFETY: the mapping is read-only and only plain numbers are read from it. Whoever
+    // truncates a weight file under a running server gets SIGBUS, as with every mmap loader.
+    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+    Ok(Bytes::Mapped(map))
+}
+
+fn float(dtype: safetensors::Dtype) -> Option<Dtype> {
+    match dtype {
+        safetensors::Dtype::F32 => Some(Dtype::F32),
+        safetensors::Dtype::F16 => Some(Dtype::F16),
+        safetensors::Dtype::BF16 => Some(Dtype::Bf16),
+        _ => None,
+    }
+}
