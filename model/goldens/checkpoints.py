@@ -1,0 +1,257 @@
+"""Tiny random checkpoints and what transformers computes with them.
+
+Each becomes a directory `<name>/` in Hugging Face format with a `golden.safetensors` beside it:
+
+    prompt          I32 [P]      input ids
+    prefill_logits  F32 [P, V]   logits at every prompt position
+    decode_tokens   I32 [D]      greedy continuation; [0] follows the last prompt position
+    decode_logits   F32 [D, V]   logits after decode_tokens[i] was fed
+
+in float32 with eager attention on the CPU; decoding uses transformers' KV cache.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3_next import modeling_qwen3_next
+
+HERE = Path(__file__).parent
+PROMPT, DECODE = 48, 32
+# Below this the greedy choice would hang on rounding, and the test on luck.
+SMALLEST_MARGIN = 0.02
+
+SIZES = dict(
+    vocab_size=256,
+    hidden_size=48,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+)
+
+
+def sized(**changes):
+    return {**SIZES, **changes}
+
+
+# name: (config, how it is saved)
+CHECKPOINTS = {
+    # Grouped queries, tied embeddings, Llama 3.1 frequencies in all three of their ranges.
+    "llama-llama3-tied": (
+        LlamaConfig(
+            **sized(num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-5),
+            tie_word_embeddings=True,
+            eos_token_id=[250, 251],
+            rope_parameters=dict(
+                rope_type="llama3",
+                rope_theta=10000.0,
+                factor=8.0,
+                low_freq_factor=1.0,
+                high_freq_factor=4.0,
+                original_max_position_embeddings=64,
+            ),
+        ),
+        {},
+    ),
+    # Every bias, heads wider than hidden / heads, linear scaling, half of each head rotated.
+    "llama-bias-linear-partial": (
+        LlamaConfig(
+            **sized(hidden_size=40, num_attention_heads=4),
+            head_dim=16,
+            attention_bias=True,
+            mlp_bias=True,
+            rope_parameters=dict(
+                rope_type="linear", rope_theta=1000.0, factor=2.0, partial_rotary_factor=0.5
+            ),
+        ),
+        {"partial": True},
+    ),
+    "llama-yarn": (
+        LlamaConfig(
+            **sized(num_attention_heads=3, num_key_value_heads=3),
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=10000.0,
+                factor=4.0,
+                original_max_position_embeddings=32,
+                beta_fast=8.0,
+                beta_slow=0.25,
+            ),
+        ),
+        {},
+    ),
+    # Plain multi-head attention, f16, the config under its names of before transformers 5.
+    "llama-f16-old-names": (
+        LlamaConfig(
+            **sized(num_attention_heads=3, num_key_value_heads=3),
+            rope_parameters=dict(rope_type="default", rope_theta=500.0),
+        ),
+        {"dtype": torch.float16, "old_names": True},
+    ),
+    "mistral-window": (
+        MistralConfig(
+            **sized(),
+            sliding_window=16,
+            rope_parameters=dict(rope_type="default", rope_theta=1000.0),
+        ),
+        {},
+    ),
+    "mistral-window-bf16": (
+        MistralConfig(**sized(num_hidden_layers=3), head_dim=16, sliding_window=11),
+        {"dtype": torch.bfloat16},
+    ),
+    # The upper layers see a window, the lower one everything.
+    "qwen2-window": (
+        Qwen2Config(
+            **sized(num_hidden_layers=3, intermediate_size=48),
+            use_sliding_window=True,
+            sliding_window=12,
+            max_window_layers=1,
+            rope_parameters=dict(rope_type="default", rope_theta=1000000.0),
+        ),
+        {},
+    ),
+    "qwen2-sharded-tied": (
+        Qwen2Config(**sized(), tie_word_embeddings=True),
+        {"shard": "64KB"},
+    ),
+    "qwen3": (
+        Qwen3Config(
+            **sized(hidden_size=40, num_attention_heads=4),
+            head_dim=16,
+            tie_word_embeddings=True,
+        ),
+        {},
+    ),
+    "qwen3-bias-layer-types-old-names": (
+        Qwen3Config(
+            **sized(hidden_size=40, num_attention_heads=4, num_hidden_layers=3),
+            head_dim=8,
+            attention_bias=True,
+            use_sliding_window=True,
+            sliding_window=9,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=10000.0,
+                factor=2.0,
+                original_max_position_embeddings=64,
+            ),
+        ),
+        {"old_names": True},
+    ),
+}
+
+
+def randomise(model, seed):
+    """Values under which every part matters: transformers starts biases at 0 and norms at 1,
+    and its 0.02 makes attention uniform and logits flat."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in sorted(model.state_dict().items()):
+        if name.endswith("norm.weight"):
+            values = torch.rand(tensor.shape, generator=generator) + 0.5
+        elif name.endswith("bias"):
+            values = torch.randn(tensor.shape, generator=generator) * 0.3
+        elif name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            values = torch.randn(tensor.shape, generator=generator) * 2 / tensor.shape[1] ** 0.5
+        else:
+            values = torch.randn(tensor.shape, generator=generator) * 1.5 / tensor.shape[1] ** 0.5
+        tensor.copy_(values)
+    model.tie_weights()
+
+
+def rename_as_before_v5(path):
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    config["torch_dtype"] = config.pop("dtype")
+    config["transformers_version"] = "4.37.0"
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def run(model, prompt):
+    """Prefill and greedy decoding, and the smallest distance from first to second choice."""
+    output = model(prompt[None], use_cache=True)
+    prefill = output.logits[0]
+    tokens, rows, last = [], [], prefill[-1]
+    margin = float("inf")
+    for _ in range(DECODE):
+        first, second = last.topk(2).values.tolist()
+        margin = min(margin, first - second)
+        tokens.append(int(last.argmax()))
+        output = model(
+            torch.tensor([[tokens[-1]]]), past_key_values=output.past_key_values, use_cache=True
+        )
+        last = output.logits[0, -1]
+        rows.append(last)
+    return prefill, torch.tensor(tokens), torch.stack(rows), margin
+
+
+@torch.no_grad()
+def make_one(name, config, dtype=torch.float32, old_names=False, partial=False, shard="5GB"):
+    path = HERE / name
+    shutil.rmtree(path, ignore_errors=True)
+    # Llama's own rotation takes no partial heads (and ignores the field under the default
+    # rope type); transformers' half-split partial rotation lives in its newer families.
+    whole = modeling_llama.apply_rotary_pos_emb
+    if partial:
+        modeling_llama.apply_rotary_pos_emb = modeling_qwen3_next.apply_rotary_pos_emb
+    try:
+        seed = sum(name.encode())
+        model = AutoModelForCausalLM.from_config(config)
+        randomise(model, seed)
+        model.to(dtype).save_pretrained(path, max_shard_size=shard)
+        (path / "generation_config.json").unlink(missing_ok=True)
+        if old_names:
+            rename_as_before_v5(path / "config.json")
+        # From the files, so that what is compared is what they say.
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        margin = 0.0
+        while margin < SMALLEST_MARGIN:
+            seed += 1
+            generator = torch.Generator().manual_seed(seed)
+            prompt = torch.randint(0, config.vocab_size, (PROMPT,), generator=generator)
+            prefill, tokens, decode, margin = run(model, prompt)
+        whole_pass = model(torch.cat([prompt, tokens])[None], use_cache=False).logits[0]
+    finally:
+        modeling_llama.apply_rotary_pos_emb = whole
+    cached = torch.cat([prefill, decode])
+    difference = float((whole_pass - cached).abs().max())
+    assert difference < 1e-4, f"{name}: cached and uncached differ by {difference}"
+    assert cached.std() > 1.0, f"{name}: flat logits"
+    save_file(
+        {
+            "prompt": prompt.to(torch.int32),
+            "prefill_logits": prefill.contiguous(),
+            "decode_tokens": tokens.to(torch.int32),
+            "decode_logits": decode.contiguous(),
+        },
+        path / "golden.safetensors",
+    )
+    size = sum(file.stat().st_size for file in path.iterdir()) // 1024
+    print(
+        f"{name}: {size} KiB, logits std {cached.std():.2f}, margin {margin:.3f}, "
+        f"distinct tokens {len(set(tokens.tolist()))}, cached vs whole {difference:.1e}"
+    )
+
+
+def make(words):
+    torch.use_deterministic_algorithms(True)
+    for name, (config, saved) in CHECKPOINTS.items():
+        if not words or any(word in name for word in words):
+            make_one(name, config, **saved)
