@@ -1,0 +1,47 @@
+//! Locks on cached prefixes.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::node::NodeId;
+
+/// Nodes whose locks were dropped since the tree last looked.
+pub(crate) type Released = Rc<RefCell<Vec<NodeId>>>;
+
+/// Keeps a prefix in the tree for as long as it lives.
+///
+/// It cannot be cloned, and dropping it is the only way to release it, so that a
+/// release without its lock, or two for one, cannot be written. A drop has no
+/// access to the tree: it leaves a note, which the tree reads before it next
+/// decides or counts anything.
+#[derive(Debug)]
+#[must_use = "the prefix may be evicted as soon as its lock is dropped"]
+pub struct PrefixLock {
+    /// The deepest node of the locked path; `None` locks nothing.
+    node: Option<NodeId>,
+    tokens: usize,
+    released: Released,
+}
+
+impl PrefixLock {
+    pub(crate) fn new(node: Option<NodeId>, tokens: usize, released: &Released) -> Self {
+        Self {
+            node,
+            tokens,
+            released: Rc::clone(released),
+        }
+    }
+
+    /// Length of the locked prefix in tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+}
+
+impl Drop for PrefixLock {
+    fn drop(&mut self) {
+        if let Some(node) = self.node {
+            self.released.borrow_mut().push(node);
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! The radix tree of token prefixes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::evict::{EvictionPolicy, Leaves};
+use crate::lock::{PrefixLock, Released};
+use crate::node::{ChildIndex, Node, NodeId, Nodes, Parent, common_prefix};
+
+/// The largest page the tree works with, in tokens.
+const MAX_PAGE_SIZE: usize = 64;
+
+/// A page size that is not a power of two up to 64.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("page_size must be a power of two from 1 to {MAX_PAGE_SIZE}, not {given}")]
+pub struct PageSizeError {
+    pub given: usize,
+}
+
+/// What [`RadixTree::insert`] did.
+#[derive(Debug)]
+pub struct Insertion {
+    /// On all whole pages of what was inserted.
+    pub lock: PrefixLock,
+    /// The caller's slots for tokens the tree has in other slots. They are the
+    /// caller's to free; the tree keeps its own, which others may be reading.
+    pub duplicates: Vec<u32>,
+}
+
+/// Token prefixes and their KV slots, by namespace; `""` is the namespace of
+/// requests that name none. Requests of different namespaces never meet.
+///
+/// Only whole pages are cached: matches and insertions are cut down to a
+/// multiple of the page size.
+#[derive(Debug)]
+pub struct RadixTree {
+    pub(crate) page_size: usize,
+    pub(crate) nodes: Nodes,
+    pub(crate) index: ChildIndex,
+    pub(crate) roots: HashMap<Arc<str>, NodeId>,
+    pub(crate) leaves: Leaves,
+    pub(crate) evictable: usize,
+    pub(crate) protected: usize,
+    released: Released,
+    /// Counts matches and insertions; a node's recency is its value.
+    clock: u64,
+    /// The tree's slots along the latest insertion, kept for its allocation.
+    present: Vec<u32>,
+}
+
+impl RadixTree {
+    /// # Errors
+    /// If `page_size` is not a power of two from 1 to 64.
+    pub fn new(page_size: usize, policy: EvictionPolicy) -> Result<Self, PageSizeError> {
+        if !page_size.is_power_of_two() || page_size > MAX_PAGE_SIZE {
+            return Err(PageSizeError { given: page_size });
+        }
+        Ok(Self {
+            page_size,
+            nodes: Nodes::with_key(),
+            index: ChildIndex::new(page_size),
+            roots: HashMap::new(),
+            leaves: Leaves::new(policy),
+            evictable: 0,
+            protected: 0,
+            released: Released::default(),
+            clock: 0,
+            present: Vec::new(),
+        })
+    }
+
+    /// Finds the longest cached prefix of `tokens`, marks it as used now, locks
+    /// it, and appends its slots to `slots`. A match that ends inside an edge
+    /// splits it there, so that locks and recency are exact to the token.
+    pub fn match_prefix(
+        &mut self,
+        namespace: &str,
+        tokens: &[u32],
+        slots: &mut Vec<u32>,
+    ) -> PrefixLock {
+        self.settle();
+        let Some(&root) = self.roots.get(namespace) else {
+            return self.lock(None, 0);
+        };
+        let before = slots.len();
+        let node = self.descend(root, tokens, slots);
+        self.lock(Some(node), slots.len() - before)
+    }
+
+    /// Caches `tokens` in the caller's `slots`, one per token. Where the tree
+    /// has a prefix already it keeps its own slots, writes them over the
+    /// caller's, and returns the caller's as duplicates. The slots of the
+    /// unaligned tail stay the caller's.
+    ///
+    /// # Panics
+    /// If there is not one slot per token.
+    pub fn insert(&mut self, namespace: &str, tokens: &[u32], slots: &mut [u32]) -> Insertion {
+        assert_eq!(tokens.len(), slots.len(), "one KV slot per token");
+        self.settle();
+        let whole = tokens.len() / self.page_size * self.page_size;
+        if whole == 0 {
+            return Insertion {
+                lock: self.lock(None, 0),
+                duplicates: Vec::new(),
+            };
+        }
+        let root = self.root(namespace);
+        let mut present = std::mem::take(&mut self.present);
+        present.clear();
+        let mut node = self.descend(root, &tokens[..whole], &mut present);
+        let mut duplicates = Vec::new();
+        for (own, &kept) in slots.iter_mut().zip(&present) {
+            if *own != kept {
+                duplicates.push(std::mem::replace(own, kept));
+            }
+        }
+        let new = present.len()..whole;
+        if !new.is_empty() {
+            node = self.append(node, &tokens[new.clone()], &slots[new]);
+        }
+        self.present = present;
+        Insertion {
+            lock: self.lock(Some(node), whole),
+            duplicates,
+        }
+    }
+
+    /// Takes at least `count` slots of unlocked prefixes out of the tree, or all
+    /// there are, and appends them to `slots`. The last leaf is cut from its
+    /// end, by whole pages, and not taken whole: its beginning is as good as ever.
+    pub fn evict(&mut self, count: usize, slots: &mut Vec<u32>) {
+        self.settle();
+        let enough = slots.len().saturating_add(count);
+        while slots.len() < enough {
+            let Some(leaf) = self.leaves.first() else {
+                return;
+            };
+            let wanted = (enough - slots.len()).next_multiple_of(self.page_size);
+            let keep = self.nodes[leaf].tokens.len().saturating_sub(wanted);
+            self.cut(leaf, keep, slots);
+        }
+    }
+
+    /// Cached tokens that no lock covers.
+    pub fn evictable(&mut self) -> usize {
+        self.settle();
+        self.evictable
+    }
+
+    /// Cached tokens under at least one lock.
+    pub fn protected(&mut self) -> usize {
+        self.settle();
+        self.protected
+    }
+
+    pub fn page_size(&self) -> usize {
+        self.page_size
+    }
+
+    /// Follows `tokens` down from `root` as far as the tree has them, splitting
+    /// the edge on which they part, and appends their slots.
+    fn descend(&mut self, root: NodeId, tokens: &[u32], slots: &mut Vec<u32>) -> NodeId {
+        self.clock += 1;
+        let (mut node, mut rest) = (root, tokens);
+        while let Some(mut child) = self.index.find(&self.nodes, node, rest) {
+            let label = &self.nodes[child].tokens;
+            let common = common_prefix(label, rest) / self.page_size * self.page_size;
+            if common < label.len() {
+                child = self.split(child, common);
+            }
+            self.touch(child);
+            slots.extend_from_slice(&self.nodes[child].slots);
+            (node, rest) = (child, &rest[common..]);
+        }
+        node
+    }
+
+    fn touch(&mut self, id: NodeId) {
+        let node = &mut self.nodes[id];
+        let was_leaf = node.is_idle_leaf() && self.leaves.remove(id, node);
+        node.last_used = self.clock;
+        if was_leaf {
+            self.leaves.insert(id, node);
+        }
+    }
+
+    /// Cuts the edge of `id` in two at `at` tokens and returns the new upper
+    /// node. `id` stays the lower one: locks on it go on to cover the whole path.
+    fn split(&mut self, id: NodeId, at: usize) -> NodeId {
+        self.index.remove(&self.nodes, id);
+        let lower = &mut self.nodes[id];
+        let tokens = lower.tokens.split_off(at);
+        let slots = lower.slots.split_off(at);
+        let mut upper = Node {
+            // Replaced below, when the upper node has an id.
+            parent: Parent::Node(id),
+            tokens: std::mem::replace(&mut lower.tokens, tokens),
+            slots: std::mem::replace(&mut lower.slots, slots),
+            children: 1,
+            locks: lower.locks,
+            last_used: lower.last_used,
+        };
+        std::mem::swap(&mut upper.parent, &mut lower.parent);
+        let upper = self.nodes.insert(upper);
+        self.nodes[id].parent = Parent::Node(upper);
+        self.index.insert(&self.nodes, upper);
+        self.index.insert(&self.nodes, id);
+        upper
+    }
+
+    fn append(&mut self, parent: NodeId, tokens: &[u32], slots: &[u32]) -> NodeId {
+        let above = &mut self.nodes[parent];
+        if above.is_idle_leaf() {
+            self.leaves.remove(parent, above);
+        }
+        above.children += 1;
+        let id = self.nodes.insert(Node {
+            parent: Parent::Node(parent),
+            tokens: tokens.to_vec(),
+            slots: slots.to_vec(),
+            children: 0,
+            locks: 0,
+            last_used: self.clock,
+        });
+        self.index.insert(&self.nodes, id);
+        self.leaves.insert(id, &self.nodes[id]);
+        self.evictable += tokens.len();
+        id
+    }
+
+    /// Shortens an idle leaf to `keep` tokens, or removes it, and with it its
+    /// namespace if that is empty then.
+    fn cut(&mut self, leaf: NodeId, keep: usize, slots: &mut Vec<u32>) {
+        let node = &mut self.nodes[leaf];
+        self.evictable -= node.tokens.len() - keep;
+        slots.extend_from_slice(&node.slots[keep..]);
+        if keep > 0 {
+            node.tokens.truncate(keep);
+            node.slots.truncate(keep);
+            return;
+        }
+        let parent = node.parent().expect("a leaf is not a root");
+        self.leaves.remove(leaf, node);
+        self.index.remove(&self.nodes, leaf);
+        self.nodes.remove(leaf);
+        let above = &mut self.nodes[parent];
+        above.children -= 1;
+        if above.is_idle_leaf() {
+            self.leaves.insert(parent, above);
+        } else if let (0, Parent::Namespace(name)) = (above.children, &above.parent) {
+            self.roots.remove(name);
+            self.nodes.remove(parent);
+        }
+    }
+
+    fn root(&mut self, namespace: &str) -> NodeId {
+        if let Some(&root) = self.roots.get(namespace) {
+            return root;
+        }
+        let name: Arc<str> = namespace.into();
+        let root = self.nodes.insert(Node {
+            parent: Parent::Namespace(Arc::clone(&name)),
+            tokens: Vec::new(),
+            slots: Vec::new(),
+            children: 0,
+            locks: 0,
+            last_used: self.clock,
+        });
+        self.roots.insert(name, root);
+        root
+    }
+
+    fn lock(&mut self, node: Option<NodeId>, tokens: usize) -> PrefixLock {
+        // A root is no prefix: locking it would only keep its namespace alive.
+        let node = node.filter(|_| tokens > 0);
+        if let Some(id) = node {
+            self.leaves.remove(id, &self.nodes[id]);
+        }
+        let mut above = node;
+        while let Some(id) = above {
+            let node = &mut self.nodes[id];
+            if node.locks == 0 {
+                self.evictable -= node.tokens.len();
+                self.protected += node.tokens.len();
+            }
+            node.locks += 1;
+            above = node.parent();
+        }
+        PrefixLock::new(node, tokens, &self.released)
+    }
+
+    /// Carries out the releases of the locks dropped since the last call.
+    fn settle(&mut self) {
+        while let Some(id) = self.released.borrow_mut().pop() {
+            let mut above = Some(id);
+            while let Some(id) = above {
+                let node = &mut self.nodes[id];
+                node.locks -= 1;
+                if node.locks == 0 {
+                    self.evictable += node.tokens.len();
+                    self.protected -= node.tokens.len();
+                }
+                above = node.parent();
+            }
+            let node = &self.nodes[id];
+            if node.is_idle_leaf() {
+                self.leaves.insert(id, node);
+            }
+        }
+    }
+
+    pub(crate) fn settled(&mut self) -> &Self {
+        self.settle();
+        self
+    }
+}
