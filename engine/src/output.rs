@@ -1,0 +1,180 @@
+//! A request's text: tokens in, text out, cut at stop strings.
+//!
+//! This runs where the tokens are received, not on the engine thread: the engine knows tokens only.
+//! When a stop string is found the receiver drops the generation, which cancels the request.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::detokenize::IncrementalDecoder;
+use crate::stop::StopMatcher;
+
+pub use crate::detokenize::Detokenize;
+
+/// How a request wants its text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TextOptions {
+    /// Leave special tokens out of the text.
+    pub skip_special: bool,
+    /// Strings that end the text.
+    pub stop: Vec<String>,
+    /// Whether the text includes the stop string that ended it.
+    pub include_stop: bool,
+    /// The text of this many tokens cannot be stopped.
+    pub min_tokens: usize,
+}
+
+impl Default for TextOptions {
+    fn default() -> Self {
+        Self {
+            skip_special: true,
+            stop: Vec::new(),
+            include_stop: false,
+            min_tokens: 0,
+        }
+    }
+}
+
+/// The text that a token, or the end, brought.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct TextDelta {
+    /// To be appended to what was given before. Holds whole characters and no part of a stop string.
+    pub text: String,
+    /// How many tokens, from the oldest unreported one on, have all their text in the deltas up to
+    /// this one: their log-probabilities belong here. After the end no token is unreported.
+    pub tokens: usize,
+    /// The stop string that ended the text.
+    pub stop: Option<String>,
+}
+
+/// Turns the output tokens of one request into text.
+pub struct TextStream {
+    decoder: IncrementalDecoder,
+    matcher: StopMatcher,
+    min_tokens: usize,
+    pushed: usize,
+    reported: usize,
+    /// Bytes of text that the decoder has given, stop strings included.
+    decoded: usize,
+    /// Characters of it.
+    decoded_chars: usize,
+    /// For tokens not reported, oldest first: at how many decoded bytes their text ends. Tokens
+    /// whose character is unfinished are not in it yet.
+    ends: VecDeque<usize>,
+    stopped: bool,
+}
+
+impl TextStream {
+    /// The text after `prompt`, whose last tokens decide how the first output token is decoded
+    /// (with SentencePiece, whether it keeps its space).
+    pub fn new(tokenizer: Arc<dyn Detokenize>, prompt: &[u32], options: &TextOptions) -> Self {
+        Self {
+            decoder: IncrementalDecoder::new(tokenizer, options.skip_special, prompt),
+            matcher: StopMatcher::new(&options.stop, options.include_stop),
+            min_tokens: options.min_tokens,
+            pushed: 0,
+            reported: 0,
+            decoded: 0,
+            decoded_chars: 0,
+            ends: VecDeque::new(),
+            stopped: false,
+        }
+    }
+
+    /// Takes the next token. After a stop string or the end it is ignored.
+    pub fn push(&mut self, token: u32) -> TextDelta {
+        if self.stopped {
+            return TextDelta::default();
+        }
+        self.pushed += 1;
+        let text = self.decoder.push(token);
+        let complete = self.decoder.is_complete();
+        self.scan(&text, complete)
+    }
+
+    /// Ends the text: gives what was held back. Only the bytes of a character that was never
+    /// finished can still complete a stop string.
+    pub fn finish(&mut self) -> TextDelta {
+        if self.stopped {
+            return TextDelta::default();
+        }
+        let text = self.decoder.finish();
+        let mut delta = self.scan(&text, true);
+        if !self.stopped {
+            delta.text += &self.matcher.finish();
+            delta.tokens += self.report_all();
+        }
+        delta
+    }
+
+    /// The length in characters of the text before the next token: its `text_offset`. Tokens that
+    /// share a character share its offset.
+    pub fn offset(&self) -> usize {
+        self.decoded_chars
+    }
+
+    /// Tokens taken so far, those within the stop string included.
+    pub fn tokens(&self) -> usize {
+        self.pushed
+    }
+
+    /// Passes decoded text, with which the tokens so far are `complete`, on to the matcher.
+    fn scan(&mut self, text: &str, complete: bool) -> TextDelta {
+        self.decoded += text.len();
+        self.decoded_chars += text.chars().count();
+        if complete {
+            self.ends.resize(self.pushed - self.reported, self.decoded);
+        }
+        if self.pushed <= self.min_tokens {
+            return TextDelta {
+                text: text.to_owned(),
+                tokens: self.report(),
+                stop: None,
+            };
+        }
+        let scanned = self.matcher.push(text);
+        let tokens = if scanned.stop.is_some() {
+            self.report_all()
+        } else {
+            self.report()
+        };
+        TextDelta {
+            text: scanned.text,
+            tokens,
+            stop: scanned.stop,
+        }
+    }
+
+    /// Reports the tokens whose text has been given.
+    fn report(&mut self) -> usize {
+        let given = self.decoded - self.matcher.held();
+        let tokens = self.ends.iter().take_while(|&&end| end <= given).count();
+        self.ends.drain(..tokens);
+        self.reported += tokens;
+        tokens
+    }
+
+    /// Reports all tokens, at the end of the text.
+    fn report_all(&mut self) -> usize {
+        self.stopped = true;
+        self.ends.clear();
+        let tokens = self.pushed - self.reported;
+        self.reported = self.pushed;
+        tokens
+    }
+}
+
+/// A token as log-probabilities show it: its text, and the bytes of it.
+///
+/// A part of a character has no text; it is written `bytes:\xe2\x82`, as the OpenAI API does, so
+/// that different parts stay different.
+pub fn token_text(tokenizer: &dyn Detokenize, token: u32) -> (String, Vec<u8>) {
+    let bytes = tokenizer.token_bytes(token);
+    let text = match std::str::from_utf8(&bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().fold("bytes:".to_owned(), |text, byte| {
+            text + &format!("\\x{byte:02x}")
+        }),
+    };
+    (text, bytes)
+}

@@ -1,0 +1,236 @@
+//! Stop strings in a stream of text.
+
+/// Finds stop strings in text that comes in pieces, and holds back whatever may yet become one, so
+/// that no part of a stop string is ever given out.
+///
+/// The match that is complete first wins, and of several that are complete at the same byte the
+/// longest; so the outcome does not depend on how the text is cut into pieces.
+#[derive(Debug)]
+pub struct StopMatcher {
+    patterns: Vec<Pattern>,
+    include: bool,
+    /// The end of the text so far: the longest suffix that some stop string begins with.
+    held: String,
+    stopped: bool,
+}
+
+/// What a piece of text, and what was held back before it, amount to.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Scanned {
+    /// Text that is certain to precede any stop string.
+    pub text: String,
+    /// The stop string that was found: the stream ends here.
+    pub stop: Option<String>,
+}
+
+impl StopMatcher {
+    /// A matcher of `stops`, of which empty ones are ignored. With `include` the stop string itself
+    /// is given out when it is complete.
+    pub fn new(stops: &[String], include: bool) -> Self {
+        let patterns = stops
+            .iter()
+            .filter(|stop| !stop.is_empty())
+            .map(|stop| Pattern::new(stop))
+            .collect();
+        Self {
+            patterns,
+            include,
+            held: String::new(),
+            stopped: false,
+        }
+    }
+
+    /// Takes the next piece of text. After a stop, all text is dropped.
+    pub fn push(&mut self, piece: &str) -> Scanned {
+        if self.stopped {
+            return Scanned::default();
+        }
+        let before = self.held.len();
+        self.held.push_str(piece);
+        for (i, byte) in piece.bytes().enumerate() {
+            let complete = self.patterns.iter_mut().filter_map(|p| p.advance(byte));
+            if let Some(stop) = complete.max_by_key(String::len) {
+                self.stopped = true;
+                let end = before + i + 1;
+                self.held
+                    .truncate(if self.include { end } else { end - stop.len() });
+                return Scanned {
+                    text: std::mem::take(&mut self.held),
+                    stop: Some(stop),
+                };
+            }
+        }
+        let partial = self.patterns.iter().map(|p| p.matched).max().unwrap_or(0);
+        // Stop strings are UTF-8, so a match cannot begin within a character.
+        let rest = self.held.split_off(self.held.len() - partial);
+        Scanned {
+            text: std::mem::replace(&mut self.held, rest),
+            stop: None,
+        }
+    }
+
+    /// How many bytes are held back.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// The text held back, once no more can come.
+    pub fn finish(&mut self) -> String {
+        self.stopped = true;
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// One stop string, searched for with Knuth, Morris and Pratt's automaton: its state is the very
+/// number of bytes to hold back.
+#[derive(Debug)]
+struct Pattern {
+    stop: String,
+    /// For each prefix of `stop`, by length: its longest proper suffix that is also its prefix.
+    borders: Vec<usize>,
+    /// The longest suffix of the text that is a prefix of `stop`.
+    matched: usize,
+}
+
+impl Pattern {
+    fn new(stop: &str) -> Self {
+        let bytes = stop.as_bytes();
+        let mut borders = vec![0; bytes.len() + 1];
+        let mut border = 0;
+        for i in 1..bytes.len() {
+            while border > 0 && bytes[border] != bytes[i] {
+                border = borders[border];
+            }
+            border += usize::from(bytes[border] == bytes[i]);
+            borders[i + 1] = border;
+        }
+        Self {
+            stop: stop.to_owned(),
+            borders,
+            matched: 0,
+        }
+    }
+
+    /// Takes a byte; gives the stop string if this completes it.
+    fn advance(&mut self, byte: u8) -> Option<String> {
+        let bytes = self.stop.as_bytes();
+        while self.matched > 0 && bytes[self.matched] != byte {
+            self.matched = self.borders[self.matched];
+        }
+        self.matched += usize::from(bytes[self.matched] == byte);
+        (self.matched == bytes.len()).then(|| self.stop.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn matcher(stops: &[&str], include: bool) -> StopMatcher {
+        let stops: Vec<String> = stops.iter().map(|&stop| stop.into()).collect();
+        StopMatcher::new(&stops, include)
+    }
+
+    fn scanned(text: &str, stop: Option<&str>) -> Scanned {
+        Scanned {
+            text: text.into(),
+            stop: stop.map(Into::into),
+        }
+    }
+
+    #[test]
+    fn a_stop_string_across_pieces_does_not_leak() {
+        let mut matcher = matcher(&["\nUser:"], false);
+        assert_eq!(matcher.push("Hi.\nUs"), scanned("Hi.", None));
+        assert_eq!(matcher.push("e"), scanned("", None));
+        assert_eq!(matcher.held(), 4);
+        assert_eq!(matcher.push("r: more"), scanned("", Some("\nUser:")));
+        assert_eq!(matcher.push("and more"), scanned("", None));
+        assert_eq!(matcher.finish(), "");
+    }
+
+    #[test]
+    fn a_false_start_is_given_once_it_is_refuted() {
+        let mut matcher = matcher(&["aab"], false);
+        assert_eq!(matcher.push("aa"), scanned("", None));
+        // "aaa": the last two may still begin the stop string.
+        assert_eq!(matcher.push("a"), scanned("a", None));
+        assert_eq!(matcher.push("c"), scanned("aac", None));
+        assert_eq!(matcher.push("a"), scanned("", None));
+        assert_eq!(matcher.finish(), "a");
+    }
+
+    #[test]
+    fn the_stop_string_is_given_if_asked_for_but_nothing_after_it() {
+        let mut matcher = matcher(&["END"], true);
+        assert_eq!(matcher.push("the EN"), scanned("the ", None));
+        assert_eq!(matcher.push("D!"), scanned("END", Some("END")));
+    }
+
+    #[test]
+    fn the_first_complete_match_wins_and_then_the_longest() {
+        assert_eq!(
+            matcher(&["abc", "b"], false).push("abc"),
+            scanned("a", Some("b"))
+        );
+        assert_eq!(
+            matcher(&["b", "ab"], false).push("xab"),
+            scanned("x", Some("ab"))
+        );
+    }
+
+    #[test]
+    fn characters_are_never_split() {
+        // "é" and "è" share their first byte.
+        let mut matcher = matcher(&["é!"], false);
+        assert_eq!(matcher.push("è"), scanned("è", None));
+        assert_eq!(matcher.push("é"), scanned("", None));
+        assert_eq!(matcher.push("?"), scanned("é?", None));
+    }
+
+    #[test]
+    fn without_stop_strings_nothing_is_held() {
+        assert_eq!(matcher(&[""], false).push("text"), scanned("text", None));
+    }
+
+    /// The outcome by definition: the end-first, then longest match over the whole text.
+    fn naive(text: &str, stops: &[String], include: bool) -> (String, Option<String>) {
+        for end in 1..=text.len() {
+            let ended = stops
+                .iter()
+                .filter(|s| text.as_bytes()[..end].ends_with(s.as_bytes()));
+            if let Some(stop) = ended.max_by_key(|stop| stop.len()) {
+                let cut = if include { end } else { end - stop.len() };
+                return (text[..cut].to_owned(), Some(stop.clone()));
+            }
+        }
+        (text.to_owned(), None)
+    }
+
+    proptest! {
+        #[test]
+        fn any_split_gives_what_the_whole_text_gives(
+            pieces in prop::collection::vec("[abé]{0,4}", 0..12),
+            stops in prop::collection::vec("[abé]{1,4}", 0..4),
+            include: bool,
+        ) {
+            let (expected, expected_stop) = naive(&pieces.concat(), &stops, include);
+            let mut matcher = StopMatcher::new(&stops, include);
+            let (mut given, mut stop) = (String::new(), None);
+            for piece in &pieces {
+                let scanned = matcher.push(piece);
+                given += &scanned.text;
+                stop = stop.or(scanned.stop);
+                // At any time, what was given is a part of the outcome: nothing is taken back.
+                prop_assert!(expected.starts_with(&given));
+            }
+            given += &matcher.finish();
+            prop_assert_eq!(stop, expected_stop);
+            if !include {
+                prop_assert!(stops.iter().all(|stop| !given.contains(stop.as_str())));
+            }
+            prop_assert_eq!(given, expected);
+        }
+    }
+}
