@@ -5,7 +5,10 @@
 //! them would only turn a damaged file into a puzzling shape error later.
 
 mod fields;
+#[cfg(test)]
+mod goldens;
 mod rope;
+mod tensors;
 #[cfg(test)]
 mod tests;
 
