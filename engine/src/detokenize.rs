@@ -30,13 +30,14 @@ const LONGEST_CHARACTER: usize = 4;
 
 /// Tokens that may wait for a character to be completed, or bring no text, before the window is cut.
 /// An adversary's endless half characters would otherwise make decoding quadratic.
-const LONGEST_WAIT: usize = 16;
+const LONGEST_WAIT: usize = 64;
 
 /// Decodes a stream of tokens; a character is given when its last byte has come.
 ///
 /// What was given and what [`IncrementalDecoder::finish`] adds is the decoding of all tokens at
-/// once, with one exception: where a SentencePiece tokenizer decodes a run of byte tokens that is
-/// not UTF-8, all of the run turns into U+FFFD, also characters that were complete and have left.
+/// once, but for runs of a SentencePiece tokenizer's byte tokens that are not UTF-8: decoded at once
+/// all of the run turns into U+FFFD, also the characters that were complete and have left. (And but
+/// for runs that spell U+FFFD itself for [`LONGEST_WAIT`] tokens.)
 pub struct IncrementalDecoder {
     tokenizer: Arc<dyn Detokenize>,
     skip_special: bool,
@@ -53,21 +54,24 @@ pub struct IncrementalDecoder {
 impl IncrementalDecoder {
     /// A decoder of the tokens that follow `prompt`.
     pub fn new(tokenizer: Arc<dyn Detokenize>, skip_special: bool, prompt: &[u32]) -> Self {
-        let visible: Vec<u32> = prompt
+        let mut visible: Vec<u32> = prompt
             .iter()
             .rev()
             .copied()
             .filter(|&id| !(skip_special && tokenizer.is_special(id)))
-            .take(PROMPT_CONTEXT + LONGEST_CHARACTER)
+            .take(LONGEST_WAIT)
             .collect();
-        let window = (PROMPT_CONTEXT..=visible.len())
-            .map(|length| visible[..length].iter().rev().copied().collect::<Vec<_>>())
-            .find(|window| {
-                !tokenizer
-                    .decode(window, skip_special)
-                    .starts_with(REPLACEMENT)
-            })
-            .unwrap_or_else(|| visible.iter().rev().copied().collect());
+        visible.reverse();
+        let is_whole = |window: &&[u32]| {
+            let text = tokenizer.decode(window, skip_special);
+            !text.starts_with(REPLACEMENT)
+        };
+        let window = (PROMPT_CONTEXT..PROMPT_CONTEXT + LONGEST_CHARACTER)
+            .map(|length| &visible[visible.len().saturating_sub(length)..])
+            .find(is_whole)
+            // The prompt has a U+FFFD of its own just there.
+            .unwrap_or(&visible)
+            .to_vec();
         let left = tokenizer.decode(&window, skip_special);
         Self {
             tokenizer,

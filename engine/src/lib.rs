@@ -12,6 +12,7 @@ pub mod engine;
 pub mod executor;
 mod inbox;
 pub mod logprobs;
+mod nucleus;
 pub mod output;
 pub mod params;
 pub mod penalties;

@@ -24,7 +24,7 @@ pub fn prompt_logprob(logits: &[f32], token: u32, top_n: usize) -> TokenLogprobs
         logit => (logit - normaliser).min(0.0),
     };
     let mut top = Vec::new();
-    top_k(logits, top_n, f32::NEG_INFINITY, &mut top);
+    top_k(logits, top_n, &mut top);
     top.sort_unstable_by(Candidate::ranking);
     TokenLogprobs {
         token,

@@ -65,8 +65,9 @@ pub struct TextStream {
 }
 
 impl TextStream {
-    /// The text after `prompt`, whose last tokens decide how the first output token is decoded
-    /// (with SentencePiece, whether it keeps its space).
+    /// The text after `prompt`, whose last tokens decide how the first output token is decoded:
+    /// SentencePiece drops the space that begins a text. Pass the prompt where the text continues it
+    /// (a completion) and none where it is a text of its own (a chat message).
     pub fn new(tokenizer: Arc<dyn Detokenize>, prompt: &[u32], options: &TextOptions) -> Self {
         Self {
             decoder: IncrementalDecoder::new(tokenizer, options.skip_special, prompt),

@@ -7,6 +7,7 @@
 use thiserror::Error;
 
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
+use crate::nucleus::keep_top_p;
 use crate::params::SamplingParams;
 use crate::penalties::Penalties;
 use crate::rng;
@@ -48,6 +49,7 @@ pub struct SamplerState {
     logprobs: Option<usize>,
     /// The row as the model gave it, kept from step to step for its allocation.
     raw: Vec<f32>,
+    /// Kept likewise.
     candidates: Vec<Candidate>,
 }
 
@@ -136,89 +138,64 @@ impl SamplerState {
             return Ok(token as u32);
         }
         let draw = rng::uniform(self.seed, generated as u64);
-        match self.top_k {
-            Some(k) if k < logits.len() => {
-                top_k(logits, k, f32::NEG_INFINITY, &mut self.candidates);
-                self.candidates.sort_unstable_by(Candidate::ranking);
-                for candidate in &mut self.candidates {
-                    candidate.value = weight(candidate.value, max, self.temperature);
-                }
-                let total = self.candidates.iter().map(|c| f64::from(c.value)).sum();
-                self.cut_at_top_p(total);
-            }
-            _ => {
-                weigh(logits, max, self.temperature);
-                if self.top_p >= 1.0 {
-                    // The most likely token weighs 1, so min_p is a bound on weights.
-                    if self.min_p > 0.0 {
-                        for weight in logits.iter_mut() {
-                            *weight = if *weight < self.min_p { 0.0 } else { *weight };
-                        }
-                    }
-                    let target = draw * sum(logits);
-                    return Ok(index_at(logits, target).ok_or(nothing)? as u32);
-                }
-                self.gather_top_p(logits);
-            }
-        }
-        self.candidates
-            .retain(|candidate| candidate.value >= self.min_p);
-        self.draw(draw).ok_or(nothing)
+        let token = match self.top_k {
+            Some(k) if k < logits.len() => self.draw_from_top_k(logits, k, max, draw),
+            _ => self.draw_from_all(logits, max, draw),
+        };
+        token.ok_or(nothing)
     }
 
-    /// Collects the candidates of `weights` that top-p keeps, without sorting the whole row: few
-    /// tokens nearly always carry the mass, so it tries few and then more.
-    fn gather_top_p(&mut self, weights: &[f32]) {
-        const FIRST_TRY: usize = 64;
-        const GROWTH: usize = 8;
-        let total = sum(weights);
-        let mut k = FIRST_TRY;
-        loop {
-            top_k(weights, k, 0.0, &mut self.candidates);
-            let all = self.candidates.len() < k || k >= weights.len();
-            self.candidates.sort_unstable_by(Candidate::ranking);
-            if self.cut_at_top_p(total) || all {
-                return;
-            }
-            k *= GROWTH;
+    /// Turns the whole row into weights and filters those in place.
+    fn draw_from_all(&self, logits: &mut [f32], max: f32, draw: f64) -> Option<u32> {
+        weigh(logits, max, self.temperature);
+        let weights = logits;
+        if self.top_p < 1.0 {
+            keep_top_p(weights, self.top_p);
         }
+        if self.min_p > 0.0 {
+            // The most likely token weighs 1, so min_p is a bound on weights.
+            for weight in weights.iter_mut() {
+                *weight = if *weight < self.min_p { 0.0 } else { *weight };
+            }
+        }
+        let target = draw * sum(weights);
+        index_at(weights, target).map(|token| token as u32)
     }
 
-    /// Drops, from candidates in rank order, those after the one that brings the running sum to
-    /// `top_p` of `total`. Whether it was reached.
-    fn cut_at_top_p(&mut self, total: f64) -> bool {
-        let enough = f64::from(self.top_p) * total;
-        let mut running = 0f64;
-        for (i, candidate) in self.candidates.iter().enumerate() {
-            running += f64::from(candidate.value);
-            if running >= enough {
-                self.candidates.truncate(i + 1);
-                return true;
-            }
+    /// Weighs only the `k` most likely tokens.
+    fn draw_from_top_k(&mut self, logits: &[f32], k: usize, max: f32, draw: f64) -> Option<u32> {
+        let candidates = &mut self.candidates;
+        top_k(logits, k, candidates);
+        for candidate in candidates.iter_mut() {
+            candidate.value = weight(candidate.value, max, self.temperature);
         }
-        false
+        candidates.sort_unstable_by(Candidate::ranking);
+        if self.top_p < 1.0 {
+            let enough = f64::from(self.top_p) * total(candidates);
+            let mut sum = 0f64;
+            candidates.retain(|candidate| {
+                let needed = sum < enough;
+                sum += f64::from(candidate.value);
+                needed
+            });
+        }
+        candidates.retain(|candidate| candidate.value > 0.0 && candidate.value >= self.min_p);
+        // In the order of ids, as over the whole row, and not of rank: two tokens whose nearly
+        // equal logits are rounded differently in another batch then keep their places.
+        candidates.sort_unstable_by_key(|candidate| candidate.token);
+        let mut left = draw * total(candidates);
+        let drawn = candidates.iter().find(|candidate| {
+            left -= f64::from(candidate.value);
+            left < 0.0
+        });
+        // Rounding may let the draw pass all of them.
+        drawn.or(candidates.last()).map(|candidate| candidate.token)
     }
+}
 
-    /// The candidate at `draw` in [0, 1) of the line on which each takes its weight.
-    fn draw(&mut self, draw: f64) -> Option<u32> {
-        // In the order of ids, not of rank: two tokens whose nearly equal logits are rounded
-        // differently in another batch then keep their places.
-        self.candidates
-            .sort_unstable_by_key(|candidate| candidate.token);
-        let total: f64 = self.candidates.iter().map(|c| f64::from(c.value)).sum();
-        let mut target = draw * total;
-        let mut last = None;
-        for candidate in self
-            .candidates
-            .iter()
-            .filter(|candidate| candidate.value > 0.0)
-        {
-            last = Some(candidate.token);
-            target -= f64::from(candidate.value);
-            if target < 0.0 {
-                break;
-            }
-        }
-        last
-    }
+fn total(candidates: &[Candidate]) -> f64 {
+    candidates
+        .iter()
+        .map(|candidate| f64::from(candidate.value))
+        .sum()
 }

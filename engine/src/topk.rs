@@ -19,9 +19,9 @@ impl Candidate {
     }
 }
 
-/// Fills `kept` with the `k` largest entries of `row` above `floor`, in no particular order (fewer
-/// if fewer exist). NaN is above nothing. Of equal values the lowest tokens stay.
-pub fn top_k(row: &[f32], k: usize, floor: f32, kept: &mut Vec<Candidate>) {
+/// Fills `kept` with the `k` largest entries of `row`, in no particular order, or fewer if fewer are
+/// neither -inf nor NaN. Of equal values the lowest tokens stay.
+pub fn top_k(row: &[f32], k: usize, kept: &mut Vec<Candidate>) {
     kept.clear();
     if k == 0 {
         return;
@@ -29,7 +29,7 @@ pub fn top_k(row: &[f32], k: usize, floor: f32, kept: &mut Vec<Candidate>) {
     // One pass: collect what beats the bar, and raise the bar to the k-th largest each time the
     // buffer has grown to twice k. Past the start of a row hardly anything beats it.
     let capacity = k.saturating_mul(2).max(64);
-    let mut bar = floor;
+    let mut bar = f32::NEG_INFINITY;
     for (token, &value) in row.iter().enumerate() {
         if value > bar {
             // A later token that only equals the bar ranks behind those that are kept.
@@ -75,7 +75,7 @@ mod tests {
             expected.sort_by(Candidate::ranking);
             expected.truncate(k);
             let mut kept = Vec::new();
-            top_k(&row, k, f32::NEG_INFINITY, &mut kept);
+            top_k(&row, k, &mut kept);
             kept.sort_by(Candidate::ranking);
             prop_assert_eq!(kept, expected);
         }
