@@ -10,7 +10,8 @@ pub struct EngineConfig {
     pub max_queue: usize,
     /// Tokens in one forward, decode rows and prefill chunks together.
     pub max_batch_tokens: usize,
-    /// Prompt tokens one request may take of a step while others want some too.
+    /// Prompt tokens one request may take of a step when an equal share of
+    /// `max_batch_tokens` would be less.
     pub prefill_chunk: usize,
     /// Whether prompts reuse the KV of earlier ones. Off only to compare.
     pub prefix_cache: bool,

@@ -57,12 +57,11 @@ impl Engine {
     {
         config.validate()?;
         let inbox = Arc::new(Inbox::new(config.max_queue));
-        let stats = Arc::new(Mutex::new(EngineStats::default()));
         let (report, built) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name("hearth-engine".to_owned())
             .spawn({
-                let (inbox, stats) = (Arc::clone(&inbox), Arc::clone(&stats));
+                let inbox = Arc::clone(&inbox);
                 move || {
                     let _stop = StopOnExit(&inbox);
                     let executor = match build_executor(build) {
@@ -70,7 +69,7 @@ impl Engine {
                         Err(error) => return drop(report.send(Err(error))),
                     };
                     let limits = executor.limits();
-                    let mut core = Core::new(config, executor, Arc::clone(&inbox), stats);
+                    let mut core = Core::new(config, executor, Arc::clone(&inbox));
                     if report.send(Ok(limits)).is_ok() {
                         core.serve();
                     }
@@ -83,7 +82,6 @@ impl Engine {
         Ok(EngineHandle {
             shared: Arc::new(Shared {
                 inbox,
-                stats,
                 limits,
                 thread,
             }),
@@ -130,7 +128,6 @@ pub struct EngineHandle {
 #[derive(Debug)]
 struct Shared {
     inbox: Arc<Inbox>,
-    stats: Arc<Mutex<EngineStats>>,
     limits: ExecutorLimits,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -192,13 +189,7 @@ impl EngineHandle {
 
     /// The engine at the end of its latest step, and what waits now.
     pub fn stats(&self) -> EngineStats {
-        let mut stats = *self
-            .shared
-            .stats
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        stats.waiting += self.shared.inbox.queued();
-        stats
+        self.shared.inbox.stats()
     }
 
     pub fn limits(&self) -> ExecutorLimits {

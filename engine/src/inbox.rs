@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::request::{Event, Request, SubmitError};
+use crate::stats::EngineStats;
 
 /// Ascending in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,8 +53,14 @@ struct State {
     withdrawn: Vec<(RequestId, Withdrawal)>,
     phase: Phase,
     next_id: u64,
-    /// Accepted and not yet started, here or in the scheduler's queue.
-    queued: usize,
+    /// As the engine thread last published it; `waiting` is without `submitted`.
+    stats: EngineStats,
+}
+
+impl State {
+    fn waiting(&self) -> usize {
+        self.stats.waiting + self.submitted.len()
+    }
 }
 
 #[derive(Debug)]
@@ -64,13 +71,14 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
+    /// An inbox that accepts requests while fewer than `limit` wait.
     pub fn new(limit: usize) -> Self {
         let state = State {
             submitted: Vec::new(),
             withdrawn: Vec::new(),
             phase: Phase::Open,
             next_id: 0,
-            queued: 0,
+            stats: EngineStats::default(),
         };
         Self {
             state: Mutex::new(state),
@@ -94,12 +102,11 @@ impl Inbox {
         if state.phase != Phase::Open {
             return Err(SubmitError::ShuttingDown);
         }
-        if state.queued >= self.limit {
+        if state.waiting() >= self.limit {
             return Err(SubmitError::QueueFull { limit: self.limit });
         }
         let id = RequestId(state.next_id);
         state.next_id += 1;
-        state.queued += 1;
         state.submitted.push(Submission {
             id,
             request,
@@ -111,21 +118,49 @@ impl Inbox {
     }
 
     pub fn withdraw(&self, id: RequestId, why: Withdrawal) {
-        self.state().withdrawn.push((id, why));
-        self.changed.notify_all();
-    }
-
-    pub fn close(&self, deadline: Option<Instant>) {
         let mut state = self.state();
         if state.phase != Phase::Stopped {
-            state.phase = Phase::Closing { deadline };
+            state.withdrawn.push((id, why));
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    /// For the engine thread: takes what arrived, and with `idle` sleeps until
-    /// there is something to do.
+    /// Accepts nothing from now on. An earlier deadline stays.
+    pub fn close(&self, deadline: Option<Instant>) {
+        let mut state = self.state();
+        state.phase = match state.phase {
+            Phase::Open => Phase::Closing { deadline },
+            Phase::Closing { deadline: earlier } => Phase::Closing {
+                deadline: earlier.into_iter().chain(deadline).min(),
+            },
+            Phase::Stopped => Phase::Stopped,
+        };
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub fn stats(&self) -> EngineStats {
+        let state = self.state();
+        EngineStats {
+            waiting: state.waiting(),
+            ..state.stats
+        }
+    }
+
+    /// Waits until the engine thread has ended; `false` if it has not in time.
+    pub fn wait_stopped(&self, timeout: Duration) -> bool {
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(self.state(), timeout, |state| state.phase != Phase::Stopped)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.phase == Phase::Stopped
+    }
+}
+
+/// The engine thread's side.
+impl Inbox {
+    /// Takes what arrived; if the engine is `idle`, sleeps until something does.
     pub fn collect(&self, idle: bool) -> Mail {
         let mut state = self.state();
         while idle
@@ -138,6 +173,8 @@ impl Inbox {
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        // They go on to count as waiting until the next publication.
+        state.stats.waiting = state.waiting();
         Mail {
             submitted: std::mem::take(&mut state.submitted),
             withdrawn: std::mem::take(&mut state.withdrawn),
@@ -145,36 +182,21 @@ impl Inbox {
         }
     }
 
-    /// For the engine thread: `count` requests left the queue.
-    pub fn dequeued(&self, count: usize) {
-        if count > 0 {
-            self.state().queued -= count;
-        }
+    /// Makes `stats` what callers see, and what the queue's bound counts.
+    pub fn publish(&self, stats: EngineStats) {
+        self.state().stats = stats;
     }
 
-    /// For the engine thread, at its end, however it ends: drops what it never
-    /// took, which tells those callers.
+    /// The engine thread ends, in whatever way. Drops what it never took, which
+    /// tells those callers.
     pub fn stop(&self) {
         let mut state = self.state();
         state.phase = Phase::Stopped;
-        state.queued = 0;
+        state.stats.waiting = 0;
+        state.withdrawn.clear();
         let unserved = std::mem::take(&mut state.submitted);
         drop(state);
         drop(unserved);
         self.changed.notify_all();
-    }
-
-    /// Accepted and not yet started.
-    pub fn queued(&self) -> usize {
-        self.state().queued
-    }
-
-    /// Waits until the engine thread has ended; `false` if it has not in time.
-    pub fn wait_stopped(&self, timeout: Duration) -> bool {
-        let (state, _) = self
-            .changed
-            .wait_timeout_while(self.state(), timeout, |state| state.phase != Phase::Stopped)
-            .unwrap_or_else(PoisonError::into_inner);
-        state.phase == Phase::Stopped
     }
 }

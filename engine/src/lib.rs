@@ -1,16 +1,20 @@
 //! The engine: scheduler, continuous batching, sampling, stop conditions.
 //!
 //! One thread owns the scheduler, the prefix cache and the executor, and runs
-//! [`step`](step) after step; callers hold an [`EngineHandle`] and read
+//! forward after forward; callers hold an [`EngineHandle`] and read
 //! [`Generation`]s. Text is made of tokens outside that thread, by [`output`].
 //!
 //! **Architecture invariant.** The engine names no tensor library and no HTTP
 //! library; the model is behind [`Executor`].
+mod active;
+mod admission;
+mod batch;
 pub mod config;
 pub mod detokenize;
 pub mod engine;
 pub mod executor;
 mod inbox;
+mod kv;
 pub mod logprobs;
 mod nucleus;
 pub mod output;
@@ -19,6 +23,7 @@ pub mod penalties;
 pub mod request;
 pub mod rng;
 pub mod sampler;
+mod scheduler;
 mod softmax;
 pub mod stats;
 mod step;

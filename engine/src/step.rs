@@ -1,31 +1,109 @@
-//! The engine's inner loop.
+//! The engine's inner loop: schedule, run, take in, publish.
+
 use std::any::Any;
-use std::sync::{Arc, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
 
+use crate::batch::StepBatch;
 use crate::config::EngineConfig;
-use crate::executor::Executor;
-use crate::inbox::Inbox;
-use crate::stats::EngineStats;
+use crate::executor::{Executor, ForwardBatch, Logits};
+use crate::inbox::{Inbox, Phase};
+use crate::scheduler::Scheduler;
 
+/// All that the engine thread owns.
 pub(crate) struct Core<E> {
     executor: E,
+    scheduler: Scheduler,
+    batch: StepBatch,
+    inbox: Arc<Inbox>,
+    steps: u64,
 }
+
 impl<E: Executor> Core<E> {
-    pub fn new(
-        _config: EngineConfig,
-        executor: E,
-        _inbox: Arc<Inbox>,
-        _stats: Arc<Mutex<EngineStats>>,
-    ) -> Self {
-        Self { executor }
+    pub fn new(config: EngineConfig, executor: E, inbox: Arc<Inbox>) -> Self {
+        let scheduler = Scheduler::new(config, executor.limits());
+        let mut core = Self {
+            executor,
+            scheduler,
+            batch: StepBatch::default(),
+            inbox,
+            steps: 0,
+        };
+        core.publish();
+        core
     }
+
+    /// Serves until the inbox is closed and what it gave is done.
     pub fn serve(&mut self) {
-        let _ = self.executor.limits();
+        loop {
+            let mail = self.inbox.collect(self.scheduler.is_idle());
+            self.scheduler.enqueue(mail.submitted);
+            self.scheduler.withdraw(mail.withdrawn);
+            if let Phase::Closing { deadline } = mail.phase {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    self.scheduler.cancel_all();
+                }
+                if self.scheduler.is_idle() {
+                    return self.publish();
+                }
+            }
+            self.step();
+        }
+    }
+
+    /// One forward of the model, for all requests that can use one.
+    fn step(&mut self) {
+        self.scheduler.schedule(&mut self.batch);
+        self.publish();
+        if self.batch.is_empty() {
+            return;
+        }
+        match forward(&mut self.executor, &self.batch.forward) {
+            Ok(mut logits) => self.scheduler.advance(&self.batch, &mut logits),
+            Err(error) => self.scheduler.fail(&self.batch, &error),
+        }
+        self.steps += 1;
+        self.publish();
+    }
+
+    /// Statistics first, so that whoever has seen a request end sees its slots
+    /// returned.
+    fn publish(&mut self) {
+        self.inbox.publish(self.scheduler.stats(self.steps));
+        for (consumer, event) in self.scheduler.take_farewells() {
+            // A consumer that is gone wants no farewell.
+            let _ = consumer.send(event);
+        }
     }
 }
+
+/// Runs `batch`; a panic is an error like others, as drivers panic where they
+/// should return one, and a wrong shape is caught before anybody reads it.
+fn forward(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits, String> {
+    let vocab = executor.limits().vocab_size;
+    let logits = catch_unwind(AssertUnwindSafe(|| executor.forward(batch)))
+        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
+        .and_then(|result| result.map_err(|error| error.to_string()));
+    let logits = logits.and_then(|logits| {
+        let (given, rows) = (logits.values.len(), batch.logit_rows.len());
+        if logits.vocab != vocab || given != rows * vocab {
+            let width = logits.vocab;
+            return Err(format!(
+                "the model gave {given} logits, {width} a row, for {rows} rows of {vocab}"
+            ));
+        }
+        Ok(logits)
+    });
+    logits.inspect_err(|error| {
+        let (requests, tokens) = (batch.sequences.len(), batch.tokens.len());
+        tracing::error!(requests, tokens, "forward failed: {error}");
+    })
+}
+
+/// What a panic said, as far as it said it in words.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied())
-        .unwrap_or("unknown panic")
-        .to_owned()
+    let text = text.or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a message").to_owned()
 }

@@ -1,4 +1,5 @@
 //! The cache against a naive model: a map of every cached prefix.
+#![allow(clippy::unwrap_used)] // helpers are not #[test] functions, which may
 
 use std::collections::HashMap;
 

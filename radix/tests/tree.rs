@@ -1,4 +1,5 @@
 //! The tree's rules, one by one.
+#![allow(clippy::unwrap_used)] // helpers are not #[test] functions, which may
 
 use hearth_radix::{EvictionPolicy, KvCache, OutOfSlots, RadixTree};
 

@@ -1,0 +1,91 @@
+//! From scheduled requests to the ragged batch of one forward.
+
+use crate::active::Running;
+use crate::executor::{ForwardBatch, Sequence};
+
+/// A request's share of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    /// Index into the running requests.
+    pub request: usize,
+    pub tokens: usize,
+    /// Rows of logits for the log-probabilities of its prompt.
+    pub prompt_rows: usize,
+    /// Whether one more row is there to sample from.
+    pub samples: bool,
+}
+
+/// The forward of one step and whose rows it has; reused from step to step.
+#[derive(Debug, Default)]
+pub(crate) struct StepBatch {
+    pub forward: ForwardBatch,
+    pub grants: Vec<Grant>,
+}
+
+impl StepBatch {
+    pub fn clear(&mut self) {
+        let ForwardBatch {
+            tokens,
+            positions,
+            write_slots,
+            sequences,
+            slot_table,
+            logit_rows,
+        } = &mut self.forward;
+        for values in [tokens, positions, write_slots, slot_table, logit_rows] {
+            values.clear();
+        }
+        sequences.clear();
+        self.grants.clear();
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.grants.is_empty()
+    }
+
+    pub fn tokens(&self) -> usize {
+        self.forward.tokens.len()
+    }
+
+    /// Adds the next `count` pending tokens of `running`, the request at index
+    /// `request`.
+    pub fn push(&mut self, request: usize, running: &Running, count: usize) {
+        let Running {
+            request: active,
+            kv,
+        } = running;
+        let (start, end) = (kv.computed, kv.computed + count);
+        let batch = &mut self.forward;
+        let first_token = batch.tokens.len();
+        batch.sequences.push(Sequence {
+            first_token: index(first_token),
+            tokens: index(count),
+            context: index(end),
+            first_slot: index(batch.slot_table.len()),
+        });
+        batch.tokens.extend_from_slice(&active.tokens[start..end]);
+        batch.positions.extend(index(start)..index(end));
+        batch.write_slots.extend_from_slice(&kv.slots[start..end]);
+        batch.slot_table.extend_from_slice(&kv.slots[..end]);
+        let rows = batch.logit_rows.len();
+        let wanted = (start..end).filter(|&position| active.wants_prompt_logprob(position));
+        batch
+            .logit_rows
+            .extend(wanted.map(|position| index(first_token + position - start)));
+        let prompt_rows = batch.logit_rows.len() - rows;
+        let samples = end == active.tokens.len() && active.remaining() > 0;
+        if samples {
+            batch.logit_rows.push(index(first_token + count - 1));
+        }
+        self.grants.push(Grant {
+            request,
+            tokens: count,
+            prompt_rows,
+            samples,
+        });
+    }
+}
+
+fn index(value: usize) -> u32 {
+    u32::try_from(value).expect("a batch is bounded by the KV slots, whose ids are 32 bits wide")
+}

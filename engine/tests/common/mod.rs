@@ -1,0 +1,285 @@
+//! A model without arithmetic: what it stores in a slot is a hash of the whole
+//! prefix it read through the slot table, and its logits are a function of what
+//! it reads there. A wrong slot, a stale one, or one that was freed too early
+//! changes every token that follows.
+#![allow(dead_code, clippy::unwrap_used)] // each test file uses its part
+
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hearth_engine::{
+    Engine, EngineConfig, EngineHandle, Event, Executor, ExecutorError, ExecutorLimits,
+    FinishReason, ForwardBatch, Generation, Logits, Request, SamplingParams, Usage,
+};
+
+pub const VOCAB: usize = 101;
+/// A token whose forward fails.
+pub const FAILS: u32 = 99;
+/// A token whose forward panics.
+pub const PANICS: u32 = 100;
+
+fn mix(hash: u64, value: u64) -> u64 {
+    let mut x = (hash ^ value).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    x ^= x >> 29;
+    x = x.wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    x ^ (x >> 32)
+}
+
+/// What the KV of `token` after a prefix with the KV `before` is.
+fn store(before: Option<u64>, token: u32) -> u64 {
+    mix(before.unwrap_or(0x5eed), u64::from(token) + 1)
+}
+
+/// `[VOCAB]` logits after a context whose slots hold `kv`. The poisonous tokens
+/// are never likely.
+fn logits_of(kv: impl Iterator<Item = u64>) -> Vec<f32> {
+    let context = kv.fold(7, mix);
+    let logit = |token: u64| (mix(context, token) >> 40) as f32 / (1 << 24) as f32 * 8.0;
+    let mut logits: Vec<f32> = (0..VOCAB as u64).map(logit).collect();
+    logits[FAILS as usize] = -1e9;
+    logits[PANICS as usize] = -1e9;
+    logits
+}
+
+/// The greedy continuation, computed without slots, batches or an engine.
+pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+    let mut kv = Vec::new();
+    let push = |kv: &mut Vec<u64>, token| kv.push(store(kv.last().copied(), token));
+    prompt.iter().for_each(|&token| push(&mut kv, token));
+    let mut output = Vec::new();
+    for _ in 0..max_tokens {
+        let logits = logits_of(kv.iter().copied());
+        let best = (0..VOCAB)
+            .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+            .unwrap();
+        output.push(best as u32);
+        push(&mut kv, best as u32);
+    }
+    output
+}
+
+/// The size of one forward.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    pub tokens: usize,
+    pub sequences: usize,
+    pub prefills: usize,
+}
+
+pub struct FakeModel {
+    limits: ExecutorLimits,
+    kv: Vec<Option<u64>>,
+    steps: Arc<Mutex<Vec<Step>>>,
+    /// With a gate, each forward waits for one permit, until the sender is gone.
+    gate: Option<Receiver<()>>,
+}
+
+impl Executor for FakeModel {
+    fn limits(&self) -> ExecutorLimits {
+        self.limits
+    }
+
+    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+        if let Some(gate) = &self.gate
+            && gate.recv().is_err()
+        {
+            self.gate = None;
+        }
+        self.steps.lock().unwrap().push(Step {
+            tokens: batch.tokens.len(),
+            sequences: batch.sequences.len(),
+            prefills: batch.sequences.iter().filter(|s| s.tokens > 1).count(),
+        });
+        check_shape(batch);
+        if batch.tokens.contains(&PANICS) {
+            panic!("the device is gone");
+        }
+        if batch.tokens.contains(&FAILS) {
+            return Err(ExecutorError::new("out of memory"));
+        }
+        let mut values = Vec::new();
+        for sequence in &batch.sequences {
+            let first = sequence.first_token as usize;
+            let end = first + sequence.tokens as usize;
+            let (start, context) = (sequence.first_slot as usize, sequence.context as usize);
+            let table = &batch.slot_table[start..start + context];
+            for row in first..end {
+                let position = batch.positions[row] as usize;
+                let before = position.checked_sub(1);
+                let before = before.map(|p| self.kv[table[p] as usize].expect("KV is written"));
+                let slot = batch.write_slots[row];
+                self.kv[slot as usize] = Some(store(before, batch.tokens[row]));
+                if batch.logit_rows.contains(&(row as u32)) {
+                    let read = table[..=position].iter();
+                    values.extend(logits_of(read.map(|&s| self.kv[s as usize].unwrap())));
+                }
+            }
+        }
+        Ok(Logits {
+            values,
+            vocab: VOCAB,
+        })
+    }
+}
+
+/// What every batch promises to every executor.
+fn check_shape(batch: &ForwardBatch) {
+    let tokens = batch.tokens.len();
+    assert!(tokens > 0, "an empty batch is not run");
+    assert_eq!(
+        (batch.positions.len(), batch.write_slots.len()),
+        (tokens, tokens)
+    );
+    let distinct: HashSet<u32> = batch.write_slots.iter().copied().collect();
+    assert_eq!(distinct.len(), tokens, "no slot is written twice");
+    assert!(batch.logit_rows.is_sorted_by(|a, b| a < b));
+    assert!(batch.logit_rows.iter().all(|&row| (row as usize) < tokens));
+    let (mut token, mut slot) = (0, 0);
+    for sequence in &batch.sequences {
+        assert_eq!((sequence.first_token, sequence.first_slot), (token, slot));
+        assert!(sequence.tokens > 0 && sequence.tokens <= sequence.context);
+        let new = token as usize..(token + sequence.tokens) as usize;
+        (token, slot) = (token + sequence.tokens, slot + sequence.context);
+        let old = sequence.context - sequence.tokens;
+        let positions: Vec<u32> = (old..sequence.context).collect();
+        assert_eq!(batch.positions[new.clone()], positions);
+        let written = &batch.slot_table[(slot - sequence.tokens) as usize..slot as usize];
+        assert_eq!(
+            batch.write_slots[new], *written,
+            "new tokens are attended where written"
+        );
+    }
+    assert_eq!(
+        (token as usize, slot as usize),
+        (tokens, batch.slot_table.len())
+    );
+}
+
+/// An engine over the fake, with what a test needs to see and hold.
+pub struct Fixture {
+    pub engine: EngineHandle,
+    pub steps: Arc<Mutex<Vec<Step>>>,
+}
+
+pub fn limits(kv_slots: usize) -> ExecutorLimits {
+    ExecutorLimits {
+        kv_slots,
+        max_model_len: 512,
+        vocab_size: VOCAB,
+    }
+}
+
+impl Fixture {
+    pub fn new(config: EngineConfig, kv_slots: usize) -> Self {
+        Self::build(config, limits(kv_slots), None)
+    }
+
+    /// Each forward waits for a permit from the sender, until it is dropped.
+    pub fn gated(config: EngineConfig, kv_slots: usize) -> (Self, Sender<()>) {
+        let (permits, gate) = channel();
+        (Self::build(config, limits(kv_slots), Some(gate)), permits)
+    }
+
+    pub fn build(config: EngineConfig, limits: ExecutorLimits, gate: Option<Receiver<()>>) -> Self {
+        let steps = Arc::default();
+        let log = Arc::clone(&steps);
+        let build = move || {
+            let kv = vec![None; limits.kv_slots];
+            Ok(FakeModel {
+                limits,
+                kv,
+                steps: log,
+                gate,
+            })
+        };
+        Self {
+            engine: Engine::spawn(config, build).unwrap(),
+            steps,
+        }
+    }
+
+    pub fn submit(&self, prompt: &[u32], max_tokens: usize) -> Generation {
+        self.engine.submit(request(prompt, max_tokens)).unwrap()
+    }
+
+    pub fn run(&self, prompt: &[u32], max_tokens: usize) -> Answer {
+        answer(self.submit(prompt, max_tokens))
+    }
+
+    pub fn steps(&self) -> Vec<Step> {
+        self.steps.lock().unwrap().clone()
+    }
+
+    /// Waits for the engine to see what just happened; a test that needs more
+    /// than this has found a bug.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            let stats = self.engine.stats();
+            assert!(
+                start.elapsed() < Duration::from_secs(20),
+                "never: {what}; {stats:?}"
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// Nothing runs, nothing waits, and every slot is free or cached.
+    pub fn assert_idle_and_conserved(&self) {
+        self.wait_until("idle", |fixture| fixture.engine.stats().is_idle());
+        let kv = self.engine.stats().kv;
+        assert!(kv.is_conserved(), "{kv:?}");
+        assert_eq!((kv.held, kv.protected), (0, 0), "{kv:?}");
+    }
+}
+
+pub fn greedy(max_tokens: usize) -> SamplingParams {
+    SamplingParams {
+        max_tokens,
+        temperature: 0.0,
+        ..SamplingParams::default()
+    }
+}
+
+pub fn request(prompt: &[u32], max_tokens: usize) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        params: greedy(max_tokens),
+        namespace: None,
+    }
+}
+
+/// A whole stream.
+#[derive(Debug)]
+pub struct Answer {
+    pub cached_tokens: usize,
+    pub tokens: Vec<u32>,
+    pub end: Result<(FinishReason, Usage), String>,
+}
+
+pub fn answer(mut generation: Generation) -> Answer {
+    let mut answer = Answer {
+        cached_tokens: 0,
+        tokens: Vec::new(),
+        end: Err(String::new()),
+    };
+    while let Some(event) = generation.next_blocking() {
+        match event {
+            Event::Started { cached_tokens, .. } => answer.cached_tokens = cached_tokens,
+            Event::Token(token) => answer.tokens.push(token.id),
+            Event::PromptLogprobs(_) => {}
+            Event::Finished(reason, usage) => answer.end = Ok((reason, usage)),
+            Event::Failed(text) => answer.end = Err(text),
+        }
+    }
+    answer
+}
+
+/// Deterministic and without structure.
+pub fn prompt(seed: u64, len: usize) -> Vec<u32> {
+    (0..len as u64)
+        .map(|i| (mix(seed + 1, i) % 97) as u32)
+        .collect()
+}
