@@ -1,5 +1,7 @@
 //! Decoder-only transformers on Burn: weights, tokenizer, chat template, KV pool.
 
+pub mod chat_template;
 pub mod config;
 pub mod dtype;
+pub mod tokenizer;
 pub mod weights;

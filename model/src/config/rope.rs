@@ -84,7 +84,7 @@ impl RopeConfig {
             ),
         };
         let rotary_dim = (head_dim as f64 * partial) as usize;
-        if !(2..=head_dim).contains(&rotary_dim) || rotary_dim % 2 != 0 {
+        if !(2..=head_dim).contains(&rotary_dim) || !rotary_dim.is_multiple_of(2) {
             return Err(ConfigError::Invalid {
                 field: holder.name("partial_rotary_factor"),
                 bound: format!(
