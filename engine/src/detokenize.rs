@@ -37,7 +37,7 @@ const LONGEST_WAIT: usize = 64;
 /// What was given and what [`IncrementalDecoder::finish`] adds is the decoding of all tokens at
 /// once, but for runs of a SentencePiece tokenizer's byte tokens that are not UTF-8: decoded at once
 /// all of the run turns into U+FFFD, also the characters that were complete and have left. (And but
-/// for runs that spell U+FFFD itself for [`LONGEST_WAIT`] tokens.)
+/// for runs that spell U+FFFD itself for more than 64 tokens.)
 pub struct IncrementalDecoder {
     tokenizer: Arc<dyn Detokenize>,
     skip_special: bool,
