@@ -14,7 +14,8 @@ use crate::kv::Kv;
 use crate::request::{Event, FinishReason};
 use crate::stats::{EngineStats, KvStats};
 
-/// Logits that one request may ask of a step for its prompt, in values (64 MiB).
+/// Logits that a step may compute for log-probabilities of prompts, in values
+/// (64 MiB).
 const PROMPT_LOGITS: usize = 16 << 20;
 
 /// First come, first served: `waiting` and `running` are in order of arrival,
@@ -74,14 +75,21 @@ impl Scheduler {
             .count();
         let fair_share = self.config.max_batch_tokens / prefills.max(1);
         let chunk = self.config.prefill_chunk.max(fair_share);
-        let (decode, prefill) = ((1, 1), (2, usize::MAX));
-        for (least, most) in [decode, prefill] {
+        let mut logprob_rows = (PROMPT_LOGITS / self.limits.vocab_size).max(1);
+        let (decode, prefill) = (1..=1, 2..=usize::MAX);
+        for turn in [decode, prefill] {
             for (index, running) in self.running.iter().enumerate() {
+                if !turn.contains(&running.pending()) {
+                    continue;
+                }
                 let budget = self.config.max_batch_tokens - batch.tokens();
-                let pending = running.pending();
-                if budget > 0 && (least..=most).contains(&pending) {
-                    let most = self.most_tokens(&running.request).min(chunk).min(budget);
-                    batch.push(index, running, pending.min(most));
+                let mut tokens = running.pending().min(chunk).min(budget);
+                if running.request.wants_prompt_logprob(running.kv.computed) {
+                    tokens = tokens.min(logprob_rows);
+                    logprob_rows -= tokens;
+                }
+                if tokens > 0 {
+                    batch.push(index, running, tokens);
                 }
             }
         }
@@ -159,14 +167,6 @@ impl Scheduler {
                 self.counters.cached_tokens += kv.computed as u64;
             }
             self.running.push(Running { request, kv });
-        }
-    }
-
-    /// A bound on one request's chunk: the logits of its prompt must fit in memory.
-    fn most_tokens(&self, request: &ActiveRequest) -> usize {
-        match request.params.prompt_logprobs {
-            Some(_) => (PROMPT_LOGITS / self.limits.vocab_size).max(1),
-            None => usize::MAX,
         }
     }
 
@@ -291,5 +291,171 @@ impl Scheduler {
             steps,
             ..self.counters
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::Inbox;
+    use crate::params::SamplingParams;
+    use crate::request::Request;
+
+    const LIMITS: ExecutorLimits = ExecutorLimits {
+        kv_slots: 64,
+        max_model_len: 48,
+        vocab_size: 4,
+    };
+
+    /// A scheduler without a thread, looked into after every move.
+    struct Bench {
+        inbox: Inbox,
+        scheduler: Scheduler,
+        batch: StepBatch,
+        random: u64,
+        ids: Vec<RequestId>,
+    }
+
+    impl Bench {
+        fn new(config: EngineConfig, seed: u64) -> Self {
+            Self {
+                inbox: Inbox::new(usize::MAX),
+                scheduler: Scheduler::new(config, LIMITS),
+                batch: StepBatch::default(),
+                random: seed,
+                ids: Vec::new(),
+            }
+        }
+
+        fn below(&mut self, bound: u64) -> u64 {
+            self.random = self
+                .random
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1);
+            (self.random >> 33) % bound
+        }
+
+        /// Prompts of two tokens in random order, so that many share a beginning.
+        fn submit(&mut self) {
+            let len = 1 + self.below(30) as usize;
+            let params = SamplingParams {
+                max_tokens: self.below((LIMITS.max_model_len - len) as u64) as usize,
+                prompt_logprobs: (self.below(8) == 0).then_some(1),
+                ..SamplingParams::default()
+            };
+            let request = Request {
+                prompt: (0..len).map(|_| self.below(2) as u32).collect(),
+                params,
+                namespace: (self.below(4) == 0).then(|| "other".to_owned()),
+            };
+            let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+            self.ids.push(self.inbox.submit(request, sender).unwrap());
+            self.scheduler.enqueue(self.inbox.collect(false).submitted);
+        }
+
+        fn withdraw(&mut self) {
+            let index = self.below(self.ids.len() as u64 + 1) as usize;
+            if let Some(&id) = self.ids.get(index) {
+                let twice = vec![(id, Withdrawal::Cancelled), (id, Withdrawal::Satisfied)];
+                self.scheduler.withdraw(twice);
+            }
+        }
+
+        fn step(&mut self, fails: bool) {
+            self.scheduler.schedule(&mut self.batch);
+            self.check();
+            if fails {
+                return self.scheduler.fail(&self.batch, "as it was told to");
+            }
+            let rows = self.batch.forward.logit_rows.len();
+            let values = (0..rows * LIMITS.vocab_size).map(|_| self.below(100) as f32 / 20.0);
+            let mut logits = Logits {
+                values: values.collect(),
+                vocab: LIMITS.vocab_size,
+            };
+            self.scheduler.advance(&self.batch, &mut logits);
+        }
+
+        fn check(&mut self) {
+            let Scheduler {
+                running,
+                waiting,
+                kv,
+                ..
+            } = &mut self.scheduler;
+            kv.check(running.iter().map(|running| &running.kv));
+            let running = running.iter().map(|running| running.request.id);
+            let arrivals: Vec<_> = running.chain(waiting.iter().map(|r| r.id)).collect();
+            assert!(
+                arrivals.is_sorted(),
+                "first come, first served: {arrivals:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
+        let mut preemptions = 0;
+        for seed in 0..60 {
+            let config = EngineConfig {
+                max_running: 1 + seed as usize % 12,
+                max_batch_tokens: 1 + seed as usize * 7 % 50,
+                prefill_chunk: 1 + seed as usize % 9,
+                prefix_cache: seed % 4 != 0,
+                ..EngineConfig::default()
+            };
+            let mut bench = Bench::new(config, seed);
+            for _ in 0..300 {
+                match bench.below(20) {
+                    0..4 => bench.submit(),
+                    4 => bench.withdraw(),
+                    5 => bench.step(true),
+                    _ => bench.step(false),
+                }
+                bench.check();
+            }
+            while !bench.scheduler.is_idle() {
+                bench.step(false);
+                assert!(!bench.batch.is_empty(), "whoever waits gets on");
+            }
+            let stats = bench.scheduler.stats(0);
+            assert_eq!((stats.kv.held, stats.kv.protected), (0, 0));
+            let ended = stats.finished + stats.cancelled + stats.failed;
+            assert_eq!(ended, bench.ids.len() as u64);
+            preemptions += stats.preemptions;
+        }
+        assert!(
+            preemptions > 20,
+            "the pool is too small for all: {preemptions}"
+        );
+    }
+
+    #[test]
+    fn prompt_logprobs_of_all_requests_together_keep_to_their_bound() {
+        let limits = ExecutorLimits {
+            kv_slots: 1000,
+            max_model_len: 500,
+            vocab_size: PROMPT_LOGITS / 8,
+        };
+        let mut scheduler = Scheduler::new(EngineConfig::default(), limits);
+        let inbox = Inbox::new(usize::MAX);
+        for _ in 0..3 {
+            let params = SamplingParams {
+                prompt_logprobs: Some(0),
+                ..SamplingParams::default()
+            };
+            let request = Request {
+                prompt: vec![1; 6],
+                params,
+                namespace: None,
+            };
+            let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+            inbox.submit(request, sender).unwrap();
+        }
+        scheduler.enqueue(inbox.collect(false).submitted);
+        let mut batch = StepBatch::default();
+        scheduler.schedule(&mut batch);
+        let tokens: Vec<_> = batch.grants.iter().map(|grant| grant.tokens).collect();
+        assert_eq!(tokens, [6, 2]);
     }
 }
