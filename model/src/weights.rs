@@ -21,8 +21,8 @@ use serde::Deserialize;
 
 use crate::dtype::Dtype;
 
-const SINGLE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const SINGLE: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
 /// What can be wrong with the weights of a checkpoint.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,285 @@
+//! A model as it is published: config, tokenizer, chat template and weights, from a directory,
+//! the Hugging Face Hub or the binary itself.
+
+mod embedded;
+mod generation;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::chat_template::{ChatTemplate, ChatTemplateError};
+use crate::config::{ConfigError, ModelConfig};
+use crate::dtype::Dtype;
+use crate::hub::{self, HubError, HubOptions};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::weights::{WeightError, Weights};
+pub use embedded::EMBEDDED_NAME;
+pub use generation::{GenerationConfig, GenerationConfigError};
+
+const TOKENIZER: &str = "tokenizer.json";
+
+/// What can go wrong when a checkpoint is opened.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error("{path} is not a directory")]
+    NotADirectory { path: PathBuf },
+    #[error("{place} has no {file}")]
+    MissingFile { place: String, file: String },
+    #[error("cannot read {path}: {source}")]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{place}: {file} is not a JSON object: {reason}")]
+    Json {
+        place: String,
+        file: &'static str,
+        reason: String,
+    },
+    #[error("this binary was built without a model in it ({missing}); give --model")]
+    NotEmbedded { missing: &'static str },
+    #[error("{place}: {source}")]
+    Config { place: String, source: ConfigError },
+    #[error("{place}: {source}")]
+    Generation {
+        place: String,
+        source: GenerationConfigError,
+    },
+    #[error("{place}: {source}")]
+    Tokenizer {
+        place: String,
+        source: TokenizerError,
+    },
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    #[error(transparent)]
+    Hub(#[from] HubError),
+}
+
+/// Where the numbers come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadFormat {
+    /// The checkpoint's safetensors files.
+    #[default]
+    Safetensors,
+    /// Random weights of the config's shapes, for measuring speed.
+    Dummy { seed: u64 },
+}
+
+/// One model, opened: everything but the weights is in memory and checked.
+pub struct Checkpoint {
+    /// The repository, or the last part of the directory's path.
+    pub name: String,
+    pub config: ModelConfig,
+    pub generation: GenerationConfig,
+    /// `None` when there is no `tokenizer.json`; see [`Checkpoint::tokenizer`].
+    pub tokenizer: Option<Tokenizer>,
+    /// An error when there is none or it does not compile: completions work without one.
+    pub chat_template: Result<ChatTemplate, ChatTemplateError>,
+    pub weights: Weights,
+    place: String,
+}
+
+/// The small files of a checkpoint.
+enum Files {
+    Dir(PathBuf),
+    Embedded(&'static [(&'static str, &'static [u8])]),
+}
+
+impl Checkpoint {
+    /// Opens what `--model` names: a directory, else a repository `org/name` of the Hub.
+    ///
+    /// # Errors
+    /// [`CheckpointError`] names the file, field or tensor that is missing or wrong.
+    pub fn open(model: &str, format: LoadFormat) -> Result<Self, CheckpointError> {
+        let path = Path::new(model);
+        if path.exists() || !hub::is_repo_id(model) {
+            return Self::open_dir(path, format);
+        }
+        let mut options = HubOptions::from_env()?;
+        options.without_weights = format != LoadFormat::Safetensors;
+        let dir = hub::fetch(model, &options)?;
+        Ok(Self {
+            name: model.to_owned(),
+            ..Self::open_dir(&dir, format)?
+        })
+    }
+
+    /// Opens a directory in Hugging Face format.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_dir(dir: &Path, format: LoadFormat) -> Result<Self, CheckpointError> {
+        if !dir.is_dir() {
+            return Err(CheckpointError::NotADirectory {
+                path: dir.to_owned(),
+            });
+        }
+        // "." and ".." have no name of their own.
+        let full = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let name = full
+            .file_name()
+            .unwrap_or(full.as_os_str())
+            .to_string_lossy()
+            .into_owned();
+        Self::assemble(name, Files::Dir(dir.to_owned()), |config| match format {
+            LoadFormat::Safetensors => Weights::open_dir(dir),
+            LoadFormat::Dummy { seed } => Ok(Weights::dummy(
+                config.torch_dtype.unwrap_or(Dtype::Bf16),
+                seed,
+            )),
+        })
+    }
+
+    /// The model that is compiled into the binary.
+    ///
+    /// # Errors
+    /// [`CheckpointError::NotEmbedded`] when the binary was built without it.
+    pub fn embedded() -> Result<Self, CheckpointError> {
+        let files = embedded::files()?;
+        Self::assemble(EMBEDDED_NAME.to_owned(), Files::Embedded(files), |_| {
+            let file = files
+                .iter()
+                .find(|(name, _)| *name == crate::weights::SINGLE);
+            Weights::from_static(EMBEDDED_NAME, file.map_or(&[], |(_, bytes)| *bytes))
+        })
+    }
+
+    fn assemble(
+        name: String,
+        files: Files,
+        weights: impl FnOnce(&ModelConfig) -> Result<Weights, WeightError>,
+    ) -> Result<Self, CheckpointError> {
+        let place = files.place();
+        let config = files
+            .text("config.json")?
+            .ok_or_else(|| CheckpointError::MissingFile {
+                place: place.clone(),
+                file: "config.json".to_owned(),
+            })?;
+        let config = ModelConfig::from_json(&config).map_err(|source| CheckpointError::Config {
+            place: place.clone(),
+            source,
+        })?;
+        let generation = match files.text("generation_config.json")? {
+            None => GenerationConfig::default(),
+            Some(text) => GenerationConfig::from_json(&text).map_err(|source| {
+                CheckpointError::Generation {
+                    place: place.clone(),
+                    source,
+                }
+            })?,
+        };
+        let tokenizer_config = files.object("tokenizer_config.json")?;
+        let special_tokens_map = files.object("special_tokens_map.json")?;
+        let tokenizer = files
+            .read(TOKENIZER)?
+            .map(|json| Tokenizer::from_json(&json, &tokenizer_config, &special_tokens_map))
+            .transpose()
+            .map_err(|source| CheckpointError::Tokenizer {
+                place: place.clone(),
+                source,
+            })?;
+        let special_tokens = tokenizer
+            .as_ref()
+            .map(|tokenizer| tokenizer.special_tokens().clone());
+        let chat_template = ChatTemplate::from_checkpoint(
+            files.text("chat_template.jinja")?.as_deref(),
+            &tokenizer_config,
+            special_tokens.unwrap_or_default(),
+        );
+        if let Some(tokenizer) = &tokenizer
+            && tokenizer.vocab_size() > config.vocab_size
+        {
+            tracing::warn!(
+                tokens = tokenizer.vocab_size(),
+                embeddings = config.vocab_size,
+                "the tokenizer has tokens that the model does not"
+            );
+        }
+        let weights = weights(&config)?;
+        Ok(Self {
+            name,
+            config,
+            generation,
+            tokenizer,
+            chat_template,
+            weights,
+            place,
+        })
+    }
+
+    /// The tokenizer, which a server cannot do without.
+    ///
+    /// # Errors
+    /// [`CheckpointError::MissingFile`] when the checkpoint has no `tokenizer.json`.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, CheckpointError> {
+        self.tokenizer
+            .as_ref()
+            .ok_or_else(|| CheckpointError::MissingFile {
+                place: self.place.clone(),
+                file: TOKENIZER.to_owned(),
+            })
+    }
+
+    /// Token ids that end a generation: those of `generation_config.json`, else of
+    /// `config.json`, and the tokenizer's own, which some files forget.
+    pub fn eos_token_ids(&self) -> Vec<u32> {
+        let configured = self.generation.eos_token_ids.as_ref();
+        let mut ids = configured.unwrap_or(&self.config.eos_token_ids).clone();
+        ids.extend(self.tokenizer.as_ref().and_then(Tokenizer::eos_id));
+        ids.sort_unstable();
+        ids.dedup();
+        ids
+    }
+}
+
+impl Files {
+    fn place(&self) -> String {
+        match self {
+            Files::Dir(dir) => dir.display().to_string(),
+            Files::Embedded(_) => EMBEDDED_NAME.to_owned(),
+        }
+    }
+
+    /// The bytes of a file, `None` when there is no such file.
+    fn read(&self, name: &str) -> Result<Option<Cow<'static, [u8]>>, CheckpointError> {
+        match self {
+            Files::Embedded(files) => {
+                let found = files.iter().find(|(file, _)| *file == name);
+                Ok(found.map(|(_, bytes)| Cow::Borrowed(*bytes)))
+            }
+            Files::Dir(dir) => {
+                let path = dir.join(name);
+                match std::fs::read(&path) {
+                    Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                    Err(source) => Err(CheckpointError::Io { path, source }),
+                }
+            }
+        }
+    }
+
+    fn text(&self, name: &'static str) -> Result<Option<String>, CheckpointError> {
+        // Invalid UTF-8 is left to the parsers: it is bad JSON, or odd but harmless Jinja.
+        Ok(self
+            .read(name)?
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// An optional JSON object; empty when there is no such file.
+    fn object(&self, name: &'static str) -> Result<Map<String, Value>, CheckpointError> {
+        let Some(bytes) = self.read(name)? else {
+            return Ok(Map::new());
+        };
+        serde_json::from_slice(&bytes).map_err(|error| CheckpointError::Json {
+            place: self.place(),
+            file: name,
+            reason: error.to_string(),
+        })
+    }
+}

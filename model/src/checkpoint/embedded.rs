@@ -1,0 +1,37 @@
+//! The files of `hearth-tiny/`, compiled in. `build.rs` sets `hearth_tiny` when they are all
+//! there, so that the program which trains them can be built before they are.
+
+use super::CheckpointError;
+
+/// The name that the embedded model is served under.
+pub const EMBEDDED_NAME: &str = "hearth-tiny";
+
+type Embedded = &'static [(&'static str, &'static [u8])];
+
+#[cfg(hearth_tiny)]
+pub(super) fn files() -> Result<Embedded, CheckpointError> {
+    macro_rules! file {
+        ($name:literal) => {
+            (
+                $name,
+                include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/hearth-tiny/", $name))
+                    .as_slice(),
+            )
+        };
+    }
+    const FILES: Embedded = &[
+        file!("config.json"),
+        file!("generation_config.json"),
+        file!("tokenizer.json"),
+        file!("tokenizer_config.json"),
+        file!("model.safetensors"),
+    ];
+    Ok(FILES)
+}
+
+#[cfg(not(hearth_tiny))]
+pub(super) fn files() -> Result<Embedded, CheckpointError> {
+    Err(CheckpointError::NotEmbedded {
+        missing: "model/hearth-tiny was incomplete",
+    })
+}

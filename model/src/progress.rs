@@ -1,0 +1,24 @@
+//! The progress bar of loading. On anything but a terminal it draws nothing.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// A bar on standard error that fills as `total` bytes of weights are loaded; for
+/// [`Weights::set_progress`](crate::weights::Weights::set_progress).
+pub fn loading_bar(total: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("loading [{wide_bar}] {bytes}/{total_bytes} ({eta})")
+        .expect("the template is valid");
+    ProgressBar::new(total).with_style(style)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_counts_to_its_total() {
+        let bar = loading_bar(10);
+        bar.inc(10);
+        assert_eq!((bar.position(), bar.length()), (10, Some(10)));
+        bar.finish_and_clear();
+    }
+}
