@@ -51,8 +51,9 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
     let mut output = Vec::new();
     for _ in 0..max_tokens {
         let logits = logits_of(kv.iter().copied());
+        // Of equal logits the sampler takes the first, as min_by does.
         let best = (0..VOCAB)
-            .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+            .min_by(|&a, &b| logits[b].total_cmp(&logits[a]))
             .unwrap();
         output.push(best as u32);
         push(&mut kv, best as u32);
