@@ -1,0 +1,168 @@
+//! Exact-match accuracy on the held-out suites.
+//!
+//! Every prompt has one right answer, so greedy decoding need not be run token by token: it
+//! produces the right answer if and only if, given the prompt and the right answer so far, the
+//! most probable token is the right one at each place, its end included. One forward pass over
+//! prompt and answer decides that. (An answer spelled with other tokens counts as wrong.)
+
+use anyhow::Result;
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorData};
+use hearth_model::config::ModelConfig;
+use hearth_model::transformer::Transformer;
+use serde::Serialize;
+
+use crate::suites::{Group, suites};
+use crate::tokenizer::{Encoder, PAD_ID};
+
+/// Tokens of prompt and answer that a case may have; longer ones are left out.
+pub const LENGTH: usize = 384;
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Score {
+    pub suite: &'static str,
+    pub right: usize,
+    pub prompts: usize,
+    /// The first wrong answers: prompt, expected, and what was most probable at each place.
+    pub wrong: Vec<Wrong>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Wrong {
+    pub prompt: String,
+    pub expected: String,
+    pub most_probable: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub scores: Vec<Score>,
+    /// Over all suites of one-digit additions, in percent.
+    pub addition_percent: f64,
+    /// Over all suites of JSON extraction, in percent.
+    pub json_percent: f64,
+}
+
+struct Case {
+    suite: usize,
+    ids: Vec<u32>,
+    answer: usize,
+}
+
+/// Measures `model` on `count` prompts per suite, `rows` at a time.
+pub fn evaluate<B: Backend>(
+    model: &Transformer<B>,
+    config: &ModelConfig,
+    encoder: &Encoder,
+    device: &B::Device,
+    count: usize,
+    rows: usize,
+) -> Result<Report> {
+    let suites = suites(count);
+    let mut cases = Vec::new();
+    for (suite, set) in suites.iter().enumerate() {
+        for case in &set.cases {
+            let (prompt, answer) = encoder.last_answer(case)?;
+            if prompt.len() + answer.len() <= LENGTH {
+                let ids = [prompt, answer.clone()].concat();
+                cases.push(Case {
+                    suite,
+                    ids,
+                    answer: answer.len(),
+                });
+            }
+        }
+    }
+    let mut scores: Vec<Score> = suites
+        .iter()
+        .map(|s| Score {
+            suite: s.name,
+            right: 0,
+            prompts: 0,
+            wrong: Vec::new(),
+        })
+        .collect();
+    // Cases of like length share a batch, so that short prompts do not pay for long ones.
+    cases.sort_by_key(|case| case.ids.len());
+    for chunk in cases.chunks(rows) {
+        let best = most_probable(model, config, device, chunk, rows);
+        for (case, best) in chunk.iter().zip(best) {
+            let start = case.ids.len() - case.answer;
+            // The token at i is predicted at i - 1.
+            let guess: Vec<u32> = best[start - 1..case.ids.len() - 1].to_vec();
+            let score = &mut scores[case.suite];
+            score.prompts += 1;
+            if guess == case.ids[start..] {
+                score.right += 1;
+            } else if score.wrong.len() < 5 {
+                score.wrong.push(Wrong {
+                    prompt: encoder.decode(&case.ids[..start])?,
+                    expected: encoder.decode(&case.ids[start..])?,
+                    most_probable: encoder.decode(&guess)?,
+                });
+            }
+        }
+    }
+    let percent = |group: Group| {
+        let of_group = || suites.iter().zip(&scores).filter(|(s, _)| s.group == group);
+        let right: usize = of_group().map(|(_, score)| score.right).sum();
+        let prompts: usize = of_group().map(|(_, score)| score.prompts).sum();
+        100.0 * right as f64 / prompts.max(1) as f64
+    };
+    let (addition_percent, json_percent) = (percent(Group::Addition), percent(Group::Json));
+    Ok(Report {
+        scores,
+        addition_percent,
+        json_percent,
+    })
+}
+
+/// For each case the most probable next token at each of its places.
+fn most_probable<B: Backend>(
+    model: &Transformer<B>,
+    config: &ModelConfig,
+    device: &B::Device,
+    cases: &[Case],
+    rows: usize,
+) -> Vec<Vec<u32>> {
+    // Few lengths, so few kernel shapes.
+    let longest = cases.iter().map(|case| case.ids.len()).max().unwrap_or(1);
+    let length = longest.next_multiple_of(128);
+    let mut tokens = vec![PAD_ID as i32; rows * length];
+    for (row, case) in cases.iter().enumerate() {
+        for (i, id) in case.ids.iter().enumerate() {
+            tokens[row * length + i] = *id as i32;
+        }
+    }
+    let tokens = Tensor::<B, 1, Int>::from_data(TensorData::new(tokens, [rows * length]), device);
+    let logits = model.forward_dense(config, tokens.reshape([rows, length]));
+    let best: Vec<i64> = logits
+        .argmax(2)
+        .into_data()
+        .convert::<i64>()
+        .iter()
+        .collect();
+    let row = |row: usize| {
+        best[row * length..(row + 1) * length]
+            .iter()
+            .map(|&t| t as u32)
+    };
+    (0..cases.len()).map(|i| row(i).collect()).collect()
+}
+
+/// The report as lines for a terminal.
+pub fn table(report: &Report) -> String {
+    let mut out = String::new();
+    for score in &report.scores {
+        let percent = 100.0 * score.right as f64 / score.prompts.max(1) as f64;
+        out += &format!(
+            "  {percent:6.1} %  {:>4}/{:<4} {}\n",
+            score.right, score.prompts, score.suite
+        );
+    }
+    out += &format!(
+        "  one-digit additions {:.1} %, JSON extractions {:.1} %",
+        report.addition_percent, report.json_percent
+    );
+    out
+}

@@ -1,0 +1,110 @@
+//! The command line of `hearth-train`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+
+/// Makes hearth-tiny: its corpus, its tokenizer, its weights, its evaluation.
+#[derive(Debug, Parser)]
+#[command(name = "hearth-train", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print conversations of the corpus.
+    Samples {
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        #[arg(long, default_value_t = 20)]
+        count: u64,
+        /// Show held-out conversations instead of training ones.
+        #[arg(long)]
+        held_out: bool,
+        /// One JSON object with `messages` per line.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Train the tokenizer and write tokenizer.json and tokenizer_config.json.
+    Tokenizer {
+        #[arg(long)]
+        out: PathBuf,
+    },
+    /// Train, evaluate and write a checkpoint in Hugging Face's format.
+    Train(TrainOptions),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    Cpu,
+    Cuda,
+    Vulkan,
+}
+
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct TrainOptions {
+    /// Folder that receives the checkpoint, the curves and the model card.
+    #[arg(long)]
+    pub out: PathBuf,
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: DeviceKind,
+    /// End after this many steps.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub steps: u64,
+    /// End training after this many minutes; the last evaluation comes on top.
+    #[arg(long, default_value_t = 110.0)]
+    pub minutes: f64,
+    /// Rows of a batch.
+    #[arg(long, default_value_t = 16)]
+    pub batch: usize,
+    /// Tokens of a row.
+    #[arg(long, default_value_t = 256)]
+    pub length: usize,
+    /// Peak learning rate.
+    #[arg(long, default_value_t = 2e-3)]
+    pub lr: f64,
+    #[arg(long, default_value_t = 100)]
+    pub warmup: u64,
+    #[arg(long, default_value_t = 0.05)]
+    pub weight_decay: f32,
+    /// Largest joint norm of the gradients.
+    #[arg(long, default_value_t = 1.0)]
+    pub clip: f32,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Evaluate and save every this many minutes.
+    #[arg(long, default_value_t = 10.0)]
+    pub every: f64,
+    /// Prompts per held-out suite in the last evaluation; a quarter of it on the way.
+    #[arg(long, default_value_t = 250)]
+    pub prompts: usize,
+    /// Stories told for the last evaluation.
+    #[arg(long, default_value_t = 24)]
+    pub stories: usize,
+    /// Threads that make batches.
+    #[arg(long, default_value_t = 1)]
+    pub workers: usize,
+    #[command(flatten)]
+    pub shape: Shape,
+}
+
+/// The model's size.
+#[derive(Debug, Clone, Args, Serialize)]
+pub struct Shape {
+    #[arg(long, default_value_t = 192)]
+    pub hidden: usize,
+    #[arg(long, default_value_t = 5)]
+    pub layers: usize,
+    #[arg(long, default_value_t = 6)]
+    pub heads: usize,
+    #[arg(long, default_value_t = 3)]
+    pub kv_heads: usize,
+    #[arg(long, default_value_t = 32)]
+    pub head_dim: usize,
+    #[arg(long, default_value_t = 512)]
+    pub intermediate: usize,
+}

@@ -1,0 +1,248 @@
+//! The training loop.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
+use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor, TensorData};
+use half::bf16;
+use hearth_model::config::ModelConfig;
+use hearth_model::transformer::Transformer;
+
+use crate::batches::{Batch, BatchShape, Batches};
+use crate::card::{self, Run};
+use crate::checkpoint;
+use crate::decode::{tell_stories, transcript};
+use crate::evaluate::{Report, evaluate, table};
+use crate::gradients::clip;
+use crate::options::{DeviceKind, TrainOptions};
+use crate::schedule::Schedule;
+use crate::tokenizer::Encoder;
+
+/// Standard deviation of the first weights.
+const INIT_STD: f64 = 0.04;
+/// Steps between lines of the loss curve: reading a loss back stops the device for a moment.
+const REPORT_EVERY: u64 = 20;
+
+type Autodiff<B> = burn::backend::Autodiff<B>;
+
+/// Trains a model on `B` and writes everything to `options.out`.
+pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<()> {
+    fs::create_dir_all(&options.out)
+        .with_context(|| format!("cannot make {}", options.out.display()))?;
+    let config = checkpoint::model_config(&options.shape)?;
+    let encoder = Encoder::from_json(crate::TOKENIZER_JSON)?;
+    B::seed(device, options.seed);
+    let mut model = Transformer::<Autodiff<B>>::init(&config, INIT_STD, device);
+    let parameters = model.num_params();
+    println!(
+        "{parameters} parameters, {:?}, {} x {} tokens",
+        options.device, options.batch, options.length
+    );
+
+    let mut optimizer = AdamWConfig::new()
+        .with_beta_2(0.98)
+        .with_epsilon(1e-8)
+        .with_weight_decay(options.weight_decay)
+        .init();
+    let schedule = Schedule {
+        steps: options.steps,
+        time: Duration::from_secs_f64(options.minutes * 60.0),
+        warmup_steps: options.warmup,
+        peak: options.lr,
+    };
+    let shape = BatchShape {
+        rows: options.batch,
+        length: options.length,
+    };
+    let mut batches = Batches::start(crate::TOKENIZER_JSON, shape, options.seed, options.workers);
+    let mut curve = Curve::create(options)?;
+    let started = Instant::now();
+    let mut next_check = Duration::from_secs_f64(options.every * 60.0);
+    let mut step = 0;
+    while schedule.progress(step, started.elapsed()) < 1.0 {
+        let batch = batches.next()?;
+        let rate = schedule.learning_rate(step, started.elapsed());
+        let loss = loss(&model, &config, &batch, shape, options.device, device);
+        let mut gradients = GradientsParams::from_grads(loss.backward(), &model);
+        clip::<Autodiff<B>, _>(&model, &mut gradients, options.clip);
+        model = optimizer.step(rate, model, gradients);
+        step += 1;
+        if step.is_multiple_of(REPORT_EVERY) || step <= 3 {
+            let loss = f64::from(
+                loss.inner()
+                    .into_data()
+                    .convert::<f32>()
+                    .iter::<f32>()
+                    .sum::<f32>(),
+            );
+            curve.push(step, started.elapsed(), rate, loss)?;
+        }
+        if started.elapsed() >= next_check && schedule.progress(step, started.elapsed()) < 0.95 {
+            next_check = started.elapsed() + Duration::from_secs_f64(options.every * 60.0);
+            let model = model.valid();
+            checkpoint::save(&options.out, &options.shape, &model.export(&config))?;
+            let rows = evaluation_rows(options.device);
+            let report = evaluate(
+                &model,
+                &config,
+                &encoder,
+                device,
+                options.prompts.div_ceil(4),
+                rows,
+            )?;
+            println!("after {step} steps:\n{}", table(&report));
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    let run = Run {
+        parameters,
+        steps: step,
+        tokens: step * (shape.rows * shape.length) as u64,
+        seconds,
+        curve: curve.finish()?,
+    };
+    finish(options, &config, &encoder, device, model.valid(), &run)
+}
+
+/// Mean negative log-likelihood of the answers' tokens.
+fn loss<B: Backend>(
+    model: &Transformer<Autodiff<B>>,
+    config: &ModelConfig,
+    batch: &Batch,
+    shape: BatchShape,
+    kind: DeviceKind,
+    device: &B::Device,
+) -> Tensor<Autodiff<B>, 1> {
+    let size = shape.rows * shape.length;
+    let ints = |values: &[i32]| {
+        Tensor::<Autodiff<B>, 1, Int>::from_data(TensorData::new(values.to_vec(), [size]), device)
+    };
+    let weights =
+        Tensor::<Autodiff<B>, 1>::from_data(TensorData::new(batch.weights.clone(), [size]), device);
+    let logits = if kind == DeviceKind::Cpu {
+        model.forward_dense(
+            config,
+            ints(&batch.tokens).reshape([shape.rows, shape.length]),
+        )
+    } else {
+        let one_hot = ints(&batch.tokens).one_hot::<2>(config.vocab_size).float();
+        let hidden = one_hot.matmul(model.embedding.val());
+        model.forward_embedded(
+            config,
+            hidden.reshape([shape.rows, shape.length, config.hidden_size]),
+        )
+    };
+    let log_probabilities = log_softmax(logits.reshape([size, config.vocab_size]), 1);
+    let chosen = log_probabilities.gather(1, ints(&batch.targets).reshape([size, 1]));
+    (chosen.reshape([size]) * weights).sum().neg() / batch.learnt.max(1) as f64
+}
+
+fn evaluation_rows(kind: DeviceKind) -> usize {
+    if kind == DeviceKind::Cpu { 32 } else { 256 }
+}
+
+/// Rounds every parameter to bf16, as the checkpoint holds it.
+struct RoundToBf16;
+
+impl<B: Backend> ModuleMapper<B> for RoundToBf16 {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
+        param.map(|tensor| {
+            let (device, shape) = (tensor.device(), tensor.dims());
+            let rounded: Vec<f32> = tensor
+                .into_data()
+                .convert::<f32>()
+                .iter::<f32>()
+                .map(|v| bf16::from_f32(v).to_f32())
+                .collect();
+            Tensor::from_data(TensorData::new(rounded, shape), &device)
+        })
+    }
+}
+
+/// Saves the model, measures what was saved, and writes the model card.
+fn finish<B: Backend>(
+    options: &TrainOptions,
+    config: &ModelConfig,
+    encoder: &Encoder,
+    device: &B::Device,
+    model: Transformer<B>,
+    run: &Run,
+) -> Result<()> {
+    println!(
+        "{} steps, {} tokens, {:.0} s",
+        run.steps, run.tokens, run.seconds
+    );
+    let out = &options.out;
+    checkpoint::save(out, &options.shape, &model.export(config))?;
+    checkpoint::write_json(&out.join("training.json"), &(options, run))?;
+    let model = model.map(&mut RoundToBf16);
+    let rows = evaluation_rows(options.device);
+    let report: Report = evaluate(&model, config, encoder, device, options.prompts, rows)?;
+    println!("{}", table(&report));
+    checkpoint::write_json(&out.join("evaluation.json"), &report)?;
+    let stories = tell_stories(&model, config, encoder, device, options.stories)?;
+    println!(
+        "stories: {} told, {} well formed, hero kept in {} of {}",
+        stories.stories, stories.well_formed, stories.hero_kept, stories.heroes_asked
+    );
+    checkpoint::write_json(&out.join("stories.json"), &stories)?;
+    let talk = transcript(&model, config, encoder, device, card::SCRIPT)?;
+    for turn in &talk {
+        println!("> {}\n{}", turn.user, turn.assistant);
+    }
+    let card = card::render(options, config, run, &report, &stories, &talk);
+    checkpoint::write(&out.join("MODEL_CARD.md"), card.as_bytes())
+}
+
+/// The loss curve: a CSV file and, thinned out, the model card's table.
+struct Curve {
+    file: BufWriter<File>,
+    per_step: u64,
+    points: Vec<card::Point>,
+    last: (u64, Duration),
+}
+
+impl Curve {
+    fn create(options: &TrainOptions) -> Result<Self> {
+        let path = options.out.join("loss.csv");
+        let file =
+            File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let mut file = BufWriter::new(file);
+        writeln!(file, "step,seconds,tokens,learning_rate,loss")?;
+        let per_step = (options.batch * options.length) as u64;
+        Ok(Self {
+            file,
+            per_step,
+            points: Vec::new(),
+            last: (0, Duration::ZERO),
+        })
+    }
+
+    fn push(&mut self, step: u64, elapsed: Duration, rate: f64, loss: f64) -> Result<()> {
+        let (seconds, tokens) = (elapsed.as_secs_f64(), step * self.per_step);
+        let since = (elapsed - self.last.1).as_secs_f64().max(1e-9);
+        let speed = ((step - self.last.0) * self.per_step) as f64 / since;
+        self.last = (step, elapsed);
+        writeln!(
+            self.file,
+            "{step},{seconds:.1},{tokens},{rate:.6},{loss:.5}"
+        )?;
+        self.file.flush()?;
+        println!(
+            "step {step:>6}  {seconds:>6.0} s  loss {loss:.4}  lr {rate:.5}  {speed:.0} tokens/s"
+        );
+        self.points.push(card::Point { step, tokens, loss });
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Vec<card::Point>> {
+        self.file.flush()?;
+        Ok(self.points)
+    }
+}
