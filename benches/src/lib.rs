@@ -1,0 +1,7 @@
+//! Measurements over HTTP: a closed-loop load generator for any server with
+//! OpenAI's `/v1/completions`, so that peers are measured with the same tool.
+
+pub mod cli;
+pub mod load;
+pub mod prompts;
+pub mod report;

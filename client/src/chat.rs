@@ -1,0 +1,96 @@
+//! Chats: messages and what is asked of the answer.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::http::{Client, ClientError, Events};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Message {
+    pub role: Role,
+    pub content: String,
+}
+
+/// What is left out is the server's to choose.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ChatOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+impl Client {
+    /// The id of the first model the server has.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn first_model(&self) -> Result<String, ClientError> {
+        let models = self.get("/v1/models").await?;
+        let id = models["data"][0]["id"].as_str();
+        id.map(str::to_owned)
+            .ok_or_else(|| ClientError::NotJson("a list of no models".to_owned()))
+    }
+
+    /// Streams the answer to `messages`; see [`text_of`](Events::text_of).
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn chat(
+        &self,
+        model: &str,
+        messages: &[Message],
+        options: &ChatOptions,
+    ) -> Result<Events, ClientError> {
+        let mut body = json!(options);
+        body["model"] = json!(model);
+        body["messages"] = json!(messages);
+        body["stream"] = json!(true);
+        self.stream("/v1/chat/completions", &body).await
+    }
+}
+
+impl Events {
+    /// The text that a chat chunk adds to the first choice.
+    pub fn text_of(chunk: &Value) -> &str {
+        chunk["choices"][0]["delta"]["content"]
+            .as_str()
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_left_out_are_not_sent() {
+        let options = ChatOptions {
+            seed: Some(7),
+            ..ChatOptions::default()
+        };
+        assert_eq!(json!(options), json!({"seed": 7}));
+        let message = Message {
+            role: Role::Assistant,
+            content: "x".to_owned(),
+        };
+        assert_eq!(json!(message), json!({"role": "assistant", "content": "x"}));
+    }
+
+    #[test]
+    fn chunks_without_text_add_nothing() {
+        assert_eq!(Events::text_of(&json!({"choices": []})), "");
+        let chunk = json!({"choices": [{"delta": {"content": "hi"}}]});
+        assert_eq!(Events::text_of(&chunk), "hi");
+    }
+}

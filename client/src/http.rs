@@ -1,0 +1,214 @@
+//! One server, its JSON routes and its streams.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::sse::Parser;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of an error answer that is not JSON, this much is shown.
+const SHOWN_ERROR_BYTES: usize = 300;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection, or it broke.
+    #[error("{url}: {source}")]
+    Transport { url: String, source: reqwest::Error },
+    /// The server refused; `message` is its own.
+    #[error("{status}: {message}")]
+    Refused { status: u16, message: String },
+    /// The server broke off a stream.
+    #[error("the server broke off: {0}")]
+    BrokenOff(String),
+    #[error("the server sent what is not JSON: {0}")]
+    NotJson(String),
+}
+
+/// A server at a base address such as `http://127.0.0.1:8000`. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+}
+
+impl Client {
+    /// # Errors
+    /// The TLS set-up failed.
+    pub fn new(base: &str) -> Result<Self, ClientError> {
+        let base = base
+            .trim_end_matches('/')
+            .trim_end_matches("/v1")
+            .to_owned();
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .build()
+            .map_err(|source| ClientError::Transport {
+                url: base.clone(),
+                source,
+            })?;
+        Ok(Self { http, base })
+    }
+
+    /// The JSON at `path`.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
+        let url = format!("{}{path}", self.base);
+        let response = self.checked(&url, self.http.get(&url)).await?;
+        json_of(&url, response).await
+    }
+
+    /// The JSON that `path` answers to `body`.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        let url = format!("{}{path}", self.base);
+        let response = self.checked(&url, self.http.post(&url).json(body)).await?;
+        json_of(&url, response).await
+    }
+
+    /// The events that `path` streams to `body`, up to `[DONE]`. Dropping the
+    /// stream closes the connection, which cancels the request.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn stream(&self, path: &str, body: &Value) -> Result<Events, ClientError> {
+        let url = format!("{}{path}", self.base);
+        let response = self.checked(&url, self.http.post(&url).json(body)).await?;
+        Ok(Events {
+            url,
+            response,
+            parser: Parser::default(),
+            ready: VecDeque::new(),
+        })
+    }
+
+    async fn checked(
+        &self,
+        url: &str,
+        request: reqwest::RequestBuilder,
+    ) -> Result<reqwest::Response, ClientError> {
+        let transport = |source| ClientError::Transport {
+            url: url.to_owned(),
+            source,
+        };
+        let response = request.send().await.map_err(transport)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status().as_u16();
+        let text = response.text().await.map_err(transport)?;
+        Err(ClientError::Refused {
+            status,
+            message: message_of(&text),
+        })
+    }
+}
+
+/// The message in an OpenAI error, or the text as it is.
+fn message_of(text: &str) -> String {
+    let json = serde_json::from_str::<Value>(text).ok();
+    let message = json
+        .as_ref()
+        .and_then(|json| json["error"]["message"].as_str());
+    message.map_or_else(
+        || text.chars().take(SHOWN_ERROR_BYTES).collect(),
+        str::to_owned,
+    )
+}
+
+async fn json_of(url: &str, response: reqwest::Response) -> Result<Value, ClientError> {
+    let transport = |source| ClientError::Transport {
+        url: url.to_owned(),
+        source,
+    };
+    let text = response.text().await.map_err(transport)?;
+    serde_json::from_str(&text).map_err(|error| ClientError::NotJson(error.to_string()))
+}
+
+/// The events of one answer; see [`Client::stream`].
+#[derive(Debug)]
+pub struct Events {
+    url: String,
+    response: reqwest::Response,
+    parser: Parser,
+    ready: VecDeque<String>,
+}
+
+impl Events {
+    /// The next event; `None` after `[DONE]`, or where the server ended without one.
+    ///
+    /// # Errors
+    /// The connection broke, the server sent an error event, or no JSON.
+    pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
+        while self.ready.is_empty() {
+            let transport = |source| ClientError::Transport {
+                url: self.url.clone(),
+                source,
+            };
+            let Some(bytes) = self.response.chunk().await.map_err(transport)? else {
+                return Ok(None);
+            };
+            let mut events = Vec::new();
+            self.parser.push(&bytes, &mut events);
+            self.ready.extend(events);
+        }
+        match self.ready.pop_front() {
+            Some(event) if event != "[DONE]" => decode(&event).map(Some),
+            _ => Ok(None),
+        }
+    }
+}
+
+fn decode(event: &str) -> Result<Value, ClientError> {
+    let value: Value =
+        serde_json::from_str(event).map_err(|error| ClientError::NotJson(error.to_string()))?;
+    match value.get("error") {
+        None | Some(Value::Null) => Ok(value),
+        Some(error) => {
+            let message = error["message"]
+                .as_str()
+                .map_or_else(|| error.to_string(), str::to_owned);
+            Err(ClientError::BrokenOff(message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_message_of_an_openai_error_is_shown_and_other_text_as_it_is() {
+        assert_eq!(message_of(r#"{"error": {"message": "no"}}"#), "no");
+        assert_eq!(message_of("<html>"), "<html>");
+    }
+
+    #[test]
+    fn an_error_event_breaks_the_stream_off() {
+        assert_eq!(
+            decode(r#"{"choices": []}"#).unwrap(),
+            json!({"choices": []})
+        );
+        let error = decode(r#"{"error": {"message": "the model failed"}}"#).unwrap_err();
+        assert_eq!(error.to_string(), "the server broke off: the model failed");
+        assert!(matches!(decode("nonsense"), Err(ClientError::NotJson(_))));
+    }
+
+    #[test]
+    fn the_base_may_end_as_openai_clients_write_it() {
+        for base in [
+            "http://h:1",
+            "http://h:1/",
+            "http://h:1/v1",
+            "http://h:1/v1/",
+        ] {
+            assert_eq!(Client::new(base).unwrap().base, "http://h:1");
+        }
+    }
+}

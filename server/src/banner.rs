@@ -1,0 +1,117 @@
+//! First contact: what is served, where, on what, with how much memory, and a
+//! command to paste.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::served::Served;
+
+/// The lines printed when the server is ready.
+pub fn banner(
+    config: &Config,
+    served: &Served,
+    address: Option<&SocketAddr>,
+    took: Duration,
+) -> String {
+    let info = &served.info;
+    let limits = served.engine.limits();
+    let url = url(config, address);
+    let headroom = match info.headroom_bytes {
+        Some(bytes) => format!(", headroom {}", bytes_text(bytes)),
+        None => String::new(),
+    };
+    format!(
+        "\
+Hearth {version} serves {id} ({architecture}, {parameters} parameters, {dtype})
+  at       {url}/v1
+  on       {device}
+  memory   weights {weights}, KV cache {kv} ({slots} slots, one per token){headroom}
+  context  {context} tokens per sequence; {running} sequences at once, {queue} waiting
+  ready    in {seconds:.2} s
+
+Try it:
+  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{\"model\": \"{id}\", \"messages\": [{{\"role\": \"user\", \"content\": \"{question}\"}}]}}'
+",
+        version = env!("CARGO_PKG_VERSION"),
+        id = served.id,
+        architecture = info.architecture,
+        parameters = count_text(info.parameters),
+        dtype = info.dtype,
+        device = info.device,
+        weights = bytes_text(info.weight_bytes),
+        kv = bytes_text(info.kv_bytes),
+        slots = limits.kv_slots,
+        context = served.context(),
+        running = config.max_running_requests,
+        queue = config.max_queue,
+        seconds = took.as_secs_f64(),
+        question = "Tell me a story.",
+    )
+}
+
+/// Where a client on this machine finds the server.
+fn url(config: &Config, address: Option<&SocketAddr>) -> String {
+    let port = address.map_or(config.port, SocketAddr::port);
+    let host = match config.host.as_str() {
+        "0.0.0.0" | "::" => "127.0.0.1".to_owned(),
+        host if host.contains(':') => format!("[{host}]"),
+        host => host.to_owned(),
+    };
+    format!("http://{host}:{port}")
+}
+
+/// Powers of 1024, as memory is counted.
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+fn count_text(count: u64) -> String {
+    match count {
+        0..1_000_000 => format!("{:.1} K", count as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} M", count as f64 / 1e6),
+        _ => format!("{:.2} B", count as f64 / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_written_for_people() {
+        assert_eq!(bytes_text(0), "0 B");
+        assert_eq!(bytes_text(1023), "1023 B");
+        assert_eq!(bytes_text(1536), "1.5 KiB");
+        assert_eq!(bytes_text(3 << 30), "3.0 GiB");
+        assert_eq!(count_text(135_000_000), "135.0 M");
+        assert_eq!(count_text(1_236_000_000), "1.24 B");
+    }
+
+    #[test]
+    fn the_url_is_one_that_can_be_pasted() {
+        let on = |host: &str| Config {
+            host: host.to_owned(),
+            ..Config::default()
+        };
+        assert_eq!(url(&on("0.0.0.0"), None), "http://127.0.0.1:8000");
+        assert_eq!(url(&on("::1"), None), "http://[::1]:8000");
+        let address = "127.0.0.1:5000".parse().unwrap();
+        assert_eq!(
+            url(&on("127.0.0.1"), Some(&address)),
+            "http://127.0.0.1:5000"
+        );
+    }
+}

@@ -1,0 +1,296 @@
+//! The command line. A flag that is not given is not serialised, so that the
+//! layers below it show through (see [`crate::config`]).
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::config::{Config, ConfigError, Dtype, LoadFormat, LogFormat, SamplingDefaults};
+
+const EXAMPLES: &str = "\
+Examples:
+  hearth                                    serve the embedded model on 127.0.0.1:8000
+  hearth serve --model ./Qwen3-0.6B         serve a Hugging Face checkpoint directory
+  hearth serve --model Qwen/Qwen3-0.6B      the same, fetched from the hub (HF_TOKEN, HF_HOME)
+  hearth serve --device vulkan:1 --kv-tokens 65536
+  hearth chat                               talk to the embedded model, in this process
+  hearth chat --url http://127.0.0.1:8000   talk to a running server
+  hearth bench --model ./SmolLM2-135M --batch 1,8
+  hearth devices                            what this machine can compute on
+  hearth config > hearth.toml               write the configuration down
+
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"model\": \"hearth-tiny\", \"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]}'
+
+Configuration: flags > environment > file > defaults. Every flag of `serve` has a key in the
+file (--config, or ./hearth.toml) and an environment variable: --kv-tokens is `kv_tokens` and
+HEARTH_KV_TOKENS. `hearth config` prints the result.";
+
+/// A language model server that speaks OpenAI's API, on the CPU and on any GPU.
+#[derive(Debug, Parser)]
+#[command(name = "hearth", version, after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub serve: ServeArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve a model over HTTP (what `hearth` alone does)
+    Serve(Box<ServeArgs>),
+    /// Chat in the terminal, with a running server or with a model in this process
+    Chat(ChatArgs),
+    /// Measure prefill and decode speed, without HTTP
+    Bench(BenchArgs),
+    /// List the devices of this machine, and which one `auto` takes
+    Devices(DevicesArgs),
+    /// Print the resolved configuration as TOML
+    Config(Box<ServeArgs>),
+}
+
+#[derive(Debug, Default, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub flags: ServeFlags,
+    /// Print the resolved configuration as TOML and exit
+    #[arg(long)]
+    pub print_config: bool,
+}
+
+impl ServeArgs {
+    /// # Errors
+    /// See [`Config::resolve`].
+    pub fn resolve(&self) -> Result<Config, ConfigError> {
+        Config::resolve(self.file.config.as_deref(), &self.flags)
+    }
+}
+
+#[derive(Debug, Default, Args)]
+pub struct FileArgs {
+    /// Configuration file [default: ./hearth.toml where it exists]
+    #[arg(long, value_name = "FILE", env = "HEARTH_CONFIG")]
+    pub config: Option<PathBuf>,
+}
+
+/// What is loaded, and onto what: shared by `serve`, `chat` and `bench`.
+#[derive(Debug, Default, Args, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub struct ModelFlags {
+    /// Checkpoint directory or hub id (org/name) [default: the embedded hearth-tiny]
+    #[arg(long, value_name = "DIR|ORG/NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// auto, cpu, cuda, vulkan, metal, dx12 or webgpu, with :index for one of several
+    /// [default: auto]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Number format of weights and KV cache [default: auto]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<Dtype>,
+    /// Where the weights come from; dummy: random, from config.json alone [default: auto]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_format: Option<LoadFormat>,
+    /// Longest prompt + output, in tokens [default: the checkpoint's]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<usize>,
+    /// Size of the KV cache, in tokens [default: from the device's memory]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_tokens: Option<usize>,
+    /// Prompt tokens computed in one step [default: 512]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefill_chunk: Option<usize>,
+    /// Log lines on standard error: text or json [default: text]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+    /// Log filter, e.g. info or hearth_engine=debug,info [default: info]
+    #[arg(long, value_name = "FILTER")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<String>,
+}
+
+#[derive(Debug, Default, Args, Serialize)]
+pub struct ServeFlags {
+    /// Address to listen on [default: 127.0.0.1]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Port to listen on; 0 takes a free one [default: 8000]
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The model's id in the API [default: the directory's name or the hub id]
+    #[arg(long, value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served_model_name: Option<String>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub model: ModelFlags,
+    /// Sequences computed together in one step [default: 64]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_running_requests: Option<usize>,
+    /// Sequences that may wait; more get 503 and Retry-After [default: 512]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_queue: Option<usize>,
+    /// Compute every prompt from its first token: share no prefixes
+    #[arg(long = "no-prefix-cache", action = ArgAction::SetTrue)]
+    #[serde(
+        rename = "prefix_cache",
+        serialize_with = "negated",
+        skip_serializing_if = "is_false"
+    )]
+    pub no_prefix_cache: bool,
+    /// What a request gets for sampling fields it leaves out: the model's
+    /// generation_config.json, or OpenAI's defaults [default: model]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling_defaults: Option<SamplingDefaults>,
+    /// Largest request body, in bytes [default: 16777216]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_body_bytes: Option<usize>,
+    /// Threads that serve HTTP [default: 2]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_workers: Option<usize>,
+    /// Seconds that running requests get to finish on SIGINT or SIGTERM [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown_timeout: Option<u64>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+fn negated<S: serde::Serializer>(value: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(!*value)
+}
+
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// A running server [default: load the model in this process]
+    #[arg(long, conflicts_with_all = ["model", "device", "dtype", "load_format", "kv_tokens"])]
+    pub url: Option<String>,
+    /// System message to begin with
+    #[arg(long)]
+    pub system: Option<String>,
+    /// Randomness, 0 for none [default: the model's]
+    #[arg(long)]
+    pub temperature: Option<f32>,
+    /// Longest answer, in tokens [default: to the end of the context]
+    #[arg(long)]
+    pub max_tokens: Option<usize>,
+    /// Same seed, same answer
+    #[arg(long)]
+    pub seed: Option<u64>,
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub flags: ModelFlags,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Prompt length of the prefill measurement, in tokens
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_tokens: u32,
+    /// Tokens decoded per sequence
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub decode_tokens: u32,
+    /// Batch sizes, comma-separated
+    #[arg(long, default_value = "1,8", value_delimiter = ',', value_name = "N,N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub batch: Vec<u32>,
+    /// Times each measurement is repeated; the median is printed
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub file: FileArgs,
+    #[command(flatten)]
+    pub flags: ModelFlags,
+}
+
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
+    /// Print JSON instead of the list
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_not_given_leave_the_lower_layers_alone() {
+        let cli = Cli::parse_from(["hearth"]);
+        assert_eq!(
+            serde_json::to_value(&cli.serve.flags).unwrap(),
+            serde_json::json!({})
+        );
+    }
+
+    #[test]
+    fn flags_without_a_subcommand_are_those_of_serve() {
+        let cli = Cli::parse_from(["hearth", "--port", "9", "--no-prefix-cache"]);
+        assert_eq!(
+            serde_json::to_value(&cli.serve.flags).unwrap(),
+            serde_json::json!({"port": 9, "prefix_cache": false})
+        );
+        let cli = Cli::parse_from(["hearth", "serve", "--dtype", "bf16"]);
+        let Some(Command::Serve(serve)) = cli.command else {
+            panic!("not serve")
+        };
+        assert_eq!(
+            serde_json::to_value(&serve.flags).unwrap(),
+            serde_json::json!({"dtype": "bf16"})
+        );
+    }
+
+    #[test]
+    fn every_key_of_the_configuration_has_a_flag() {
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve").unwrap();
+        let flags: Vec<String> = serve
+            .get_arguments()
+            .filter_map(|arg| arg.get_long().map(str::to_owned))
+            .collect();
+        let full = Config {
+            model: Some(String::new()),
+            served_model_name: Some(String::new()),
+            max_model_len: Some(1),
+            kv_tokens: Some(1),
+            ..Config::default()
+        };
+        let keys = serde_json::to_value(full).unwrap();
+        for key in keys.as_object().unwrap().keys() {
+            let flag = match key.as_str() {
+                "prefix_cache" => "no-prefix-cache".to_owned(),
+                key => key.replace('_', "-"),
+            };
+            assert!(flags.contains(&flag), "--{flag} is missing");
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! From the bytes of a request to its type, with errors that name the field.
+
+use std::time::Duration;
+
+use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use actix_web::web::{Bytes, Payload};
+use actix_web::{HttpRequest, mime};
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+
+use super::error::ApiError;
+use super::openai::wire::Object;
+
+/// A client that sends its body slower than this is not worth a buffer.
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Collects a JSON body of at most `limit` bytes.
+///
+/// # Errors
+/// 415 for another content type, 413 over the limit, 408 when it does not arrive,
+/// 400 when the connection breaks.
+pub async fn read(
+    request: &HttpRequest,
+    payload: Payload,
+    limit: usize,
+) -> Result<Bytes, ApiError> {
+    check_content_type(request)?;
+    let declared = request
+        .headers()
+        .get(CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok());
+    if declared
+        .and_then(|v| v.parse::<usize>().ok())
+        .is_some_and(|length| length > limit)
+    {
+        return Err(ApiError::body_too_large(limit));
+    }
+    match tokio::time::timeout(BODY_TIMEOUT, payload.to_bytes_limited(limit)).await {
+        Err(_) => Err(ApiError::body_timeout(BODY_TIMEOUT.as_secs())),
+        Ok(Err(_)) => Err(ApiError::body_too_large(limit)),
+        Ok(Ok(Err(error))) => Err(ApiError::bad_request(format!("the request body: {error}"))),
+        Ok(Ok(Ok(bytes))) => Ok(bytes),
+    }
+}
+
+fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
+    let Some(value) = request.headers().get(CONTENT_TYPE) else {
+        return Ok(());
+    };
+    let given = String::from_utf8_lossy(value.as_bytes());
+    let is_json = given.parse::<mime::Mime>().is_ok_and(|mime| {
+        mime.subtype() == mime::JSON || mime.suffix().is_some_and(|s| s == mime::JSON)
+    });
+    if is_json {
+        Ok(())
+    } else {
+        Err(ApiError::media_type(&given))
+    }
+}
+
+/// Parses `bytes` as a `T`.
+///
+/// # Errors
+/// 400 that says where the JSON is malformed, or which field has which wrong type.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let at = error.valid_up_to();
+        ApiError::bad_request(format!("the request body is not valid UTF-8 at byte {at}"))
+            .code("invalid_utf8")
+    })?;
+    let mut json = serde_json::Deserializer::from_str(text);
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        describe(error.inner(), &path)
+    })?;
+    json.end().map_err(|error| describe(&error, "."))?;
+    Ok(value)
+}
+
+fn describe(error: &serde_json::Error, path: &str) -> ApiError {
+    match error.classify() {
+        Category::Data => {
+            let message = plain(&error.to_string());
+            match unknown_field(&message) {
+                Some(field) => unknown(path, field),
+                None if path == "." => ApiError::bad_request(message),
+                None => ApiError::field(path, format!("`{path}`: {message}")),
+            }
+        }
+        Category::Syntax | Category::Eof | Category::Io => {
+            ApiError::bad_request(format!("the request body is not valid JSON: {error}"))
+                .code("invalid_json")
+        }
+    }
+}
+
+/// serde names Rust's types; clients have JSON's.
+fn plain(message: &str) -> String {
+    let types = [
+        ("expected i64", "expected an integer"),
+        ("expected f64", "expected a number"),
+        ("expected u32", "expected an integer"),
+        ("expected a sequence", "expected a list"),
+        ("type: sequence", "type: list"),
+        ("type: map", "type: object"),
+    ];
+    let replace = |text: String, (from, to): (&str, &str)| text.replace(from, to);
+    types.into_iter().fold(message.to_owned(), replace)
+}
+
+/// serde says it in words only.
+fn unknown_field(message: &str) -> Option<&str> {
+    message
+        .strip_prefix("unknown field `")?
+        .split_once('`')
+        .map(|(field, _)| field)
+}
+
+fn unknown(path: &str, field: &str) -> ApiError {
+    // The path ends in the field itself where the field is the key that was refused.
+    let path = match path {
+        "." => field.to_owned(),
+        path if path == field || path.ends_with(&format!(".{field}")) => path.to_owned(),
+        path => format!("{path}.{field}"),
+    };
+    let message = format!("`{path}` is not a field this server knows; nothing is ignored silently");
+    ApiError::field(path, message).code("unknown_parameter")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        #[allow(dead_code)]
+        list: Vec<Inner>,
+        #[allow(dead_code)]
+        number: Option<f64>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        #[allow(dead_code)]
+        name: String,
+    }
+
+    fn error(json: &str) -> ApiError {
+        parse::<Outer>(json.as_bytes()).unwrap_err()
+    }
+
+    #[test]
+    fn malformed_json_says_where() {
+        let error = error(r#"{"list": [}"#);
+        assert_eq!(error.code, Some("invalid_json"));
+        assert!(error.message.contains("line 1 column 11"), "{error}");
+    }
+
+    #[test]
+    fn truncated_and_trailing_json_are_malformed() {
+        assert_eq!(error(r#"{"list": []"#).code, Some("invalid_json"));
+        assert_eq!(error(r#"{"list": []} x"#).code, Some("invalid_json"));
+        assert_eq!(error("").code, Some("invalid_json"));
+    }
+
+    #[test]
+    fn a_wrong_type_names_the_path_what_was_expected_and_what_was_given() {
+        let error = error(r#"{"list": [{"name": "a"}, {"name": 7}]}"#);
+        assert_eq!(error.param.as_deref(), Some("list[1].name"));
+        assert!(error.message.contains("integer `7`"), "{error}");
+        assert!(error.message.contains("expected a string"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_field_is_named_at_every_depth() {
+        let outer = error(r#"{"list": [], "tempreature": 1}"#);
+        assert_eq!(outer.param.as_deref(), Some("tempreature"));
+        assert_eq!(outer.code, Some("unknown_parameter"));
+        let inner = error(r#"{"list": [{"name": "a", "colour": 1}]}"#);
+        assert_eq!(inner.param.as_deref(), Some("list[0].colour"));
+    }
+
+    #[test]
+    fn a_missing_field_is_named() {
+        let error = error(r#"{"number": 1}"#);
+        assert!(error.message.contains("missing field `list`"), "{error}");
+    }
+
+    #[test]
+    fn a_number_beyond_every_type_is_refused() {
+        let error = error(r#"{"list": [], "number": 1e999}"#);
+        assert!(error.message.contains("number out of range"), "{error}");
+    }
+
+    #[test]
+    fn invalid_utf8_says_at_which_byte() {
+        let error = parse::<Outer>(b"{\"list\": [\"\xff\"]}").unwrap_err();
+        assert_eq!(
+            error.message,
+            "the request body is not valid UTF-8 at byte 11"
+        );
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
+        let error = error(&"[".repeat(100_000));
+        assert_eq!(error.status, 400);
+    }
+}

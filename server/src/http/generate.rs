@@ -1,0 +1,248 @@
+//! One internal request for every API: prompts in, updates per choice out.
+//!
+//! Architecture invariant: an API's file translates; only this one submits to
+//! the engine. Dropping [`Updates`] cancels whatever of the request still runs.
+
+use std::sync::Arc;
+
+use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use hearth_engine::logprobs::TokenLogprobs;
+use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
+use hearth_engine::{Event, FinishReason, Generation, Request, SamplingParams, SubmitError};
+
+use super::error::ApiError;
+use super::openai::response::MatchedStop;
+use crate::served::Served;
+
+/// A request, ready for the engine.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub prompts: Vec<Vec<u32>>,
+    /// Continuations of each prompt; choice `p * copies + c` is copy `c` of prompt `p`.
+    pub copies: usize,
+    pub params: SamplingParams,
+    pub text: TextOptions,
+    pub namespace: Option<String>,
+    /// What the API calls the prompts, for errors.
+    pub prompt_field: &'static str,
+}
+
+/// News of one choice, in the engine's order.
+#[derive(Clone, Debug)]
+pub enum Update {
+    Started {
+        prompt_tokens: usize,
+        cached_tokens: usize,
+    },
+    PromptLogprobs(Vec<Option<TokenLogprobs>>),
+    Text(Piece),
+    Finished(Finish),
+    /// The choice broke off; nothing more comes of it.
+    Failed(ApiError),
+}
+
+/// Text, and the tokens whose log-probabilities belong to it.
+#[derive(Clone, Debug, Default)]
+pub struct Piece {
+    pub text: String,
+    /// Present where they were asked for.
+    pub tokens: Vec<PieceToken>,
+    /// Tokens sampled so far, for `continuous_usage_stats`.
+    pub completion_tokens: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct PieceToken {
+    pub logprobs: TokenLogprobs,
+    /// Where it begins, in characters of the output.
+    pub offset: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// OpenAI's word: `stop` or `length`.
+    pub reason: &'static str,
+    pub matched: Option<MatchedStop>,
+    pub completion_tokens: usize,
+}
+
+/// The updates of all choices of a request, as they come.
+pub type Updates = SelectAll<BoxStream<'static, (usize, Update)>>;
+
+/// Submits all of `job`, or nothing of it.
+///
+/// # Errors
+/// 400 for what the model cannot take, 503 when the queue is full or closing.
+pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
+    let mut updates = SelectAll::new();
+    let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
+    for (p, prompt) in job.prompts.iter().enumerate() {
+        for copy in 0..job.copies {
+            let request = Request {
+                prompt: prompt.clone(),
+                params: SamplingParams {
+                    seed: copy_seed(&job, copy),
+                    ..job.params.clone()
+                },
+                namespace: job.namespace.clone(),
+            };
+            // On an error the choices before this one are dropped, which cancels them.
+            let generation = served
+                .engine
+                .submit(request)
+                .map_err(|e| refusal(e, &job))?;
+            let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
+            let index = p * job.copies + copy;
+            let choice = Choice {
+                generation: Some(generation),
+                text,
+                unreported: Vec::new(),
+                last: None,
+            };
+            updates.push(choice.into_stream(index));
+        }
+    }
+    Ok(updates)
+}
+
+/// The first copy has the seed itself, so that `n` does not change it.
+fn copy_seed(job: &Job, copy: usize) -> Option<u64> {
+    /// Far apart in the golden ratio's multiples, so that neighbouring seeds share no copies.
+    const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
+    job.params
+        .seed
+        .map(|seed| seed.wrapping_add((copy as u64).wrapping_mul(STRIDE)))
+}
+
+fn refusal(error: SubmitError, job: &Job) -> ApiError {
+    let message = error.to_string();
+    match error {
+        SubmitError::PromptTooLong { .. } => ApiError::context_length(job.prompt_field, message),
+        SubmitError::EmptyPrompt | SubmitError::TokenOutOfRange { .. } => {
+            ApiError::field(job.prompt_field, message)
+        }
+        SubmitError::Params(error) => ApiError::field(error.field, message),
+        SubmitError::QueueFull { .. } => ApiError::unavailable("queue_full", message),
+        SubmitError::ShuttingDown => ApiError::unavailable("shutting_down", message),
+    }
+}
+
+/// A choice while it runs.
+struct Choice {
+    /// Gone once the choice is finished.
+    generation: Option<Generation>,
+    text: TextStream,
+    /// Tokens whose text is held back, with what their log-probabilities need.
+    unreported: Vec<PieceToken>,
+    /// What follows the update given last.
+    last: Option<Update>,
+}
+
+impl Choice {
+    fn into_stream(self, index: usize) -> BoxStream<'static, (usize, Update)> {
+        let updates = stream::unfold(self, |mut choice| async move {
+            let update = choice.next().await?;
+            Some((update, choice))
+        });
+        updates.map(move |update| (index, update)).boxed()
+    }
+
+    async fn next(&mut self) -> Option<Update> {
+        if let Some(last) = self.last.take() {
+            return Some(last);
+        }
+        loop {
+            let event = self.generation.as_mut()?.next().await?;
+            match event {
+                Event::Started {
+                    prompt_tokens,
+                    cached_tokens,
+                } => {
+                    return Some(Update::Started {
+                        prompt_tokens,
+                        cached_tokens,
+                    });
+                }
+                Event::PromptLogprobs(logprobs) => return Some(Update::PromptLogprobs(logprobs)),
+                Event::Token(token) => {
+                    let offset = self.text.offset();
+                    if let Some(logprobs) = token.logprob {
+                        self.unreported.push(PieceToken { logprobs, offset });
+                    }
+                    let delta = self.text.push(token.id);
+                    if let Some(update) = self.piece(delta) {
+                        return Some(update);
+                    }
+                }
+                Event::Finished(reason, usage) => {
+                    self.generation = None;
+                    let delta = self.text.finish();
+                    let end = finish(reason, delta.stop.clone(), usage.completion_tokens);
+                    let piece = self.piece(TextDelta {
+                        stop: None,
+                        ..delta
+                    });
+                    return match piece {
+                        Some(piece) => {
+                            self.last = Some(end);
+                            Some(piece)
+                        }
+                        None => Some(end),
+                    };
+                }
+                Event::Failed(message) => {
+                    self.generation = None;
+                    return Some(Update::Failed(ApiError::internal(message)));
+                }
+            }
+        }
+    }
+
+    /// What `delta` is to the client, if anything. A stop string also ends the choice.
+    fn piece(&mut self, delta: TextDelta) -> Option<Update> {
+        let completion_tokens = self.text.tokens();
+        let reported = delta.tokens.min(self.unreported.len());
+        let tokens: Vec<_> = self.unreported.drain(..reported).collect();
+        let piece = Piece {
+            text: delta.text,
+            tokens,
+            completion_tokens,
+        };
+        let has_news = !piece.text.is_empty() || !piece.tokens.is_empty();
+        let Some(stop) = delta.stop else {
+            return has_news.then_some(Update::Text(piece));
+        };
+        if let Some(generation) = self.generation.take() {
+            generation.stop();
+        }
+        let matched = Some(MatchedStop::Text(stop));
+        let end = Update::Finished(Finish {
+            reason: "stop",
+            matched,
+            completion_tokens,
+        });
+        if !has_news {
+            return Some(end);
+        }
+        self.last = Some(end);
+        Some(Update::Text(piece))
+    }
+}
+
+/// `stop` is a stop string that the very last bytes of the text completed.
+fn finish(reason: FinishReason, stop: Option<String>, completion_tokens: usize) -> Update {
+    let (reason, matched) = match (reason, stop) {
+        (_, Some(text)) => ("stop", Some(MatchedStop::Text(text))),
+        (FinishReason::Stop { token }, None) => ("stop", token.map(MatchedStop::Token)),
+        (FinishReason::Length, None) => ("length", None),
+        (FinishReason::Cancelled, None) => {
+            let message = "the server is shutting down";
+            return Update::Failed(ApiError::unavailable("shutting_down", message));
+        }
+    };
+    Update::Finished(Finish {
+        reason,
+        matched,
+        completion_tokens,
+    })
+}

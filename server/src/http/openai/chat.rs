@@ -1,0 +1,243 @@
+//! `POST /v1/chat/completions`.
+
+use std::sync::Arc;
+
+use actix_web::web::{BytesMut, Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use hearth_engine::SamplingParams;
+use hearth_engine::output::{Detokenize, TextOptions};
+use uuid::Uuid;
+
+use super::chat_request::ChatRequest;
+use super::logprobs;
+use super::response::{
+    AssistantMessage, ChatChoice, ChatChunkChoice, Chunk, Delta, Head, Response,
+    SYSTEM_FINGERPRINT, Usage,
+};
+use super::sampling::StreamUsage;
+use crate::http::error::ApiError;
+use crate::http::generate::{Job, Piece, Update, submit};
+use crate::http::request_id::RequestId;
+use crate::http::respond::{ChunkFormat, Whole, collected, streamed};
+use crate::http::state::{AppState, unix_time};
+use crate::http::tally::Tally;
+use crate::http::{body, offload, prompt, sse};
+use crate::served::{ChatPrompt, Served};
+
+const ROUTE: &str = "/v1/chat/completions";
+
+/// A checked request, and how its answer is to be written.
+struct Prepared {
+    job: Job,
+    stream: Option<StreamUsage>,
+    /// Whether log-probabilities were asked for.
+    logprobs: bool,
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 503 when it cannot be taken now.
+pub async fn chat_completions(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, ApiError> {
+    let served = state.served()?.clone();
+    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
+    let size = bytes.len();
+    let (served, prepared) = offload::when_large(size, move || {
+        let prepared = prepare(&served, &bytes);
+        (served, prepared)
+    })
+    .await?;
+    let Prepared {
+        job,
+        stream,
+        logprobs,
+    } = prepared?;
+    let (prompts, copies) = (job.prompts.len(), job.copies);
+    let updates = submit(&served, job)?;
+    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
+    let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
+    let head = |object| Head {
+        id: format!("chatcmpl-{}", Uuid::now_v7().simple()),
+        object,
+        created: unix_time(),
+        model: served.id.clone(),
+        system_fingerprint: SYSTEM_FINGERPRINT,
+    };
+    if let Some(usage) = stream {
+        let opened = vec![false; tally.choices()];
+        let head = head("chat.completion.chunk");
+        let format = ChatChunks {
+            head,
+            tokenizer,
+            usage,
+            logprobs,
+            opened,
+        };
+        return Ok(streamed(updates, tally, format));
+    }
+    let choices = collected(updates, &mut tally).await?;
+    let choices = choices.into_iter().enumerate();
+    Ok(HttpResponse::Ok().json(Response {
+        head: head("chat.completion"),
+        choices: choices
+            .map(|(i, whole)| choice(&*tokenizer, i, whole, logprobs))
+            .collect(),
+        usage: tally.usage(),
+    }))
+}
+
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let mut request: ChatRequest = body::parse(bytes)?;
+    AppState::check_model(served, request.model.as_deref())?;
+    request.refuse_unsupported()?;
+    let sampling = request.take_sampling();
+    let text = served
+        .text
+        .render_chat(&ChatPrompt {
+            messages: &request.template_messages()?,
+            add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
+            kwargs: &request.chat_template_kwargs.take().unwrap_or_default(),
+        })
+        .map_err(|error| ApiError::field("messages", format!("`messages`: {error}")))?;
+    let logprobs = request.logprobs()?;
+    let (limit_field, limit) = request.token_limit()?;
+    let params = sampling.params(&served.defaults)?;
+    let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let stream = sampling.stream.then_some(sampling.stream_usage()?);
+    // The template frames the conversation itself.
+    let prompt = prompt::encode(served, "messages", &text, false)?;
+    let max_tokens = prompt::output_limit(served, "messages", prompt.len(), limit_field, limit)?;
+    let text = TextOptions {
+        skip_special: sampling.skip_special_tokens,
+        stop,
+        include_stop: sampling.include_stop_str_in_output,
+        min_tokens: params.min_tokens,
+    };
+    let params = SamplingParams {
+        max_tokens,
+        logprobs,
+        ..params
+    };
+    let job = Job {
+        prompts: vec![prompt],
+        copies,
+        params,
+        text,
+        namespace: sampling.cache_salt,
+        prompt_field: "messages",
+    };
+    Ok(Prepared {
+        job,
+        stream,
+        logprobs: logprobs.is_some(),
+    })
+}
+
+fn choice(tokenizer: &dyn Detokenize, index: usize, whole: Whole, logprobs: bool) -> ChatChoice {
+    let (finish_reason, matched_stop) = whole
+        .finish
+        .map_or(("stop", None), |finish| (finish.reason, finish.matched));
+    ChatChoice {
+        index,
+        message: AssistantMessage {
+            role: "assistant",
+            content: whole.text,
+            refusal: None,
+        },
+        logprobs: logprobs.then(|| logprobs::chat(tokenizer, &whole.tokens)),
+        finish_reason,
+        matched_stop,
+    }
+}
+
+/// A stream: the role, the text, the reason for the end, and the usage if asked for.
+struct ChatChunks {
+    head: Head,
+    tokenizer: Arc<dyn Detokenize>,
+    usage: StreamUsage,
+    logprobs: bool,
+    /// Choices whose role was sent.
+    opened: Vec<bool>,
+}
+
+impl ChatChunks {
+    fn push(&self, choices: Vec<ChatChunkChoice>, usage: Option<Usage>, out: &mut BytesMut) {
+        let usage = self.usage.at_end.then_some(usage);
+        sse::push(
+            out,
+            &Chunk {
+                head: &self.head,
+                choices,
+                usage,
+            },
+        );
+    }
+
+    fn push_choice(&self, choice: ChatChunkChoice, tally: &Tally, out: &mut BytesMut) {
+        let usage = self.usage.in_every_chunk.then(|| tally.usage());
+        self.push(vec![choice], usage, out);
+    }
+
+    fn open(&mut self, index: usize, tally: &Tally, out: &mut BytesMut) {
+        if !std::mem::replace(&mut self.opened[index], true) {
+            let delta = Delta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+            };
+            self.push_choice(chunk_choice(index, delta), tally, out);
+        }
+    }
+
+    fn piece(&self, index: usize, piece: Piece) -> ChatChunkChoice {
+        let delta = Delta {
+            content: Some(piece.text),
+            ..Delta::default()
+        };
+        let logprobs = self
+            .logprobs
+            .then(|| logprobs::chat(&*self.tokenizer, &piece.tokens));
+        ChatChunkChoice {
+            logprobs,
+            ..chunk_choice(index, delta)
+        }
+    }
+}
+
+fn chunk_choice(index: usize, delta: Delta) -> ChatChunkChoice {
+    ChatChunkChoice {
+        index,
+        delta,
+        logprobs: None,
+        finish_reason: None,
+        matched_stop: None,
+    }
+}
+
+impl ChunkFormat for ChatChunks {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+        match update {
+            Update::Text(piece) => {
+                self.open(index, tally, out);
+                self.push_choice(self.piece(index, piece), tally, out);
+            }
+            Update::Finished(finish) => {
+                self.open(index, tally, out);
+                let choice = ChatChunkChoice {
+                    finish_reason: Some(finish.reason),
+                    matched_stop: finish.matched,
+                    ..chunk_choice(index, Delta::default())
+                };
+                self.push_choice(choice, tally, out);
+            }
+            Update::Started { .. } | Update::PromptLogprobs(_) | Update::Failed(_) => {}
+        }
+    }
+
+    fn close(&mut self, tally: &Tally, out: &mut BytesMut) {
+        if self.usage.at_end {
+            self.push(Vec::new(), Some(tally.usage()), out);
+        }
+    }
+}

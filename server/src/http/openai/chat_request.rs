@@ -1,0 +1,261 @@
+//! `/v1/chat/completions` as it comes in.
+
+use std::fmt;
+
+use hearth_engine::params::MAX_LOGPROBS;
+use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::{Map, Value, json};
+
+use super::sampling::{at_least, generation_request, out_of_bounds};
+use super::wire::Object;
+use crate::http::error::ApiError;
+
+generation_request! {
+    /// A chat request. Fields of OpenAI's API that this server does not
+    /// implement are here too, so that they are refused by name unless they ask
+    /// for nothing (see [`ChatRequest::refuse_unsupported`]).
+    ChatRequest {
+        messages: Vec<Object<Message>>,
+        max_completion_tokens: Option<i64>,
+        logprobs: Option<bool>,
+        top_logprobs: Option<i64>,
+        /// Extra variables for the chat template (vLLM and SGLang).
+        chat_template_kwargs: Option<Map<String, Value>>,
+        /// Whether the prompt ends with the opening of an assistant message.
+        add_generation_prompt: Option<bool>,
+        tools: Option<Vec<Value>>,
+        tool_choice: Option<Value>,
+        parallel_tool_calls: Option<Value>,
+        functions: Option<Vec<Value>>,
+        function_call: Option<Value>,
+        response_format: Option<Value>,
+        modalities: Option<Vec<String>>,
+        audio: Option<Value>,
+        prediction: Option<Value>,
+        reasoning_effort: Option<Value>,
+        verbosity: Option<Value>,
+        service_tier: Option<String>,
+        store: Option<bool>,
+        web_search_options: Option<Value>,
+        prompt_cache_key: Option<Value>,
+        safety_identifier: Option<Value>,
+    }
+}
+
+/// One message. Keys that clients copy from an answer (`refusal`, ...) may be
+/// there as long as they are empty.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    pub role: String,
+    #[serde(default)]
+    pub content: Option<Content>,
+    pub name: Option<String>,
+    pub reasoning_content: Option<String>,
+    pub refusal: Option<String>,
+    pub annotations: Option<Vec<Value>>,
+    pub audio: Option<Value>,
+    pub function_call: Option<Value>,
+    pub tool_calls: Option<Vec<Value>>,
+    pub tool_call_id: Option<String>,
+}
+
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+
+/// A string, or a list of parts of which only text ones are understood.
+#[derive(Debug, PartialEq)]
+pub struct Content(pub String);
+
+#[derive(serde::Deserialize)]
+struct Part {
+    r#type: String,
+    text: Option<String>,
+}
+
+impl<'de> Deserialize<'de> for Content {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextOrParts;
+        impl<'de> Visitor<'de> for TextOrParts {
+            type Value = Content;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of content parts")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+                Ok(Content(text.to_owned()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(Object(Part { r#type, text })) = seq.next_element()? {
+                    match text {
+                        Some(text) if r#type == "text" => texts.push(text),
+                        None if r#type == "text" => return Err(de::Error::missing_field("text")),
+                        _ => {
+                            return Err(de::Error::custom(format!(
+                                "content part of type {type:?}: the served model takes text only",
+                                r#type = r#type
+                            )));
+                        }
+                    }
+                }
+                // As vLLM joins them for templates that expect a string.
+                Ok(Content(texts.join("\n")))
+            }
+        }
+        deserializer.deserialize_any(TextOrParts)
+    }
+}
+
+impl ChatRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let asks = |value: &Option<Value>, harmless: &[Value]| {
+            value
+                .as_ref()
+                .is_some_and(|value| !harmless.contains(value))
+        };
+        let some = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        let modalities = self.modalities.as_ref();
+        let fields = [
+            ("tools", some(&self.tools)),
+            (
+                "tool_choice",
+                asks(&self.tool_choice, &[json!("none"), json!("auto")]),
+            ),
+            ("parallel_tool_calls", asks(&self.parallel_tool_calls, &[])),
+            ("functions", some(&self.functions)),
+            (
+                "function_call",
+                asks(&self.function_call, &[json!("none"), json!("auto")]),
+            ),
+            (
+                "response_format",
+                asks(&self.response_format, &[json!({"type": "text"})]),
+            ),
+            (
+                "modalities",
+                modalities.is_some_and(|kinds| kinds.iter().any(|k| k != "text")),
+            ),
+            ("audio", self.audio.is_some()),
+            ("prediction", self.prediction.is_some()),
+            ("reasoning_effort", self.reasoning_effort.is_some()),
+            ("verbosity", self.verbosity.is_some()),
+            (
+                "service_tier",
+                self.service_tier
+                    .as_ref()
+                    .is_some_and(|t| t != "auto" && t != "default"),
+            ),
+            ("store", self.store == Some(true)),
+            ("web_search_options", self.web_search_options.is_some()),
+            ("prompt_cache_key", self.prompt_cache_key.is_some()),
+            ("safety_identifier", self.safety_identifier.is_some()),
+        ];
+        match fields.into_iter().find(|(_, given)| *given) {
+            Some((field, _)) => Err(ApiError::unsupported(field)),
+            None => Ok(()),
+        }
+    }
+
+    /// The messages as the chat template sees them.
+    ///
+    /// # Errors
+    /// 400 for no messages, an unknown role, a message without content, tool calls.
+    pub fn template_messages(&self) -> Result<Value, ApiError> {
+        if self.messages.is_empty() {
+            return Err(out_of_bounds(
+                "messages",
+                "a list of at least 1 message",
+                "0 messages",
+            ));
+        }
+        self.messages
+            .iter()
+            .enumerate()
+            .map(|(index, message)| message.check(index))
+            .collect()
+    }
+
+    /// The two names of one bound; `None`: to the end of the context.
+    ///
+    /// # Errors
+    /// 400 below 1, or when both are given and differ.
+    pub fn token_limit(&self) -> Result<(&'static str, Option<usize>), ApiError> {
+        let newer = at_least("max_completion_tokens", 1, self.max_completion_tokens)?;
+        let older = at_least("max_tokens", 1, self.max_tokens)?;
+        match (newer, older) {
+            (Some(newer), Some(older)) if newer != older => Err(out_of_bounds(
+                "max_tokens",
+                &format!("left out or equal to `max_completion_tokens` ({newer})"),
+                older,
+            )),
+            (Some(newer), _) => Ok(("max_completion_tokens", Some(newer))),
+            (None, older) => Ok(("max_tokens", older)),
+        }
+    }
+
+    /// Alternatives per token, where log-probabilities were asked for.
+    ///
+    /// # Errors
+    /// 400 for `top_logprobs` without `logprobs`, or out of its bounds.
+    pub fn logprobs(&self) -> Result<Option<usize>, ApiError> {
+        let top = at_least("top_logprobs", 0, self.top_logprobs)?;
+        match (self.logprobs.unwrap_or(false), top) {
+            (true, Some(top)) if top > MAX_LOGPROBS => Err(out_of_bounds(
+                "top_logprobs",
+                &format!("between 0 and {MAX_LOGPROBS}"),
+                top,
+            )),
+            (true, top) => Ok(Some(top.unwrap_or(0))),
+            (false, None | Some(0)) => Ok(None),
+            (false, Some(top)) => Err(out_of_bounds(
+                "top_logprobs",
+                "left out unless `logprobs` is true",
+                top,
+            )),
+        }
+    }
+}
+
+impl Message {
+    fn check(&self, index: usize) -> Result<Value, ApiError> {
+        let at = |field: &str| format!("messages[{index}].{field}");
+        if !ROLES.contains(&self.role.as_str()) {
+            let given = format!("{:?}", self.role);
+            let bound = format!("one of {}", ROLES.join(", "));
+            return Err(out_of_bounds(&at("role"), &bound, given));
+        }
+        let empty = |list: &Option<Vec<Value>>| list.as_ref().is_none_or(Vec::is_empty);
+        let refused = [
+            ("tool_calls", !empty(&self.tool_calls)),
+            ("tool_call_id", self.tool_call_id.is_some()),
+            ("function_call", self.function_call.is_some()),
+            ("annotations", !empty(&self.annotations)),
+            ("audio", self.audio.is_some()),
+            ("refusal", self.refusal.is_some()),
+        ];
+        if let Some((field, _)) = refused.into_iter().find(|(_, given)| *given) {
+            return Err(ApiError::unsupported(&at(field)));
+        }
+        let Some(Content(content)) = &self.content else {
+            let bound = "a string or a list of text parts";
+            return Err(out_of_bounds(&at("content"), bound, "null"));
+        };
+        // OpenAI renamed the system role; templates know the old name.
+        let role = if self.role == "developer" {
+            "system"
+        } else {
+            &self.role
+        };
+        let mut message = json!({"role": role, "content": content});
+        for (key, value) in [
+            ("name", &self.name),
+            ("reasoning_content", &self.reasoning_content),
+        ] {
+            if let Some(value) = value {
+                message[key] = json!(value);
+            }
+        }
+        Ok(message)
+    }
+}

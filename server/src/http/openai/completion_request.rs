@@ -1,0 +1,92 @@
+//! `/v1/completions` as it comes in.
+
+use serde_json::{Value, json};
+
+use super::sampling::{at_least, generation_request, out_of_bounds};
+use super::wire::{Prompt, Prompts};
+use crate::http::error::ApiError;
+
+/// OpenAI's default for this route.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+generation_request! {
+    /// A text completion request.
+    CompletionRequest {
+        prompt: Prompts,
+        /// Alternatives per token (0: the token's own only).
+        logprobs: Option<i64>,
+        /// Begin the text with the prompt.
+        echo: Option<bool>,
+        best_of: Option<i64>,
+        suffix: Option<String>,
+        response_format: Option<Value>,
+    }
+}
+
+impl CompletionRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        if self
+            .suffix
+            .as_ref()
+            .is_some_and(|suffix| !suffix.is_empty())
+        {
+            return Err(ApiError::unsupported("suffix"));
+        }
+        if self
+            .response_format
+            .as_ref()
+            .is_some_and(|format| *format != json!({"type": "text"}))
+        {
+            return Err(ApiError::unsupported("response_format"));
+        }
+        let n = self.n.unwrap_or(1);
+        match self.best_of {
+            // The best n of n are all of them.
+            Some(best_of) if best_of != n => Err(out_of_bounds(
+                "best_of",
+                &format!("left out or equal to `n` ({n}): choices are not ranked here"),
+                best_of,
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// 400 when there is none, or one is empty.
+    pub fn take_prompts(&mut self) -> Result<Vec<Prompt>, ApiError> {
+        let prompts = std::mem::take(&mut self.prompt.0);
+        if prompts.is_empty() {
+            return Err(out_of_bounds(
+                "prompt",
+                "at least 1 prompt",
+                "an empty list",
+            ));
+        }
+        for (index, prompt) in prompts.iter().enumerate() {
+            if matches!(prompt, Prompt::Tokens(ids) if ids.is_empty()) {
+                return Err(out_of_bounds(
+                    &format!("prompt[{index}]"),
+                    "at least 1 token long",
+                    "0 tokens",
+                ));
+            }
+        }
+        Ok(prompts)
+    }
+
+    /// # Errors
+    /// 400 below 0, or for 0 without `echo`: nothing would come back.
+    pub fn token_limit(&self) -> Result<usize, ApiError> {
+        let least = if self.echo == Some(true) { 0 } else { 1 };
+        let given = at_least("max_tokens", least, self.max_tokens)?;
+        Ok(given.unwrap_or(DEFAULT_MAX_TOKENS))
+    }
+
+    /// # Errors
+    /// 400 below 0.
+    pub fn top_logprobs(&self) -> Result<Option<usize>, ApiError> {
+        at_least("logprobs", 0, self.logprobs)
+    }
+}

@@ -1,0 +1,274 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use actix_web::web::{BytesMut, Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use hearth_engine::SamplingParams;
+use hearth_engine::logprobs::TokenLogprobs;
+use hearth_engine::output::{Detokenize, TextOptions};
+use uuid::Uuid;
+
+use super::completion_request::CompletionRequest;
+use super::response::{
+    Chunk, CompletionChoice, CompletionLogprobs, Head, Response, SYSTEM_FINGERPRINT, Usage,
+};
+use super::sampling::StreamUsage;
+use super::wire::Prompt;
+use crate::http::error::ApiError;
+use crate::http::generate::{Job, PieceToken, Update, submit};
+use crate::http::request_id::RequestId;
+use crate::http::respond::{ChunkFormat, Whole, collected, streamed};
+use crate::http::state::{AppState, unix_time};
+use crate::http::tally::Tally;
+use crate::http::{body, offload, prompt, sse};
+use crate::served::Served;
+
+const ROUTE: &str = "/v1/completions";
+
+/// A checked request, and how its answer is to be written.
+struct Prepared {
+    job: Job,
+    stream: Option<StreamUsage>,
+    writer: ChoiceWriter,
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 503 when it cannot be taken now.
+pub async fn completions(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, ApiError> {
+    let served = state.served()?.clone();
+    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
+    let size = bytes.len();
+    let (served, prepared) = offload::when_large(size, move || {
+        let prepared = prepare(&served, &bytes);
+        (served, prepared)
+    })
+    .await?;
+    let Prepared {
+        job,
+        stream,
+        mut writer,
+    } = prepared?;
+    let (prompts, copies) = (job.prompts.len(), job.copies);
+    let updates = submit(&served, job)?;
+    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
+    let head = Head {
+        id: format!("cmpl-{}", Uuid::now_v7().simple()),
+        object: "text_completion",
+        created: unix_time(),
+        model: served.id.clone(),
+        system_fingerprint: SYSTEM_FINGERPRINT,
+    };
+    if let Some(usage) = stream {
+        let waiting = (0..tally.choices()).map(|_| Some(Vec::new())).collect();
+        let format = CompletionChunks {
+            head,
+            writer,
+            usage,
+            waiting,
+        };
+        return Ok(streamed(updates, tally, format));
+    }
+    let choices = collected(updates, &mut tally).await?;
+    let choices = choices.into_iter().enumerate();
+    Ok(HttpResponse::Ok().json(Response {
+        head,
+        choices: choices
+            .map(|(index, whole)| writer.choice(index, whole))
+            .collect(),
+        usage: tally.usage(),
+    }))
+}
+
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let mut request: CompletionRequest = body::parse(bytes)?;
+    AppState::check_model(served, request.model.as_deref())?;
+    request.refuse_unsupported()?;
+    let sampling = request.take_sampling();
+    let echo = request.echo.unwrap_or(false);
+    let logprobs = request.top_logprobs()?;
+    let max_tokens = request.token_limit()?;
+    let params = sampling.params(&served.defaults)?;
+    let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let stream = sampling.stream.then_some(sampling.stream_usage()?);
+    let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
+    let (mut prompts, mut echoes) = (Vec::new(), Vec::new());
+    for given in request.take_prompts()? {
+        let (ids, text) = match given {
+            Prompt::Text(text) => (prompt::encode(served, "prompt", &text, true)?, Some(text)),
+            Prompt::Tokens(ids) => (ids, None),
+        };
+        prompt::output_limit(served, "prompt", ids.len(), "max_tokens", Some(max_tokens))?;
+        if echo {
+            let text = text.unwrap_or_else(|| tokenizer.decode(&ids, true));
+            echoes.push(Echo {
+                chars: text.chars().count(),
+                text,
+                ids: ids.clone(),
+            });
+        }
+        prompts.push(ids);
+    }
+    let text = TextOptions {
+        skip_special: sampling.skip_special_tokens,
+        stop,
+        include_stop: sampling.include_stop_str_in_output,
+        min_tokens: params.min_tokens,
+    };
+    let prompt_logprobs = logprobs.filter(|_| echo);
+    let params = SamplingParams {
+        max_tokens,
+        logprobs,
+        prompt_logprobs,
+        ..params
+    };
+    let job = Job {
+        prompts,
+        copies,
+        params,
+        text,
+        namespace: sampling.cache_salt,
+        prompt_field: "prompt",
+    };
+    let writer = ChoiceWriter {
+        tokenizer,
+        logprobs: logprobs.is_some(),
+        echoes,
+        copies,
+    };
+    Ok(Prepared {
+        job,
+        stream,
+        writer,
+    })
+}
+
+/// A prompt that its choices begin with.
+struct Echo {
+    text: String,
+    chars: usize,
+    ids: Vec<u32>,
+}
+
+/// What the choices of one request have in common.
+struct ChoiceWriter {
+    tokenizer: Arc<dyn Detokenize>,
+    logprobs: bool,
+    /// Per prompt; empty without `echo`.
+    echoes: Vec<Echo>,
+    copies: usize,
+}
+
+impl ChoiceWriter {
+    fn echo(&self, index: usize) -> Option<&Echo> {
+        self.echoes.get(index / self.copies)
+    }
+
+    /// The prompt, as the beginning of choice `index`.
+    fn opening(&self, index: usize, prompt_logprobs: &[Option<TokenLogprobs>]) -> CompletionChoice {
+        let mut choice = CompletionChoice {
+            index,
+            text: String::new(),
+            logprobs: self.logprobs.then(CompletionLogprobs::default),
+            finish_reason: None,
+            matched_stop: None,
+        };
+        if let Some(echo) = self.echo(index) {
+            choice.text.push_str(&echo.text);
+            if let Some(logprobs) = &mut choice.logprobs {
+                logprobs.push_prompt(&self.tokenizer, &echo.ids, prompt_logprobs);
+            }
+        }
+        choice
+    }
+
+    fn append(&self, choice: &mut CompletionChoice, text: &str, tokens: &[PieceToken]) {
+        let before = self.echo(choice.index).map_or(0, |echo| echo.chars);
+        choice.text.push_str(text);
+        if let Some(logprobs) = &mut choice.logprobs {
+            logprobs.push_output(&*self.tokenizer, tokens, before);
+        }
+    }
+
+    fn choice(&mut self, index: usize, whole: Whole) -> CompletionChoice {
+        let mut choice = self.opening(index, &whole.prompt_logprobs);
+        self.append(&mut choice, &whole.text, &whole.tokens);
+        if let Some(finish) = whole.finish {
+            (choice.finish_reason, choice.matched_stop) = (Some(finish.reason), finish.matched);
+        }
+        choice
+    }
+}
+
+struct CompletionChunks {
+    head: Head,
+    writer: ChoiceWriter,
+    usage: StreamUsage,
+    /// Prompt log-probabilities of choices that nothing was sent of yet.
+    waiting: Vec<Option<Vec<Option<TokenLogprobs>>>>,
+}
+
+impl CompletionChunks {
+    fn push(&self, choices: Vec<CompletionChoice>, usage: Option<Usage>, out: &mut BytesMut) {
+        let usage = self.usage.at_end.then_some(usage);
+        sse::push(
+            out,
+            &Chunk {
+                head: &self.head,
+                choices,
+                usage,
+            },
+        );
+    }
+
+    /// A chunk of choice `index`; its first one begins with the echo.
+    fn begin(&mut self, index: usize) -> CompletionChoice {
+        match self.waiting[index].take() {
+            Some(prompt_logprobs) => self.writer.opening(index, &prompt_logprobs),
+            None => CompletionChoice {
+                index,
+                text: String::new(),
+                logprobs: self.writer.logprobs.then(CompletionLogprobs::default),
+                finish_reason: None,
+                matched_stop: None,
+            },
+        }
+    }
+}
+
+impl ChunkFormat for CompletionChunks {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+        let choice = match update {
+            Update::PromptLogprobs(logprobs) => {
+                self.waiting[index] = Some(logprobs);
+                return;
+            }
+            Update::Text(piece) => {
+                let mut choice = self.begin(index);
+                self.writer.append(&mut choice, &piece.text, &piece.tokens);
+                choice
+            }
+            Update::Finished(finish) => {
+                let mut choice = self.begin(index);
+                choice.logprobs = choice
+                    .logprobs
+                    .filter(|logprobs| !logprobs.tokens.is_empty());
+                (choice.finish_reason, choice.matched_stop) = (Some(finish.reason), finish.matched);
+                choice
+            }
+            Update::Started { .. } | Update::Failed(_) => return,
+        };
+        let usage = self.usage.in_every_chunk.then(|| tally.usage());
+        self.push(vec![choice], usage, out);
+    }
+
+    fn close(&mut self, tally: &Tally, out: &mut BytesMut) {
+        if self.usage.at_end {
+            self.push(Vec::new(), Some(tally.usage()), out);
+        }
+    }
+}

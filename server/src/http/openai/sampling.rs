@@ -1,0 +1,292 @@
+//! The fields that chat and text completions share, and their bounds.
+
+use std::collections::BTreeMap;
+
+use hearth_engine::params::SamplingParams;
+use serde::Deserialize;
+
+use super::super::error::ApiError;
+use super::wire::OneOrMany;
+
+/// Sequences one prompt may be continued into.
+pub const MAX_N: i64 = 128;
+/// Stop strings per request. OpenAI allows 4; vLLM has no bound; each costs a
+/// search per token.
+pub const MAX_STOP_STRINGS: usize = 16;
+/// Bytes per stop string: what is held back from a stream can grow this long.
+pub const MAX_STOP_BYTES: usize = 1024;
+
+/// Declares a request type that has the shared fields beside its own. A macro,
+/// because serde's `flatten` neither refuses unknown fields nor keeps the path
+/// of a wrong one.
+macro_rules! generation_request {
+    ($(#[$doc:meta])* $name:ident { $($(#[$own:meta])* $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            $($(#[$own])* pub $field: $type,)*
+            pub model: Option<String>,
+            pub max_tokens: Option<i64>,
+            pub min_tokens: Option<i64>,
+            pub temperature: Option<f64>,
+            pub top_p: Option<f64>,
+            pub top_k: Option<i64>,
+            pub min_p: Option<f64>,
+            pub repetition_penalty: Option<f64>,
+            pub presence_penalty: Option<f64>,
+            pub frequency_penalty: Option<f64>,
+            pub logit_bias: Option<std::collections::BTreeMap<String, f64>>,
+            pub seed: Option<i64>,
+            pub n: Option<i64>,
+            pub stop: Option<$crate::http::openai::wire::OneOrMany>,
+            pub stop_token_ids: Option<Vec<i64>>,
+            pub include_stop_str_in_output: Option<bool>,
+            pub ignore_eos: Option<bool>,
+            pub skip_special_tokens: Option<bool>,
+            pub stream: Option<bool>,
+            pub stream_options: Option<
+                $crate::http::openai::wire::Object<$crate::http::openai::sampling::StreamOptions>,
+            >,
+            /// Requests with different salts share no cached prefixes (vLLM's name).
+            pub cache_salt: Option<String>,
+            /// A label; it changes nothing.
+            #[expect(dead_code, reason = "checked for its type, and that is all")]
+            pub user: Option<String>,
+            /// Labels; they change nothing.
+            #[expect(dead_code, reason = "checked for its type, and that is all")]
+            pub metadata: Option<std::collections::BTreeMap<String, String>>,
+        }
+
+        impl $name {
+            /// The shared fields, moved out.
+            pub fn take_sampling(&mut self) -> $crate::http::openai::sampling::SamplingFields {
+                $crate::http::openai::sampling::SamplingFields {
+                    min_tokens: self.min_tokens,
+                    temperature: self.temperature,
+                    top_p: self.top_p,
+                    top_k: self.top_k,
+                    min_p: self.min_p,
+                    repetition_penalty: self.repetition_penalty,
+                    presence_penalty: self.presence_penalty,
+                    frequency_penalty: self.frequency_penalty,
+                    logit_bias: self.logit_bias.take().unwrap_or_default(),
+                    seed: self.seed,
+                    n: self.n,
+                    stop: self.stop.take().unwrap_or_default(),
+                    stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
+                    include_stop_str_in_output: self.include_stop_str_in_output.unwrap_or(false),
+                    ignore_eos: self.ignore_eos.unwrap_or(false),
+                    skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
+                    stream: self.stream.unwrap_or(false),
+                    stream_options: self.stream_options.take().map(|options| options.0),
+                    cache_salt: self.cache_salt.take(),
+                }
+            }
+        }
+    };
+}
+pub(super) use generation_request;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamOptions {
+    /// A last chunk with the token counts and no choices.
+    pub include_usage: Option<bool>,
+    /// The token counts so far in every chunk (vLLM).
+    pub continuous_usage_stats: Option<bool>,
+}
+
+/// What of the usage goes into a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamUsage {
+    pub at_end: bool,
+    pub in_every_chunk: bool,
+}
+
+/// The shared fields as they came, `null` and absent alike.
+#[derive(Debug)]
+pub struct SamplingFields {
+    pub min_tokens: Option<i64>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<i64>,
+    pub min_p: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    pub presence_penalty: Option<f64>,
+    pub frequency_penalty: Option<f64>,
+    pub logit_bias: BTreeMap<String, f64>,
+    pub seed: Option<i64>,
+    pub n: Option<i64>,
+    pub stop: OneOrMany,
+    pub stop_token_ids: Vec<i64>,
+    pub include_stop_str_in_output: bool,
+    pub ignore_eos: bool,
+    pub skip_special_tokens: bool,
+    pub stream: bool,
+    pub stream_options: Option<StreamOptions>,
+    pub cache_salt: Option<String>,
+}
+
+/// What a request gets for the fields it leaves out, and what the model says
+/// about its ends.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Defaults {
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<u32>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+    pub eos_token_ids: Vec<u32>,
+}
+
+impl Defaults {
+    /// What a request that says nothing samples with.
+    pub fn params(&self) -> SamplingParams {
+        let plain = SamplingParams::default();
+        SamplingParams {
+            temperature: self.temperature.unwrap_or(plain.temperature),
+            top_p: self.top_p.unwrap_or(plain.top_p),
+            top_k: self.top_k,
+            min_p: self.min_p.unwrap_or(plain.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(plain.repetition_penalty),
+            eos_token_ids: self.eos_token_ids.clone(),
+            ..plain
+        }
+    }
+}
+
+impl SamplingFields {
+    /// The engine's parameters, without `max_tokens` and log-probabilities, which
+    /// the two APIs spell differently. Ranges of floats are the engine's to check.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value for what does not fit the engine's types.
+    pub fn params(&self, defaults: &Defaults) -> Result<SamplingParams, ApiError> {
+        let plain = defaults.params();
+        let number = |given: Option<f64>, plain: f32| given.map_or(plain, |value| value as f32);
+        let top_k = match self.top_k {
+            None => plain.top_k,
+            // vLLM and SGLang say -1 for "all", older vLLM and transformers 0.
+            Some(-1 | 0) => None,
+            Some(given) => Some(u32::try_from(given).map_err(|_| {
+                out_of_bounds(
+                    "top_k",
+                    "-1 (all tokens) or between 1 and 4294967295",
+                    given,
+                )
+            })?),
+        };
+        let mut logit_bias = Vec::with_capacity(self.logit_bias.len());
+        for (id, &bias) in &self.logit_bias {
+            let token = id.parse().map_err(|_| {
+                out_of_bounds(
+                    "logit_bias",
+                    "an object whose keys are token ids",
+                    format!("{id:?}"),
+                )
+            })?;
+            logit_bias.push((token, bias as f32));
+        }
+        let stop_token_ids = self.stop_token_ids.iter().map(|&id| {
+            u32::try_from(id)
+                .map_err(|_| out_of_bounds("stop_token_ids", "a list of token ids (0 or more)", id))
+        });
+        Ok(SamplingParams {
+            min_tokens: at_least("min_tokens", 0, self.min_tokens)?.unwrap_or(0),
+            temperature: number(self.temperature, plain.temperature),
+            top_p: number(self.top_p, plain.top_p),
+            top_k,
+            min_p: number(self.min_p, plain.min_p),
+            repetition_penalty: number(self.repetition_penalty, plain.repetition_penalty),
+            presence_penalty: number(self.presence_penalty, plain.presence_penalty),
+            frequency_penalty: number(self.frequency_penalty, plain.frequency_penalty),
+            logit_bias,
+            // Any 64 bits will do: a negative seed is as good as another.
+            seed: self.seed.map(i64::cast_unsigned),
+            stop_token_ids: stop_token_ids.collect::<Result<_, _>>()?,
+            ignore_eos: self.ignore_eos,
+            ..plain
+        })
+    }
+
+    /// Continuations per prompt.
+    ///
+    /// # Errors
+    /// 400 outside 1 to [`MAX_N`].
+    pub fn copies(&self) -> Result<usize, ApiError> {
+        match self.n.unwrap_or(1) {
+            n @ 1..=MAX_N => Ok(n as usize),
+            n => Err(out_of_bounds("n", &format!("between 1 and {MAX_N}"), n)),
+        }
+    }
+
+    /// # Errors
+    /// 400 for too many, too long or empty stop strings.
+    pub fn stop_strings(&self) -> Result<&[String], ApiError> {
+        let stop = &self.stop.0;
+        if stop.len() > MAX_STOP_STRINGS {
+            let bound = format!("at most {MAX_STOP_STRINGS} strings");
+            return Err(out_of_bounds(
+                "stop",
+                &bound,
+                format!("{} strings", stop.len()),
+            ));
+        }
+        for (index, text) in stop.iter().enumerate() {
+            if text.is_empty() || text.len() > MAX_STOP_BYTES {
+                let bound = format!("between 1 and {MAX_STOP_BYTES} bytes long");
+                let param = format!("stop[{index}]");
+                return Err(out_of_bounds(
+                    &param,
+                    &bound,
+                    format!("{} bytes", text.len()),
+                ));
+            }
+        }
+        Ok(stop)
+    }
+
+    /// # Errors
+    /// 400 for `stream_options` without `stream`.
+    pub fn stream_usage(&self) -> Result<StreamUsage, ApiError> {
+        let Some(options) = &self.stream_options else {
+            return Ok(StreamUsage::default());
+        };
+        if !self.stream {
+            let message = "`stream_options` must be left out unless `stream` is true";
+            return Err(ApiError::field("stream_options", message));
+        }
+        let at_end = options.include_usage.unwrap_or(false);
+        let in_every_chunk = options.continuous_usage_stats.unwrap_or(false);
+        if in_every_chunk && !at_end {
+            let message = "`stream_options.continuous_usage_stats` must be left out unless \
+                           `stream_options.include_usage` is true";
+            return Err(ApiError::field(
+                "stream_options.continuous_usage_stats",
+                message,
+            ));
+        }
+        Ok(StreamUsage {
+            at_end,
+            in_every_chunk,
+        })
+    }
+}
+
+/// `given` as a count.
+///
+/// # Errors
+/// 400 below `least`.
+pub fn at_least(field: &str, least: usize, given: Option<i64>) -> Result<Option<usize>, ApiError> {
+    let Some(given) = given else { return Ok(None) };
+    match usize::try_from(given) {
+        Ok(value) if value >= least => Ok(Some(value)),
+        _ => Err(out_of_bounds(field, &format!("at least {least}"), given)),
+    }
+}
+
+/// 400: `field` must be `bound`.
+pub fn out_of_bounds(field: &str, bound: &str, given: impl std::fmt::Display) -> ApiError {
+    ApiError::field(field, format!("`{field}` must be {bound}, got {given}"))
+}

@@ -1,0 +1,219 @@
+//! Fields that may be written in several ways: one text or a list of them, text
+//! or token ids. Written by hand because serde's `untagged` can only say "did
+//! not match any variant".
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+/// A `T` written as an object. serde on its own also takes a list of the
+/// fields' values for a struct.
+#[derive(Clone, Debug, Default)]
+pub struct Object<T>(pub T);
+
+impl<T> Deref for Object<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+/// `"a"` or `["a", "b"]`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OneOrMany(pub Vec<String>);
+
+impl<'de> Deserialize<'de> for OneOrMany {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Texts;
+        impl<'de> Visitor<'de> for Texts {
+            type Value = OneOrMany;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of strings")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
+                Ok(OneOrMany(vec![text.to_owned()]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<OneOrMany, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(text) = seq.next_element()? {
+                    texts.push(text);
+                }
+                Ok(OneOrMany(texts))
+            }
+        }
+        deserializer.deserialize_any(Texts)
+    }
+}
+
+/// One prompt of `/v1/completions`.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// All prompts of a request: text, a list of texts, token ids, a list of lists of token ids.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Prompts(pub Vec<Prompt>);
+
+/// One element of the list form; a bare id is only legal among bare ids.
+enum Element {
+    Whole(Prompt),
+    Token(u32),
+}
+
+impl<'de> Deserialize<'de> for Element {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Elements;
+        impl<'de> Visitor<'de> for Elements {
+            type Value = Element;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string, a token id or a list of token ids")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Element, E> {
+                Ok(Element::Whole(Prompt::Text(text.to_owned())))
+            }
+            fn visit_u64<E: de::Error>(self, id: u64) -> Result<Element, E> {
+                let id = u32::try_from(id);
+                id.map(Element::Token)
+                    .map_err(|_| E::custom("token ids are below 2^32"))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Element, A::Error> {
+                let mut ids = Vec::new();
+                while let Some(id) = seq.next_element()? {
+                    ids.push(id);
+                }
+                Ok(Element::Whole(Prompt::Tokens(ids)))
+            }
+        }
+        deserializer.deserialize_any(Elements)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prompts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Lists;
+        impl<'de> Visitor<'de> for Lists {
+            type Value = Prompts;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a string, a list of strings, a list of token ids or a list of lists of \
+                     token ids",
+                )
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Prompts, E> {
+                Ok(Prompts(vec![Prompt::Text(text.to_owned())]))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Prompts, A::Error> {
+                let mixed = || de::Error::custom("token ids and prompts are mixed in one list");
+                let (mut whole, mut ids) = (Vec::new(), Vec::new());
+                while let Some(element) = seq.next_element()? {
+                    match element {
+                        Element::Token(id) if whole.is_empty() => ids.push(id),
+                        Element::Whole(prompt) if ids.is_empty() => whole.push(prompt),
+                        _ => return Err(mixed()),
+                    }
+                }
+                Ok(Prompts(if ids.is_empty() {
+                    whole
+                } else {
+                    vec![Prompt::Tokens(ids)]
+                }))
+            }
+        }
+        deserializer.deserialize_any(Lists)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompts(json: &str) -> Result<Vec<Prompt>, String> {
+        serde_json::from_str::<Prompts>(json)
+            .map(|p| p.0)
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_texts_or_ids_or_lists_of_ids() {
+        let text = |text: &str| Prompt::Text(text.to_owned());
+        assert_eq!(prompts(r#""a""#).unwrap(), [text("a")]);
+        assert_eq!(prompts(r#"["a", "b"]"#).unwrap(), [text("a"), text("b")]);
+        assert_eq!(prompts("[1, 2]").unwrap(), [Prompt::Tokens(vec![1, 2])]);
+        let lists = [Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])];
+        assert_eq!(prompts("[[1], [2, 3]]").unwrap(), lists);
+        assert_eq!(prompts("[]").unwrap(), []);
+    }
+
+    #[test]
+    fn a_mixed_list_is_refused() {
+        for json in [r#"["a", 1]"#, r#"[1, "a"]"#, "[1, [2]]"] {
+            assert!(prompts(json).unwrap_err().contains("mixed"), "{json}");
+        }
+    }
+
+    #[test]
+    fn wrong_types_say_what_was_expected() {
+        for json in [
+            "7",
+            "true",
+            "{}",
+            "[true]",
+            "[-1]",
+            "[1.5]",
+            "[[\"a\"]]",
+            "[null]",
+        ] {
+            let error = prompts(json).unwrap_err();
+            assert!(
+                error.contains("expected") && error.contains("invalid"),
+                "{json}: {error}"
+            );
+        }
+        assert!(prompts("[4294967296]").unwrap_err().contains("below 2^32"));
+    }
+
+    #[test]
+    fn an_object_is_not_a_list_of_its_values() {
+        #[derive(serde::Deserialize)]
+        struct Point {
+            x: u32,
+        }
+        let point = |json| serde_json::from_str::<Object<Point>>(json);
+        assert_eq!(point(r#"{"x": 1}"#).unwrap().x, 1);
+        let error = point("[1]").err().unwrap().to_string();
+        assert!(error.contains("sequence, expected an object"), "{error}");
+    }
+
+    #[test]
+    fn stop_is_a_string_or_a_list() {
+        let stop = |json| serde_json::from_str::<OneOrMany>(json).map(|s| s.0);
+        assert_eq!(stop(r#""a""#).unwrap(), ["a"]);
+        assert_eq!(stop(r#"["a", "b"]"#).unwrap(), ["a", "b"]);
+        let error = stop("3").unwrap_err().to_string();
+        assert!(
+            error.contains("expected a string or a list of strings"),
+            "{error}"
+        );
+    }
+}

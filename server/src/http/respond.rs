@@ -1,0 +1,141 @@
+//! Updates to an HTTP answer: whole, or as they come.
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{CACHE_CONTROL, HeaderName};
+use actix_web::web::{BufMut, Bytes, BytesMut};
+use futures_util::FutureExt;
+use futures_util::stream::{self, Stream, StreamExt};
+use hearth_engine::logprobs::TokenLogprobs;
+
+use super::error::ApiError;
+use super::generate::{Finish, PieceToken, Update, Updates};
+use super::sse;
+use super::tally::Tally;
+
+/// A write to the socket takes in what is ready until it has this many bytes.
+const COALESCED_BYTES: usize = 16 * 1024;
+/// nginx would otherwise collect a stream before passing it on.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// How an API writes the chunks of a stream.
+pub trait ChunkFormat {
+    /// Appends what `update` is to the client; `tally` has it counted already.
+    /// Failures do not come here.
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut);
+    /// Appends what follows the last update, `[DONE]` excepted.
+    fn close(&mut self, tally: &Tally, out: &mut BytesMut);
+}
+
+/// An answer that is written while the model generates. It holds the
+/// generations: when the client goes away, actix drops it, which cancels them.
+pub fn streamed(
+    updates: Updates,
+    tally: Tally,
+    format: impl ChunkFormat + 'static,
+) -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type(sse::CONTENT_TYPE)
+        .insert_header((CACHE_CONTROL, "no-cache"))
+        .insert_header((X_ACCEL_BUFFERING, "no"))
+        .streaming(events(updates, tally, format))
+}
+
+struct Streaming<F> {
+    updates: Updates,
+    tally: Tally,
+    format: F,
+    closed: bool,
+}
+
+fn events(
+    updates: Updates,
+    tally: Tally,
+    format: impl ChunkFormat,
+) -> impl Stream<Item = Result<Bytes, ApiError>> {
+    let streaming = Streaming {
+        updates,
+        tally,
+        format,
+        closed: false,
+    };
+    stream::unfold(streaming, |mut streaming| async move {
+        let bytes = streaming.next_write().await?;
+        Some((Ok(bytes), streaming))
+    })
+}
+
+impl<F: ChunkFormat> Streaming<F> {
+    /// Waits for the first news, then takes in what is there already: one write
+    /// for all tokens of a step, however many choices they belong to.
+    async fn next_write(&mut self) -> Option<Bytes> {
+        let mut out = BytesMut::new();
+        while !self.closed && out.len() < COALESCED_BYTES {
+            let next = if out.is_empty() {
+                self.updates.next().await
+            } else {
+                match self.updates.next().now_or_never() {
+                    Some(next) => next,
+                    None => break,
+                }
+            };
+            self.take(next, &mut out);
+        }
+        (!out.is_empty()).then(|| out.freeze())
+    }
+
+    fn take(&mut self, next: Option<(usize, Update)>, out: &mut BytesMut) {
+        if let Some((index, update)) = &next {
+            self.tally.record(*index, update);
+        }
+        match next {
+            Some((_, Update::Failed(error))) => {
+                // The status line is long gone: the stream itself says it.
+                sse::push(out, &error.body());
+                self.updates.clear();
+                self.end(out);
+            }
+            Some((index, update)) => self.format.update(index, update, &self.tally, out),
+            None => {
+                self.format.close(&self.tally, out);
+                self.end(out);
+            }
+        }
+    }
+
+    fn end(&mut self, out: &mut BytesMut) {
+        out.put_slice(sse::DONE);
+        self.closed = true;
+    }
+}
+
+/// One choice, complete.
+#[derive(Debug, Default)]
+pub struct Whole {
+    pub text: String,
+    pub tokens: Vec<PieceToken>,
+    pub prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    pub finish: Option<Finish>,
+}
+
+/// All choices, by index, once the last is finished.
+///
+/// # Errors
+/// The first choice that fails; the others are cancelled.
+pub async fn collected(mut updates: Updates, tally: &mut Tally) -> Result<Vec<Whole>, ApiError> {
+    let mut choices: Vec<Whole> = (0..tally.choices()).map(|_| Whole::default()).collect();
+    while let Some((index, update)) = updates.next().await {
+        tally.record(index, &update);
+        let whole = &mut choices[index];
+        match update {
+            Update::Started { .. } => {}
+            Update::PromptLogprobs(logprobs) => whole.prompt_logprobs = logprobs,
+            Update::Text(piece) => {
+                whole.text.push_str(&piece.text);
+                whole.tokens.extend(piece.tokens);
+            }
+            Update::Finished(finish) => whole.finish = Some(finish),
+            Update::Failed(error) => return Err(error),
+        }
+    }
+    Ok(choices)
+}

@@ -1,0 +1,52 @@
+//! The listener and its worker threads.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use actix_web::dev::Server;
+use actix_web::middleware::from_fn;
+use actix_web::web::Data;
+use actix_web::{App, HttpServer};
+
+use super::request_id;
+use super::routes;
+use super::state::AppState;
+
+/// Longer than clients keep idle connections in their pools, so that they and
+/// not the server close them.
+const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// For the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Beyond the engine's own bound, for the last bytes to leave.
+const SHUTDOWN_MARGIN_SECONDS: u64 = 2;
+
+/// Starts listening. The server runs when it is polled.
+///
+/// # Errors
+/// The address cannot be bound.
+pub fn bind(state: Data<AppState>) -> io::Result<(Server, Vec<SocketAddr>)> {
+    let config = &state.config;
+    let address = (config.host.clone(), config.port);
+    let (workers, shutdown) = (config.http_workers, config.shutdown_timeout);
+    let app = move || {
+        App::new()
+            .app_data(state.clone())
+            .wrap(from_fn(request_id::attach))
+            .configure(routes::configure)
+    };
+    let server = HttpServer::new(app)
+        .workers(workers)
+        .keep_alive(KEEP_ALIVE)
+        .client_request_timeout(HEAD_TIMEOUT)
+        // A client that closes its side is gone: its request is cancelled at
+        // once, also where nothing would be written to it for a long time.
+        .h1_allow_half_closed(false)
+        // Tokens leave when they are there.
+        .tcp_nodelay(true)
+        .disable_signals()
+        .shutdown_timeout(shutdown.saturating_add(SHUTDOWN_MARGIN_SECONDS))
+        .bind(address)?;
+    let addresses = server.addrs();
+    Ok((server.run(), addresses))
+}

@@ -1,0 +1,80 @@
+//! A loaded model as the HTTP routes and the chat see it: an engine, and text in
+//! and out of its tokens.
+
+use std::sync::Arc;
+
+use hearth_engine::EngineHandle;
+use hearth_engine::detokenize::Detokenize;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::http::openai::sampling::Defaults;
+
+/// A chat to be made into a prompt.
+#[derive(Debug)]
+pub struct ChatPrompt<'a> {
+    /// A list of OpenAI's message objects.
+    pub messages: &'a Value,
+    pub add_generation_prompt: bool,
+    /// Extra template variables.
+    pub kwargs: &'a Map<String, Value>,
+}
+
+/// The tokenizer and chat template of a model. A trait so that tests serve
+/// models of a few lines.
+pub trait TextCodec: Detokenize {
+    /// Token ids of `text`; `add_special` frames it as the tokenizer would a
+    /// document (BOS), which a rendered chat does by itself.
+    ///
+    /// # Errors
+    /// What the tokenizer says.
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String>;
+
+    /// The longest `token_bytes`: a text of more bytes than this times the
+    /// context cannot fit, whatever it says.
+    fn max_token_bytes(&self) -> usize;
+
+    /// # Errors
+    /// There is no template, or it refuses the messages.
+    fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String>;
+}
+
+/// Where and how the model runs, for `/server_info` and the banner.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ModelInfo {
+    /// Directory or hub id; `embedded` for the built-in model.
+    pub model_path: String,
+    pub architecture: String,
+    pub parameters: u64,
+    /// `vulkan:0 (NVIDIA H100)`
+    pub device: String,
+    pub dtype: String,
+    pub weight_bytes: u64,
+    pub kv_bytes: u64,
+    /// Device memory left beside both; absent where it is not known.
+    pub headroom_bytes: Option<u64>,
+}
+
+/// A model that is ready.
+#[derive(Clone)]
+pub struct Served {
+    pub id: String,
+    pub engine: EngineHandle,
+    pub text: Arc<dyn TextCodec>,
+    pub defaults: Defaults,
+    pub info: ModelInfo,
+    /// When it became ready, in seconds since 1970.
+    pub created: u64,
+}
+
+impl Served {
+    /// Prompt + output tokens of one sequence.
+    pub fn context(&self) -> usize {
+        self.engine.context_limit()
+    }
+
+    /// Texts beyond this many bytes are too long without being tokenised.
+    pub fn max_prompt_bytes(&self) -> usize {
+        self.context().saturating_mul(self.text.max_token_bytes())
+    }
+}

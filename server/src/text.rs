@@ -1,0 +1,73 @@
+//! A checkpoint's tokenizer and chat template, as the server uses them.
+
+use hearth_engine::output::Detokenize;
+use hearth_model::chat_template::{ChatInput, ChatTemplate, ChatTemplateError};
+use hearth_model::tokenizer::Tokenizer;
+
+use crate::served::{ChatPrompt, TextCodec};
+
+pub struct ModelText {
+    tokenizer: Tokenizer,
+    /// Without one, completions work and chats say why they do not.
+    template: Result<ChatTemplate, ChatTemplateError>,
+    max_token_bytes: usize,
+}
+
+impl ModelText {
+    pub fn new(tokenizer: Tokenizer, template: Result<ChatTemplate, ChatTemplateError>) -> Self {
+        let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
+        let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
+        Self {
+            tokenizer,
+            template,
+            max_token_bytes: longest.unwrap_or(0).max(1),
+        }
+    }
+}
+
+impl Detokenize for ModelText {
+    fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        self.tokenizer
+            .decode(ids, skip_special)
+            .unwrap_or_else(|error| {
+                // Only a damaged tokenizer.json gets here; the bytes are the next best thing.
+                tracing::warn!(%error, "decoding failed");
+                let shown = ids
+                    .iter()
+                    .filter(|&&id| !(skip_special && self.is_special(id)));
+                let bytes: Vec<u8> = shown.flat_map(|&id| self.token_bytes(id)).collect();
+                String::from_utf8_lossy(&bytes).into_owned()
+            })
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.tokenizer.token_bytes(id).to_vec()
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        self.tokenizer.is_special(id)
+    }
+}
+
+impl TextCodec for ModelText {
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        self.tokenizer
+            .encode(text, add_special)
+            .map_err(|error| error.to_string())
+    }
+
+    fn max_token_bytes(&self) -> usize {
+        self.max_token_bytes
+    }
+
+    fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String> {
+        let template = self.template.as_ref().map_err(ToString::to_string)?;
+        let input = ChatInput {
+            messages: chat.messages,
+            tools: None,
+            add_generation_prompt: chat.add_generation_prompt,
+            kwargs: chat.kwargs,
+        };
+        template.render(input).map_err(|error| error.to_string())
+    }
+}

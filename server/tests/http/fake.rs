@@ -1,0 +1,245 @@
+//! A model of a few lines: bytes are tokens, and after each letter comes the next.
+//!
+//! The whole path from socket to sampler is real; only the logits are made up.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use actix_web::dev::ServerHandle;
+use actix_web::rt::System;
+use actix_web::web::Data;
+use hearth_engine::output::Detokenize;
+use hearth_engine::{
+    Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
+};
+use hearth_server::config::Config;
+use hearth_server::http::openai::sampling::Defaults;
+use hearth_server::http::server;
+use hearth_server::http::state::AppState;
+use hearth_server::served::{ChatPrompt, ModelInfo, Served, TextCodec};
+use serde_json::Value;
+
+pub const VOCAB: usize = 260;
+pub const EOS: u32 = 256;
+/// More than the model can bear: a forward over it fails.
+pub const POISON: u32 = 259;
+const START: u32 = 257;
+const END: u32 = 258;
+
+/// The model's name in the tests.
+pub const MODEL: &str = "fake";
+
+/// How the fake model behaves.
+#[derive(Clone, Copy)]
+pub struct Behaviour {
+    pub step: Duration,
+    pub kv_slots: usize,
+    pub max_model_len: usize,
+    /// Whether 'z' is followed by 'a' instead of the end.
+    pub endless: bool,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self {
+            step: Duration::ZERO,
+            kv_slots: 4096,
+            max_model_len: 512,
+            endless: false,
+        }
+    }
+}
+
+struct FakeExecutor(Behaviour);
+
+impl FakeExecutor {
+    fn next(&self, token: u32) -> u32 {
+        match token {
+            0x7A if !self.0.endless => EOS,
+            0x61..0x7A => token + 1,
+            // "#" is followed by the three bytes of a euro sign.
+            0x23 => 0xE2,
+            0xE2 => 0x82,
+            0x82 => 0xAC,
+            _ => 0x61,
+        }
+    }
+}
+
+impl Executor for FakeExecutor {
+    fn limits(&self) -> ExecutorLimits {
+        let Behaviour {
+            kv_slots,
+            max_model_len,
+            ..
+        } = self.0;
+        ExecutorLimits {
+            kv_slots,
+            max_model_len,
+            vocab_size: VOCAB,
+        }
+    }
+
+    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+        thread::sleep(self.0.step);
+        if batch.tokens.contains(&POISON) {
+            return Err(ExecutorError::new("it was poisoned"));
+        }
+        let mut values = vec![0.0; batch.logit_rows.len() * VOCAB];
+        for (row, &token) in values.chunks_mut(VOCAB).zip(&batch.logit_rows) {
+            // Never sampled, unless a bias asks for it.
+            row[POISON as usize] = -30.0;
+            row[self.next(batch.tokens[token as usize]) as usize] = 10.0;
+        }
+        Ok(Logits {
+            values,
+            vocab: VOCAB,
+        })
+    }
+}
+
+struct FakeCodec;
+
+impl Detokenize for FakeCodec {
+    fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let shown = ids
+            .iter()
+            .filter(|&&id| !(skip_special && self.is_special(id)));
+        let bytes: Vec<u8> = shown.flat_map(|&id| self.token_bytes(id)).collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        match id {
+            EOS => b"<eos>".to_vec(),
+            START => b"<start>".to_vec(),
+            END => b"<end>".to_vec(),
+            byte => u8::try_from(byte)
+                .map(|byte| vec![byte])
+                .unwrap_or_default(),
+        }
+    }
+
+    fn is_special(&self, id: u32) -> bool {
+        id >= EOS
+    }
+}
+
+impl TextCodec for FakeCodec {
+    fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        let bos = add_special.then_some(START);
+        Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn max_token_bytes(&self) -> usize {
+        7
+    }
+
+    fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String> {
+        let mut text = String::new();
+        for message in chat.messages.as_array().into_iter().flatten() {
+            let (role, content) = (message["role"].as_str(), message["content"].as_str());
+            if content == Some("unspeakable") {
+                return Err("the chat template refused the messages: unspeakable".to_owned());
+            }
+            text += &format!("{}: {}\n", role.unwrap_or("?"), content.unwrap_or("?"));
+        }
+        if let Some(Value::String(mood)) = chat.kwargs.get("mood") {
+            text += &format!("mood: {mood}\n");
+        }
+        Ok(if chat.add_generation_prompt {
+            text + "assistant: "
+        } else {
+            text
+        })
+    }
+}
+
+/// A running server; it stops when it is dropped.
+pub struct TestServer {
+    pub url: String,
+    pub state: Data<AppState>,
+    pub handle: ServerHandle,
+}
+
+impl TestServer {
+    pub fn start(behaviour: Behaviour, engine: EngineConfig, config: Config) -> Self {
+        let server = Self::start_loading(config);
+        server.state.set_ready(served(behaviour, engine));
+        server
+    }
+
+    pub fn plain() -> Self {
+        Self::start(
+            Behaviour::default(),
+            EngineConfig::default(),
+            Config::default(),
+        )
+    }
+
+    /// A server whose model never comes, unless a test brings it.
+    pub fn start_loading(config: Config) -> Self {
+        let state = Data::new(AppState::new(Config { port: 0, ..config }));
+        let (report, bound) = mpsc::channel();
+        let shared = state.clone();
+        thread::spawn(move || {
+            System::new().block_on(async move {
+                let (server, addresses) = server::bind(shared).unwrap();
+                report.send((server.handle(), addresses[0])).unwrap();
+                server.await.unwrap();
+            });
+        });
+        let (handle, address) = bound.recv().unwrap();
+        Self {
+            url: format!("http://{address}"),
+            state,
+            handle,
+        }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.url["http://".len()..]
+    }
+
+    /// Waits until the engine has nothing to do, and checks that no slot is lost.
+    pub async fn wait_until_idle(&self) {
+        let engine = &self.state.loaded().unwrap().engine;
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !engine.stats().is_idle() {
+            assert!(
+                Instant::now() < deadline,
+                "never idle: {:?}",
+                engine.stats()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let kv = engine.stats().kv;
+        assert!(kv.is_conserved(), "{kv:?}");
+        assert_eq!((kv.held, kv.protected), (0, 0), "{kv:?}");
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        let handle = self.handle.clone();
+        // Stopping is a message; the future only waits for it to be obeyed.
+        drop(handle.stop(false));
+    }
+}
+
+pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
+    let engine = Engine::spawn(config, move || Ok(FakeExecutor(behaviour))).unwrap();
+    Served {
+        id: MODEL.to_owned(),
+        engine,
+        text: Arc::new(FakeCodec),
+        defaults: Defaults {
+            eos_token_ids: vec![EOS],
+            ..Defaults::default()
+        },
+        info: ModelInfo::default(),
+        created: 0,
+    }
+}
