@@ -57,6 +57,7 @@ impl<E: Executor> Core<E> {
         self.scheduler.schedule(&mut self.batch);
         self.publish();
         if self.batch.is_empty() {
+            debug_assert!(self.scheduler.is_idle(), "whoever waits alone gets on");
             return;
         }
         match forward(&mut self.executor, &self.batch.forward) {
