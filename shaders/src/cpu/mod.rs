@@ -1,0 +1,194 @@
+//! The operations on the CPU: activations are f32, weights and KV pools are f32,
+//! bf16 or f16 and are widened in registers.
+
+mod attention;
+mod elementwise;
+mod linear;
+mod rope;
+mod simd;
+
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{DType, Shape, TensorData};
+use burn_flex::{Flex, FlexDevice, FlexTensor};
+
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+use simd::Stored;
+
+/// Runs `$body` with `$slice` bound to the tensor's elements in their stored type.
+macro_rules! with_stored {
+    ($tensor:expr, $slice:ident => $body:expr) => {
+        match $tensor.dtype() {
+            DType::F32 => {
+                let $slice = elements::<f32>($tensor);
+                $body
+            }
+            DType::BF16 => {
+                let $slice = elements::<half::bf16>($tensor);
+                $body
+            }
+            DType::F16 => {
+                let $slice = elements::<half::f16>($tensor);
+                $body
+            }
+            other => panic!("the CPU kernels take f32, bf16 and f16, not {other:?}"),
+        }
+    };
+}
+
+impl Kernels for Flex {
+    fn empty_pool(_device: &FlexDevice, shape: [usize; 3], dtype: DType) -> FlexTensor {
+        let bytes = shape.iter().product::<usize>() * dtype.size();
+        // Zeroed pages cost nothing until they are touched.
+        let data = burn::tensor::Bytes::from_bytes_vec(vec![0u8; bytes]);
+        FlexTensor::from_data(TensorData::from_bytes(data, Shape::from(shape), dtype))
+    }
+
+    fn project(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
+        let (x, weight) = (x.to_contiguous(), weight.to_contiguous());
+        let [tokens, input] = dims(&x);
+        let [output, width] = dims(&weight);
+        assert_eq!(
+            input, width,
+            "linear: x has {input} columns, weight {width}"
+        );
+        let bias = bias.map(widened);
+        let mut y = vec![0.0f32; tokens * output];
+        with_stored!(&weight, w => {
+            linear::linear(elements(&x), w, bias.as_deref(), &mut y, input)
+        });
+        tensor(y, [tokens, output])
+    }
+
+    fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FlexTensor {
+        let [_, hidden] = dims(&table);
+        let ids: &[i32] = elements(&ids);
+        let mut out = vec![0.0f32; ids.len() * hidden];
+        with_stored!(&table, rows => {
+            for (out, id) in out.chunks_exact_mut(hidden).zip(ids) {
+                let row = &rows[*id as usize * hidden..][..hidden];
+                out.iter_mut().zip(row).for_each(|(out, value)| *out = value.widen());
+            }
+        });
+        tensor(out, [ids.len(), hidden])
+    }
+
+    fn rms_norm(x: FlexTensor, weight: FlexTensor, eps: f32) -> FlexTensor {
+        let x = x.to_contiguous();
+        let shape = dims(&x);
+        tensor(
+            elementwise::rms_norm(elements(&x), &widened(weight), eps),
+            shape,
+        )
+    }
+
+    fn add_rms_norm(
+        x: FlexTensor,
+        delta: FlexTensor,
+        weight: FlexTensor,
+        eps: f32,
+    ) -> (FlexTensor, FlexTensor) {
+        let (mut x, delta) = (x.to_contiguous(), delta.to_contiguous());
+        let shape = dims(&x);
+        let sum = x.storage_mut::<f32>();
+        sum.iter_mut()
+            .zip(elements::<f32>(&delta))
+            .for_each(|(sum, delta)| *sum += delta);
+        let normed = elementwise::rms_norm(sum, &widened(weight), eps);
+        (x, tensor(normed, shape))
+    }
+
+    fn silu_mul(gate_up: FlexTensor) -> FlexTensor {
+        let gate_up = gate_up.to_contiguous();
+        let [tokens, both] = dims(&gate_up);
+        tensor(
+            elementwise::silu_mul(elements(&gate_up), both / 2),
+            [tokens, both / 2],
+        )
+    }
+
+    fn rope_and_store(
+        qkv: FlexTensor,
+        layout: HeadLayout,
+        norm: Option<&QkNorm<Self>>,
+        rope: &RopeTable<Self>,
+        index: &RaggedIndex<Self>,
+        k_pool: &mut FlexTensor,
+        v_pool: &mut FlexTensor,
+    ) -> FlexTensor {
+        let mut qkv = qkv.to_contiguous();
+        let [tokens, width] = dims(&qkv);
+        assert_eq!(width, layout.qkv_width(), "rope_and_store: width of qkv");
+        let norms = norm.map(|norm| (widened(norm.q.clone()), widened(norm.k.clone()), norm.eps));
+        let rotation = rope::Rotation {
+            cos: elements(&rope.cos),
+            sin: elements(&rope.sin),
+            half: rope.rotary_dim / 2,
+            norms: norms
+                .as_ref()
+                .map(|(q, k, eps)| (q.as_slice(), k.as_slice(), *eps)),
+        };
+        let rows = qkv.storage_mut::<f32>();
+        rotation.apply(rows, layout, elements(&index.positions));
+        let slots = elements::<i32>(&index.write_slots);
+        match k_pool.dtype() {
+            DType::F32 => rope::store::<f32>(rows, layout, slots, k_pool, v_pool),
+            DType::BF16 => rope::store::<half::bf16>(rows, layout, slots, k_pool, v_pool),
+            DType::F16 => rope::store::<half::f16>(rows, layout, slots, k_pool, v_pool),
+            other => panic!("the CPU kernels take f32, bf16 and f16, not {other:?}"),
+        }
+        let query_width = layout.heads * layout.head_dim;
+        let queries = rows
+            .chunks_exact(width)
+            .flat_map(|row| &row[..query_width])
+            .copied()
+            .collect();
+        tensor(queries, [tokens, query_width])
+    }
+
+    fn paged_attention(
+        q: FlexTensor,
+        layout: HeadLayout,
+        index: &RaggedIndex<Self>,
+        window: Option<u32>,
+        k_pool: &FlexTensor,
+        v_pool: &FlexTensor,
+    ) -> FlexTensor {
+        let q = q.to_contiguous();
+        let shape = dims(&q);
+        let table = attention::SlotTable {
+            positions: elements(&index.positions),
+            start: elements(&index.table_start),
+            slots: elements(&index.slot_table),
+            window: window.map_or(usize::MAX, |window| window as usize),
+        };
+        let mut out = vec![0.0f32; shape[0] * shape[1]];
+        with_stored!(k_pool, k => {
+            attention::paged(elements(&q), k, elements(v_pool), layout, &table, &mut out)
+        });
+        tensor(out, shape)
+    }
+}
+
+/// The elements of a contiguous tensor.
+fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
+    let (start, end) = tensor
+        .layout()
+        .contiguous_offsets()
+        .expect("the kernels' inputs are contiguous");
+    &tensor.storage::<E>()[start..end]
+}
+
+/// A small parameter (a norm's weight, a bias) as f32.
+fn widened(tensor: FlexTensor) -> Vec<f32> {
+    let tensor = tensor.to_contiguous();
+    with_stored!(&tensor, values => values.iter().map(|value| value.widen()).collect())
+}
+
+fn dims(tensor: &FlexTensor) -> [usize; 2] {
+    let shape = tensor.layout().shape();
+    [shape[0], shape[1]]
+}
+
+fn tensor(values: Vec<f32>, shape: [usize; 2]) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, shape))
+}

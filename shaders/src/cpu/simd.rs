@@ -1,0 +1,358 @@
+//! Vectors of f32 behind one small trait, chosen at run time: AVX-512, AVX2, or
+//! plain arrays that the compiler turns into whatever the target has (NEON, SSE2).
+
+use half::{bf16, f16};
+
+/// An element as it lies in memory.
+pub trait Stored: Copy + Send + Sync + 'static {
+    const IS_F32: bool = false;
+    fn widen(self) -> f32;
+    fn narrow(value: f32) -> Self;
+    /// Loads `S::LANES` elements.
+    ///
+    /// # Safety
+    /// `from` must be readable for `S::LANES` elements, and the CPU must have `S`'s features.
+    unsafe fn load<S: Simd>(from: *const Self) -> S;
+}
+
+impl Stored for f32 {
+    const IS_F32: bool = true;
+    fn widen(self) -> f32 {
+        self
+    }
+    fn narrow(value: f32) -> Self {
+        value
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const Self) -> S {
+        unsafe { S::load_f32(from) }
+    }
+}
+
+impl Stored for bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+    fn narrow(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const Self) -> S {
+        unsafe { S::load_bf16(from) }
+    }
+}
+
+impl Stored for f16 {
+    fn widen(self) -> f32 {
+        self.to_f32()
+    }
+    fn narrow(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+    #[inline(always)]
+    unsafe fn load<S: Simd>(from: *const Self) -> S {
+        unsafe { S::load_f16(from) }
+    }
+}
+
+/// A vector of f32.
+///
+/// # Safety
+/// Every method needs the CPU features of the implementing type, and pointers that
+/// are valid for `LANES` elements.
+pub trait Simd: Copy {
+    const LANES: usize;
+    unsafe fn zero() -> Self;
+    unsafe fn splat(value: f32) -> Self;
+    unsafe fn load_f32(from: *const f32) -> Self;
+    unsafe fn load_bf16(from: *const bf16) -> Self;
+    unsafe fn load_f16(from: *const f16) -> Self;
+    unsafe fn store(self, to: *mut f32);
+    /// `self + a * b`
+    unsafe fn add_mul(self, a: Self, b: Self) -> Self;
+    unsafe fn sum(self) -> f32;
+}
+
+/// What runs under a chosen instruction set.
+pub trait Task {
+    /// # Safety
+    /// The CPU must have `S`'s features.
+    unsafe fn run<S: Simd>(self);
+}
+
+/// Runs `task` with the widest vectors this CPU has.
+pub fn dispatch(task: impl Task) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+        unsafe fn avx512(task: impl Task) {
+            unsafe { task.run::<x86::Avx512>() }
+        }
+        #[target_feature(enable = "avx2,fma,f16c")]
+        unsafe fn avx2(task: impl Task) {
+            unsafe { task.run::<x86::Avx2>() }
+        }
+        // `is_x86_feature_detected` reads a cached word.
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+        {
+            return unsafe { avx512(task) };
+        }
+        if is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c")
+        {
+            return unsafe { avx2(task) };
+        }
+    }
+    // SAFETY: plain arrays need no feature.
+    unsafe { task.run::<[f32; 8]>() }
+}
+
+/// Dot product of equally long slices.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+pub unsafe fn dot<S: Simd, E: Stored>(a: &[f32], b: &[E]) -> f32 {
+    let length = a.len().min(b.len());
+    let whole = length / S::LANES * S::LANES;
+    let mut tail = 0.0;
+    for i in whole..length {
+        tail += a[i] * b[i].widen();
+    }
+    unsafe {
+        let mut sum = S::zero();
+        for i in (0..whole).step_by(S::LANES) {
+            sum = sum.add_mul(
+                S::load_f32(a.as_ptr().add(i)),
+                E::load::<S>(b.as_ptr().add(i)),
+            );
+        }
+        sum.sum() + tail
+    }
+}
+
+/// `into += weight * row`, over equally long slices.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+pub unsafe fn add_scaled<S: Simd, E: Stored>(into: &mut [f32], weight: f32, row: &[E]) {
+    let length = into.len().min(row.len());
+    let whole = length / S::LANES * S::LANES;
+    unsafe {
+        let scale = S::splat(weight);
+        for i in (0..whole).step_by(S::LANES) {
+            let at = into.as_mut_ptr().add(i);
+            S::load_f32(at)
+                .add_mul(scale, E::load::<S>(row.as_ptr().add(i)))
+                .store(at);
+        }
+    }
+    for i in whole..length {
+        into[i] += weight * row[i].widen();
+    }
+}
+
+/// e^x to about 2 ulp on finite input, branch-free so that loops over it vectorise
+/// (Cephes' polynomial after reduction by ln 2). Saturates instead of overflowing.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    let x = x.clamp(-87.3, 88.3);
+    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
+    let mut p = 1.987_569_1e-4;
+    p = p * r + 1.398_199_9e-3;
+    p = p * r + 8.333_452e-3;
+    p = p * r + 4.166_579_6e-2;
+    p = p * r + 1.666_666_5e-1;
+    p = p * r + 5e-1;
+    let p = p * r * r + r + 1.0;
+    p * f32::from_bits(((n as i32 + 127) << 23) as u32)
+}
+
+impl Simd for [f32; 8] {
+    const LANES: usize = 8;
+    #[inline(always)]
+    unsafe fn zero() -> Self {
+        [0.0; 8]
+    }
+    #[inline(always)]
+    unsafe fn splat(value: f32) -> Self {
+        [value; 8]
+    }
+    #[inline(always)]
+    unsafe fn load_f32(from: *const f32) -> Self {
+        unsafe { from.cast::<Self>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const bf16) -> Self {
+        std::array::from_fn(|i| unsafe { *from.add(i) }.widen())
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const f16) -> Self {
+        std::array::from_fn(|i| unsafe { *from.add(i) }.to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32) {
+        unsafe { to.cast::<Self>().write_unaligned(self) }
+    }
+    #[inline(always)]
+    unsafe fn add_mul(self, a: Self, b: Self) -> Self {
+        // Not `mul_add`: without the instruction it is a call per element.
+        std::array::from_fn(|i| self[i] + a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn sum(self) -> f32 {
+        self.iter().sum()
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use half::{bf16, f16};
+
+    use super::Simd;
+
+    #[derive(Clone, Copy)]
+    pub struct Avx512(__m512);
+
+    impl Simd for Avx512 {
+        const LANES: usize = 16;
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            unsafe { Self(_mm512_setzero_ps()) }
+        }
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { Self(_mm512_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load_f32(from: *const f32) -> Self {
+            unsafe { Self(_mm512_loadu_ps(from)) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(from: *const bf16) -> Self {
+            unsafe {
+                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+                Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(from: *const f16) -> Self {
+            unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { _mm512_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add_mul(self, a: Self, b: Self) -> Self {
+            unsafe { Self(_mm512_fmadd_ps(a.0, b.0, self.0)) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            unsafe { _mm512_reduce_add_ps(self.0) }
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    pub struct Avx2(__m256);
+
+    impl Simd for Avx2 {
+        const LANES: usize = 8;
+        #[inline(always)]
+        unsafe fn zero() -> Self {
+            unsafe { Self(_mm256_setzero_ps()) }
+        }
+        #[inline(always)]
+        unsafe fn splat(value: f32) -> Self {
+            unsafe { Self(_mm256_set1_ps(value)) }
+        }
+        #[inline(always)]
+        unsafe fn load_f32(from: *const f32) -> Self {
+            unsafe { Self(_mm256_loadu_ps(from)) }
+        }
+        #[inline(always)]
+        unsafe fn load_bf16(from: *const bf16) -> Self {
+            unsafe {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_f16(from: *const f16) -> Self {
+            unsafe { Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, to: *mut f32) {
+            unsafe { _mm256_storeu_ps(to, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add_mul(self, a: Self, b: Self) -> Self {
+            unsafe { Self(_mm256_fmadd_ps(a.0, b.0, self.0)) }
+        }
+        #[inline(always)]
+        unsafe fn sum(self) -> f32 {
+            let mut lanes = [0.0f32; 8];
+            unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), self.0) };
+            lanes.iter().sum()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_agrees_with_the_standard_library() {
+        for step in -8700..8800 {
+            let x = step as f32 * 0.01;
+            let (got, want) = (exp(x), x.exp());
+            assert!(
+                (got - want).abs() <= 4e-7 * want,
+                "exp({x}) is {got}, not {want}"
+            );
+        }
+        assert!(exp(-1e30) < 1e-37);
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_dot_product() {
+        struct Dot<'a>(&'a [f32], &'a [bf16], &'a mut f32);
+        impl Task for Dot<'_> {
+            unsafe fn run<S: Simd>(self) {
+                *self.2 = unsafe { dot::<S, bf16>(self.0, self.1) };
+            }
+        }
+        let a: Vec<f32> = (0..77).map(|i| (i as f32 * 0.37).sin()).collect();
+        let b: Vec<bf16> = (0..77)
+            .map(|i| bf16::from_f32((i as f32 * 0.11).cos()))
+            .collect();
+        let (mut wide, mut plain) = (f32::NAN, f32::NAN);
+        dispatch(Dot(&a, &b, &mut wide));
+        unsafe { Dot(&a, &b, &mut plain).run::<[f32; 8]>() };
+        let exact: f64 = a
+            .iter()
+            .zip(&b)
+            .map(|(a, b)| f64::from(*a) * f64::from(b.to_f32()))
+            .sum();
+        assert!(
+            (f64::from(wide) - exact).abs() < 1e-5,
+            "{wide} is not {exact}"
+        );
+        assert!(
+            (f64::from(plain) - exact).abs() < 1e-5,
+            "{plain} is not {exact}"
+        );
+    }
+}

@@ -1,0 +1,173 @@
+//! `y = x W^T + b` with `W` in Hugging Face's `[out, in]` layout.
+//!
+//! A few tokens (decoding) are bound by reading `W` once: [`few_tokens`] reads it
+//! in vectors along its rows and multiplies every token with what it read. Many
+//! tokens (prefill) are bound by arithmetic and go to cubek's tiled product, which
+//! uses matrix units where the device has them.
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
+use burn_cubecl::ops::numeric::add;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::{dims, empty_like};
+
+/// The largest batch that the few-token kernel takes: its sums live in registers.
+const MAX_FEW_TOKENS: usize = 8;
+/// Units that share a row of `W`, and rows in a cube.
+const LANES: usize = 32;
+const ROWS: usize = 8;
+
+pub fn linear<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    weight: CubeTensor<R>,
+    bias: Option<CubeTensor<R>>,
+) -> CubeTensor<R> {
+    let [tokens, input] = dims(&x);
+    let [_, width] = dims(&weight);
+    assert_eq!(
+        input, width,
+        "linear: x has {input} columns, weight {width}"
+    );
+    if tokens <= MAX_FEW_TOKENS {
+        few_tokens(x, weight, bias)
+    } else {
+        let product = many_tokens(x, weight);
+        match bias {
+            Some(bias) => add_bias(product, bias),
+            None => product,
+        }
+    }
+}
+
+fn few_tokens<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    weight: CubeTensor<R>,
+    bias: Option<CubeTensor<R>>,
+) -> CubeTensor<R> {
+    let [tokens, input] = dims(&x);
+    let [output, _] = dims(&weight);
+    let out = empty_like(&x, tokens, output);
+    let (client, dtype) = (x.client.clone(), x.dtype);
+    // 16 bytes a load where the rows allow it.
+    let widest = if dtype == DType::F32 { 4 } else { 8 };
+    let vector = [widest, 4, 2, 1]
+        .into_iter()
+        .find(|n| input.is_multiple_of(*n))
+        .unwrap_or(1);
+    let has_bias = bias.is_some();
+    // Without a bias the argument is bound but never read.
+    let bias = bias.unwrap_or_else(|| x.clone());
+    // A grid's first dimension is limited to 65,535 cubes: large vocabularies need two.
+    let cubes = output.div_ceil(ROWS) as u32;
+    let columns = cubes.min(32_768);
+    let count = CubeCount::Static(columns, cubes.div_ceil(columns), 1);
+    // SAFETY: rows at and beyond `output` are skipped.
+    unsafe {
+        few_tokens_kernel::launch_unchecked(
+            &client,
+            count,
+            CubeDim::new_2d(LANES as u32, ROWS as u32),
+            vector,
+            x.into_array_arg(),
+            weight.into_array_arg(),
+            bias.into_array_arg(),
+            out.clone().into_array_arg(),
+            output as u32,
+            tokens,
+            input,
+            has_bias,
+            dtype.into(),
+        );
+    }
+    out
+}
+
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+fn few_tokens_kernel<E: Float, N: Size>(
+    x: &Array<Vector<E, N>>,
+    weight: &Array<Vector<E, N>>,
+    bias: &Array<E>,
+    out: &mut Array<E>,
+    output: u32,
+    #[comptime] tokens: usize,
+    #[comptime] input: usize,
+    #[comptime] has_bias: bool,
+    #[define(E)] _dtype: StorageType,
+) {
+    let vector = N::value();
+    let vectors = comptime!(input / vector);
+    let lane = UNIT_POS_X as usize;
+    let cube = CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X;
+    let row = cube as usize * ROWS + UNIT_POS_Y as usize;
+    let live = row < output as usize;
+
+    let mut sums = Array::<f32>::new(tokens);
+    #[unroll]
+    for token in 0..tokens {
+        sums[token] = 0.0f32;
+    }
+    if live {
+        for i in range_stepped(lane, vectors, LANES) {
+            let w = weight[row * vectors + i];
+            #[unroll]
+            for token in 0..tokens {
+                let a = x[token * vectors + i];
+                let mut sum = sums[token];
+                #[unroll]
+                for n in 0..vector {
+                    sum += f32::cast_from(w[n]) * f32::cast_from(a[n]);
+                }
+                sums[token] = sum;
+            }
+        }
+    }
+    // Halve the lanes of each row until one holds the sum.
+    let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * tokens));
+    let unit = UNIT_POS as usize;
+    #[unroll]
+    for token in 0..tokens {
+        scratch[token * comptime!(LANES * ROWS) + unit] = sums[token];
+    }
+    sync_cube();
+    let steps = comptime!(LANES.ilog2());
+    #[unroll]
+    for step in 0..steps {
+        let stride = comptime!(LANES >> (step as usize + 1));
+        if lane < stride {
+            #[unroll]
+            for token in 0..tokens {
+                let at = token * comptime!(LANES * ROWS) + unit;
+                scratch[at] = scratch[at] + scratch[at + stride];
+            }
+        }
+        sync_cube();
+    }
+    if live && lane == 0 {
+        #[unroll]
+        for token in 0..tokens {
+            let mut sum = scratch[token * comptime!(LANES * ROWS) + unit];
+            if comptime!(has_bias) {
+                sum += f32::cast_from(bias[row]);
+            }
+            out[token * output as usize + row] = E::cast_from(sum);
+        }
+    }
+}
+
+fn many_tokens<R: CubeRuntime>(x: CubeTensor<R>, mut weight: CubeTensor<R>) -> CubeTensor<R> {
+    let dtype = x.dtype;
+    weight.meta.swap(0, 1);
+    matmul(x, weight, None, MatmulStrategy::Cube, dtype)
+        .expect("cubek has a kernel for every contiguous pair of matrices")
+}
+
+fn add_bias<R: CubeRuntime>(product: CubeTensor<R>, mut bias: CubeTensor<R>) -> CubeTensor<R> {
+    let output = bias.meta.num_elements();
+    let shape = Shape::from([1, output]);
+    bias = CubeTensor::new_contiguous(bias.client, bias.device, shape, bias.handle, bias.dtype);
+    add(product, bias)
+}

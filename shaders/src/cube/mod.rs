@@ -1,0 +1,127 @@
+//! The operations in CubeCL: one source for CUDA, Vulkan (SPIR-V), Metal and WGSL.
+//!
+//! All tensors of a call have one float type, f32, f16 or bf16; arithmetic is f32.
+//! Kernels use shared memory and barriers only, no subgroups, so that they run the
+//! same on every adapter. Nothing is autotuned: tuning a shape stalls serving for
+//! seconds on slow devices.
+
+mod attention;
+mod elementwise;
+mod linear;
+mod norm;
+mod reduce;
+mod rope;
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
+
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+
+impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
+where
+    R: CubeRuntime,
+    F: FloatElement,
+    I: IntElement,
+    BT: BoolElement,
+{
+    fn empty_pool(device: &R::Device, shape: [usize; 3], dtype: DType) -> CubeTensor<R> {
+        let client = R::client(device);
+        empty_device_contiguous_dtype(client, device.clone(), Shape::from(shape), dtype)
+    }
+
+    fn project(
+        x: CubeTensor<R>,
+        weight: CubeTensor<R>,
+        bias: Option<CubeTensor<R>>,
+    ) -> CubeTensor<R> {
+        let (x, weight) = (into_contiguous(x), into_contiguous(weight));
+        linear::linear(x, weight, bias.map(into_contiguous))
+    }
+
+    fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
+        elementwise::embed(into_contiguous(table), into_contiguous(ids))
+    }
+
+    fn rms_norm(x: CubeTensor<R>, weight: CubeTensor<R>, eps: f32) -> CubeTensor<R> {
+        norm::rms_norm(into_contiguous(x), into_contiguous(weight), eps)
+    }
+
+    fn add_rms_norm(
+        x: CubeTensor<R>,
+        delta: CubeTensor<R>,
+        weight: CubeTensor<R>,
+        eps: f32,
+    ) -> (CubeTensor<R>, CubeTensor<R>) {
+        let (x, delta) = (into_contiguous(x), into_contiguous(delta));
+        norm::add_rms_norm(x, delta, into_contiguous(weight), eps)
+    }
+
+    fn silu_mul(gate_up: CubeTensor<R>) -> CubeTensor<R> {
+        elementwise::silu_mul(into_contiguous(gate_up))
+    }
+
+    fn rope_and_store(
+        qkv: CubeTensor<R>,
+        layout: HeadLayout,
+        norm: Option<&QkNorm<Self>>,
+        rope: &RopeTable<Self>,
+        index: &RaggedIndex<Self>,
+        k_pool: &mut CubeTensor<R>,
+        v_pool: &mut CubeTensor<R>,
+    ) -> CubeTensor<R> {
+        let rotation = rope::Rotation {
+            cos: into_contiguous(rope.cos.clone()),
+            sin: into_contiguous(rope.sin.clone()),
+            half: rope.rotary_dim / 2,
+            norms: norm.map(|norm| (norm.q.clone(), norm.k.clone(), norm.eps)),
+        };
+        let positions = index.positions.clone();
+        let slots = index.write_slots.clone();
+        rope::rope_and_store(
+            into_contiguous(qkv),
+            layout,
+            rotation,
+            positions,
+            slots,
+            k_pool,
+            v_pool,
+        )
+    }
+
+    fn paged_attention(
+        q: CubeTensor<R>,
+        layout: HeadLayout,
+        index: &RaggedIndex<Self>,
+        window: Option<u32>,
+        k_pool: &CubeTensor<R>,
+        v_pool: &CubeTensor<R>,
+    ) -> CubeTensor<R> {
+        let table = attention::SlotTable {
+            positions: index.positions.clone(),
+            start: index.table_start.clone(),
+            slots: index.slot_table.clone(),
+            window: window.unwrap_or(0),
+        };
+        attention::paged(
+            into_contiguous(q),
+            layout,
+            table,
+            k_pool.clone(),
+            v_pool.clone(),
+        )
+    }
+}
+
+/// An uninitialised tensor `[rows, columns]` beside `like`.
+fn empty_like<R: CubeRuntime>(like: &CubeTensor<R>, rows: usize, columns: usize) -> CubeTensor<R> {
+    let shape = Shape::from([rows, columns]);
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, like.dtype)
+}
+
+fn dims<R: CubeRuntime>(tensor: &CubeTensor<R>) -> [usize; 2] {
+    let shape = tensor.meta.shape();
+    [shape[0], shape[1]]
+}

@@ -1,0 +1,135 @@
+//! The operations of a paged transformer that Burn lacks.
+//!
+//! [`Kernels`] extends a Burn backend. It has two implementations: [`cpu`] for
+//! `Flex` (SIMD and rayon), and [`cube`] for every CubeCL runtime, one source that
+//! becomes CUDA, SPIR-V (Vulkan), Metal or WGSL. Each is tested against the same
+//! plain reference in `tests/`.
+//!
+//! Architecture Invariant: this crate knows tensors and slots, never requests.
+//!
+//! Shapes are written `[tokens, kv_heads, head_dim]`, row-major. `tokens` counts
+//! the tokens of all sequences in a ragged batch, one sequence after another.
+//! Operations panic on shapes that contradict each other: shapes come from a
+//! checked model configuration, never from a client.
+
+mod cpu;
+mod cube;
+pub mod device;
+
+use burn::tensor::DType;
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{FloatTensor, IntTensor};
+
+/// How the rows of a stacked query, key and value projection are cut into heads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadLayout {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+impl HeadLayout {
+    /// Elements of one token's stacked query, key and value.
+    pub fn qkv_width(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+}
+
+/// RMSNorm over each query and key head, before the rotation (Qwen3).
+#[derive(Debug, Clone)]
+pub struct QkNorm<B: Backend> {
+    /// `[head_dim]`
+    pub q: FloatTensor<B>,
+    /// `[head_dim]`
+    pub k: FloatTensor<B>,
+    pub eps: f32,
+}
+
+/// Rotary embedding by position. Element `i` of a head pairs with
+/// `i + rotary_dim / 2`, as in Hugging Face checkpoints; elements from
+/// `rotary_dim` on pass through.
+#[derive(Debug, Clone)]
+pub struct RopeTable<B: Backend> {
+    /// `[positions, rotary_dim / 2]`, f32
+    pub cos: FloatTensor<B>,
+    /// `[positions, rotary_dim / 2]`, f32
+    pub sin: FloatTensor<B>,
+    pub rotary_dim: usize,
+}
+
+/// Where the tokens of a ragged batch stand and where their KV lies (i32 tensors).
+///
+/// The token `t` attends the slots `slot_table[table_start[t] + p]` for
+/// `p in 0..=positions[t]`; its own K and V go to `write_slots[t]`.
+#[derive(Debug, Clone)]
+pub struct RaggedIndex<B: Backend> {
+    /// `[tokens]`
+    pub positions: IntTensor<B>,
+    /// `[tokens]`
+    pub write_slots: IntTensor<B>,
+    /// `[tokens]`
+    pub table_start: IntTensor<B>,
+    /// The slots of every sequence in order of position, concatenated.
+    pub slot_table: IntTensor<B>,
+}
+
+/// A Burn backend with the operations of a paged transformer.
+pub trait Kernels: Backend {
+    /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`.
+    fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;
+
+    /// A linear layer: `x` `[tokens, in]` times the transpose of `weight` `[out, in]`, plus `bias`
+    /// `[out]`: `[tokens, out]`. Accumulates in f32.
+    fn project(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+    ) -> FloatTensor<Self>;
+
+    /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of activations.
+    fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
+
+    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension of
+    /// `x` `[tokens, hidden]` (Zhang and Sennrich, arXiv 1910.07467).
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f32) -> FloatTensor<Self>;
+
+    /// `(sum, normed)`: the residual sum `x + delta`, and its RMSNorm.
+    fn add_rms_norm(
+        x: FloatTensor<Self>,
+        delta: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        eps: f32,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// SwiGLU's middle: `silu(gate) * up` of `gate_up` `[tokens, 2 * inner]`, gate
+    /// first: `[tokens, inner]`.
+    fn silu_mul(gate_up: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Splits `qkv` `[tokens, (heads + 2 kv_heads) * head_dim]`, normalises (when
+    /// given) and rotates queries and keys, writes keys and values into the pools
+    /// `[slots, kv_heads, head_dim]` at `write_slots`, and returns the queries
+    /// `[tokens, heads * head_dim]`.
+    fn rope_and_store(
+        qkv: FloatTensor<Self>,
+        layout: HeadLayout,
+        norm: Option<&QkNorm<Self>>,
+        rope: &RopeTable<Self>,
+        index: &RaggedIndex<Self>,
+        k_pool: &mut FloatTensor<Self>,
+        v_pool: &mut FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// Causal softmax attention of `q` `[tokens, heads * head_dim]` over the slots
+    /// of each token's sequence, with the last `window` positions only when given
+    /// (the token's own included): `[tokens, heads * head_dim]`. Scores are scaled
+    /// by `1 / sqrt(head_dim)`; the softmax is online and in f32 (Milakov and
+    /// Gimelshein, arXiv 1805.02867).
+    fn paged_attention(
+        q: FloatTensor<Self>,
+        layout: HeadLayout,
+        index: &RaggedIndex<Self>,
+        window: Option<u32>,
+        k_pool: &FloatTensor<Self>,
+        v_pool: &FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}

@@ -1,0 +1,183 @@
+//! Plain references in f64, written for clarity alone, and random inputs.
+
+use std::hash::{BuildHasher, RandomState};
+
+use hearth_shaders::HeadLayout;
+
+/// SplitMix64, seeded anew on every run; the seed is printed with a failure.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new() -> Self {
+        let seed = RandomState::new().hash_one(0);
+        eprintln!("seed {seed}");
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn uniform(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    /// Box and Muller.
+    pub fn normal(&mut self, count: usize) -> Vec<f32> {
+        (0..count)
+            .map(|_| {
+                let radius = (-2.0 * self.uniform().ln()).sqrt();
+                (radius * (std::f64::consts::TAU * self.uniform()).cos()) as f32
+            })
+            .collect()
+    }
+
+    /// `count` distinct numbers below `bound`, in random order.
+    pub fn distinct(&mut self, count: usize, bound: usize) -> Vec<i32> {
+        let mut all: Vec<i32> = (0..bound as i32).collect();
+        for i in 0..count {
+            let other = i + self.below(bound - i);
+            all.swap(i, other);
+        }
+        all.truncate(count);
+        all
+    }
+}
+
+pub fn linear(x: &[f32], weight: &[f32], bias: Option<&[f32]>, input: usize) -> Vec<f64> {
+    x.chunks(input)
+        .flat_map(|x| {
+            weight
+                .chunks(input)
+                .enumerate()
+                .map(move |(row, w)| dot(x, w) + bias.map_or(0.0, |bias| f64::from(bias[row])))
+        })
+        .collect()
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| f64::from(*a) * f64::from(*b))
+        .sum()
+}
+
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
+    x.chunks(weight.len())
+        .flat_map(|x| {
+            let scale = 1.0 / (dot(x, x) / x.len() as f64 + eps).sqrt();
+            x.iter()
+                .zip(weight)
+                .map(move |(x, w)| f64::from(*x) * scale * f64::from(*w))
+        })
+        .collect()
+}
+
+pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f64> {
+    gate_up
+        .chunks(2 * inner)
+        .flat_map(|row| {
+            let (gate, up) = row.split_at(inner);
+            gate.iter().zip(up).map(|(gate, up)| {
+                let gate = f64::from(*gate);
+                gate / (1.0 + (-gate).exp()) * f64::from(*up)
+            })
+        })
+        .collect()
+}
+
+pub struct Rotated {
+    pub q: Vec<f64>,
+    pub k: Vec<f64>,
+    pub v: Vec<f64>,
+}
+
+pub fn rope(
+    qkv: &[f32],
+    layout: HeadLayout,
+    norms: Option<(&[f32], &[f32], f64)>,
+    cos: &[f32],
+    sin: &[f32],
+    half: usize,
+    positions: &[i32],
+) -> Rotated {
+    let mut out = Rotated {
+        q: vec![],
+        k: vec![],
+        v: vec![],
+    };
+    for (row, position) in qkv.chunks(layout.qkv_width()).zip(positions) {
+        for (index, head) in row.chunks(layout.head_dim).enumerate() {
+            let is_value = index >= layout.heads + layout.kv_heads;
+            let mut head: Vec<f64> = match norms {
+                Some((q, k, eps)) if !is_value => {
+                    rms_norm(head, if index < layout.heads { q } else { k }, eps)
+                }
+                _ => head.iter().map(|x| f64::from(*x)).collect(),
+            };
+            if !is_value {
+                let before = head.clone();
+                for i in 0..half {
+                    let at = *position as usize * half + i;
+                    let (cos, sin) = (f64::from(cos[at]), f64::from(sin[at]));
+                    head[i] = before[i] * cos - before[i + half] * sin;
+                    head[i + half] = before[i + half] * cos + before[i] * sin;
+                }
+            }
+            match index {
+                _ if is_value => out.v.extend(head),
+                _ if index < layout.heads => out.q.extend(head),
+                _ => out.k.extend(head),
+            }
+        }
+    }
+    out
+}
+
+#[allow(clippy::too_many_arguments)]
+pub fn attention(
+    q: &[f32],
+    k: &[f32],
+    v: &[f32],
+    layout: HeadLayout,
+    positions: &[i32],
+    start: &[i32],
+    table: &[i32],
+    window: Option<u32>,
+) -> Vec<f64> {
+    let dim = layout.head_dim;
+    let row = |pool: &[f32], slot: i32, kv_head: usize| {
+        pool[(slot as usize * layout.kv_heads + kv_head) * dim..][..dim].to_vec()
+    };
+    let mut out = vec![];
+    for (index, query) in q.chunks(dim).enumerate() {
+        let (token, head) = (index / layout.heads, index % layout.heads);
+        let kv_head = head / (layout.heads / layout.kv_heads);
+        let end = positions[token] as usize + 1;
+        let first = window.map_or(0, |window| end.saturating_sub(window as usize));
+        let slots = &table[start[token] as usize..][first..end];
+        let scores: Vec<f64> = slots
+            .iter()
+            .map(|slot| dot(query, &row(k, *slot, kv_head)) / (dim as f64).sqrt())
+            .collect();
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut mixed = vec![0.0; dim];
+        for (slot, weight) in slots.iter().zip(&weights) {
+            for (mixed, value) in mixed.iter_mut().zip(row(v, *slot, kv_head)) {
+                *mixed += weight / total * f64::from(value);
+            }
+        }
+        out.extend(mixed);
+    }
+    out
+}
