@@ -46,10 +46,10 @@ pub fn greedy<B: Backend>(
             .convert::<i64>()
             .iter()
             .collect();
-        for (i, row) in rows.iter_mut().enumerate().filter(|(i, _)| open[*i]) {
+        for (i, (row, open)) in rows.iter_mut().zip(&mut open).enumerate() {
             let next = best[i * length + row.len() - 1] as u32;
-            open[i] = next != END_ID;
-            if open[i] {
+            *open = *open && next != END_ID;
+            if *open {
                 row.push(next);
             }
         }

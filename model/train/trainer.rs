@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::log_softmax;
@@ -37,6 +37,12 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
         .with_context(|| format!("cannot make {}", options.out.display()))?;
     let config = checkpoint::model_config(&options.shape)?;
     let encoder = Encoder::from_json(crate::TOKENIZER_JSON)?;
+    ensure!(
+        encoder.vocab_size() == config.vocab_size,
+        "tokenizer.json has {} tokens, the model {}: run `hearth-train tokenizer`",
+        encoder.vocab_size(),
+        config.vocab_size
+    );
     B::seed(device, options.seed);
     let mut model = Transformer::<Autodiff<B>>::init(&config, INIT_STD, device);
     let parameters = model.num_params();

@@ -8,7 +8,8 @@
 use super::names;
 use super::phrasing::{Phrase, casual};
 use super::rng::{Rng, stable_hash};
-use super::words::{self, capital, fill};
+use super::text::{capital, fill};
+use super::words;
 use super::{Split, Task, Turn};
 
 /// One-digit additions that never occur in training. The first nine are held out in both orders.

@@ -3,7 +3,7 @@
 use super::names;
 use super::phrasing::casual;
 use super::rng::Rng;
-use super::words::fill;
+use super::text::fill;
 use super::{Split, Task, Turn};
 
 /// Questions with their answers; the first answer is the most frequent one.

@@ -8,12 +8,16 @@ pub mod arithmetic;
 pub mod chat;
 pub mod conversation;
 pub mod extraction;
+mod extraction_templates;
+mod fact_lists;
 pub mod facts;
+pub mod name_lists;
 pub mod names;
 pub mod phrasing;
 pub mod plots;
 pub mod rng;
 pub mod story;
+pub mod text;
 pub mod words;
 
 #[cfg(test)]

@@ -6,8 +6,9 @@
 
 use super::Split;
 use super::facts::is_capital;
+use super::name_lists;
 use super::rng::{Rng, stable_hash};
-use super::words::{self, capital};
+use super::text::capital;
 
 const ONSETS: &[&str] = &[
     "b", "br", "c", "ch", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kr", "l", "m", "n", "p",
@@ -110,9 +111,9 @@ pub fn listed_first(rng: &mut Rng, split: Split) -> (String, Gender) {
         Gender::He
     };
     let list = if gender == Gender::She {
-        words::SHE
+        name_lists::SHE
     } else {
-        words::HE
+        name_lists::HE
     };
     (draw(rng, split, |rng| rng.pick(list).to_owned()), gender)
 }
@@ -141,13 +142,13 @@ pub fn surname(rng: &mut Rng, split: Split) -> String {
     if rng.percent(50) {
         draw(rng, split, invented)
     } else {
-        draw(rng, split, |rng| rng.pick(words::SURNAMES).to_owned())
+        draw(rng, split, |rng| rng.pick(name_lists::SURNAMES).to_owned())
     }
 }
 
 /// A listed city.
 pub fn listed_city(rng: &mut Rng, split: Split) -> String {
-    draw(rng, split, |rng| rng.pick(words::CITIES).to_owned())
+    draw(rng, split, |rng| rng.pick(name_lists::CITIES).to_owned())
 }
 
 /// A made-up city.
@@ -177,7 +178,12 @@ mod tests {
 
     #[test]
     fn both_splits_of_every_list_are_inhabited() {
-        for list in [words::SHE, words::HE, words::SURNAMES, words::CITIES] {
+        for list in [
+            name_lists::SHE,
+            name_lists::HE,
+            name_lists::SURNAMES,
+            name_lists::CITIES,
+        ] {
             let held_out = list
                 .iter()
                 .filter(|n| split_of(n) == Split::HeldOut)

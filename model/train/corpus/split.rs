@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::arithmetic::HELD_OUT_PAIRS;
 use super::names::split_of;
-use super::{Split, conversation, words};
+use super::{Split, conversation, name_lists, words};
 
 const SCANNED: u64 = 50_000;
 
@@ -25,7 +25,7 @@ fn capitalised(text: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn training_samples_never_hold_a_held_out_listed_name() {
-    let lists = [words::SHE, words::HE, words::SURNAMES];
+    let lists = [name_lists::SHE, name_lists::HE, name_lists::SURNAMES];
     let held_out: HashSet<&str> = lists
         .iter()
         .flat_map(|list| list.iter().copied())
@@ -36,10 +36,10 @@ fn training_samples_never_hold_a_held_out_listed_name() {
     let ambiguous = [
         "Green", "Black", "White", "Young", "Stone", "Rivers", "King", "Knight",
     ];
-    let cities: Vec<&str> = words::CITIES
+    let cities: Vec<&str> = name_lists::CITIES
         .iter()
         .copied()
-        .filter(|city| split_of(city) == Split::HeldOut && !words::SHE.contains(city))
+        .filter(|city| split_of(city) == Split::HeldOut && !name_lists::SHE.contains(city))
         .collect();
     assert!(cities.len() > 5);
     for index in 0..SCANNED {

@@ -4,7 +4,8 @@ use super::names::{self, Gender};
 use super::phrasing::{Phrase, casual};
 use super::plots::{ENDINGS, HABITS, MORALS, OBJECTS, OPENINGS, PLOTS, SNACKS};
 use super::rng::Rng;
-use super::words::{self, article, capital, fill};
+use super::text::{article, capital, fill};
+use super::words;
 use super::{Split, Task, Turn};
 
 const ASK: &[&str] = &[
