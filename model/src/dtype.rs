@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use half::{bf16, f16};
+
 /// A floating-point format of weights, activations or KV entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -17,6 +19,30 @@ impl Dtype {
             Dtype::F32 => 4,
             Dtype::F16 | Dtype::Bf16 => 2,
         }
+    }
+
+    /// The little-endian bytes of `values`, each rounded to this format.
+    pub fn encode(self, values: impl ExactSizeIterator<Item = f32>) -> Vec<u8> {
+        // Into place, by fixed widths: collecting byte by byte takes minutes for a large model.
+        let mut bytes = vec![0; values.len() * self.size()];
+        match self {
+            Dtype::F32 => {
+                for (slot, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
+                    *slot = value.to_le_bytes();
+                }
+            }
+            Dtype::F16 => {
+                for (slot, value) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(values) {
+                    *slot = f16::from_f32(value).to_le_bytes();
+                }
+            }
+            Dtype::Bf16 => {
+                for (slot, value) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(values) {
+                    *slot = bf16::from_f32(value).to_le_bytes();
+                }
+            }
+        }
+        bytes
     }
 
     /// Parses the names that `config.json` (`bfloat16`) and command lines (`bf16`) use.
@@ -37,5 +63,33 @@ impl fmt::Display for Dtype {
             Dtype::F16 => "f16",
             Dtype::Bf16 => "bf16",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_names_of_configs_and_command_lines_are_understood() {
+        assert_eq!(Dtype::parse("bfloat16"), Some(Dtype::Bf16));
+        assert_eq!(Dtype::parse("torch.float16"), Some(Dtype::F16));
+        assert_eq!(Dtype::parse("float8_e4m3fn"), None);
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
+            assert_eq!(Dtype::parse(&dtype.to_string()), Some(dtype));
+        }
+    }
+
+    #[test]
+    fn values_are_encoded_little_endian_and_rounded() {
+        let encode = |dtype: Dtype| dtype.encode([1.0, -2.0].into_iter());
+        assert_eq!(encode(Dtype::F32), [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
+        assert_eq!(encode(Dtype::F16), [0, 0x3c, 0, 0xc0]);
+        assert_eq!(encode(Dtype::Bf16), [0x80, 0x3f, 0, 0xc0]);
+        // A tie goes to the even neighbour.
+        assert_eq!(
+            Dtype::Bf16.encode([1.0 + 1.0 / 256.0].into_iter()),
+            [0x80, 0x3f]
+        );
     }
 }

@@ -103,16 +103,7 @@ impl TensorView<'_> {
         if dtype == self.dtype {
             return Cow::Borrowed(&self.bytes);
         }
-        let values = self.to_f32().into_iter();
-        Cow::Owned(match dtype {
-            Dtype::F32 => values.flat_map(f32::to_le_bytes).collect(),
-            Dtype::F16 => values
-                .flat_map(|value| f16::from_f32(value).to_le_bytes())
-                .collect(),
-            Dtype::Bf16 => values
-                .flat_map(|value| bf16::from_f32(value).to_le_bytes())
-                .collect(),
-        })
+        Cow::Owned(dtype.encode(self.to_f32().into_iter()))
     }
 }
 

@@ -1,7 +1,5 @@
 //! Random weights for benchmarks: the right shapes and sizes, no meaning.
 
-use half::{bf16, f16};
-
 use crate::dtype::Dtype;
 
 /// Standard deviation, that of the usual initialisation of these families.
@@ -10,18 +8,11 @@ const STD: f32 = 0.02;
 /// Values of the tensor `name` in `dtype`: 1 for norms, else about normal with deviation 0.02.
 pub(super) fn tensor(name: &str, shape: &[usize], dtype: Dtype, seed: u64) -> Vec<u8> {
     let count: usize = shape.iter().product();
-    let norm = name.ends_with("norm.weight");
-    let key = name_hash(name) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let values = (0..count as u64).map(|i| if norm { 1.0 } else { STD * normal(key, i) });
-    match dtype {
-        Dtype::F32 => values.flat_map(f32::to_le_bytes).collect(),
-        Dtype::F16 => values
-            .flat_map(|value| f16::from_f32(value).to_le_bytes())
-            .collect(),
-        Dtype::Bf16 => values
-            .flat_map(|value| bf16::from_f32(value).to_le_bytes())
-            .collect(),
+    if name.ends_with("norm.weight") {
+        return dtype.encode(std::iter::repeat_n(1.0, count));
     }
+    let key = name_hash(name) ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    dtype.encode((0..count).map(|index| STD * normal(key, index as u64)))
 }
 
 /// Unit variance, bell-shaped: the centred sum of four uniform 16-bit numbers. A logarithm per
