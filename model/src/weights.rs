@@ -5,107 +5,27 @@
 //! strangers, so each is checked against its file before a byte of data is handed out.
 
 mod dummy;
+mod error;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use half::{bf16, f16};
 use indicatif::ProgressBar;
 use memmap2::Mmap;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::dtype::Dtype;
+pub use error::WeightError;
+pub use view::TensorView;
 
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
-
-/// What can be wrong with the weights of a checkpoint.
-#[derive(Debug, thiserror::Error)]
-pub enum WeightError {
-    #[error("{dir} has neither {SINGLE} nor {INDEX}{hint}")]
-    NoWeights { dir: PathBuf, hint: &'static str },
-    #[error("cannot read {path}: {source}")]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("{file} is not a valid safetensors file: {reason}")]
-    Corrupt { file: PathBuf, reason: String },
-    #[error("{file} is not a valid index of safetensors files: {reason}")]
-    BadIndex { file: PathBuf, reason: String },
-    #[error("{index} says that tensor {tensor} is in {file}, and it is not")]
-    NotInShard {
-        index: PathBuf,
-        tensor: String,
-        file: String,
-    },
-    #[error("tensor {tensor} is missing from {place}")]
-    MissingTensor { tensor: String, place: String },
-    #[error("tensor {tensor} has shape {found:?} in {file}, the config asks for {expected:?}")]
-    WrongShape {
-        tensor: String,
-        file: String,
-        found: Vec<usize>,
-        expected: Vec<usize>,
-    },
-    #[error("tensor {tensor} in {file} is {found}; supported: f32, f16, bf16")]
-    UnsupportedDtype {
-        tensor: String,
-        file: String,
-        found: String,
-    },
-}
-
-/// One tensor: row-major little-endian elements, not necessarily aligned.
-#[derive(Debug, Clone)]
-pub struct TensorView<'a> {
-    pub dtype: Dtype,
-    pub shape: Vec<usize>,
-    /// `shape.product() * dtype.size()` bytes; borrowed from the file where there is one.
-    pub bytes: Cow<'a, [u8]>,
-}
-
-impl TensorView<'_> {
-    /// Elements.
-    pub fn len(&self) -> usize {
-        self.bytes.len() / self.dtype.size()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// The elements as f32, which holds every f16 and bf16 exactly.
-    pub fn to_f32(&self) -> Vec<f32> {
-        let pairs = || self.bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-        match self.dtype {
-            Dtype::F32 => self
-                .bytes
-                .chunks_exact(4)
-                .map(|quad| f32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]))
-                .collect(),
-            Dtype::F16 => pairs()
-                .map(|pair| f16::from_le_bytes(pair).to_f32())
-                .collect(),
-            Dtype::Bf16 => pairs()
-                .map(|pair| bf16::from_le_bytes(pair).to_f32())
-                .collect(),
-        }
-    }
-
-    /// The bytes of the elements rounded to `dtype`; borrowed when they are in it already.
-    pub fn to_dtype(&self, dtype: Dtype) -> Cow<'_, [u8]> {
-        if dtype == self.dtype {
-            return Cow::Borrowed(&self.bytes);
-        }
-        Cow::Owned(dtype.encode(self.to_f32().into_iter()))
-    }
-}
 
 /// Where one tensor lies.
 struct Entry {

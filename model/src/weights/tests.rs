@@ -1,5 +1,6 @@
 use std::fs;
 
+use half::{bf16, f16};
 use safetensors::tensor::{Dtype as FileDtype, TensorView as FileTensor, serialize};
 
 use super::*;

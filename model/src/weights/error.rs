@@ -1,0 +1,42 @@
+//! What can be wrong with weights, said with the names that the user knows.
+
+use std::path::PathBuf;
+
+use super::{INDEX, SINGLE};
+
+/// What can be wrong with the weights of a checkpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightError {
+    #[error("{dir} has neither {SINGLE} nor {INDEX}{hint}")]
+    NoWeights { dir: PathBuf, hint: &'static str },
+    #[error("cannot read {path}: {source}")]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{file} is not a valid safetensors file: {reason}")]
+    Corrupt { file: PathBuf, reason: String },
+    #[error("{file} is not a valid index of safetensors files: {reason}")]
+    BadIndex { file: PathBuf, reason: String },
+    #[error("{index} says that tensor {tensor} is in {file}, and it is not")]
+    NotInShard {
+        index: PathBuf,
+        tensor: String,
+        file: String,
+    },
+    #[error("tensor {tensor} is missing from {place}")]
+    MissingTensor { tensor: String, place: String },
+    #[error("tensor {tensor} has shape {found:?} in {file}, the config asks for {expected:?}")]
+    WrongShape {
+        tensor: String,
+        file: String,
+        found: Vec<usize>,
+        expected: Vec<usize>,
+    },
+    #[error("tensor {tensor} in {file} is {found}; supported: f32, f16, bf16")]
+    UnsupportedDtype {
+        tensor: String,
+        file: String,
+        found: String,
+    },
+}
