@@ -15,6 +15,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// Says at `info` what only its developers want to know. A filter that names it wins.
+const QUIET: &str = "actix_server=warn";
+
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("log_level: {given:?} is not a filter such as `info` or `hearth_engine=debug,info`")]
@@ -42,7 +45,7 @@ fn subscriber<W>(
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    let filter = EnvFilter::try_new(filter).map_err(|_| LogError::Filter {
+    let filter = EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|_| LogError::Filter {
         given: filter.to_owned(),
     })?;
     let builder = tracing_subscriber::fmt()

@@ -274,6 +274,10 @@ fn describe(error: figment::Error) -> String {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::result_large_err,
+    reason = "the jail's closures return figment's error"
+)]
 mod tests {
     use super::*;
     use figment::Jail;

@@ -5,12 +5,44 @@
 //! names no tensor library. The two meet in [`executor`] alone.
 
 pub mod banner;
+pub mod bench;
+pub mod chat;
 pub mod cli;
 pub mod config;
+mod devices;
+pub mod executor;
 pub mod http;
+pub mod load;
+mod serve;
 pub mod served;
 pub mod text;
 
-pub fn run(_: cli::Cli) -> anyhow::Result<()> {
+use cli::{Cli, Command};
+
+/// Does what the command line says.
+///
+/// # Errors
+/// What went wrong, for a person to read.
+pub fn run(cli: Cli) -> anyhow::Result<()> {
+    match cli.command {
+        None => serve(&cli.serve),
+        Some(Command::Serve(args)) => serve(&args),
+        Some(Command::Config(args)) => print_config(&args),
+        Some(Command::Chat(args)) => chat::run(&args),
+        Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Devices(args)) => devices::run(&args),
+    }
+}
+
+fn serve(args: &cli::ServeArgs) -> anyhow::Result<()> {
+    if args.print_config {
+        print_config(args)
+    } else {
+        serve::run(args.resolve()?)
+    }
+}
+
+fn print_config(args: &cli::ServeArgs) -> anyhow::Result<()> {
+    print!("{}", args.resolve()?.to_toml());
     Ok(())
 }

@@ -71,3 +71,47 @@ impl TextCodec for ModelText {
         template.render(input).map_err(|error| error.to_string())
     }
 }
+
+/// Stands in for a tokenizer where random weights were made from a config alone:
+/// prompts are token ids, and every token's text is its id.
+pub struct IdText;
+
+impl Detokenize for IdText {
+    fn decode(&self, ids: &[u32], _skip_special: bool) -> String {
+        ids.iter().map(|id| format!("<{id}>")).collect()
+    }
+
+    fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.decode(&[id], false).into_bytes()
+    }
+
+    fn is_special(&self, _id: u32) -> bool {
+        false
+    }
+}
+
+impl TextCodec for IdText {
+    fn encode(&self, _text: &str, _add_special: bool) -> Result<Vec<u32>, String> {
+        Err("this model was made without a tokenizer; give the prompt as token ids".to_owned())
+    }
+
+    fn max_token_bytes(&self) -> usize {
+        "<4294967295>".len()
+    }
+
+    fn render_chat(&self, _chat: &ChatPrompt<'_>) -> Result<String, String> {
+        Err("this model was made without a chat template; use /v1/completions".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_tokenizer_ids_are_the_text() {
+        assert_eq!(IdText.decode(&[7, 12], true), "<7><12>");
+        assert_eq!(IdText.token_bytes(u32::MAX).len(), IdText.max_token_bytes());
+        assert!(IdText.encode("a", true).unwrap_err().contains("token ids"));
+    }
+}

@@ -281,3 +281,51 @@ async fn requests_beyond_the_grace_are_cut_off_with_an_error() {
     assert!(error.to_string().contains("shutting down"), "{error}");
     stopped.await.unwrap();
 }
+
+#[tokio::test]
+async fn sixty_four_clients_that_come_and_go_leave_no_slot_behind() {
+    const CLIENTS: u64 = 64;
+    const REQUESTS: u64 = 6;
+    // Too few slots for all of them: some wait, and some are thrown out and come back.
+    let behaviour = Behaviour {
+        step: Duration::from_millis(1),
+        max_model_len: 512,
+        kv_slots: 1024,
+        endless: true,
+    };
+    let server = TestServer::start(behaviour, EngineConfig::default(), Config::default());
+    let client = Client::new(&server.url).unwrap();
+    let visits = (0..CLIENTS).map(|visitor| {
+        let client = client.clone();
+        async move {
+            for round in 0..REQUESTS {
+                // Something like chance, and the same in every run.
+                let chance = (visitor * 31 + round * 17) % 23;
+                let prompt = "shared prefix, then ".repeat(1 + (chance % 3) as usize);
+                let body = json!({
+                    "prompt": format!("{prompt}{chance}"),
+                    "max_tokens": 40,
+                    "stream": true,
+                    "temperature": 0,
+                });
+                let mut events = client.stream(COMPLETIONS, &body).await.unwrap();
+                let mut left = if chance % 2 == 0 { u64::MAX } else { chance };
+                while left > 0 && events.next().await.unwrap().is_some() {
+                    left -= 1;
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(visits).await;
+    server.wait_until_idle().await;
+    let stats = server.state.loaded().unwrap().engine.stats();
+    assert_eq!(
+        stats.finished + stats.cancelled,
+        CLIENTS * REQUESTS,
+        "{stats:?}"
+    );
+    assert!(
+        stats.cancelled > 0 && stats.finished > 0 && stats.failed == 0,
+        "{stats:?}"
+    );
+}

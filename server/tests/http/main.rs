@@ -1,10 +1,13 @@
 //! The HTTP server with a made-up model behind it.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod chat;
 mod completions;
 mod fake;
 mod lifecycle;
 mod refusals;
+mod talk;
 
 use fake::TestServer;
 use hearth_client::sse_data;

@@ -470,3 +470,35 @@ async fn a_full_queue_is_503_with_retry_after_and_takes_no_part_of_a_request() {
     server.wait_until_idle().await;
     ok(&server, COMPLETIONS, &completion("max_tokens", json!(1))).await;
 }
+
+#[tokio::test]
+async fn a_crowd_over_the_limit_is_served_as_far_as_it_fits_and_the_rest_told_to_come_back() {
+    let behaviour = Behaviour {
+        step: std::time::Duration::from_millis(2),
+        ..Behaviour::default()
+    };
+    let engine = EngineConfig {
+        max_queue: 16,
+        max_running: 8,
+        ..EngineConfig::default()
+    };
+    let server = TestServer::start(behaviour, engine, Config::default());
+    let client = reqwest::Client::new();
+    let requests = (0..300).map(|_| {
+        let body = completion("max_tokens", json!(4));
+        client
+            .post(format!("{}{COMPLETIONS}", server.url))
+            .json(&body)
+            .send()
+    });
+    let answers = futures_util::future::join_all(requests).await;
+    let statuses: Vec<u16> = answers
+        .iter()
+        .map(|answer| answer.as_ref().unwrap().status().as_u16())
+        .collect();
+    let count = |status| statuses.iter().filter(|&&given| given == status).count();
+    assert_eq!(count(200) + count(503), 300, "{statuses:?}");
+    assert!(count(200) >= 24 && count(503) > 0, "{} served", count(200));
+    server.wait_until_idle().await;
+    ok(&server, COMPLETIONS, &completion("max_tokens", json!(1))).await;
+}

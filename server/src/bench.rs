@@ -1,0 +1,315 @@
+//! `hearth bench`: how fast prompts are computed and tokens are decoded, without
+//! HTTP, scheduler or sampling.
+
+mod bandwidth;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use hearth_engine::{Executor, ForwardBatch, Sequence};
+use serde::Serialize;
+
+use crate::cli::BenchArgs;
+use crate::config::Config;
+use crate::load;
+use crate::served::ModelInfo;
+
+/// What is measured, for each batch size.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub prompt_tokens: u32,
+    pub decode_tokens: u32,
+    /// Prompt tokens per forward.
+    pub chunk: u32,
+    pub repeats: u32,
+}
+
+/// One batch size.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub batch: u32,
+    pub prompt_tokens: u32,
+    pub decode_tokens: u32,
+    pub prefill_tokens_per_s: f64,
+    pub decode_tokens_per_s: f64,
+    /// The part of the memory's bandwidth that reading the weights once per
+    /// decode step takes; only on the CPU, where this process can measure it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_percent: Option<f64>,
+}
+
+/// Everything `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    version: &'static str,
+    model: &'a ModelInfo,
+    load_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    read_gb_per_s: Option<f64>,
+    results: &'a [Row],
+}
+
+/// # Errors
+/// The model does not load, the sizes do not fit it, or a forward fails.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    let mut config = Config::resolve(args.file.config.as_deref(), &args.flags)?;
+    hearth_otel::init_logs(config.log_format.into(), "warn")?;
+    let per_sequence = args.prompt_tokens + args.decode_tokens;
+    let largest = args.batch.iter().copied().max().unwrap_or(1);
+    let slots = largest as usize * per_sequence as usize;
+    config.kv_tokens.get_or_insert(slots);
+    let started = Instant::now();
+    let checkpoint = load::open(&config)?;
+    let (mut executor, info) = load::executor(&config, checkpoint)?;
+    let load_seconds = started.elapsed().as_secs_f64();
+    let limits = executor.limits();
+    ensure!(
+        per_sequence as usize <= limits.max_model_len,
+        "--prompt-tokens + --decode-tokens must be at most {} (the context length), got {per_sequence}",
+        limits.max_model_len
+    );
+    ensure!(
+        slots <= limits.kv_slots,
+        "--batch {largest} needs {slots} KV slots, there are {} (--kv-tokens)",
+        limits.kv_slots
+    );
+    let plan = Plan {
+        prompt_tokens: args.prompt_tokens,
+        decode_tokens: args.decode_tokens,
+        chunk: u32::try_from(config.prefill_chunk).unwrap_or(u32::MAX),
+        repeats: args.repeats,
+    };
+    // After loading, so that the pages are warm and the caches are not this buffer's.
+    let bytes_per_s = info
+        .device
+        .starts_with("cpu")
+        .then(bandwidth::read_bytes_per_second);
+    let mut rows = Vec::new();
+    for &batch in &args.batch {
+        let mut row = measure(&mut executor, plan, batch)?;
+        row.bandwidth_percent = bytes_per_s.map(|limit| {
+            let steps_per_s = row.decode_tokens_per_s / f64::from(batch);
+            100.0 * steps_per_s * info.weight_bytes as f64 / limit
+        });
+        rows.push(row);
+    }
+    if args.json {
+        let report = Report {
+            version: env!("CARGO_PKG_VERSION"),
+            model: &info,
+            load_seconds,
+            read_gb_per_s: bytes_per_s.map(|bytes| bytes / 1e9),
+            results: &rows,
+        };
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print!("{}", table(&info, load_seconds, bytes_per_s, &rows));
+    }
+    Ok(())
+}
+
+fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[Row]) -> String {
+    use std::fmt::Write;
+    let mut out = format!(
+        "{} ({}, {}) on {}, loaded in {load_seconds:.1} s\n",
+        info.model_path, info.architecture, info.dtype, info.device
+    );
+    // Writing to a string does not fail.
+    if let Some(bytes) = bytes_per_s {
+        let _ = writeln!(out, "memory reads {:.1} GB/s", bytes / 1e9);
+    }
+    let _ = writeln!(
+        out,
+        "{:>6} {:>8} {:>8} {:>16} {:>16} {:>12}",
+        "batch", "prompt", "decode", "prefill tok/s", "decode tok/s", "% bandwidth"
+    );
+    for row in rows {
+        let percent = row
+            .bandwidth_percent
+            .map_or("-".to_owned(), |percent| format!("{percent:.0}"));
+        let _ = writeln!(
+            out,
+            "{:>6} {:>8} {:>8} {:>16.1} {:>16.1} {:>12}",
+            row.batch,
+            row.prompt_tokens,
+            row.decode_tokens,
+            row.prefill_tokens_per_s,
+            row.decode_tokens_per_s,
+            percent
+        );
+    }
+    out
+}
+
+/// Measures one batch size: medians over the repeats, after one round of warming up.
+///
+/// # Errors
+/// A forward fails.
+pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<Row> {
+    let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
+    for round in 0..=plan.repeats {
+        let mut sequences = Sequences::new(plan, batch, executor.limits().vocab_size);
+        let prefill = time(|| sequences.prefill(executor, plan))?;
+        let decode = time(|| sequences.decode(executor, plan.decode_tokens))?;
+        if round > 0 {
+            prefills.push(prefill);
+            decodes.push(decode);
+        }
+    }
+    let rate = |tokens: u32, times: &mut Vec<Duration>| {
+        times.sort();
+        f64::from(batch) * f64::from(tokens) / times[times.len() / 2].as_secs_f64()
+    };
+    Ok(Row {
+        batch,
+        prompt_tokens: plan.prompt_tokens,
+        decode_tokens: plan.decode_tokens,
+        prefill_tokens_per_s: rate(plan.prompt_tokens, &mut prefills),
+        decode_tokens_per_s: rate(plan.decode_tokens, &mut decodes),
+        bandwidth_percent: None,
+    })
+}
+
+fn time(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let started = Instant::now();
+    work()?;
+    Ok(started.elapsed())
+}
+
+/// `batch` sequences, each in KV slots of its own.
+struct Sequences {
+    batch: u32,
+    /// Slots per sequence: sequence `s` has `s * stride ..`.
+    stride: u32,
+    /// Tokens of each sequence that are in the pool.
+    length: u32,
+    vocab: u32,
+}
+
+impl Sequences {
+    fn new(plan: Plan, batch: u32, vocab: usize) -> Self {
+        Self {
+            batch,
+            stride: plan.prompt_tokens + plan.decode_tokens,
+            length: 0,
+            vocab: u32::try_from(vocab).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Sequence after sequence, in chunks, as the engine does it.
+    fn prefill(&mut self, executor: &mut impl Executor, plan: Plan) -> Result<()> {
+        for sequence in 0..self.batch {
+            let mut done = 0;
+            while done < plan.prompt_tokens {
+                let tokens = plan.chunk.min(plan.prompt_tokens - done);
+                let mut forward = ForwardBatch::default();
+                self.append(&mut forward, sequence, done, tokens);
+                if done + tokens < plan.prompt_tokens {
+                    forward.logit_rows.clear();
+                }
+                executor.forward(&forward)?;
+                done += tokens;
+            }
+        }
+        self.length = plan.prompt_tokens;
+        Ok(())
+    }
+
+    /// One token of every sequence per step.
+    fn decode(&mut self, executor: &mut impl Executor, steps: u32) -> Result<()> {
+        for _ in 0..steps {
+            let mut forward = ForwardBatch::default();
+            for sequence in 0..self.batch {
+                self.append(&mut forward, sequence, self.length, 1);
+            }
+            executor.forward(&forward)?;
+            self.length += 1;
+        }
+        Ok(())
+    }
+
+    /// Adds tokens `from .. from + tokens` of `sequence`, with the logits of the last.
+    fn append(&self, forward: &mut ForwardBatch, sequence: u32, from: u32, tokens: u32) {
+        let first_slot = sequence * self.stride;
+        forward.sequences.push(Sequence {
+            first_token: forward.tokens.len() as u32,
+            tokens,
+            context: from + tokens,
+            first_slot: forward.slot_table.len() as u32,
+        });
+        for position in from..from + tokens {
+            // Any tokens will do; a stride prime to the vocabulary keeps them different.
+            forward
+                .tokens
+                .push(sequence.wrapping_add(position.wrapping_mul(7919)) % self.vocab);
+            forward.positions.push(position);
+            forward.write_slots.push(first_slot + position);
+        }
+        forward
+            .slot_table
+            .extend(first_slot..first_slot + from + tokens);
+        forward.logit_rows.push(forward.tokens.len() as u32 - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hearth_engine::{ExecutorError, ExecutorLimits, Logits};
+
+    /// Checks that what it is given is consistent, and counts.
+    #[derive(Default)]
+    struct Checker {
+        filled: std::collections::HashSet<u32>,
+        tokens: usize,
+        forwards: usize,
+    }
+
+    impl Executor for Checker {
+        fn limits(&self) -> ExecutorLimits {
+            ExecutorLimits {
+                kv_slots: 64,
+                max_model_len: 64,
+                vocab_size: 10,
+            }
+        }
+
+        fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+            assert!(batch.tokens.iter().all(|&token| token < 10));
+            self.filled.extend(&batch.write_slots);
+            for sequence in &batch.sequences {
+                let from = sequence.first_slot as usize;
+                let slots = &batch.slot_table[from..from + sequence.context as usize];
+                assert!(
+                    slots.iter().all(|slot| self.filled.contains(slot)),
+                    "a hole"
+                );
+                let last = (sequence.first_token + sequence.tokens) as usize - 1;
+                assert_eq!(batch.positions[last] + 1, sequence.context);
+                assert_eq!(slots.last(), Some(&batch.write_slots[last]));
+            }
+            self.tokens += batch.tokens.len();
+            self.forwards += 1;
+            Ok(Logits {
+                values: vec![0.0; batch.logit_rows.len() * 10],
+                vocab: 10,
+            })
+        }
+    }
+
+    #[test]
+    fn every_token_is_computed_once_per_round_and_sees_what_came_before() {
+        let plan = Plan {
+            prompt_tokens: 5,
+            decode_tokens: 3,
+            chunk: 2,
+            repeats: 2,
+        };
+        let mut checker = Checker::default();
+        let row = measure(&mut checker, plan, 4).unwrap();
+        // Three rounds, one to warm up: 4 * (5 + 3) tokens each, in 4 * 3 chunks and 3 steps.
+        assert_eq!((checker.tokens, checker.forwards), (96, 45));
+        assert_eq!(checker.filled.len(), 32);
+        assert!(row.prefill_tokens_per_s > 0.0 && row.decode_tokens_per_s > 0.0);
+    }
+}

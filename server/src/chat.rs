@@ -1,0 +1,232 @@
+//! `hearth chat`: a conversation in the terminal, with a server or with a model
+//! in this process.
+
+use std::io::{BufRead, IsTerminal, Write};
+
+use anyhow::{Context, Result};
+use futures_util::StreamExt;
+use hearth_client::{ChatOptions, Client, Events, Message, Role};
+use hearth_engine::SamplingParams;
+use hearth_engine::output::TextOptions;
+use serde_json::{Map, json};
+
+use crate::cli::ChatArgs;
+use crate::config::Config;
+use crate::http::generate::{Job, Update, submit};
+use crate::http::prompt;
+use crate::load;
+use crate::served::{ChatPrompt, Served};
+
+const HELP: &str = "/clear forgets the conversation, /quit or Ctrl-D ends it.";
+
+/// Who answers.
+pub enum Partner {
+    Remote { client: Client, model: String },
+    Local(Box<Served>),
+}
+
+/// Runs the conversation on the terminal's input until it ends.
+///
+/// # Errors
+/// No model or no server; an answer that fails only ends that answer.
+pub fn run(args: &ChatArgs) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let partner = match &args.url {
+        Some(url) => {
+            let client = Client::new(url)?;
+            let model = runtime
+                .block_on(client.first_model())
+                .context("asking for the model")?;
+            Partner::Remote { client, model }
+        }
+        None => {
+            let config = Config::resolve(args.file.config.as_deref(), &args.flags)?;
+            hearth_otel::init_logs(config.log_format.into(), "warn")?;
+            Partner::Local(Box::new(load::load(&config)?))
+        }
+    };
+    let options = ChatOptions {
+        temperature: args.temperature,
+        max_tokens: args.max_tokens,
+        seed: args.seed,
+    };
+    let interactive = std::io::stdin().is_terminal();
+    if interactive {
+        println!("Talking to {}. {HELP}", partner.name());
+    }
+    let mut conversation = Conversation::new(args.system.as_deref());
+    let mut out = std::io::stdout();
+    loop {
+        if interactive {
+            print!("\n> ");
+            out.flush()?;
+        }
+        let mut line = String::new();
+        if std::io::stdin().lock().read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        match line.trim() {
+            "" => {}
+            "/quit" | "/exit" => return Ok(()),
+            "/clear" => conversation.clear(),
+            text => {
+                conversation.say(text);
+                let answer = partner.answer(&conversation.messages, &options, &mut out);
+                match runtime.block_on(answer) {
+                    Ok(answer) => conversation.hear(answer),
+                    Err(error) => {
+                        eprintln!("\nerror: {error:#}");
+                        conversation.unsay();
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The messages so far.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    pub messages: Vec<Message>,
+    system: usize,
+}
+
+impl Conversation {
+    pub fn new(system: Option<&str>) -> Self {
+        let message = |content: &str| Message {
+            role: Role::System,
+            content: content.to_owned(),
+        };
+        let messages: Vec<Message> = system.map(message).into_iter().collect();
+        Self {
+            system: messages.len(),
+            messages,
+        }
+    }
+
+    pub fn say(&mut self, text: &str) {
+        self.messages.push(Message {
+            role: Role::User,
+            content: text.to_owned(),
+        });
+    }
+
+    pub fn hear(&mut self, text: String) {
+        self.messages.push(Message {
+            role: Role::Assistant,
+            content: text,
+        });
+    }
+
+    /// Takes the last thing said back: it was not answered.
+    pub fn unsay(&mut self) {
+        self.messages.pop();
+    }
+
+    /// Keeps the system message only.
+    pub fn clear(&mut self) {
+        self.messages.truncate(self.system);
+    }
+}
+
+impl Partner {
+    fn name(&self) -> &str {
+        match self {
+            Self::Remote { model, .. } => model,
+            Self::Local(served) => &served.id,
+        }
+    }
+
+    /// Writes the answer to `out` as it comes, and returns it.
+    ///
+    /// # Errors
+    /// The request was refused, or the answer broke off.
+    pub async fn answer(
+        &self,
+        messages: &[Message],
+        options: &ChatOptions,
+        out: &mut impl Write,
+    ) -> Result<String> {
+        let mut answer = String::new();
+        let mut show = |text: &str| -> std::io::Result<()> {
+            answer.push_str(text);
+            out.write_all(text.as_bytes())?;
+            out.flush()
+        };
+        match self {
+            Self::Remote { client, model } => {
+                let mut events = client.chat(model, messages, options).await?;
+                while let Some(chunk) = events.next().await? {
+                    show(Events::text_of(&chunk))?;
+                }
+            }
+            Self::Local(served) => {
+                let mut updates = submit(served, job(served, messages, options)?)?;
+                while let Some((_, update)) = updates.next().await {
+                    match update {
+                        Update::Text(piece) => show(&piece.text)?,
+                        Update::Failed(error) => return Err(error.into()),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        writeln!(out)?;
+        Ok(answer)
+    }
+}
+
+fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<Job> {
+    let chat = ChatPrompt {
+        messages: &json!(messages),
+        add_generation_prompt: true,
+        kwargs: &Map::new(),
+    };
+    let text = served.text.render_chat(&chat).map_err(anyhow::Error::msg)?;
+    let prompt = prompt::encode(served, "messages", &text, false)?;
+    let max_tokens = prompt::output_limit(
+        served,
+        "messages",
+        prompt.len(),
+        "max_tokens",
+        options.max_tokens,
+    )?;
+    let defaults = served.defaults.params();
+    Ok(Job {
+        prompts: vec![prompt],
+        copies: 1,
+        params: SamplingParams {
+            max_tokens,
+            temperature: options.temperature.unwrap_or(defaults.temperature),
+            seed: options.seed,
+            ..defaults
+        },
+        text: TextOptions::default(),
+        namespace: None,
+        prompt_field: "messages",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clearing_keeps_the_system_message_and_unsaying_takes_one_back() {
+        let mut conversation = Conversation::new(Some("Be brief."));
+        conversation.say("one");
+        conversation.hear("two".to_owned());
+        conversation.say("three");
+        conversation.unsay();
+        assert_eq!(conversation.messages.len(), 3);
+        conversation.clear();
+        assert_eq!(conversation.messages.len(), 1);
+        assert_eq!(conversation.messages[0].role, Role::System);
+        let mut plain = Conversation::new(None);
+        plain.say("one");
+        plain.clear();
+        assert!(plain.messages.is_empty());
+    }
+}

@@ -1,0 +1,166 @@
+//! From a configuration to a model that serves.
+
+use std::io::{IsTerminal, stderr};
+use std::sync::{Arc, mpsc};
+
+use anyhow::{Context, Result};
+use hearth_engine::{BuildError, Engine, EngineConfig, ExecutorLimits};
+use hearth_model::checkpoint::{self, Checkpoint};
+use hearth_model::device::DeviceSpec;
+use hearth_model::dtype::Dtype as ModelDtype;
+use hearth_model::progress::loading_bar;
+use hearth_model::runner::{self, LoadOptions};
+
+use crate::config::{Config, Dtype, LoadFormat, SamplingDefaults};
+use crate::executor::ModelExecutor;
+use crate::http::openai::sampling::Defaults;
+use crate::http::state::unix_time;
+use crate::served::{ModelInfo, Served, TextCodec};
+use crate::text::{IdText, ModelText};
+
+/// Of random weights: the same model every time.
+const DUMMY_SEED: u64 = 0;
+
+/// Opens, loads and warms up the model, and starts its engine.
+///
+/// # Errors
+/// What is missing or wrong, by name.
+pub fn load(config: &Config) -> Result<Served> {
+    let checkpoint = open(config)?;
+    let text = text(config, &checkpoint)?;
+    let defaults = defaults(config, &checkpoint);
+    let (report, info) = mpsc::channel();
+    let build_config = config.clone();
+    // The executor is made on the engine's thread: device queues belong to the
+    // thread that made them.
+    let engine = Engine::spawn(engine_config(config), move || {
+        let (executor, info) = executor(&build_config, checkpoint)
+            .map_err(|error| BuildError::new(format!("{error:#}")))?;
+        // The receiver waits below.
+        let _ = report.send(info);
+        Ok(executor)
+    })?;
+    Ok(Served {
+        id: config.model_id(),
+        engine,
+        text,
+        defaults,
+        info: info.recv().context("the engine came up without a model")?,
+        created: unix_time(),
+    })
+}
+
+/// The checkpoint that `--model` names, or the embedded one.
+///
+/// # Errors
+/// A missing or malformed file, an unsupported architecture.
+pub fn open(config: &Config) -> Result<Checkpoint> {
+    let format = match config.load_format {
+        LoadFormat::Auto => checkpoint::LoadFormat::Safetensors,
+        LoadFormat::Dummy => checkpoint::LoadFormat::Dummy { seed: DUMMY_SEED },
+    };
+    let checkpoint = match &config.model {
+        Some(model) => Checkpoint::open(model, format),
+        None => Checkpoint::embedded(),
+    };
+    checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
+}
+
+/// Loads `checkpoint` onto the device and warms it up; to be called on the thread
+/// that will use it.
+///
+/// # Errors
+/// No such device, not enough memory, a tensor that is missing or has a wrong shape.
+pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExecutor, ModelInfo)> {
+    let options = LoadOptions {
+        device: DeviceSpec::parse(&config.device)?,
+        dtype: match config.dtype {
+            Dtype::Auto => None,
+            Dtype::F32 => Some(ModelDtype::F32),
+            Dtype::F16 => Some(ModelDtype::F16),
+            Dtype::Bf16 => Some(ModelDtype::Bf16),
+        },
+        kv_tokens: config.kv_tokens,
+        max_model_len: config.max_model_len,
+    };
+    let bar = stderr()
+        .is_terminal()
+        .then(|| loading_bar(checkpoint.weights.total_bytes()));
+    if let Some(bar) = &bar {
+        checkpoint.weights.set_progress(bar.clone());
+    }
+    let decoder = runner::load(&checkpoint, &options);
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    let decoder = decoder.with_context(|| format!("cannot load {}", checkpoint.name))?;
+    let report = decoder.report();
+    let limits = ExecutorLimits {
+        kv_slots: report.kv_slots,
+        max_model_len: report.max_model_len,
+        vocab_size: report.vocab_size,
+    };
+    let info = ModelInfo {
+        model_path: config
+            .model
+            .clone()
+            .unwrap_or_else(|| "embedded".to_owned()),
+        architecture: report.architecture.clone(),
+        parameters: report.parameters,
+        device: report.device.clone(),
+        dtype: report.dtype.to_string(),
+        weight_bytes: report.weight_bytes,
+        kv_bytes: report.kv_bytes,
+        headroom_bytes: report.headroom_bytes,
+    };
+    let mut executor = ModelExecutor::new(decoder, limits);
+    executor.warm_up().context("the first forward failed")?;
+    Ok((executor, info))
+}
+
+fn text(config: &Config, checkpoint: &Checkpoint) -> Result<Arc<dyn TextCodec>> {
+    if config.load_format == LoadFormat::Dummy && checkpoint.tokenizer.is_none() {
+        return Ok(Arc::new(IdText));
+    }
+    let template = checkpoint.chat_template.clone();
+    Ok(Arc::new(ModelText::new(
+        checkpoint.tokenizer()?.clone(),
+        template,
+    )))
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    EngineConfig {
+        max_running: config.max_running_requests,
+        max_queue: config.max_queue,
+        // Room for a token of every running sequence beside one chunk.
+        max_batch_tokens: config
+            .prefill_chunk
+            .saturating_add(config.max_running_requests),
+        prefill_chunk: config.prefill_chunk,
+        prefix_cache: config.prefix_cache,
+    }
+}
+
+fn defaults(config: &Config, checkpoint: &Checkpoint) -> Defaults {
+    let eos_token_ids = checkpoint.eos_token_ids();
+    let given = &checkpoint.generation;
+    match config.sampling_defaults {
+        SamplingDefaults::Openai => Defaults {
+            eos_token_ids,
+            ..Defaults::default()
+        },
+        SamplingDefaults::Model => Defaults {
+            // A model that says it is not sampled from is greedy unless a request says otherwise.
+            temperature: match given.do_sample {
+                Some(false) => Some(0.0),
+                _ => given.temperature,
+            },
+            top_p: given.top_p,
+            top_k: given.top_k,
+            min_p: given.min_p,
+            repetition_penalty: given.repetition_penalty,
+            eos_token_ids,
+        },
+    }
+}
