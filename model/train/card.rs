@@ -61,7 +61,7 @@ const DATA: &str = "\
 
 All text is made by the generator in `model/train/corpus` (own grammar, own word lists, no other
 source); `hearth-train samples` prints it. A conversation is a pure function of a seed and an
-index, has one to six turns, and mixes arithmetic (36 % of turns), extraction (34 %), facts
+index, has one to six turns (seldom up to fifteen), and mixes arithmetic (36 % of turns), extraction (34 %), facts
 (14 %), stories (9 %) and small talk (7 %). One in four has a system prompt. The loss counts the
 tokens of the answers only.
 

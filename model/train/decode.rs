@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Int, Tensor, TensorData};
 use hearth_model::config::ModelConfig;
 use hearth_model::transformer::Transformer;
 use serde::Serialize;
@@ -10,7 +9,8 @@ use serde::Serialize;
 use crate::corpus::rng::Rng;
 use crate::corpus::story::{request, sentences};
 use crate::corpus::{Conversation, Split, Task, Turn};
-use crate::tokenizer::{END_ID, Encoder, PAD_ID};
+use crate::evaluate::{Grid, most_probable};
+use crate::tokenizer::{END_ID, Encoder};
 
 /// Answers to the last turn of each conversation, at most `limit` tokens each; an answer that
 /// does not end by itself is `Err` of what there is.
@@ -21,6 +21,7 @@ pub fn greedy<B: Backend>(
     device: &B::Device,
     conversations: &[Conversation],
     limit: usize,
+    grid: Grid,
 ) -> Result<Vec<std::result::Result<String, String>>> {
     let mut rows = Vec::with_capacity(conversations.len());
     for conversation in conversations {
@@ -29,25 +30,10 @@ pub fn greedy<B: Backend>(
     let prompts: Vec<usize> = rows.iter().map(Vec::len).collect();
     let mut open: Vec<bool> = vec![true; rows.len()];
     for _ in 0..limit {
-        let longest = rows.iter().map(Vec::len).max().unwrap_or(1);
-        let length = longest.next_multiple_of(64);
-        let mut tokens = vec![PAD_ID as i32; rows.len() * length];
-        for (i, row) in rows.iter().enumerate() {
-            for (j, id) in row.iter().enumerate() {
-                tokens[i * length + j] = *id as i32;
-            }
-        }
-        let shape = [rows.len() * length];
-        let tokens = Tensor::<B, 1, Int>::from_data(TensorData::new(tokens, shape), device);
-        let logits = model.forward_dense(config, tokens.reshape([rows.len(), length]));
-        let best: Vec<i64> = logits
-            .argmax(2)
-            .into_data()
-            .convert::<i64>()
-            .iter()
-            .collect();
-        for (i, (row, open)) in rows.iter_mut().zip(&mut open).enumerate() {
-            let next = best[i * length + row.len() - 1] as u32;
+        let views: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
+        let best = most_probable(model, config, device, &views, grid);
+        for ((row, open), best) in rows.iter_mut().zip(&mut open).zip(best) {
+            let next = best.last().copied().unwrap_or(END_ID);
             *open = *open && next != END_ID;
             if *open {
                 row.push(next);
@@ -83,6 +69,7 @@ pub fn tell_stories<B: Backend>(
     encoder: &Encoder,
     device: &B::Device,
     count: usize,
+    grid: Grid,
 ) -> Result<StoryReport> {
     let requests: Vec<_> = (0..count)
         .map(|i| request(&mut Rng::new(0x570, i as u64), Split::HeldOut))
@@ -91,7 +78,7 @@ pub fn tell_stories<B: Backend>(
         .iter()
         .map(|(turn, _)| Conversation::of(turn.clone()))
         .collect();
-    let answers = greedy(model, config, encoder, device, &conversations, 240)?;
+    let answers = greedy(model, config, encoder, device, &conversations, 240, grid)?;
     let mut report = StoryReport {
         stories: count,
         well_formed: 0,
@@ -126,6 +113,7 @@ pub fn transcript<B: Backend>(
     encoder: &Encoder,
     device: &B::Device,
     prompts: &[&str],
+    grid: Grid,
 ) -> Result<Vec<Turn>> {
     let mut conversation = Conversation {
         system: None,
@@ -138,7 +126,7 @@ pub fn transcript<B: Backend>(
             assistant: String::new(),
         });
         let asked = std::slice::from_ref(&conversation);
-        let answer = greedy(model, config, encoder, device, asked, 240)?.remove(0);
+        let answer = greedy(model, config, encoder, device, asked, 240, grid)?.remove(0);
         let (Ok(text) | Err(text)) = answer;
         if let Some(turn) = conversation.turns.last_mut() {
             turn.assistant = text;

@@ -16,7 +16,59 @@ use crate::suites::{Group, suites};
 use crate::tokenizer::{Encoder, PAD_ID};
 
 /// Tokens of prompt and answer that a case may have; longer ones are left out.
-pub const LENGTH: usize = 384;
+pub const LENGTH: usize = 1024;
+
+/// Shapes of the forward passes that measure: few, because a GPU tunes its kernels anew for each.
+#[derive(Debug, Clone, Copy)]
+pub struct Grid {
+    pub rows: usize,
+    /// Lengths are rounded up to a multiple of this.
+    pub length: usize,
+}
+
+impl Grid {
+    /// Pads `rows` of ids to a tensor `[self.rows, length]`; causal attention makes padding on
+    /// the right harmless. At most `self.rows` rows.
+    pub fn tokens<B: Backend>(&self, rows: &[&[u32]], device: &B::Device) -> Tensor<B, 2, Int> {
+        let longest = rows.iter().map(|row| row.len()).max().unwrap_or(1);
+        let length = longest.next_multiple_of(self.length);
+        let mut tokens = vec![PAD_ID as i32; self.rows * length];
+        for (row, place) in rows.iter().zip(tokens.chunks_mut(length)) {
+            for (id, place) in row.iter().zip(place) {
+                *place = *id as i32;
+            }
+        }
+        Tensor::from_data(TensorData::new(tokens, [self.rows, length]), device)
+    }
+}
+
+/// For each row of `rows` the most probable next token at each of its places.
+pub fn most_probable<B: Backend>(
+    model: &Transformer<B>,
+    config: &ModelConfig,
+    device: &B::Device,
+    rows: &[&[u32]],
+    grid: Grid,
+) -> Vec<Vec<u32>> {
+    let mut out = Vec::with_capacity(rows.len());
+    for chunk in rows.chunks(grid.rows) {
+        let tokens = grid.tokens(chunk, device);
+        let [_, length] = tokens.dims();
+        let best = model
+            .forward_dense(config, tokens)
+            .argmax(2)
+            .into_data()
+            .convert::<i64>();
+        let best: Vec<i64> = best.iter().collect();
+        out.extend(chunk.iter().zip(best.chunks(length)).map(|(row, best)| {
+            best[..row.len()]
+                .iter()
+                .map(|&token| token as u32)
+                .collect::<Vec<u32>>()
+        }));
+    }
+    out
+}
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Score {
@@ -49,14 +101,14 @@ struct Case {
     answer: usize,
 }
 
-/// Measures `model` on `count` prompts per suite, `rows` at a time.
+/// Measures `model` on `count` prompts per suite.
 pub fn evaluate<B: Backend>(
     model: &Transformer<B>,
     config: &ModelConfig,
     encoder: &Encoder,
     device: &B::Device,
     count: usize,
-    rows: usize,
+    grid: Grid,
 ) -> Result<Report> {
     let suites = suites(count);
     let mut cases = Vec::new();
@@ -84,23 +136,22 @@ pub fn evaluate<B: Backend>(
         .collect();
     // Cases of like length share a batch, so that short prompts do not pay for long ones.
     cases.sort_by_key(|case| case.ids.len());
-    for chunk in cases.chunks(rows) {
-        let best = most_probable(model, config, device, chunk, rows);
-        for (case, best) in chunk.iter().zip(best) {
-            let start = case.ids.len() - case.answer;
-            // The token at i is predicted at i - 1.
-            let guess: Vec<u32> = best[start - 1..case.ids.len() - 1].to_vec();
-            let score = &mut scores[case.suite];
-            score.prompts += 1;
-            if guess == case.ids[start..] {
-                score.right += 1;
-            } else if score.wrong.len() < 5 {
-                score.wrong.push(Wrong {
-                    prompt: encoder.decode(&case.ids[..start])?,
-                    expected: encoder.decode(&case.ids[start..])?,
-                    most_probable: encoder.decode(&guess)?,
-                });
-            }
+    let rows: Vec<&[u32]> = cases.iter().map(|case| case.ids.as_slice()).collect();
+    let best = most_probable(model, config, device, &rows, grid);
+    for (case, best) in cases.iter().zip(best) {
+        let start = case.ids.len() - case.answer;
+        // The token at i is predicted at i - 1.
+        let guess = &best[start - 1..case.ids.len() - 1];
+        let score = &mut scores[case.suite];
+        score.prompts += 1;
+        if *guess == case.ids[start..] {
+            score.right += 1;
+        } else if score.wrong.len() < 5 {
+            score.wrong.push(Wrong {
+                prompt: encoder.decode(&case.ids[..start])?,
+                expected: encoder.decode(&case.ids[start..])?,
+                most_probable: encoder.decode(guess)?,
+            });
         }
     }
     let percent = |group: Group| {
@@ -115,39 +166,6 @@ pub fn evaluate<B: Backend>(
         addition_percent,
         json_percent,
     })
-}
-
-/// For each case the most probable next token at each of its places.
-fn most_probable<B: Backend>(
-    model: &Transformer<B>,
-    config: &ModelConfig,
-    device: &B::Device,
-    cases: &[Case],
-    rows: usize,
-) -> Vec<Vec<u32>> {
-    // Few lengths, so few kernel shapes.
-    let longest = cases.iter().map(|case| case.ids.len()).max().unwrap_or(1);
-    let length = longest.next_multiple_of(128);
-    let mut tokens = vec![PAD_ID as i32; rows * length];
-    for (row, case) in cases.iter().enumerate() {
-        for (i, id) in case.ids.iter().enumerate() {
-            tokens[row * length + i] = *id as i32;
-        }
-    }
-    let tokens = Tensor::<B, 1, Int>::from_data(TensorData::new(tokens, [rows * length]), device);
-    let logits = model.forward_dense(config, tokens.reshape([rows, length]));
-    let best: Vec<i64> = logits
-        .argmax(2)
-        .into_data()
-        .convert::<i64>()
-        .iter()
-        .collect();
-    let row = |row: usize| {
-        best[row * length..(row + 1) * length]
-            .iter()
-            .map(|&t| t as u32)
-    };
-    (0..cases.len()).map(|i| row(i).collect()).collect()
 }
 
 /// The report as lines for a terminal.

@@ -46,17 +46,36 @@ fn larger_sum(rng: &mut Rng, operation: Operation) -> Turn {
     }
 }
 
+/// A turn of any task that may come before the one that is measured.
+fn other(rng: &mut Rng) -> Turn {
+    match rng.below(4) {
+        0 => arithmetic::turn(rng, Split::Train),
+        1 => extraction::turn(rng, Split::Train),
+        2 => facts::turn(rng, Split::Train),
+        _ => chat::turn(rng),
+    }
+}
+
 /// One or two turns of other tasks before `last`.
 fn after_others(rng: &mut Rng, last: Turn) -> Conversation {
     let count = 1 + rng.below(2);
-    let mut turns: Vec<Turn> = (0..count)
-        .map(|_| match rng.below(4) {
-            0 => arithmetic::turn(rng, Split::Train),
-            1 => extraction::turn(rng, Split::Train),
-            2 => facts::turn(rng, Split::Train),
-            _ => chat::turn(rng),
-        })
-        .collect();
+    let mut turns: Vec<Turn> = (0..count).map(|_| other(rng)).collect();
+    turns.push(last);
+    Conversation {
+        system: None,
+        turns,
+    }
+}
+
+/// `last` at the end of a conversation of about 750 tokens.
+fn late(rng: &mut Rng, last: Turn) -> Conversation {
+    let mut turns = Vec::new();
+    let mut characters = 0;
+    while characters < 1_400 {
+        let turn = other(rng);
+        characters += turn.user.len() + turn.assistant.len();
+        turns.push(turn);
+    }
     turns.push(last);
     Conversation {
         system: None,
@@ -151,6 +170,22 @@ pub fn suites(count: usize) -> Vec<Suite> {
             &|rng, _| {
                 let last = extraction::person(rng, HeldOut, Any, Train);
                 after_others(rng, last)
+            },
+        ),
+        suite(
+            "long conversation: held-out one-digit addition",
+            Group::Other,
+            &|rng, i| {
+                let last = add(rng, Train, HELD_OUT_PAIRS[i % HELD_OUT_PAIRS.len()]);
+                late(rng, last)
+            },
+        ),
+        suite(
+            "long conversation: JSON, names never seen",
+            Group::Other,
+            &|rng, _| {
+                let last = extraction::person(rng, HeldOut, Any, Train);
+                late(rng, last)
             },
         ),
         suite("facts: held-out phrasing", Group::Other, &|rng, _| {

@@ -18,7 +18,7 @@ use crate::batches::{Batch, BatchShape, Batches};
 use crate::card::{self, Run};
 use crate::checkpoint;
 use crate::decode::{tell_stories, transcript};
-use crate::evaluate::{Report, evaluate, table};
+use crate::evaluate::{Grid, Report, evaluate, table};
 use crate::gradients::clip;
 use crate::options::{DeviceKind, TrainOptions};
 use crate::schedule::Schedule;
@@ -87,20 +87,24 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
                     .iter::<f32>()
                     .sum::<f32>(),
             );
+            ensure!(
+                loss.is_finite(),
+                "the loss is {loss} at step {step}: use a lower --lr"
+            );
             curve.push(step, started.elapsed(), rate, loss)?;
         }
         if started.elapsed() >= next_check && schedule.progress(step, started.elapsed()) < 0.95 {
             next_check = started.elapsed() + Duration::from_secs_f64(options.every * 60.0);
             let model = model.valid();
             checkpoint::save(&options.out, &options.shape, &model.export(&config))?;
-            let rows = evaluation_rows(options.device);
+            let grid = grid(options, 32);
             let report = evaluate(
                 &model,
                 &config,
                 &encoder,
                 device,
                 options.prompts.div_ceil(4),
-                rows,
+                grid,
             )?;
             println!("after {step} steps:\n{}", table(&report));
         }
@@ -137,7 +141,7 @@ fn loss<B: Backend>(
             ints(&batch.tokens).reshape([shape.rows, shape.length]),
         )
     } else {
-        let one_hot = ints(&batch.tokens).one_hot::<2>(config.vocab_size).float();
+        let one_hot = one_hot(ints(&batch.tokens), config.vocab_size);
         let hidden = one_hot.matmul(model.embedding.val());
         model.forward_embedded(
             config,
@@ -149,8 +153,29 @@ fn loss<B: Backend>(
     (chosen.reshape([size]) * weights).sum().neg() / batch.learnt.max(1) as f64
 }
 
-fn evaluation_rows(kind: DeviceKind) -> usize {
-    if kind == DeviceKind::Cpu { 32 } else { 256 }
+/// Rows of zeros with a one at each token, `[tokens, vocab]`. (Burn's own reads its input back to
+/// check it.)
+fn one_hot<B: Backend>(tokens: Tensor<B, 1, Int>, vocab: usize) -> Tensor<B, 2> {
+    let [size] = tokens.dims();
+    let ids = Tensor::<B, 1, Int>::arange(0..vocab as i64, &tokens.device());
+    let ids = ids.reshape([1, vocab]).expand([size, vocab]);
+    tokens
+        .reshape([size, 1])
+        .expand([size, vocab])
+        .equal(ids)
+        .float()
+}
+
+/// On a GPU the shapes of training again, whose kernels are tuned; on a CPU as little padding as
+/// there can be.
+fn grid(options: &TrainOptions, rows: usize) -> Grid {
+    match options.device {
+        DeviceKind::Cpu => Grid { rows, length: 64 },
+        DeviceKind::Cuda | DeviceKind::Vulkan => Grid {
+            rows: options.batch,
+            length: options.length,
+        },
+    }
 }
 
 /// Rounds every parameter to bf16, as the checkpoint holds it.
@@ -188,17 +213,37 @@ fn finish<B: Backend>(
     checkpoint::save(out, &options.shape, &model.export(config))?;
     checkpoint::write_json(&out.join("training.json"), &(options, run))?;
     let model = model.map(&mut RoundToBf16);
-    let rows = evaluation_rows(options.device);
-    let report: Report = evaluate(&model, config, encoder, device, options.prompts, rows)?;
+    let report: Report = evaluate(
+        &model,
+        config,
+        encoder,
+        device,
+        options.prompts,
+        grid(options, 32),
+    )?;
     println!("{}", table(&report));
     checkpoint::write_json(&out.join("evaluation.json"), &report)?;
-    let stories = tell_stories(&model, config, encoder, device, options.stories)?;
+    let stories = tell_stories(
+        &model,
+        config,
+        encoder,
+        device,
+        options.stories,
+        grid(options, options.stories),
+    )?;
     println!(
         "stories: {} told, {} well formed, hero kept in {} of {}",
         stories.stories, stories.well_formed, stories.hero_kept, stories.heroes_asked
     );
     checkpoint::write_json(&out.join("stories.json"), &stories)?;
-    let talk = transcript(&model, config, encoder, device, card::SCRIPT)?;
+    let talk = transcript(
+        &model,
+        config,
+        encoder,
+        device,
+        card::SCRIPT,
+        grid(options, 1),
+    )?;
     for turn in &talk {
         println!("> {}\n{}", turn.user, turn.assistant);
     }

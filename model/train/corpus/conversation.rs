@@ -1,4 +1,5 @@
-//! Whole conversations: a mixture of the tasks in one to six turns.
+//! Whole conversations: a mixture of the tasks in one to six turns, seldom up to
+//! fifteen.
 
 use super::rng::Rng;
 use super::{Conversation, Split, Turn, arithmetic, chat, extraction, facts, story};
@@ -27,7 +28,11 @@ pub fn conversation(seed: u64, split: Split, index: u64) -> Conversation {
         index,
     );
     let system = rng.percent(25).then(|| rng.pick(chat::SYSTEM).to_owned());
-    let count = 1 + rng.weighted(&[58, 20, 13, 5, 2, 2]);
+    let count = match 1 + rng.weighted(&[58, 20, 12, 4, 2, 2, 2]) {
+        // A few long ones, so that late turns and far positions are trained too.
+        7 => 7 + rng.below(9),
+        few => few,
+    };
     let mut turns = Vec::with_capacity(count);
     let mut name = None;
     for position in 0..count {
