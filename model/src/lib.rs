@@ -3,8 +3,14 @@
 pub mod chat_template;
 pub mod checkpoint;
 pub mod config;
+pub mod device;
 pub mod dtype;
 pub mod hub;
+mod kv_pool;
+mod memory;
 pub mod progress;
+mod rope;
+pub mod runner;
 pub mod tokenizer;
+pub mod transformer;
 pub mod weights;

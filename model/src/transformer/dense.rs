@@ -14,8 +14,14 @@ impl<B: Backend> Transformer<B> {
     /// changes nothing to its left.
     pub fn forward_dense(&self, config: &ModelConfig, tokens: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [batch, sequence] = tokens.dims();
-        let hidden = self.embedding.val().select(0, tokens.reshape([batch * sequence]));
-        self.forward_embedded(config, hidden.reshape([batch, sequence, config.hidden_size]))
+        let hidden = self
+            .embedding
+            .val()
+            .select(0, tokens.reshape([batch * sequence]));
+        self.forward_embedded(
+            config,
+            hidden.reshape([batch, sequence, config.hidden_size]),
+        )
     }
 
     /// [`Self::forward_dense`] from embedded tokens, `[batch, sequence, hidden]`: training
@@ -26,13 +32,21 @@ impl<B: Backend> Transformer<B> {
         let rope = DenseRope::new(config, sequence, &device);
         let mut hidden = hidden;
         for (index, layer) in self.layers.iter().enumerate() {
-            let mask = causal_mask(sequence, config.sliding_window(index), &device);
-            let normed = rms_norm(hidden.clone(), layer.attention_norm.val(), config.rms_norm_eps);
+            let mask = causal_mask(sequence, config.sliding_window[index], &device);
+            let normed = rms_norm(
+                hidden.clone(),
+                layer.attention_norm.val(),
+                config.rms_norm_eps,
+            );
             hidden = hidden + layer.attention(config, normed, &rope, mask);
             let normed = rms_norm(hidden.clone(), layer.mlp_norm.val(), config.rms_norm_eps);
             hidden = hidden + layer.mlp(config, normed);
         }
-        linear(rms_norm(hidden, self.norm.val(), config.rms_norm_eps), self.lm_head(), None)
+        linear(
+            rms_norm(hidden, self.norm.val(), config.rms_norm_eps),
+            self.lm_head(),
+            None,
+        )
     }
 }
 
@@ -46,15 +60,22 @@ impl<B: Backend> Layer<B> {
     ) -> Tensor<B, 3> {
         let [batch, sequence, _] = x.dims();
         let (heads, kv_heads, dim) = (config.heads, config.kv_heads, config.head_dim);
-        let qkv = linear(x, self.qkv.val(), self.qkv_bias.as_ref().map(|bias| bias.val()));
+        let qkv = linear(
+            x,
+            self.qkv.val(),
+            self.qkv_bias.as_ref().map(|bias| bias.val()),
+        );
         let part = |from: usize, count: usize| {
             qkv.clone()
                 .narrow(2, from * dim, count * dim)
                 .reshape([batch, sequence, count, dim])
                 .swap_dims(1, 2) // [batch, heads, sequence, head_dim]
         };
-        let (mut q, mut k, v) =
-            (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads));
+        let (mut q, mut k, v) = (
+            part(0, heads),
+            part(heads, kv_heads),
+            part(heads + kv_heads, kv_heads),
+        );
         if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
             q = rms_norm(q, q_norm.val(), config.rms_norm_eps);
             k = rms_norm(k, k_norm.val(), config.rms_norm_eps);
@@ -65,17 +86,30 @@ impl<B: Backend> Layer<B> {
         let scores = rope.rotate(q).matmul(k.transpose()) * scale;
         let scores = scores + mask.unsqueeze::<4>();
         let mixed = softmax(scores, 3).matmul(v); // [batch, heads, sequence, head_dim]
-        let mixed = mixed.swap_dims(1, 2).reshape([batch, sequence, heads * dim]);
-        linear(mixed, self.output.val(), self.output_bias.as_ref().map(|bias| bias.val()))
+        let mixed = mixed
+            .swap_dims(1, 2)
+            .reshape([batch, sequence, heads * dim]);
+        linear(
+            mixed,
+            self.output.val(),
+            self.output_bias.as_ref().map(|bias| bias.val()),
+        )
     }
 
     fn mlp(&self, config: &ModelConfig, x: Tensor<B, 3>) -> Tensor<B, 3> {
         let inner = config.intermediate_size;
-        let both =
-            linear(x, self.gate_up.val(), self.gate_up_bias.as_ref().map(|bias| bias.val()));
+        let both = linear(
+            x,
+            self.gate_up.val(),
+            self.gate_up_bias.as_ref().map(|bias| bias.val()),
+        );
         let gate = both.clone().narrow(2, 0, inner);
         let up = both.narrow(2, inner, inner);
-        linear(silu(gate) * up, self.down.val(), self.down_bias.as_ref().map(|bias| bias.val()))
+        linear(
+            silu(gate) * up,
+            self.down.val(),
+            self.down_bias.as_ref().map(|bias| bias.val()),
+        )
     }
 }
 
@@ -87,7 +121,9 @@ fn linear<B: Backend>(
 ) -> Tensor<B, 3> {
     let [batch, sequence, input] = x.dims();
     let [output, _] = weight.dims();
-    let y = x.reshape([batch * sequence, input]).matmul(weight.transpose());
+    let y = x
+        .reshape([batch * sequence, input])
+        .matmul(weight.transpose());
     let y = match bias {
         Some(bias) => y + bias.unsqueeze(),
         None => y,
@@ -111,7 +147,9 @@ fn repeat_heads<B: Backend>(x: Tensor<B, 4>, group: usize) -> Tensor<B, 4> {
         return x;
     }
     let [batch, kv_heads, sequence, dim] = x.dims();
-    x.unsqueeze_dim::<5>(2).repeat_dim(2, group).reshape([batch, kv_heads * group, sequence, dim])
+    x.unsqueeze_dim::<5>(2)
+        .repeat_dim(2, group)
+        .reshape([batch, kv_heads * group, sequence, dim])
 }
 
 /// Additive mask `[sequence, sequence]`: zero where the row may see the column.
@@ -145,14 +183,21 @@ impl<B: Backend> DenseRope<B> {
         let half = config.rope.rotary_dim / 2;
         let tensor =
             |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [sequence, half]), device);
-        Self { cos: tensor(cos), sin: tensor(sin), half }
+        Self {
+            cos: tensor(cos),
+            sin: tensor(sin),
+            half,
+        }
     }
 
     /// `x` is `[batch, heads, sequence, head_dim]`; dimensions beyond the rotary
     /// ones pass through.
     fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
         let dim = x.dims()[3];
-        let (cos, sin) = (self.cos.clone().unsqueeze::<4>(), self.sin.clone().unsqueeze::<4>());
+        let (cos, sin) = (
+            self.cos.clone().unsqueeze::<4>(),
+            self.sin.clone().unsqueeze::<4>(),
+        );
         let first = x.clone().narrow(3, 0, self.half);
         let second = x.clone().narrow(3, self.half, self.half);
         let mut parts = vec![

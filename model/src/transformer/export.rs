@@ -41,7 +41,11 @@ impl<B: Backend> Layer<B> {
         let inner = config.intermediate_size;
         let gate_up = [("mlp.gate_proj", inner), ("mlp.up_proj", inner)];
 
-        push(out, &format!("{prefix}.input_layernorm.weight"), &self.attention_norm);
+        push(
+            out,
+            &format!("{prefix}.input_layernorm.weight"),
+            &self.attention_norm,
+        );
         push_stacked(out, prefix, "weight", &self.qkv, &qkv);
         if let Some(bias) = &self.qkv_bias {
             push_stacked(out, prefix, "bias", bias, &qkv);
@@ -57,8 +61,16 @@ impl<B: Backend> Layer<B> {
                 push(out, &format!("{prefix}.{name}"), parameter);
             }
         }
-        push(out, &format!("{prefix}.self_attn.o_proj.weight"), &self.output);
-        push(out, &format!("{prefix}.post_attention_layernorm.weight"), &self.mlp_norm);
+        push(
+            out,
+            &format!("{prefix}.self_attn.o_proj.weight"),
+            &self.output,
+        );
+        push(
+            out,
+            &format!("{prefix}.post_attention_layernorm.weight"),
+            &self.mlp_norm,
+        );
         push_stacked(out, prefix, "weight", &self.gate_up, &gate_up);
         if let Some(bias) = &self.gate_up_bias {
             push_stacked(out, prefix, "bias", bias, &gate_up);
@@ -70,7 +82,11 @@ impl<B: Backend> Layer<B> {
 fn values<B: Backend, const D: usize>(parameter: &Param<Tensor<B, D>>) -> (Vec<usize>, Vec<f32>) {
     let tensor = parameter.val();
     let shape = tensor.dims().to_vec();
-    let values = tensor.into_data().convert::<f32>().into_vec().expect("converted to f32 above");
+    let values = tensor
+        .into_data()
+        .convert::<f32>()
+        .into_vec()
+        .expect("converted to f32 above");
     (shape, values)
 }
 
@@ -80,7 +96,11 @@ fn push<B: Backend, const D: usize>(
     parameter: &Param<Tensor<B, D>>,
 ) {
     let (shape, values) = values(parameter);
-    out.push(ExportedTensor { name: name.to_owned(), shape, values });
+    out.push(ExportedTensor {
+        name: name.to_owned(),
+        shape,
+        values,
+    });
 }
 
 /// Splits a parameter stacked along its rows into `parts` of `(module, rows)`.

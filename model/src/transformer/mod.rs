@@ -15,7 +15,6 @@ mod load;
 mod paged;
 
 pub use export::ExportedTensor;
-pub use load::LoadError as ParameterError;
 pub use paged::{DeviceBatch, PagedContext};
 
 use burn::module::{Module, Param};
@@ -79,7 +78,11 @@ impl<B: Backend> Transformer<B> {
     pub fn init(config: &ModelConfig, std: f64, device: &B::Device) -> Self {
         let residual_std = std / (2.0 * config.layers as f64).sqrt();
         let matrix = |rows: usize, columns: usize, std: f64| {
-            Param::from_tensor(Tensor::random([rows, columns], Distribution::Normal(0.0, std), device))
+            Param::from_tensor(Tensor::random(
+                [rows, columns],
+                Distribution::Normal(0.0, std),
+                device,
+            ))
         };
         let ones = |size: usize| Param::from_tensor(Tensor::ones([size], device));
         let bias = |present: bool, size: usize| {
@@ -107,8 +110,7 @@ impl<B: Backend> Transformer<B> {
             embedding: matrix(config.vocab_size, hidden, std),
             layers,
             norm: ones(hidden),
-            lm_head: (!config.tie_word_embeddings)
-                .then(|| matrix(config.vocab_size, hidden, std)),
+            lm_head: (!config.tie_word_embeddings).then(|| matrix(config.vocab_size, hidden, std)),
         }
     }
 

@@ -1,0 +1,104 @@
+//! NVIDIA devices, asked of the driver library itself.
+//!
+//! CubeCL compiles its kernels with NVRTC at run time, against CUDA's headers: a
+//! device is usable when the driver, libnvrtc and the headers are all there.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use libloading::Library;
+
+use super::{Api, DeviceReport, Kind};
+
+#[cfg(windows)]
+const DRIVER: &str = "nvcuda.dll";
+#[cfg(not(windows))]
+const DRIVER: &str = "libcuda.so.1";
+
+const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+const COMPUTE_CAPABILITY_MINOR: c_int = 76;
+/// The first with bf16 arithmetic (Ampere).
+const FIRST_BF16: c_int = 8;
+
+type Init = unsafe extern "C" fn(u32) -> c_int;
+type GetInt = unsafe extern "C" fn(*mut c_int) -> c_int;
+type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
+type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
+type TotalMemory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
+type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+
+/// Every CUDA device; empty when there is no driver.
+pub fn list() -> Vec<DeviceReport> {
+    // SAFETY: the driver library has no initialiser with preconditions, and the
+    // signatures are those of CUDA's driver API.
+    unsafe { query() }.unwrap_or_default()
+}
+
+unsafe fn query() -> Option<Vec<DeviceReport>> {
+    let unusable = missing_compiler();
+    unsafe {
+        let driver = Library::new(DRIVER).ok()?;
+        let init = driver.get::<Init>(b"cuInit").ok()?;
+        let count_of = driver.get::<GetInt>(b"cuDeviceGetCount").ok()?;
+        let device_at = driver.get::<Get>(b"cuDeviceGet").ok()?;
+        let name_of = driver.get::<GetName>(b"cuDeviceGetName").ok()?;
+        let memory_of = driver.get::<TotalMemory>(b"cuDeviceTotalMem_v2").ok()?;
+        let attribute_of = driver.get::<Attribute>(b"cuDeviceGetAttribute").ok()?;
+        let mut count = 0;
+        if init(0) != 0 || count_of(&raw mut count) != 0 {
+            return None;
+        }
+        let reports = (0..count).filter_map(|index| {
+            let mut device = 0;
+            let mut name = [0 as c_char; 256];
+            let mut memory = 0usize;
+            let (mut major, mut minor) = (0, 0);
+            let answered = device_at(&raw mut device, index) == 0
+                && name_of(name.as_mut_ptr(), name.len() as c_int - 1, device) == 0
+                && memory_of(&raw mut memory, device) == 0
+                && attribute_of(&raw mut major, COMPUTE_CAPABILITY_MAJOR, device) == 0
+                && attribute_of(&raw mut minor, COMPUTE_CAPABILITY_MINOR, device) == 0;
+            answered.then(|| DeviceReport {
+                api: Api::Cuda,
+                index: index as usize,
+                name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
+                kind: Kind::Discrete,
+                driver: format!("compute capability {major}.{minor}"),
+                memory: Some(memory as u64),
+                // CubeCL's pages on CUDA are a quarter of the memory at most.
+                max_binding: memory as u64 / 4,
+                subgroups: true,
+                f16: true,
+                bf16: major >= FIRST_BF16,
+                unusable: unusable.clone(),
+            })
+        });
+        Some(reports.collect())
+    }
+}
+
+/// What is missing to compile kernels, if anything.
+fn missing_compiler() -> Option<String> {
+    let names = [
+        "libnvrtc.so",
+        "libnvrtc.so.13",
+        "libnvrtc.so.12",
+        "libnvrtc.so.11.2",
+        "nvrtc.dll",
+        "nvrtc64_130_0.dll",
+        "nvrtc64_120_0.dll",
+    ];
+    // SAFETY: NVRTC's library has no initialiser with preconditions.
+    if !names
+        .iter()
+        .any(|name| unsafe { Library::new(name) }.is_ok())
+    {
+        return Some(
+            "libnvrtc, which compiles its kernels, is not there (package cuda-nvrtc)".to_owned(),
+        );
+    }
+    let headers = cubecl::cuda::install::cuda_path()
+        .is_some_and(|path| path.join("include/cuda_runtime.h").exists());
+    (!headers).then(|| {
+        "CUDA's headers are not there (package cuda-cudart-dev; CUDA_PATH says where)".to_owned()
+    })
+}

@@ -1,0 +1,17 @@
+//! Tables of cos and sin by position.
+
+use crate::config::RopeConfig;
+
+impl RopeConfig {
+    /// `(cos, sin)`, each `[positions, rotary_dim / 2]`, times YaRN's factor.
+    pub fn tables(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
+        let frequencies = self.inverse_frequencies();
+        let scaling = self.attention_scaling();
+        let angles = || {
+            (0..positions).flat_map(|position| frequencies.iter().map(move |f| position as f32 * f))
+        };
+        let cos = angles().map(|angle| angle.cos() * scaling).collect();
+        let sin = angles().map(|angle| angle.sin() * scaling).collect();
+        (cos, sin)
+    }
+}

@@ -1,0 +1,318 @@
+//! A model on a device, behind a trait object: the place where the generic code is
+//! made concrete for each backend, so that no other crate waits for it to compile.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn_cuda::Cuda;
+use burn_flex::Flex;
+use burn_wgpu::Wgpu;
+use hearth_shaders::Kernels;
+
+use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
+use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
+use crate::dtype::Dtype;
+use crate::kv_pool::KvPool;
+use crate::memory::{self, KvBudget, MemoryError};
+use crate::transformer::{DeviceBatch, PagedContext, Transformer};
+use crate::weights::WeightError;
+
+/// One sequence's share of a [`Batch`]: tokens `first_token .. first_token + tokens`
+/// are the last of its `context` positions, and it attends
+/// `slot_table[first_slot .. first_slot + context]`.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceSpan {
+    pub first_token: u32,
+    pub tokens: u32,
+    pub context: u32,
+    pub first_slot: u32,
+}
+
+/// A ragged batch: prefill chunks and decode rows, one sequence after another.
+#[derive(Debug, Clone, Copy)]
+pub struct Batch<'a> {
+    /// `[tokens]`
+    pub tokens: &'a [u32],
+    /// `[tokens]`
+    pub positions: &'a [u32],
+    /// `[tokens]`: the slot that receives each token's keys and values.
+    pub write_slots: &'a [u32],
+    pub sequences: &'a [SequenceSpan],
+    /// The slots of every sequence in order of position, concatenated.
+    pub slot_table: &'a [u32],
+    /// `[rows]`: the tokens whose logits are wanted.
+    pub logit_rows: &'a [u32],
+}
+
+/// Why a forward pass did not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ForwardError {
+    #[error("batch: {what} {value} is not below {bound}")]
+    OutOfRange {
+        what: &'static str,
+        value: usize,
+        bound: usize,
+    },
+    #[error("batch: {what} has {given} entries, not {expected}")]
+    Length {
+        what: &'static str,
+        given: usize,
+        expected: usize,
+    },
+    #[error("the device returned no logits: {0}")]
+    Device(String),
+}
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error("--dtype {dtype} does not run on {device}: {reason}")]
+    Dtype {
+        dtype: Dtype,
+        device: String,
+        reason: &'static str,
+    },
+    #[error("{device} failed while the model was loaded: {reason}")]
+    DeviceFailed { device: String, reason: String },
+}
+
+/// How to load a checkpoint.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    pub device: DeviceSpec,
+    /// `None`: what the checkpoint is in, if the device computes in it.
+    pub dtype: Option<Dtype>,
+    /// Slots of the KV pool; `None`: what fits.
+    pub kv_tokens: Option<usize>,
+    /// Longest sequence; `None`: what the model was made for, if the pool holds it.
+    pub max_model_len: Option<usize>,
+}
+
+/// What was loaded, and what it takes.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub architecture: String,
+    pub parameters: u64,
+    pub vocab_size: usize,
+    /// `cuda:0 (NVIDIA H100)`
+    pub device: String,
+    pub dtype: Dtype,
+    pub kv_slots: usize,
+    pub max_model_len: usize,
+    pub weight_bytes: u64,
+    pub kv_bytes: u64,
+    /// Device memory left beside weights and KV; `None` where it is not known.
+    pub headroom_bytes: Option<u64>,
+}
+
+/// A loaded model. Not `Send`: a device's queue belongs to the thread that opened it.
+pub trait Decoder {
+    fn report(&self) -> &Report;
+
+    /// Logits `[logit_rows, vocab]`, row-major. Keys and values of all tokens are in
+    /// the pool afterwards.
+    ///
+    /// # Errors
+    /// [`ForwardError`] when the batch contradicts itself or the model, before
+    /// anything was written, or when the device failed.
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError>;
+}
+
+/// Opens the device and loads the model onto it.
+///
+/// # Errors
+/// [`LoadError`] names the device, tensor or amount of memory that is at fault.
+pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn Decoder>, LoadError> {
+    let opened = device::open(&options.device)?;
+    let report = &opened.report;
+    match &opened.handle {
+        Handle::Cpu => Runner::<Flex>::load(checkpoint, options, report, &Default::default()),
+        Handle::Cuda(cuda) => guarded(report, || {
+            Runner::<Cuda>::load(checkpoint, options, report, cuda)
+        }),
+        Handle::Wgpu(wgpu) => guarded(report, || {
+            Runner::<Wgpu>::load(checkpoint, options, report, wgpu)
+        }),
+    }
+}
+
+/// Burn reports a device's refusal by a panic; here it becomes an error.
+fn guarded(
+    report: &DeviceReport,
+    load: impl FnOnce() -> Result<Box<dyn Decoder>, LoadError>,
+) -> Result<Box<dyn Decoder>, LoadError> {
+    catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        let reason = text.unwrap_or("no reason given").trim().to_owned();
+        Err(LoadError::DeviceFailed {
+            device: report.to_string(),
+            reason,
+        })
+    })
+}
+
+struct Runner<B: Kernels> {
+    config: ModelConfig,
+    transformer: Transformer<B>,
+    context: PagedContext<B>,
+    device: B::Device,
+    report: Report,
+}
+
+impl<B: Kernels> Runner<B>
+where
+    Self: Decoder + 'static,
+{
+    fn load(
+        checkpoint: &Checkpoint,
+        options: &LoadOptions,
+        at: &DeviceReport,
+        device: &B::Device,
+    ) -> Result<Box<dyn Decoder>, LoadError> {
+        let config = checkpoint.config.clone();
+        let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
+        // The CPU widens in registers; a GPU kernel takes one type for everything.
+        let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
+        let weight_bytes = config.parameters() * dtype.size() as u64;
+        let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;
+        let transformer = Transformer::load(&config, &checkpoint.weights, dtype, vector, device)?;
+        let pool = KvPool::new(&config, budget.slots, dtype, device);
+        let context = PagedContext::new(&config, pool, budget.max_model_len, device);
+        let report = Report {
+            architecture: config.architecture.to_string(),
+            parameters: config.parameters(),
+            vocab_size: config.vocab_size,
+            device: at.to_string(),
+            dtype,
+            kv_slots: budget.slots,
+            max_model_len: budget.max_model_len,
+            weight_bytes,
+            kv_bytes: budget.bytes,
+            headroom_bytes: memory::headroom(at, weight_bytes + budget.bytes),
+        };
+        let device = device.clone();
+        Ok(Box::new(Self {
+            config,
+            transformer,
+            context,
+            device,
+            report,
+        }))
+    }
+}
+
+impl<B: Kernels> Decoder for Runner<B> {
+    fn report(&self) -> &Report {
+        &self.report
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError> {
+        check(batch, &self.report)?;
+        if batch.tokens.is_empty() {
+            return Ok(Vec::new());
+        }
+        let uploaded = DeviceBatch::upload(batch, &self.device);
+        let logits = self
+            .transformer
+            .forward_paged(&self.config, uploaded, &mut self.context);
+        if batch.logit_rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let data = logits
+            .try_into_data()
+            .map_err(|error| ForwardError::Device(error.to_string()))?;
+        data.convert::<f32>()
+            .into_vec()
+            .map_err(|error| ForwardError::Device(format!("{error:?}")))
+    }
+}
+
+/// The type to compute in: what was asked for if the device can, else the
+/// checkpoint's if the device can, else f32.
+fn choose_dtype(
+    asked: Option<Dtype>,
+    stored: Option<Dtype>,
+    at: &DeviceReport,
+) -> Result<Dtype, LoadError> {
+    let lacks = |dtype: Dtype| match dtype {
+        Dtype::F32 => None,
+        Dtype::F16 => (!at.f16).then_some("the device has no 16-bit floats"),
+        Dtype::Bf16 => (!at.bf16).then_some("the device has no bf16; f16 or f32 may serve"),
+    };
+    match asked {
+        Some(dtype) => match lacks(dtype) {
+            Some(reason) => Err(LoadError::Dtype {
+                dtype,
+                device: at.to_string(),
+                reason,
+            }),
+            None => Ok(dtype),
+        },
+        None => Ok(stored
+            .filter(|dtype| lacks(*dtype).is_none())
+            .unwrap_or(Dtype::F32)),
+    }
+}
+
+/// Everything that a kernel would index with, before it does.
+fn check(batch: &Batch<'_>, report: &Report) -> Result<(), ForwardError> {
+    let tokens = batch.tokens.len();
+    let below = |what: &'static str, values: &[u32], bound: usize| match values
+        .iter()
+        .find(|value| **value as usize >= bound)
+    {
+        Some(value) => Err(ForwardError::OutOfRange {
+            what,
+            value: *value as usize,
+            bound,
+        }),
+        None => Ok(()),
+    };
+    let length = |what: &'static str, given: usize, expected: usize| {
+        if given == expected {
+            Ok(())
+        } else {
+            Err(ForwardError::Length {
+                what,
+                given,
+                expected,
+            })
+        }
+    };
+    length("positions", batch.positions.len(), tokens)?;
+    length("write_slots", batch.write_slots.len(), tokens)?;
+    let spanned = batch
+        .sequences
+        .iter()
+        .map(|sequence| sequence.tokens as usize)
+        .sum();
+    length("sequences", spanned, tokens)?;
+    below("token", batch.tokens, report.vocab_size)?;
+    below("position", batch.positions, report.max_model_len)?;
+    below("slot", batch.write_slots, report.kv_slots)?;
+    below("slot", batch.slot_table, report.kv_slots)?;
+    below("logit row", batch.logit_rows, tokens)?;
+    let mut token = 0;
+    for sequence in batch.sequences {
+        let end = (sequence.first_slot + sequence.context) as usize;
+        if end > batch.slot_table.len() {
+            let bound = batch.slot_table.len() + 1;
+            return Err(ForwardError::OutOfRange {
+                what: "end of slots",
+                value: end,
+                bound,
+            });
+        }
+        let rows = &batch.positions[token..token + sequence.tokens as usize];
+        below("position in its sequence", rows, sequence.context as usize)?;
+        token += sequence.tokens as usize;
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Parameters from a checkpoint's weights, by their Hugging Face names.
+
+use burn::module::{Param, ParamId};
+use burn::tensor::backend::Backend;
+use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
+
+use super::{Layer, Transformer};
+use crate::config::ModelConfig;
+use crate::dtype::Dtype;
+use crate::weights::{WeightError, Weights};
+
+impl From<Dtype> for DType {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::Bf16 => DType::BF16,
+        }
+    }
+}
+
+impl<B: Backend> Transformer<B> {
+    /// Copies the weights to `device`: matrices as `matrix`, norms and biases as `vector`.
+    ///
+    /// # Errors
+    /// [`WeightError`] names the tensor that is missing or has a wrong shape or type.
+    pub fn load(
+        config: &ModelConfig,
+        weights: &Weights,
+        matrix: Dtype,
+        vector: Dtype,
+        device: &B::Device,
+    ) -> Result<Self, WeightError> {
+        let loader = Loader::<B> {
+            weights,
+            matrix,
+            vector,
+            device,
+        };
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        Ok(Self {
+            embedding: loader.matrix("model.embed_tokens.weight", vocab, hidden)?,
+            layers: (0..config.layers)
+                .map(|index| loader.layer(config, &format!("model.layers.{index}")))
+                .collect::<Result<_, _>>()?,
+            norm: loader.vector("model.norm.weight", hidden)?,
+            lm_head: (!config.tie_word_embeddings)
+                .then(|| loader.matrix("lm_head.weight", vocab, hidden))
+                .transpose()?,
+        })
+    }
+}
+
+struct Loader<'a, B: Backend> {
+    weights: &'a Weights,
+    matrix: Dtype,
+    vector: Dtype,
+    device: &'a B::Device,
+}
+
+impl<B: Backend> Loader<'_, B> {
+    fn layer(&self, config: &ModelConfig, prefix: &str) -> Result<Layer<B>, WeightError> {
+        let (hidden, inner, dim) = (
+            config.hidden_size,
+            config.intermediate_size,
+            config.head_dim,
+        );
+        let (q, kv) = (config.heads * dim, config.kv_heads * dim);
+        let name = |suffix: &str| format!("{prefix}.{suffix}");
+        let qkv = |suffix: &str| {
+            [("q", q), ("k", kv), ("v", kv)]
+                .map(|(part, rows)| (name(&format!("self_attn.{part}_proj.{suffix}")), rows))
+        };
+        let gate_up = |suffix: &str| {
+            ["gate", "up"].map(|part| (name(&format!("mlp.{part}_proj.{suffix}")), inner))
+        };
+        let optional = |present: bool, suffix: &str, size: usize| {
+            present
+                .then(|| self.vector(&name(suffix), size))
+                .transpose()
+        };
+        let (bias, mlp_bias) = (config.attention_bias, config.mlp_bias);
+        Ok(Layer {
+            attention_norm: self.vector(&name("input_layernorm.weight"), hidden)?,
+            qkv: self.stacked_matrix(&qkv("weight"), hidden)?,
+            qkv_bias: bias
+                .qkv
+                .then(|| self.stacked_vector(&qkv("bias")))
+                .transpose()?,
+            q_norm: optional(config.qk_norm, "self_attn.q_norm.weight", dim)?,
+            k_norm: optional(config.qk_norm, "self_attn.k_norm.weight", dim)?,
+            output: self.matrix(&name("self_attn.o_proj.weight"), hidden, q)?,
+            output_bias: optional(bias.output, "self_attn.o_proj.bias", hidden)?,
+            mlp_norm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
+            gate_up: self.stacked_matrix(&gate_up("weight"), hidden)?,
+            gate_up_bias: mlp_bias
+                .then(|| self.stacked_vector(&gate_up("bias")))
+                .transpose()?,
+            down: self.matrix(&name("mlp.down_proj.weight"), hidden, inner)?,
+            down_bias: optional(mlp_bias, "mlp.down_proj.bias", hidden)?,
+        })
+    }
+
+    fn matrix(
+        &self,
+        name: &str,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Param<Tensor<B, 2>>, WeightError> {
+        self.stacked_matrix(&[(name.to_owned(), rows)], columns)
+    }
+
+    fn stacked_matrix(
+        &self,
+        parts: &[(String, usize)],
+        columns: usize,
+    ) -> Result<Param<Tensor<B, 2>>, WeightError> {
+        let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
+        let shapes = parts
+            .iter()
+            .map(|(name, rows)| (name.as_str(), vec![*rows, columns]));
+        self.tensor(shapes.collect(), Shape::from([rows, columns]), self.matrix)
+    }
+
+    fn vector(&self, name: &str, size: usize) -> Result<Param<Tensor<B, 1>>, WeightError> {
+        self.stacked_vector(&[(name.to_owned(), size)])
+    }
+
+    fn stacked_vector(
+        &self,
+        parts: &[(String, usize)],
+    ) -> Result<Param<Tensor<B, 1>>, WeightError> {
+        let size: usize = parts.iter().map(|(_, size)| size).sum();
+        let shapes = parts
+            .iter()
+            .map(|(name, size)| (name.as_str(), vec![*size]));
+        self.tensor(shapes.collect(), Shape::from([size]), self.vector)
+    }
+
+    /// The named tensors one after another, which stacks row-major rows.
+    fn tensor<const D: usize>(
+        &self,
+        parts: Vec<(&str, Vec<usize>)>,
+        shape: Shape,
+        dtype: Dtype,
+    ) -> Result<Param<Tensor<B, D>>, WeightError> {
+        let mut bytes = Vec::with_capacity(shape.num_elements() * dtype.size());
+        for (name, shape) in parts {
+            bytes.extend_from_slice(&self.weights.get(name, &shape)?.to_dtype(dtype));
+            self.weights.release(name);
+        }
+        let dtype = DType::from(dtype);
+        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+        let tensor = Tensor::from_data(data, (self.device, dtype));
+        Ok(Param::initialized(ParamId::new(), tensor))
+    }
+}

@@ -1,0 +1,182 @@
+//! The forward pass that serves: a ragged batch of prefill chunks and decode rows
+//! over the KV pool.
+
+use burn::module::Param;
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
+use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+
+use super::{Layer, Transformer};
+use crate::config::ModelConfig;
+use crate::kv_pool::KvPool;
+use crate::runner::Batch;
+
+/// A ragged batch on the device.
+pub struct DeviceBatch<B: Backend> {
+    /// `[tokens]`
+    tokens: IntTensor<B>,
+    index: RaggedIndex<B>,
+    /// `[rows]`: the tokens whose logits are wanted.
+    logit_rows: Tensor<B, 1, Int>,
+}
+
+impl<B: Backend> DeviceBatch<B> {
+    /// Copies a checked batch to `device`.
+    pub fn upload(batch: &Batch<'_>, device: &B::Device) -> Self {
+        let mut start = Vec::with_capacity(batch.tokens.len());
+        for sequence in batch.sequences {
+            start.extend(std::iter::repeat_n(
+                sequence.first_slot,
+                sequence.tokens as usize,
+            ));
+        }
+        Self {
+            tokens: indices::<B>(batch.tokens, device).into_primitive(),
+            index: RaggedIndex {
+                positions: indices::<B>(batch.positions, device).into_primitive(),
+                write_slots: indices::<B>(batch.write_slots, device).into_primitive(),
+                table_start: indices::<B>(&start, device).into_primitive(),
+                slot_table: indices::<B>(batch.slot_table, device).into_primitive(),
+            },
+            logit_rows: indices(batch.logit_rows, device),
+        }
+    }
+}
+
+/// Ids, positions and slots are far below 2^31: i32 is what every device indexes with.
+fn indices<B: Backend>(values: &[u32], device: &B::Device) -> Tensor<B, 1, Int> {
+    let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
+    let length = values.len();
+    Tensor::from_data(TensorData::new(values, [length]), (device, DType::I32))
+}
+
+/// What every forward of a model shares.
+pub struct PagedContext<B: Backend> {
+    pub pool: KvPool<B>,
+    layout: HeadLayout,
+    rope: RopeTable<B>,
+}
+
+impl<B: Kernels> PagedContext<B> {
+    /// `pool` holds the KV; positions run below `max_positions`.
+    pub fn new(
+        config: &ModelConfig,
+        pool: KvPool<B>,
+        max_positions: usize,
+        device: &B::Device,
+    ) -> Self {
+        let (cos, sin) = config.rope.tables(max_positions);
+        let half = config.rope.rotary_dim / 2;
+        let table = |values: Vec<f32>| {
+            let data = TensorData::new(values, [max_positions, half]);
+            primitive(Tensor::<B, 2>::from_data(data, (device, DType::F32)))
+        };
+        Self {
+            pool,
+            layout: HeadLayout {
+                heads: config.heads,
+                kv_heads: config.kv_heads,
+                head_dim: config.head_dim,
+            },
+            rope: RopeTable {
+                cos: table(cos),
+                sin: table(sin),
+                rotary_dim: 2 * half,
+            },
+        }
+    }
+}
+
+impl<B: Kernels> Transformer<B> {
+    /// Logits `[rows, vocab]` of the batch's `logit_rows`; every token's keys and
+    /// values are in the pool afterwards.
+    pub fn forward_paged(
+        &self,
+        config: &ModelConfig,
+        batch: DeviceBatch<B>,
+        context: &mut PagedContext<B>,
+    ) -> Tensor<B, 2> {
+        let eps = config.rms_norm_eps;
+        let mut residual = B::embed(weight(&self.embedding), batch.tokens);
+        let first = self
+            .layers
+            .first()
+            .map_or(&self.norm, |layer| &layer.attention_norm);
+        let mut normed = B::rms_norm(residual.clone(), weight(first), eps);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let next = self
+                .layers
+                .get(index + 1)
+                .map_or(&self.norm, |next| &next.attention_norm);
+            let mixed = layer.attend(config, index, normed, &batch.index, context);
+            (residual, normed) = B::add_rms_norm(residual, mixed, weight(&layer.mlp_norm), eps);
+            let changed = layer.feed_forward(normed);
+            (residual, normed) = B::add_rms_norm(residual, changed, weight(next), eps);
+        }
+        let rows = tensor::<B, 2>(normed).select(0, batch.logit_rows);
+        let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
+        tensor(B::project(primitive(rows), weight(lm_head), None))
+    }
+}
+
+impl<B: Kernels> Layer<B> {
+    fn attend(
+        &self,
+        config: &ModelConfig,
+        index: usize,
+        x: FloatTensor<B>,
+        at: &RaggedIndex<B>,
+        context: &mut PagedContext<B>,
+    ) -> FloatTensor<B> {
+        let layout = context.layout;
+        let qkv = B::project(x, weight(&self.qkv), self.qkv_bias.as_ref().map(weight));
+        let norm = self
+            .q_norm
+            .as_ref()
+            .zip(self.k_norm.as_ref())
+            .map(|(q, k)| QkNorm {
+                q: weight(q),
+                k: weight(k),
+                eps: config.rms_norm_eps,
+            });
+        let (k_pool, v_pool) = context.pool.layer(index);
+        let q = B::rope_and_store(
+            qkv,
+            layout,
+            norm.as_ref(),
+            &context.rope,
+            at,
+            k_pool,
+            v_pool,
+        );
+        let mixed = B::paged_attention(q, layout, at, config.sliding_window[index], k_pool, v_pool);
+        B::project(
+            mixed,
+            weight(&self.output),
+            self.output_bias.as_ref().map(weight),
+        )
+    }
+
+    fn feed_forward(&self, x: FloatTensor<B>) -> FloatTensor<B> {
+        let both = B::project(
+            x,
+            weight(&self.gate_up),
+            self.gate_up_bias.as_ref().map(weight),
+        );
+        let down_bias = self.down_bias.as_ref().map(weight);
+        B::project(B::silu_mul(both), weight(&self.down), down_bias)
+    }
+}
+
+fn weight<B: Backend, const D: usize>(parameter: &Param<Tensor<B, D>>) -> FloatTensor<B> {
+    primitive(parameter.val())
+}
+
+fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+    tensor.into_primitive().tensor()
+}
+
+fn tensor<B: Backend, const D: usize>(primitive: FloatTensor<B>) -> Tensor<B, D> {
+    Tensor::from_primitive(TensorPrimitive::Float(primitive))
+}
