@@ -1,8 +1,9 @@
 //! `X-Request-Id`: taken from the client where it is usable, made where not,
-//! and sent back with every answer.
+//! and sent back with every answer. Answers that are refusals leave a log line.
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest};
@@ -44,8 +45,24 @@ pub async fn attach(
     });
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.call(request).await?;
+    log_refusal(&response, &id);
     response.headers_mut().insert(X_REQUEST_ID, id);
     Ok(response)
+}
+
+/// Requests that reach the engine are logged when they end; these do not.
+fn log_refusal(response: &ServiceResponse<impl MessageBody>, id: &HeaderValue) {
+    let status = response.status();
+    if !status.is_client_error() && !status.is_server_error() {
+        return;
+    }
+    let (request_id, path) = (id.to_str().unwrap_or_default(), response.request().path());
+    let error = response.response().error().map(ToString::to_string);
+    if status == StatusCode::INTERNAL_SERVER_ERROR {
+        tracing::warn!(request_id, path, status = status.as_u16(), error, "failed");
+    } else {
+        tracing::debug!(request_id, path, status = status.as_u16(), error, "refused");
+    }
 }
 
 fn usable(value: &HeaderValue) -> bool {
