@@ -433,8 +433,21 @@ async fn unknown_routes_and_methods_are_json_too() {
         (status, &answer["error"]["code"]),
         (405, &json!("method_not_allowed"))
     );
-    let (status, _) = post(&server, "/health", &json!({})).await;
-    assert_eq!(status, 405);
+    let health = format!("{}/health", server.url);
+    let response = reqwest::Client::new().post(&health).send().await.unwrap();
+    assert_eq!(
+        (response.status(), &response.headers()["allow"]),
+        (405.try_into().unwrap(), &"GET, HEAD".parse().unwrap())
+    );
+    assert_eq!(
+        reqwest::Client::new()
+            .head(&health)
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        200
+    );
     let (status, answer) = get("/v1/models/other").await;
     assert_eq!(
         (status, &answer["error"]["code"]),

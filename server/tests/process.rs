@@ -1,0 +1,274 @@
+//! The binary itself: it comes up, answers, and goes when it is told to.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use hearth_client::{Client, ClientError};
+use serde_json::{Value, json};
+
+const HEARTH: &str = env!("CARGO_BIN_EXE_hearth");
+/// A config of two tiny layers; its weights are made up, so that every token's text is its id.
+const MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../model/goldens/llama-llama3-tied"
+);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn hearth(arguments: &[&str]) -> Command {
+    let mut command = Command::new(HEARTH);
+    // Where no hearth.toml is, and with no HEARTH_* of whoever runs the tests.
+    command.args(arguments).current_dir(std::env::temp_dir());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HEARTH_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = hearth(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// A server in a process of its own; killed when it is dropped.
+struct Server {
+    process: Child,
+    client: Client,
+}
+
+impl Server {
+    fn start(extra: &[&str]) -> Self {
+        let mut arguments = vec![
+            "--model",
+            MODEL,
+            "--load-format",
+            "dummy",
+            "--device",
+            "cpu",
+            "--port",
+            "0",
+            "--log-format",
+            "json",
+            "--kv-tokens",
+            "4096",
+        ];
+        arguments.extend(extra);
+        let mut process = hearth(&arguments).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let ready = lines.find_map(|line| {
+            let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            (line["message"] == "ready").then_some(line)
+        });
+        let port = ready.expect("the process ended before it was ready")["port"].clone();
+        // Whoever writes to a full pipe waits.
+        std::thread::spawn(move || lines.for_each(drop));
+        let client = Client::new(&format!("http://127.0.0.1:{port}")).unwrap();
+        Self { process, client }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.process.id().to_string();
+        assert!(
+            Command::new("kill")
+                .args([name, &pid])
+                .status()
+                .unwrap()
+                .success()
+        );
+    }
+
+    async fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the process does not end");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Already gone, most of the time.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn endless() -> Value {
+    json!({"prompt": [1, 2, 3], "max_tokens": 100, "ignore_eos": true, "stream": true})
+}
+
+#[tokio::test]
+async fn a_request_in_flight_is_finished_after_sigterm_and_the_exit_code_is_0() {
+    let mut server = Server::start(&[]);
+    let ready = server.client.get("/ready").await.unwrap();
+    assert_eq!(ready["model"], "llama-llama3-tied");
+    let mut events = server
+        .client
+        .stream("/v1/completions", &endless())
+        .await
+        .unwrap();
+    let mut tokens = 0;
+    while let Some(event) = events.next().await.unwrap() {
+        if tokens == 0 {
+            server.signal("-TERM");
+        }
+        tokens += usize::from(event["choices"][0]["finish_reason"].is_null());
+    }
+    assert_eq!(tokens, 100);
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_bound_is_cut_off_and_the_exit_code_is_0() {
+    let mut server = Server::start(&["--shutdown-timeout", "0"]);
+    // 128 times 120 tokens: some seconds of work.
+    let mut body = endless();
+    (body["n"], body["max_tokens"]) = (json!(128), json!(120));
+    let mut events = server
+        .client
+        .stream("/v1/completions", &body)
+        .await
+        .unwrap();
+    assert!(events.next().await.unwrap().is_some());
+    server.signal("-INT");
+    let error = loop {
+        match events.next().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it finished"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ClientError::BrokenOff(_)), "{error}");
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn the_same_request_again_finds_its_prompt_cached_and_says_the_same() {
+    let server = Server::start(&[]);
+    let prompt: Vec<u32> = (0..64).collect();
+    let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": true});
+    let first = server.client.post("/v1/completions", &body).await.unwrap();
+    let second = server.client.post("/v1/completions", &body).await.unwrap();
+    assert_eq!(first["choices"][0]["text"], second["choices"][0]["text"]);
+    assert_eq!(first["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+    assert_eq!(
+        second["usage"]["prompt_tokens_details"]["cached_tokens"],
+        63
+    );
+    let info = server.client.get("/server_info").await.unwrap();
+    let kv = &info["internal_states"][0]["kv"];
+    let slots = |key: &str| kv[key].as_u64().unwrap();
+    assert_eq!(slots("free") + slots("cached") + slots("held"), 4096);
+    assert!(
+        info["model"]["weight_bytes"].as_u64().unwrap() > 0,
+        "{info}"
+    );
+}
+
+#[test]
+fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
+    for (arguments, words) in [
+        (vec!["--model", "/nowhere"], vec!["/nowhere"]),
+        (
+            vec!["--model", MODEL, "--device", "tpu"],
+            vec!["--device", "tpu"],
+        ),
+        (
+            vec!["--model", MODEL, "--max-model-len", "9999999"],
+            vec!["9999999"],
+        ),
+        (vec!["--config", "/nowhere.toml"], vec!["/nowhere.toml"]),
+        (vec!["--max-queue", "0"], vec!["max_queue", "at least 1"]),
+        (vec!["--log-level", "a=b=c"], vec!["log_level"]),
+        (
+            vec!["--model", MODEL, "--host", "256.0.0.1"],
+            vec!["256.0.0.1"],
+        ),
+    ] {
+        let mut arguments = arguments;
+        arguments.extend(["--port", "0", "--load-format", "dummy"]);
+        let (code, _, stderr) = run(&arguments);
+        assert_eq!(code, 1, "{arguments:?}: {stderr}");
+        let error = stderr.lines().last().unwrap();
+        assert!(error.starts_with("error: "), "{stderr}");
+        for word in words {
+            assert!(error.contains(word), "{arguments:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn help_names_every_command_and_the_configuration_prints() {
+    let (code, help, _) = run(&["--help"]);
+    assert_eq!(code, 0);
+    for word in [
+        "serve",
+        "chat",
+        "bench",
+        "devices",
+        "config",
+        "HEARTH_KV_TOKENS",
+        "curl",
+    ] {
+        assert!(help.contains(word), "--help lacks {word}");
+    }
+    let (code, by_command, _) = run(&["config", "--port", "7"]);
+    let (_, by_flag, _) = run(&["serve", "--port", "7", "--print-config"]);
+    assert_eq!((code, &by_command), (0, &by_flag));
+    assert!(by_command.contains("port = 7"), "{by_command}");
+}
+
+#[test]
+fn devices_are_listed_with_the_one_that_auto_takes() {
+    let (code, text, _) = run(&["devices"]);
+    assert!(
+        code == 0 && text.contains("cpu:0") && text.contains("auto takes"),
+        "{text}"
+    );
+    let (_, text, _) = run(&["devices", "--json"]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert!(!json["devices"].as_array().unwrap().is_empty(), "{json}");
+}
+
+#[test]
+fn bench_measures_every_batch_size() {
+    let (code, text, stderr) = run(&[
+        "bench",
+        "--model",
+        MODEL,
+        "--load-format",
+        "dummy",
+        "--device",
+        "cpu",
+        "--json",
+        "--prompt-tokens",
+        "16",
+        "--decode-tokens",
+        "4",
+        "--batch",
+        "1,3",
+        "--repeats",
+        "1",
+    ]);
+    assert_eq!(code, 0, "{stderr}");
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let rows = report["results"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[1]["batch"]), (2, &json!(3)));
+    for row in rows {
+        assert!(row["prefill_tokens_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["decode_tokens_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["bandwidth_percent"].as_f64().unwrap() > 0.0, "{row}");
+    }
+}
