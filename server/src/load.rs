@@ -46,6 +46,7 @@ pub fn load(config: &Config) -> Result<Served> {
         text,
         defaults,
         info: info.recv().context("the engine came up without a model")?,
+        max_queue: config.max_queue,
         created: unix_time(),
     })
 }

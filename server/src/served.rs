@@ -63,6 +63,8 @@ pub struct Served {
     pub text: Arc<dyn TextCodec>,
     pub defaults: Defaults,
     pub info: ModelInfo,
+    /// Sequences that may wait; a request of more could never be taken.
+    pub max_queue: usize,
     /// When it became ready, in seconds since 1970.
     pub created: u64,
 }

@@ -74,6 +74,14 @@ pub type Updates = SelectAll<BoxStream<'static, (usize, Update)>>;
 /// # Errors
 /// 400 for what the model cannot take, 503 when the queue is full or closing.
 pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
+    let sequences = job.prompts.len().saturating_mul(job.copies);
+    if sequences > served.max_queue {
+        let message = format!(
+            "`n` times the number of prompts must be at most {} (--max-queue), got {sequences}",
+            served.max_queue
+        );
+        return Err(ApiError::field("n", message));
+    }
     let mut updates = SelectAll::new();
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     for (p, prompt) in job.prompts.iter().enumerate() {

@@ -230,6 +230,7 @@ impl Drop for TestServer {
 }
 
 pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
+    let max_queue = config.max_queue;
     let engine = Engine::spawn(config, move || Ok(FakeExecutor(behaviour))).unwrap();
     Served {
         id: MODEL.to_owned(),
@@ -240,6 +241,7 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
             ..Defaults::default()
         },
         info: ModelInfo::default(),
+        max_queue,
         created: 0,
     }
 }

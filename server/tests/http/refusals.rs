@@ -462,12 +462,19 @@ async fn a_full_queue_is_503_with_retry_after_and_takes_no_part_of_a_request() {
         ..Behaviour::default()
     };
     let engine = EngineConfig {
-        max_queue: 2,
+        max_queue: 8,
         max_running: 1,
         ..EngineConfig::default()
     };
     let server = TestServer::start(behaviour, engine, Config::default());
-    let body = completion("n", json!(8));
+    let mut never = completion("n", json!(9));
+    never["stream"] = json!(true);
+    refused(&server, COMPLETIONS, never, "n", &["at most 8", "got 9"]).await;
+    let mut busy = completion("n", json!(8));
+    busy["stream"] = json!(true);
+    let client = hearth_client::Client::new(&server.url).unwrap();
+    let events = client.stream(COMPLETIONS, &busy).await.unwrap();
+    let body = completion("n", json!(4));
     let request = reqwest::Client::new()
         .post(format!("{}{COMPLETIONS}", server.url))
         .json(&body);
@@ -477,9 +484,10 @@ async fn a_full_queue_is_503_with_retry_after_and_takes_no_part_of_a_request() {
     let answer: Value = response.json().await.unwrap();
     assert_eq!(answer["error"]["code"], "queue_full");
     assert!(
-        answer["error"]["message"].as_str().unwrap().contains('2'),
+        answer["error"]["message"].as_str().unwrap().contains('8'),
         "{answer}"
     );
+    drop(events);
     server.wait_until_idle().await;
     ok(&server, COMPLETIONS, &completion("max_tokens", json!(1))).await;
 }
