@@ -21,24 +21,28 @@ pub const LENGTH: usize = 1024;
 /// Shapes of the forward passes that measure: few, because a GPU tunes its kernels anew for each.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
+    /// Rows of a forward pass.
     pub rows: usize,
     /// Lengths are rounded up to a multiple of this.
     pub length: usize,
+    /// A pass with fewer rows is filled up to `rows`.
+    pub fill: bool,
 }
 
 impl Grid {
-    /// Pads `rows` of ids to a tensor `[self.rows, length]`; causal attention makes padding on
+    /// Pads `rows` of ids to a tensor `[rows, length]`; causal attention makes padding on
     /// the right harmless. At most `self.rows` rows.
     pub fn tokens<B: Backend>(&self, rows: &[&[u32]], device: &B::Device) -> Tensor<B, 2, Int> {
         let longest = rows.iter().map(|row| row.len()).max().unwrap_or(1);
         let length = longest.next_multiple_of(self.length);
-        let mut tokens = vec![PAD_ID as i32; self.rows * length];
+        let count = if self.fill { self.rows } else { rows.len() };
+        let mut tokens = vec![PAD_ID as i32; count * length];
         for (row, place) in rows.iter().zip(tokens.chunks_mut(length)) {
             for (id, place) in row.iter().zip(place) {
                 *place = *id as i32;
             }
         }
-        Tensor::from_data(TensorData::new(tokens, [self.rows, length]), device)
+        Tensor::from_data(TensorData::new(tokens, [count, length]), device)
     }
 }
 

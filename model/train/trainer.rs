@@ -170,10 +170,15 @@ fn one_hot<B: Backend>(tokens: Tensor<B, 1, Int>, vocab: usize) -> Tensor<B, 2> 
 /// there can be.
 fn grid(options: &TrainOptions, rows: usize) -> Grid {
     match options.device {
-        DeviceKind::Cpu => Grid { rows, length: 64 },
+        DeviceKind::Cpu => Grid {
+            rows: rows.max(1),
+            length: 64,
+            fill: false,
+        },
         DeviceKind::Cuda | DeviceKind::Vulkan => Grid {
             rows: options.batch,
             length: options.length,
+            fill: true,
         },
     }
 }

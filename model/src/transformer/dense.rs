@@ -1,6 +1,8 @@
 //! The dense forward pass in plain Burn operations: for training, and the
 //! reference that the paged pass is compared with.
 
+use std::collections::HashMap;
+
 use burn::tensor::activation::{silu, softmax};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -30,9 +32,14 @@ impl<B: Backend> Transformer<B> {
         let sequence = hidden.dims()[1];
         let device = hidden.device();
         let rope = DenseRope::new(config, sequence, &device);
+        // One mask for all layers with the same window: it is large and made on the host.
+        let mut masks = HashMap::new();
         let mut hidden = hidden;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let mask = causal_mask(sequence, config.sliding_window[index], &device);
+        for (layer, window) in self.layers.iter().zip(&config.sliding_window) {
+            let mask = masks
+                .entry(*window)
+                .or_insert_with(|| causal_mask(sequence, *window, &device))
+                .clone();
             let normed = rms_norm(
                 hidden.clone(),
                 layer.attention_norm.val(),
