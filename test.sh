@@ -1,0 +1,44 @@
+#!/bin/sh
+# The gate: format, clippy with warnings denied, all tests, on the CPU and on lavapipe.
+#
+# Installs what it needs where it can: lavapipe (Mesa's Vulkan on the CPU) with apt, and
+# a Python environment in .venv with the OpenAI client. Anything else is Rust.
+set -eu
+cd "$(dirname "$0")"
+
+step() { printf '\n== %s\n' "$*"; }
+
+root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo -n "$@"; else return 1; fi
+}
+
+step "tools"
+if command -v apt-get >/dev/null && ! ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
+    (root apt-get update -q && root apt-get install -y -q mesa-vulkan-drivers libvulkan1) >/dev/null ||
+        echo "could not install lavapipe: the Vulkan tests will be skipped"
+fi
+if ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
+    # With lavapipe there, a Vulkan test that finds no adapter is a failure, not a skip.
+    export HEARTH_REQUIRE_VULKAN=1
+fi
+if [ ! -x .venv/bin/python ]; then
+    python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt
+fi
+export HEARTH_PYTHON="$PWD/.venv/bin/python" HEARTH_REQUIRE_PYTHON=1
+
+step "format"
+cargo fmt --all --check
+
+step "clippy"
+cargo clippy --release --workspace --all-targets --locked -- -D warnings
+
+# The crates without tensors, with debug assertions: their invariants are checked at every step.
+step "radix and engine"
+cargo test --locked -p hearth-radix -p hearth-engine
+
+# Optimised, in the profile that `cargo run --release` builds anyway: Burn is compiled once.
+step "everything"
+cargo build --release --workspace --locked
+cargo test --release --workspace --locked --exclude hearth-radix --exclude hearth-engine
+
+step "passed"
