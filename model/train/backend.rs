@@ -1,15 +1,26 @@
-//! Which device trains.
+//! Which device trains and evaluates.
 
 use anyhow::Result;
+use burn::backend::{Cuda, Flex, Vulkan};
 
+use crate::measure::measure;
 use crate::options::{DeviceKind, TrainOptions};
-use crate::trainer::train;
+use crate::trainer;
 
 /// Trains on the device that the options name.
-pub fn run(options: &TrainOptions) -> Result<()> {
+pub fn train(options: &TrainOptions) -> Result<()> {
     match options.device {
-        DeviceKind::Cpu => train::<burn::backend::Flex>(options, &Default::default()),
-        DeviceKind::Cuda => train::<burn::backend::Cuda>(options, &Default::default()),
-        DeviceKind::Vulkan => train::<burn::backend::Vulkan>(options, &Default::default()),
+        DeviceKind::Cpu => trainer::train::<Flex>(options, &Default::default()),
+        DeviceKind::Cuda => trainer::train::<Cuda>(options, &Default::default()),
+        DeviceKind::Vulkan => trainer::train::<Vulkan>(options, &Default::default()),
+    }
+}
+
+/// Measures the checkpoint in `options.out` on the device that the options name.
+pub fn evaluate(options: &TrainOptions) -> Result<()> {
+    match options.device {
+        DeviceKind::Cpu => measure::<Flex>(&options.out, options, &Default::default()),
+        DeviceKind::Cuda => measure::<Cuda>(&options.out, options, &Default::default()),
+        DeviceKind::Vulkan => measure::<Vulkan>(&options.out, options, &Default::default()),
     }
 }

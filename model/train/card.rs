@@ -1,7 +1,6 @@
 //! The model card, rendered from the numbers of one run.
 
 use hearth_model::config::ModelConfig;
-use serde::Serialize;
 
 use crate::checkpoint::MAX_POSITIONS;
 use crate::corpus::Turn;
@@ -9,36 +8,7 @@ use crate::corpus::arithmetic::HELD_OUT_PAIRS;
 use crate::decode::StoryReport;
 use crate::evaluate::Report;
 use crate::options::{DeviceKind, TrainOptions};
-
-/// A point of the loss curve.
-#[derive(Debug, Clone, Serialize)]
-pub struct Point {
-    pub step: u64,
-    pub tokens: u64,
-    pub loss: f64,
-}
-
-/// What a training run did.
-#[derive(Debug, Clone, Serialize)]
-pub struct Run {
-    pub parameters: usize,
-    pub steps: u64,
-    pub tokens: u64,
-    pub seconds: f64,
-    pub curve: Vec<Point>,
-}
-
-/// The conversation that every card shows.
-pub const SCRIPT: &[&str] = &[
-    "Hello!",
-    "My name is Zorvina.",
-    "What is 2 + 6?",
-    "Extract the name, age and city as JSON: Anna is 34 years old and lives in Oslo.",
-    "What is the capital of Norway?",
-    "What is my name?",
-    "Tell me a story about a shy dragon.",
-    "Thank you!",
-];
+use crate::record::Run;
 
 const LIMITS: &str = "\
 ## What it can and cannot do
@@ -61,8 +31,8 @@ const DATA: &str = "\
 
 All text is made by the generator in `model/train/corpus` (own grammar, own word lists, no other
 source); `hearth-train samples` prints it. A conversation is a pure function of a seed and an
-index, has one to six turns (seldom up to fifteen), and mixes arithmetic (36 % of turns), extraction (34 %), facts
-(14 %), stories (9 %) and small talk (7 %). One in four has a system prompt. The loss counts the
+index, has one to six turns (seldom up to fifteen), and mixes arithmetic (38 % of turns), extraction (35 %), facts
+(13 %), stories (7 %) and small talk (7 %). One in four has a system prompt. The loss counts the
 tokens of the answers only.
 
 Held out of training, by construction and proved by tests that scan 50,000 conversations:

@@ -12,6 +12,7 @@ use hearth_model::config::ModelConfig;
 use hearth_model::transformer::Transformer;
 use serde::Serialize;
 
+use crate::options::{DeviceKind, TrainOptions};
 use crate::suites::{Group, suites};
 use crate::tokenizer::{Encoder, PAD_ID};
 
@@ -30,6 +31,23 @@ pub struct Grid {
 }
 
 impl Grid {
+    /// On a GPU the shapes of training again, whose kernels are tuned; on a CPU at most `rows`
+    /// and as little padding as there can be.
+    pub fn of(options: &TrainOptions, rows: usize) -> Self {
+        match options.device {
+            DeviceKind::Cpu => Self {
+                rows: rows.max(1),
+                length: 64,
+                fill: false,
+            },
+            DeviceKind::Cuda | DeviceKind::Vulkan => Self {
+                rows: options.batch,
+                length: options.length,
+                fill: true,
+            },
+        }
+    }
+
     /// Pads `rows` of ids to a tensor `[rows, length]`; causal attention makes padding on
     /// the right harmless. At most `self.rows` rows.
     pub fn tokens<B: Backend>(&self, rows: &[&[u32]], device: &B::Device) -> Tensor<B, 2, Int> {

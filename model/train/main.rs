@@ -10,7 +10,9 @@ mod corpus;
 mod decode;
 mod evaluate;
 mod gradients;
+mod measure;
 mod options;
+mod record;
 mod schedule;
 mod suites;
 mod tokenizer;
@@ -57,6 +59,7 @@ fn main() -> Result<()> {
             std::fs::create_dir_all(&out)?;
             checkpoint::write_tokenizer(&out, &json)
         }
-        Command::Train(options) => backend::run(&options),
+        Command::Train(options) => backend::train(&options),
+        Command::Evaluate(options) => backend::evaluate(&options),
     }
 }

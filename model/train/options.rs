@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Makes hearth-tiny: its corpus, its tokenizer, its weights, its evaluation.
 #[derive(Debug, Parser)]
@@ -35,9 +35,12 @@ pub enum Command {
     },
     /// Train, evaluate and write a checkpoint in Hugging Face's format.
     Train(TrainOptions),
+    /// Evaluate the checkpoint in `--out` again and rewrite its model card; of the other options
+    /// those about the device, the prompts and the stories count.
+    Evaluate(TrainOptions),
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
     Cpu,
@@ -45,10 +48,11 @@ pub enum DeviceKind {
     Vulkan,
 }
 
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct TrainOptions {
     /// Folder that receives the checkpoint, the curves and the model card.
     #[arg(long)]
+    #[serde(skip)]
     pub out: PathBuf,
     #[arg(long, value_enum, default_value = "cpu")]
     pub device: DeviceKind,
@@ -59,7 +63,7 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 110.0)]
     pub minutes: f64,
     /// Rows of a batch.
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 8)]
     pub batch: usize,
     /// Tokens of a row.
     #[arg(long, default_value_t = 256)]
@@ -77,7 +81,7 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Evaluate and save every this many minutes.
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 30.0)]
     pub every: f64,
     /// Prompts per held-out suite in the last evaluation; a quarter of it on the way.
     #[arg(long, default_value_t = 250)]
@@ -93,17 +97,17 @@ pub struct TrainOptions {
 }
 
 /// The model's size.
-#[derive(Debug, Clone, Args, Serialize)]
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct Shape {
     #[arg(long, default_value_t = 192)]
     pub hidden: usize,
     #[arg(long, default_value_t = 5)]
     pub layers: usize,
-    #[arg(long, default_value_t = 6)]
+    #[arg(long, default_value_t = 4)]
     pub heads: usize,
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 2)]
     pub kv_heads: usize,
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 64)]
     pub head_dim: usize,
     #[arg(long, default_value_t = 512)]
     pub intermediate: usize,

@@ -5,22 +5,21 @@ use std::io::{BufWriter, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use burn::module::{AutodiffModule, Module, ModuleMapper, Param};
+use burn::module::{AutodiffModule, Module};
 use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
-use half::bf16;
 use hearth_model::config::ModelConfig;
 use hearth_model::transformer::Transformer;
 
 use crate::batches::{Batch, BatchShape, Batches};
-use crate::card::{self, Run};
 use crate::checkpoint;
-use crate::decode::{tell_stories, transcript};
-use crate::evaluate::{Grid, Report, evaluate, table};
+use crate::evaluate::{Grid, evaluate, table};
 use crate::gradients::clip;
+use crate::measure::measure;
 use crate::options::{DeviceKind, TrainOptions};
+use crate::record::{Point, RECORD, Record, Run};
 use crate::schedule::Schedule;
 use crate::tokenizer::Encoder;
 
@@ -96,28 +95,34 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
         if started.elapsed() >= next_check && schedule.progress(step, started.elapsed()) < 0.95 {
             next_check = started.elapsed() + Duration::from_secs_f64(options.every * 60.0);
             let model = model.valid();
-            checkpoint::save(&options.out, &options.shape, &model.export(&config))?;
-            let grid = grid(options, 32);
-            let report = evaluate(
-                &model,
-                &config,
-                &encoder,
-                device,
-                options.prompts.div_ceil(4),
-                grid,
-            )?;
+            let run = curve.run(parameters, step, started.elapsed());
+            save(options, &config, &model, &run)?;
+            let quick = options.prompts.div_ceil(4);
+            let grid = Grid::of(options, 32);
+            let report = evaluate(&model, &config, &encoder, device, quick, grid)?;
             println!("after {step} steps:\n{}", table(&report));
         }
     }
-    let seconds = started.elapsed().as_secs_f64();
-    let run = Run {
-        parameters,
-        steps: step,
-        tokens: step * (shape.rows * shape.length) as u64,
-        seconds,
-        curve: curve.finish()?,
+    let run = curve.run(parameters, step, started.elapsed());
+    println!("{step} steps, {} tokens, {:.0} s", run.tokens, run.seconds);
+    save(options, &config, &model.valid(), &run)?;
+    drop((model, optimizer));
+    measure::<B>(&options.out, options, device)
+}
+
+/// Writes the checkpoint and the record of the run so far.
+fn save<B: Backend>(
+    options: &TrainOptions,
+    config: &ModelConfig,
+    model: &Transformer<B>,
+    run: &Run,
+) -> Result<()> {
+    checkpoint::save(&options.out, &options.shape, &model.export(config))?;
+    let record = Record {
+        options: options.clone(),
+        run: run.clone(),
     };
-    finish(options, &config, &encoder, device, model.valid(), &run)
+    checkpoint::write_json(&options.out.join(RECORD), &record)
 }
 
 /// Mean negative log-likelihood of the answers' tokens.
@@ -166,101 +171,11 @@ fn one_hot<B: Backend>(tokens: Tensor<B, 1, Int>, vocab: usize) -> Tensor<B, 2> 
         .float()
 }
 
-/// On a GPU the shapes of training again, whose kernels are tuned; on a CPU as little padding as
-/// there can be.
-fn grid(options: &TrainOptions, rows: usize) -> Grid {
-    match options.device {
-        DeviceKind::Cpu => Grid {
-            rows: rows.max(1),
-            length: 64,
-            fill: false,
-        },
-        DeviceKind::Cuda | DeviceKind::Vulkan => Grid {
-            rows: options.batch,
-            length: options.length,
-            fill: true,
-        },
-    }
-}
-
-/// Rounds every parameter to bf16, as the checkpoint holds it.
-struct RoundToBf16;
-
-impl<B: Backend> ModuleMapper<B> for RoundToBf16 {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
-        param.map(|tensor| {
-            let (device, shape) = (tensor.device(), tensor.dims());
-            let rounded: Vec<f32> = tensor
-                .into_data()
-                .convert::<f32>()
-                .iter::<f32>()
-                .map(|v| bf16::from_f32(v).to_f32())
-                .collect();
-            Tensor::from_data(TensorData::new(rounded, shape), &device)
-        })
-    }
-}
-
-/// Saves the model, measures what was saved, and writes the model card.
-fn finish<B: Backend>(
-    options: &TrainOptions,
-    config: &ModelConfig,
-    encoder: &Encoder,
-    device: &B::Device,
-    model: Transformer<B>,
-    run: &Run,
-) -> Result<()> {
-    println!(
-        "{} steps, {} tokens, {:.0} s",
-        run.steps, run.tokens, run.seconds
-    );
-    let out = &options.out;
-    checkpoint::save(out, &options.shape, &model.export(config))?;
-    checkpoint::write_json(&out.join("training.json"), &(options, run))?;
-    let model = model.map(&mut RoundToBf16);
-    let report: Report = evaluate(
-        &model,
-        config,
-        encoder,
-        device,
-        options.prompts,
-        grid(options, 32),
-    )?;
-    println!("{}", table(&report));
-    checkpoint::write_json(&out.join("evaluation.json"), &report)?;
-    let stories = tell_stories(
-        &model,
-        config,
-        encoder,
-        device,
-        options.stories,
-        grid(options, options.stories),
-    )?;
-    println!(
-        "stories: {} told, {} well formed, hero kept in {} of {}",
-        stories.stories, stories.well_formed, stories.hero_kept, stories.heroes_asked
-    );
-    checkpoint::write_json(&out.join("stories.json"), &stories)?;
-    let talk = transcript(
-        &model,
-        config,
-        encoder,
-        device,
-        card::SCRIPT,
-        grid(options, 1),
-    )?;
-    for turn in &talk {
-        println!("> {}\n{}", turn.user, turn.assistant);
-    }
-    let card = card::render(options, config, run, &report, &stories, &talk);
-    checkpoint::write(&out.join("MODEL_CARD.md"), card.as_bytes())
-}
-
 /// The loss curve: a CSV file and, thinned out, the model card's table.
 struct Curve {
     file: BufWriter<File>,
     per_step: u64,
-    points: Vec<card::Point>,
+    points: Vec<Point>,
     last: (u64, Duration),
 }
 
@@ -293,12 +208,18 @@ impl Curve {
         println!(
             "step {step:>6}  {seconds:>6.0} s  loss {loss:.4}  lr {rate:.5}  {speed:.0} tokens/s"
         );
-        self.points.push(card::Point { step, tokens, loss });
+        self.points.push(Point { step, tokens, loss });
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Vec<card::Point>> {
-        self.file.flush()?;
-        Ok(self.points)
+    /// The run up to `step`.
+    fn run(&self, parameters: usize, step: u64, elapsed: Duration) -> Run {
+        Run {
+            parameters,
+            steps: step,
+            tokens: step * self.per_step,
+            seconds: elapsed.as_secs_f64(),
+            curve: self.points.clone(),
+        }
     }
 }

@@ -90,7 +90,8 @@ impl<B: Backend> Layer<B> {
         let k = repeat_heads(rope.rotate(k), heads / kv_heads);
         let v = repeat_heads(v, heads / kv_heads);
         let scale = 1.0 / (dim as f64).sqrt();
-        let scores = rope.rotate(q).matmul(k.transpose()) * scale;
+        // Scaling the queries is the same, and they are smaller than the scores.
+        let scores = (rope.rotate(q) * scale).matmul(k.transpose());
         let scores = scores + mask.unsqueeze::<4>();
         let mixed = softmax(scores, 3).matmul(v); // [batch, heads, sequence, head_dim]
         let mixed = mixed

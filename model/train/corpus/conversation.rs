@@ -5,7 +5,7 @@ use super::rng::Rng;
 use super::{Conversation, Split, Turn, arithmetic, chat, extraction, facts, story};
 
 /// Shares of the tasks in a turn: arithmetic, extraction, story, facts, small talk.
-const SHARES: [u32; 5] = [36, 34, 9, 14, 7];
+const SHARES: [u32; 5] = [38, 35, 7, 13, 7];
 
 fn turn(rng: &mut Rng, split: Split) -> Turn {
     match rng.weighted(&SHARES) {
