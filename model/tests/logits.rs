@@ -1,0 +1,274 @@
+//! Logits of tiny random checkpoints against transformers' float32 logits
+//! (`goldens/`), on the CPU and on every wgpu device of this machine.
+
+use std::path::{Path, PathBuf};
+
+use hearth_model::checkpoint::{Checkpoint, LoadFormat};
+use hearth_model::device::{self, Api, DeviceSpec};
+use hearth_model::dtype::Dtype;
+use hearth_model::runner::{self, Batch, Decoder, LoadOptions, SequenceSpan};
+use safetensors::SafeTensors;
+
+/// Largest absolute difference of a logit.
+const TOLERANCE: f32 = 1e-3;
+const SLOTS: usize = 128;
+
+struct Golden {
+    dir: PathBuf,
+    prompt: Vec<u32>,
+    /// `[prompt, vocab]`
+    prefill: Vec<f32>,
+    decode_tokens: Vec<u32>,
+    /// `[decode_tokens, vocab]`
+    decode: Vec<f32>,
+    vocab: usize,
+}
+
+fn goldens() -> Vec<Golden> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    let mut dirs: Vec<_> = std::fs::read_dir(root)
+        .expect("goldens are committed")
+        .map(|entry| entry.expect("a readable entry").path())
+        .filter(|path| path.join("golden.safetensors").exists())
+        .collect();
+    dirs.sort();
+    assert!(dirs.len() >= 10, "goldens are missing: {dirs:?}");
+    dirs.into_iter().map(read).collect()
+}
+
+fn read(dir: PathBuf) -> Golden {
+    let bytes = std::fs::read(dir.join("golden.safetensors")).expect("a golden");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        let tensor = file.tensor(name).expect(name);
+        tensor.data().chunks_exact(4).map(|word| word.try_into().expect("four bytes")).collect()
+    };
+    let ids = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect();
+    let floats = |name: &str| words(name).into_iter().map(f32::from_le_bytes).collect();
+    let vocab = file.tensor("prefill_logits").expect("prefill_logits").shape()[1];
+    Golden {
+        prompt: ids("prompt"),
+        prefill: floats("prefill_logits"),
+        decode_tokens: ids("decode_tokens"),
+        decode: floats("decode_logits"),
+        vocab,
+        dir,
+    }
+}
+
+fn load(golden: &Golden, device: DeviceSpec) -> Box<dyn Decoder> {
+    let checkpoint =
+        Checkpoint::open_dir(&golden.dir, LoadFormat::Safetensors).expect("the golden opens");
+    let options = LoadOptions {
+        device,
+        dtype: Some(Dtype::F32),
+        kv_tokens: Some(SLOTS),
+        max_model_len: Some(SLOTS),
+    };
+    runner::load(&checkpoint, &options).expect("the golden loads")
+}
+
+/// Slots in no order, so that an index mistaken for a position shows.
+fn slot(position: usize) -> u32 {
+    (position * 37 % SLOTS) as u32
+}
+
+/// Feeds `tokens` after `past` positions in one forward; logits of all of them.
+fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> {
+    let context = past + tokens.len();
+    let positions: Vec<u32> = (past as u32..context as u32).collect();
+    let slots: Vec<u32> = (0..context).map(slot).collect();
+    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+    let span = SequenceSpan {
+        first_token: 0,
+        tokens: tokens.len() as u32,
+        context: context as u32,
+        first_slot: 0,
+    };
+    decoder
+        .forward(&Batch {
+            tokens,
+            positions: &positions,
+            write_slots: &slots[past..],
+            sequences: &[span],
+            slot_table: &slots,
+            logit_rows: &rows,
+        })
+        .expect("a forward")
+}
+
+fn assert_close(what: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    let worst = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
+    // A NaN is never the larger of two, so it is looked for by itself.
+    assert!(got.iter().all(|x| x.is_finite()), "{what}: not finite");
+    assert!(worst <= TOLERANCE, "{what}: off by {worst}");
+}
+
+fn prefill_and_decode_agree(device: DeviceSpec) {
+    for golden in goldens() {
+        let name = golden.dir.file_name().expect("a name").to_string_lossy().into_owned();
+        let mut decoder = load(&golden, device);
+        let decoder = decoder.as_mut();
+        let logits = feed(decoder, &golden.prompt, 0);
+        assert_close(&format!("{device} {name} prefill"), &logits, &golden.prefill);
+        for (step, token) in golden.decode_tokens.iter().enumerate() {
+            let logits = feed(decoder, &[*token], golden.prompt.len() + step);
+            let want = &golden.decode[step * golden.vocab..][..golden.vocab];
+            assert_close(&format!("{device} {name} decode step {step}"), &logits, want);
+        }
+    }
+}
+
+fn chunks_agree(device: DeviceSpec) {
+    for golden in goldens() {
+        let name = golden.dir.file_name().expect("a name").to_string_lossy().into_owned();
+        let mut decoder = load(&golden, device);
+        let mut past = 0;
+        for chunk in golden.prompt.chunks(13) {
+            let logits = feed(decoder.as_mut(), chunk, past);
+            let want = &golden.prefill[past * golden.vocab..][..chunk.len() * golden.vocab];
+            assert_close(&format!("{device} {name} chunk at {past}"), &logits, want);
+            past += chunk.len();
+        }
+    }
+}
+
+/// One forward over a prefill of the whole prompt and decode rows of a second copy
+/// of it, each in its own slots.
+fn a_mixed_batch_agrees(device: DeviceSpec) {
+    let half = SLOTS / 2;
+    for golden in goldens() {
+        let name = golden.dir.file_name().expect("a name").to_string_lossy().into_owned();
+        let mut decoder = load(&golden, device);
+        let length = golden.prompt.len();
+        let first = |position: usize| (position * 5 % half) as u32;
+        let second = |position: usize| (half + position * 11 % half) as u32;
+        let before = length - 1;
+        let table: Vec<u32> = (0..before).map(second).collect();
+        let positions: Vec<u32> = (0..before as u32).collect();
+        let span = |first_token, tokens, context, first_slot| SequenceSpan {
+            first_token,
+            tokens: tokens as u32,
+            context: context as u32,
+            first_slot: first_slot as u32,
+        };
+        let none = decoder
+            .forward(&Batch {
+                tokens: &golden.prompt[..before],
+                positions: &positions,
+                write_slots: &table,
+                sequences: &[span(0, before, before, 0)],
+                slot_table: &table,
+                logit_rows: &[],
+            })
+            .expect("a forward without logits");
+        assert!(none.is_empty());
+
+        let tokens: Vec<u32> = golden.prompt[before..].iter().chain(&golden.prompt).copied().collect();
+        let positions: Vec<u32> = (before as u32..length as u32).chain(0..length as u32).collect();
+        let table: Vec<u32> = (0..length).map(second).chain((0..length).map(first)).collect();
+        let write: Vec<u32> =
+            std::iter::once(second(before)).chain((0..length).map(first)).collect();
+        let logits = decoder
+            .forward(&Batch {
+                tokens: &tokens,
+                positions: &positions,
+                write_slots: &write,
+                sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
+                slot_table: &table,
+                logit_rows: &[0, length as u32],
+            })
+            .expect("a mixed forward");
+        let last = &golden.prefill[before * golden.vocab..];
+        let what = format!("{device} {name} mixed batch");
+        assert_close(&what, &logits[..golden.vocab], last);
+        assert_close(&what, &logits[golden.vocab..], last);
+    }
+}
+
+/// The wgpu devices here; a machine that must have one says so in the environment.
+fn wgpu_devices(api: Api) -> Option<DeviceSpec> {
+    let spec = DeviceSpec::Named { api, index: None };
+    if device::choose(&spec, &device::list()).is_ok() {
+        return Some(spec);
+    }
+    assert!(
+        std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
+        "HEARTH_REQUIRE_VULKAN is set, but there is no {spec} device"
+    );
+    eprintln!("skipped: no {spec} device on this machine");
+    None
+}
+
+const CPU: DeviceSpec = DeviceSpec::Named { api: Api::Cpu, index: None };
+const CUDA: DeviceSpec = DeviceSpec::Named { api: Api::Cuda, index: None };
+
+#[test]
+fn the_cpu_agrees_with_transformers() {
+    prefill_and_decode_agree(CPU);
+}
+
+#[test]
+fn the_cpu_agrees_in_chunks_and_in_mixed_batches() {
+    chunks_agree(CPU);
+    a_mixed_batch_agrees(CPU);
+}
+
+#[test]
+fn vulkan_agrees_with_transformers() {
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        prefill_and_decode_agree(device);
+        chunks_agree(device);
+        a_mixed_batch_agrees(device);
+    }
+}
+
+#[test]
+fn wgsl_agrees_with_transformers() {
+    if let Some(device) = wgpu_devices(Api::WebGpu) {
+        prefill_and_decode_agree(device);
+        a_mixed_batch_agrees(device);
+    }
+}
+
+#[test]
+fn cuda_agrees_with_transformers() {
+    if device::choose(&CUDA, &device::list()).is_err() {
+        eprintln!("skipped: no usable CUDA device on this machine");
+        return;
+    }
+    prefill_and_decode_agree(CUDA);
+    chunks_agree(CUDA);
+    a_mixed_batch_agrees(CUDA);
+}
+
+#[test]
+fn a_batch_that_would_index_out_of_the_model_is_refused() {
+    let golden = &goldens()[0];
+    let mut decoder = load(golden, CPU);
+    let span = SequenceSpan { first_token: 0, tokens: 1, context: 1, first_slot: 0 };
+    let good = Batch {
+        tokens: &[1],
+        positions: &[0],
+        write_slots: &[0],
+        sequences: &[span],
+        slot_table: &[0],
+        logit_rows: &[0],
+    };
+    assert_eq!(decoder.forward(&good).expect("a good batch").len(), golden.vocab);
+    let bad = [
+        (Batch { tokens: &[golden.vocab as u32], ..good }, "token"),
+        (Batch { positions: &[SLOTS as u32], ..good }, "position"),
+        (Batch { write_slots: &[SLOTS as u32], ..good }, "slot"),
+        (Batch { slot_table: &[SLOTS as u32], ..good }, "slot"),
+        (Batch { logit_rows: &[1], ..good }, "logit row"),
+        (Batch { slot_table: &[], ..good }, "slots"),
+        (Batch { positions: &[], ..good }, "positions"),
+        (Batch { positions: &[5], ..good }, "position in its sequence"),
+    ];
+    for (batch, word) in bad {
+        let error = decoder.forward(&batch).expect_err("a bad batch").to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
