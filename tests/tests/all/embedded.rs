@@ -1,0 +1,99 @@
+//! The model that is compiled in: what a stranger meets first.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use hearth_client::Events;
+use serde_json::{Value, json};
+
+use super::harness::{CHAT, Server};
+
+async fn say(server: &Server, question: &str) -> String {
+    let body = json!({
+        "model": "hearth-tiny", "messages": [{"role": "user", "content": question}],
+        "temperature": 0, "max_tokens": 200, "stream": true,
+    });
+    let mut events = server.client.stream(CHAT, &body).await.unwrap();
+    let (mut text, mut reason) = (String::new(), Value::Null);
+    while let Some(event) = events.next().await.unwrap() {
+        text += Events::text_of(&event);
+        reason = event["choices"][0]["finish_reason"].clone();
+    }
+    println!("{question} {text}");
+    assert_eq!(reason, "stop", "{question}: {text}");
+    text
+}
+
+#[tokio::test]
+async fn without_arguments_a_sensible_answer_streams() {
+    let server = Server::embedded(&[]).await;
+    println!(
+        "/ready {:?} after the start of the process",
+        server.ready_after
+    );
+    let answer = say(&server, "What is 3 + 4?").await;
+    assert!(answer.contains('7'), "{answer}");
+    let story = say(&server, "Tell me a story.").await;
+    assert!(story.split_whitespace().count() >= 15, "{story}");
+    server.wait_until_idle().await;
+}
+
+#[tokio::test]
+async fn the_embedded_model_remembers_nothing_of_another_conversation() {
+    let server = Server::embedded(&[]).await;
+    let alone = say(&server, "What is 2 + 2?").await;
+    say(&server, "Tell me a story.").await;
+    assert_eq!(say(&server, "What is 2 + 2?").await, alone);
+    assert!(alone.contains('4'), "{alone}");
+}
+
+/// Killed when it is dropped.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_curl_line_that_is_printed_works_when_it_is_pasted() {
+    if Command::new("curl").arg("--version").output().is_err() {
+        eprintln!("SKIPPED: there is no curl on this machine");
+        return;
+    }
+    let mut command = super::harness::hearth();
+    command.args(["--device", "cpu", "--port", "0"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = Process(command.spawn().unwrap());
+    let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    let mut banner = String::new();
+    for line in lines.map_while(Result::ok) {
+        banner += &line;
+        banner += "\n";
+        // The request is the last line of it.
+        if line.trim_start().starts_with("-d '") {
+            break;
+        }
+    }
+    for word in [
+        "hearth-tiny",
+        "http://127.0.0.1:",
+        "weights",
+        "KV cache",
+        "slots",
+        "context",
+    ] {
+        assert!(
+            banner.contains(word),
+            "the banner lacks {word:?}:\n{banner}"
+        );
+    }
+    let (_, pasted) = banner.split_once("Try it:\n").expect("a line to paste");
+    let answer = Command::new("sh").args(["-c", pasted]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&answer.stdout).unwrap();
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
+    println!("{banner}{text}");
+    assert!(text.split_whitespace().count() >= 5, "{answer}");
+}

@@ -1,0 +1,19 @@
+//! What the tests stand on: a server process, a model for it, and ways to talk to it.
+
+mod binary;
+mod model;
+mod random;
+mod server;
+mod socket;
+
+pub use binary::{hearth, workspace};
+pub use random::Random;
+pub use server::{Answer, Server};
+pub use socket::{post_bytes, raw_socket};
+
+pub const CHAT: &str = "/v1/chat/completions";
+pub const COMPLETIONS: &str = "/v1/completions";
+/// The checkpoint of tests that are about no particular one.
+pub const MODEL: &str = "llama-llama3-tied";
+/// Ids of the assembled models are bytes; those that never occur in UTF-8 mark turns.
+pub const VOCABULARY: u32 = 256;

@@ -1,0 +1,275 @@
+//! A `hearth` process of a test's own.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hearth_client::Client;
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use super::{MODEL, binary, model};
+
+/// For what takes milliseconds on an idle machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Lines of the log that a failed test shows.
+const SHOWN_LINES: usize = 100;
+
+type Log = Arc<Mutex<VecDeque<String>>>;
+
+/// A running server; killed when it is dropped, and its log shown if the test failed.
+pub struct Server {
+    process: Child,
+    log: Log,
+    url: String,
+    /// For whole answers, refusals too.
+    pub http: reqwest::Client,
+    /// For streams.
+    pub client: Client,
+    /// From the start of the process to the first 200 of `/ready`.
+    pub ready_after: Duration,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+impl Server {
+    /// Serves the golden checkpoint `name` in f32 on the CPU.
+    pub async fn of(name: &str, flags: &[&str]) -> Self {
+        let model = model::assemble(name);
+        let mut command = binary::hearth();
+        command
+            .arg("--model")
+            .arg(model)
+            .args(["--dtype", "f32", "--device", "cpu"]);
+        if !flags.contains(&"--kv-tokens") {
+            command.args(["--kv-tokens", "131072"]);
+        }
+        command.args(flags);
+        Self::spawn(command).await
+    }
+
+    /// Serves a checkpoint that the test does not care about.
+    pub async fn start(flags: &[&str]) -> Self {
+        Self::of(MODEL, flags).await
+    }
+
+    /// Serves the model that is compiled in, on the CPU.
+    pub async fn embedded(flags: &[&str]) -> Self {
+        let mut command = binary::hearth();
+        command.args(["--device", "cpu"]).args(flags);
+        Self::spawn(command).await
+    }
+
+    async fn spawn(mut command: Command) -> Self {
+        command.args(["--port", "0", "--log-format", "json"]);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let started = Instant::now();
+        let mut process = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let (log, port) = follow(&mut process);
+        let port = match tokio::time::timeout(PATIENCE, port).await {
+            Ok(Ok(port)) => port,
+            outcome => {
+                let _ = process.kill();
+                let lines = log.lock().unwrap().make_contiguous().join("\n");
+                panic!("{command:?} is not ready ({outcome:?}):\n{lines}");
+            }
+        };
+        let url = format!("http://127.0.0.1:{port}");
+        let http = reqwest::Client::new();
+        while !http
+            .get(format!("{url}/ready"))
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .is_success()
+        {
+            assert!(started.elapsed() < PATIENCE, "/ready stays 503");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Self {
+            client: Client::new(&url).unwrap(),
+            ready_after: started.elapsed(),
+            process,
+            log,
+            url,
+            http,
+        }
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    pub fn address(&self) -> &str {
+        &self.url["http://".len()..]
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// What `path` answers to `body`, whatever it is.
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.post_raw(path, body.to_string()).await
+    }
+
+    /// The same for a body that may be no JSON.
+    pub async fn post_raw(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+        let request = self
+            .http
+            .post(self.url(path))
+            .header("content-type", "application/json");
+        let response = request.body(body).send().await.unwrap();
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let body = response.json().await.unwrap();
+        Answer {
+            status,
+            headers,
+            body,
+        }
+    }
+
+    /// What `path` answers to `body`, which must be 200.
+    pub async fn ok(&self, path: &str, body: &Value) -> Value {
+        let answer = self.post(path, body).await;
+        assert_eq!(answer.status, 200, "{body}: {}", answer.body);
+        answer.body
+    }
+
+    /// The engine's counters.
+    pub async fn stats(&self) -> Value {
+        let info = self.client.get("/server_info").await.unwrap();
+        info["internal_states"][0].clone()
+    }
+
+    pub async fn stat(&self, name: &str) -> u64 {
+        self.stats().await[name].as_u64().unwrap()
+    }
+
+    /// Waits until so many sequences are computed at once.
+    pub async fn wait_until_running(&self, count: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.stat("running").await < count {
+            assert!(
+                Instant::now() < deadline,
+                "never {count} running: {}",
+                self.stats().await
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until nothing runs or waits, checks that every KV slot is accounted for,
+    /// and says how long it took.
+    pub async fn wait_until_idle(&self) -> Duration {
+        let started = Instant::now();
+        loop {
+            let stats = self.stats().await;
+            if (stats["running"].as_u64(), stats["waiting"].as_u64()) == (Some(0), Some(0)) {
+                check_slots(&stats["kv"]);
+                return started.elapsed();
+            }
+            assert!(started.elapsed() < PATIENCE, "never idle: {stats}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Resident memory in bytes, where the system tells.
+    pub fn memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kib * 1024)
+    }
+
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([name, &self.pid().to_string()])
+            .status();
+        assert!(sent.unwrap().success(), "kill {name}");
+    }
+
+    /// Waits for the end of the process; its exit code, none if a signal ended it.
+    pub async fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the process does not end");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// `free + cached + held` is all there is, and an idle server holds nothing.
+fn check_slots(kv: &Value) {
+    let slots = |name: &str| kv[name].as_u64().unwrap();
+    assert_eq!(
+        slots("free") + slots("cached") + slots("held"),
+        slots("total"),
+        "{kv}"
+    );
+    assert_eq!(
+        (slots("held"), slots("protected")),
+        (0, 0),
+        "slots are held by nobody: {kv}"
+    );
+}
+
+/// Keeps the last lines of the log, and reports the port when the server is ready.
+fn follow(process: &mut Child) -> (Log, oneshot::Receiver<u16>) {
+    let lines = BufReader::new(process.stderr.take().expect("it is piped")).lines();
+    let log = Log::default();
+    let (report, port) = oneshot::channel();
+    let kept = Arc::clone(&log);
+    std::thread::spawn(move || {
+        let mut report = Some(report);
+        for line in lines.map_while(Result::ok) {
+            let json: Value = serde_json::from_str(&line).unwrap_or_default();
+            if json["message"] == "ready"
+                && let (Some(port), Some(report)) = (json["port"].as_u64(), report.take())
+            {
+                // Nobody listens when the test has failed already.
+                let _ = report.send(u16::try_from(port).expect("a port"));
+            }
+            let mut kept = kept.lock().unwrap();
+            if kept.len() == SHOWN_LINES {
+                kept.pop_front();
+            }
+            kept.push_back(line);
+        }
+    });
+    (log, port)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let ended = self.process.try_wait();
+        // Gone already, where a test told it to go.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if std::thread::panicking() {
+            let lines = self
+                .log
+                .lock()
+                .map(|mut log| log.make_contiguous().join("\n"));
+            eprintln!("--- the server's log (exit before the end of the test: {ended:?})");
+            eprintln!("{}\n---", lines.unwrap_or_default());
+        }
+    }
+}

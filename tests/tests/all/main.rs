@@ -1,0 +1,22 @@
+//! End-to-end tests: the `hearth` binary, a small real model on the CPU, and HTTP.
+//!
+//! The binary is built first (`cargo build --release --bin hearth`, or without
+//! `--release`) or named by `HEARTH_BIN`. Most tests serve a tiny random checkpoint
+//! of `model/goldens` with a tokenizer whose tokens are bytes; those in
+//! [`embedded`] serve the model that is compiled in.
+
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod disconnects;
+mod embedded;
+mod harness;
+mod identical_outputs;
+mod large_bodies;
+mod openai_client;
+mod queue;
+mod refused_bodies;
+mod refused_fields;
+mod shutdown;
+mod soak;
+mod sockets;

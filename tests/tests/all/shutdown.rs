@@ -1,0 +1,98 @@
+//! The end, while clients stream.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use hearth_client::{ClientError, Events};
+use serde_json::{Value, json};
+
+use super::harness::{COMPLETIONS, Server};
+
+/// Beyond `--shutdown-timeout`, for the last bytes to leave.
+const MARGIN: Duration = Duration::from_secs(3);
+
+/// Reads to the end: whether all was said, or the server broke off in words.
+async fn completed(mut events: Events) -> bool {
+    let mut reason = Value::Null;
+    loop {
+        match events.next().await {
+            Ok(Some(event)) => reason = event["choices"][0]["finish_reason"].clone(),
+            Ok(None) => return !reason.is_null(),
+            Err(ClientError::BrokenOff(message)) => {
+                assert!(message.contains("shutting down"), "{message}");
+                return false;
+            }
+            Err(error) => panic!("a stream ended without a word: {error}"),
+        }
+    }
+}
+
+async fn streams(server: &Server, count: usize, max_tokens: u64) -> Vec<Events> {
+    let body = json!({"prompt": "a", "max_tokens": max_tokens, "ignore_eos": true, "stream": true});
+    let open = async |_| {
+        let mut events = server.client.stream(COMPLETIONS, &body).await.unwrap();
+        assert!(events.next().await.unwrap().is_some());
+        events
+    };
+    join_all((0..count).map(open)).await
+}
+
+#[tokio::test]
+async fn sigterm_lets_streams_finish_within_the_bound_and_the_exit_code_is_0() {
+    let mut server = Server::start(&["--shutdown-timeout", "30"]).await;
+    let streams = streams(&server, 16, 600).await;
+    let started = Instant::now();
+    server.signal("-TERM");
+    let completed = join_all(streams.into_iter().map(completed)).await;
+    assert_eq!(completed, [true; 16]);
+    assert_eq!(server.exit_code().await, Some(0));
+    println!(
+        "16 streams finished and the process ended {:?} after SIGTERM",
+        started.elapsed()
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(30),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn sigterm_cuts_endless_streams_off_at_the_bound_and_the_exit_code_is_0() {
+    let mut server = Server::start(&["--shutdown-timeout", "1"]).await;
+    let streams = streams(&server, 16, 130_000).await;
+    let body = json!({"prompt": "a", "max_tokens": 130_000, "ignore_eos": true});
+    let whole = tokio::spawn(server.http.post(server.url(COMPLETIONS)).json(&body).send());
+    server.wait_until_running(17).await;
+    let started = Instant::now();
+    server.signal("-TERM");
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let new = server
+        .http
+        .post(server.url(COMPLETIONS))
+        .json(&json!({"prompt": "a"}))
+        .send()
+        .await;
+    let refused = new.is_err() || new.is_ok_and(|answer| answer.status() == 503);
+    assert!(refused, "a new request was taken while the server stops");
+    let completed = join_all(streams.into_iter().map(completed)).await;
+    assert_eq!(completed, [false; 16]);
+    assert_eq!(whole.await.unwrap().unwrap().status(), 503);
+    assert_eq!(server.exit_code().await, Some(0));
+    let took = started.elapsed();
+    println!("17 endless requests were cut off and the process ended {took:?} after SIGTERM");
+    assert!(took < Duration::from_secs(1) + MARGIN, "{took:?}");
+}
+
+#[tokio::test]
+async fn sigterm_on_an_idle_server_ends_it_at_once() {
+    let mut server = Server::start(&[]).await;
+    println!(
+        "/ready {:?} after the start of the process",
+        server.ready_after
+    );
+    let started = Instant::now();
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+    assert!(started.elapsed() < MARGIN, "{:?}", started.elapsed());
+}
