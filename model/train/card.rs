@@ -31,9 +31,9 @@ const DATA: &str = "\
 
 All text is made by the generator in `model/train/corpus` (own grammar, own word lists, no other
 source); `hearth-train samples` prints it. A conversation is a pure function of a seed and an
-index, has one to six turns (seldom up to fifteen), and mixes arithmetic (38 % of turns), extraction (35 %), facts
-(13 %), stories (7 %) and small talk (7 %). One in four has a system prompt. The loss counts the
-tokens of the answers only.
+index, has one to six turns (seldom up to fifteen), and mixes arithmetic (38 % of turns),
+extraction (35 %), facts (13 %), stories (7 %) and small talk (7 %). One in four has a system
+prompt. The loss counts the tokens of the answers only.
 
 Held out of training, by construction and proved by tests that scan 50,000 conversations:
 
