@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use crate::config::Config;
 use crate::served::Served;
 
@@ -21,6 +23,7 @@ pub fn banner(
         Some(bytes) => format!(", headroom {}", bytes_text(bytes)),
         None => String::new(),
     };
+    let (route, example) = example(served);
     format!(
         "\
 Hearth {version} serves {id} ({architecture}, {parameters} parameters, {dtype})
@@ -31,8 +34,8 @@ Hearth {version} serves {id} ({architecture}, {parameters} parameters, {dtype})
   ready    in {seconds:.2} s
 
 Try it:
-  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
-    -d '{{\"model\": \"{id}\", \"messages\": [{{\"role\": \"user\", \"content\": \"{question}\"}}]}}'
+  curl {url}{route} -H 'content-type: application/json' \\
+    -d '{example}'
 ",
         version = env!("CARGO_PKG_VERSION"),
         id = served.id,
@@ -47,8 +50,24 @@ Try it:
         running = config.max_running_requests,
         queue = config.max_queue,
         seconds = took.as_secs_f64(),
-        question = "Tell me a story.",
     )
+}
+
+/// A route that this model answers, and a body for it.
+fn example(served: &Served) -> (&'static str, Value) {
+    let id = &served.id;
+    if served.text.can_chat() {
+        let messages = json!([{"role": "user", "content": "Tell me a story."}]);
+        return (
+            "/v1/chat/completions",
+            json!({"model": id, "messages": messages}),
+        );
+    }
+    let prompt = match served.text.encode("Once upon a time", true) {
+        Ok(_) => json!("Once upon a time"),
+        Err(_) => json!([1, 2, 3]),
+    };
+    ("/v1/completions", json!({"model": id, "prompt": prompt}))
 }
 
 /// Where a client on this machine finds the server.

@@ -34,6 +34,9 @@ pub trait TextCodec: Detokenize {
     /// context cannot fit, whatever it says.
     fn max_token_bytes(&self) -> usize;
 
+    /// Whether there is a chat template.
+    fn can_chat(&self) -> bool;
+
     /// # Errors
     /// There is no template, or it refuses the messages.
     fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String>;

@@ -60,6 +60,10 @@ impl TextCodec for ModelText {
         self.max_token_bytes
     }
 
+    fn can_chat(&self) -> bool {
+        self.template.is_ok()
+    }
+
     fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String> {
         let template = self.template.as_ref().map_err(ToString::to_string)?;
         let input = ChatInput {
@@ -97,6 +101,10 @@ impl TextCodec for IdText {
 
     fn max_token_bytes(&self) -> usize {
         "<4294967295>".len()
+    }
+
+    fn can_chat(&self) -> bool {
+        false
     }
 
     fn render_chat(&self, _chat: &ChatPrompt<'_>) -> Result<String, String> {

@@ -1,12 +1,25 @@
 //! Keeps long computations off the threads that serve connections.
 
+use std::num::NonZero;
+use std::sync::LazyLock;
+use std::thread::available_parallelism;
+
+use tokio::sync::Semaphore;
+
 use super::error::ApiError;
 
 /// A body of this size is parsed, templated and tokenised in well under a
 /// millisecond; handing it to another thread would cost more than it spares.
 const INLINE_BYTES: usize = 4 * 1024;
 
-/// Runs `work` here if its input is small, else on the blocking pool.
+/// One for each piece of work that may go on at a time: half of the cores, because
+/// the model's threads wait for the slowest among them, and every stream for the model.
+static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let cores = available_parallelism().map_or(1, NonZero::get);
+    Semaphore::new((cores / 2).max(1))
+});
+
+/// Runs `work` here if its input is small, else on the blocking pool when its turn comes.
 ///
 /// # Errors
 /// 500 when `work` panics on the pool.
@@ -17,6 +30,12 @@ pub async fn when_large<T: Send + 'static>(
     if input_bytes <= INLINE_BYTES {
         return Ok(work());
     }
-    let done = actix_web::web::block(work).await;
+    let turn = TURNS.acquire().await.expect("nothing closes the semaphore");
+    let done = actix_web::web::block(move || {
+        // Held to the end of the work, also when the client has gone by then.
+        let _turn = turn;
+        work()
+    })
+    .await;
     done.map_err(|_| ApiError::internal("preparing the prompt failed"))
 }

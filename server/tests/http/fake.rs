@@ -137,6 +137,10 @@ impl TextCodec for FakeCodec {
         7
     }
 
+    fn can_chat(&self) -> bool {
+        true
+    }
+
     fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String> {
         let mut text = String::new();
         for message in chat.messages.as_array().into_iter().flatten() {
