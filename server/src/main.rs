@@ -4,11 +4,21 @@ use clap::Parser;
 use hearth_server::cli::Cli;
 
 fn main() -> ExitCode {
+    quiet_drivers();
     match hearth_server::run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Mesa complains on standard error when there is no runtime directory, which
+/// nothing here needs.
+fn quiet_drivers() {
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+        // SAFETY: no other thread runs yet.
+        unsafe { std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir()) };
     }
 }
