@@ -28,18 +28,17 @@ async fn malformed_json_says_where() {
             "",
             " ",
             "{",
-            "{\"prompt\": \"a\"",
-            "{\"prompt\": \"a\",}",
+            "{\"model\": \"a\"",
+            "{\"model\": \"a\",}",
             "{'prompt': 'a'}",
-            "{\"prompt\": \"a\"} {}",
             "{\"max_tokens\": NaN}",
             "{\"temperature\": 1e999}",
             "{\"temperature\": -Infinity}",
             "{\"max_tokens\": 0x10}",
             "{\"max_tokens\": 01}",
-            "{\"prompt\": \"line\nbreak\"}",
-            "{\"prompt\": \"\\ud800\"}",
-            "{\"prompt\": \"\\x41\"}",
+            "{\"model\": \"line\nbreak\"}",
+            "{\"model\": \"\\ud800\"}",
+            "{\"model\": \"\\x41\"}",
             "prompt=a",
             "\u{feff}{}",
         ] {
@@ -51,6 +50,7 @@ async fn malformed_json_says_where() {
             deep.clone(),
             format!("{{\"metadata\": {deep}"),
             "{\"a\":".repeat(200_000),
+            "{\"prompt\": \"a\"} {}".to_owned(),
         ] {
             assert_eq!(server.post_raw(path, body).await.status, 400);
         }

@@ -117,8 +117,12 @@ async fn sampling_numbers_that_are_negative_absurd_or_none_are_refused() {
     ];
     for (field, values) in bounds {
         all_refused(&server, &both, field, values).await;
-        if field != "logit_bias" {
-            all_refused(&server, &both, field, &NO_NUMBER).await;
+        for raw in NO_NUMBER {
+            // The one that has no upper bound but f32's.
+            let is_in_bounds = field == "repetition_penalty" && raw.len() > 20;
+            if field != "logit_bias" && !is_in_bounds {
+                all_refused(&server, &both, field, &[raw]).await;
+            }
         }
     }
     let absurd = [
