@@ -218,3 +218,31 @@ async fn a_seed_gives_the_same_tokens_alone_and_in_a_batch() {
     }
     server.wait_until_idle().await;
 }
+
+#[tokio::test]
+async fn the_score_of_a_prompt_is_the_same_when_the_prompt_is_cached() {
+    let prompt = prompts().swap_remove(0);
+    let generate = json!({"prompt": prompt, "max_tokens": 4, "ignore_eos": true});
+    let score = json!({"prompt": prompt, "max_tokens": 0, "echo": true, "logprobs": 2});
+    let mut scores = Vec::new();
+    for flags in [&["--no-prefix-cache"][..], &[], &["--prefill-chunk", "16"]] {
+        let server = Server::of("qwen3", flags).await;
+        // In front of the score, so that there is something to find.
+        server.ok(COMPLETIONS, &generate).await;
+        for _ in 0..2 {
+            let answer = server.ok(COMPLETIONS, &score).await;
+            let logprobs = answer["choices"][0]["logprobs"]["token_logprobs"].clone();
+            let logprobs = logprobs.as_array().unwrap().clone();
+            assert_eq!((logprobs.len(), &logprobs[0]), (prompt.len(), &Value::Null));
+            let rest = logprobs[1..].iter().map(|value| value.as_f64().unwrap());
+            scores.push(rest.collect::<Vec<f64>>());
+        }
+        server.wait_until_idle().await;
+    }
+    let (first, others) = scores.split_first().unwrap();
+    for other in others {
+        for (a, b) in first.iter().zip(other) {
+            assert!((a - b).abs() < LOGPROB_TOLERANCE, "{a} and {b}");
+        }
+    }
+}
