@@ -92,6 +92,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     request.refuse_unsupported()?;
+    refuse_too_many(served, request.messages.len())?;
     let sampling = request.take_sampling();
     let text = served
         .text
@@ -133,6 +134,18 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         stream,
         logprobs: logprobs.is_some(),
     })
+}
+
+/// Each message takes a token at the least; templating more of them than fit would
+/// take half a gigabyte for ten megabytes of tiny messages.
+fn refuse_too_many(served: &Served, messages: usize) -> Result<(), ApiError> {
+    let context = served.context();
+    if messages <= context {
+        return Ok(());
+    }
+    let message =
+        format!("`messages` must fit the context of {context} tokens, got {messages} messages");
+    Err(ApiError::context_length("messages", message))
 }
 
 fn choice(tokenizer: &dyn Detokenize, index: usize, whole: Whole, logprobs: bool) -> ChatChoice {
