@@ -71,7 +71,7 @@ fn bodies() -> Vec<(&'static str, Vec<u8>, u16)> {
 
 #[tokio::test]
 async fn ten_megabyte_bodies_are_refused_while_another_request_streams_undisturbed() {
-    let server = Server::start(&[]).await;
+    let server = Server::undisturbed(&[]).await;
     let alone = stream(&server).await;
     let bodies = bodies();
     let all_refused = Cell::new(false);

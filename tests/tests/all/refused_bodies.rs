@@ -151,6 +151,14 @@ async fn prompts_over_the_context_say_how_long_they_are_and_may_be() {
             &["`messages`", "256"],
         );
     }
+    let many = json!({"messages": vec![json!({"role": "user", "content": ""}); 300]});
+    let answer = server.post(CHAT, &many).await;
+    assert_refused(
+        &answer,
+        400,
+        code.clone(),
+        &["`messages`", "256", "300 messages"],
+    );
     let sum = json!({"prompt": vec![7; 200], "max_tokens": 57});
     let answer = server.post(COMPLETIONS, &sum).await;
     assert_refused(&answer, 400, code, &["`max_tokens`", "at most 56", "57"]);

@@ -54,7 +54,7 @@ enum Patience {
 
 impl Soak {
     async fn new(duration: Duration) -> Self {
-        let server = Server::start(&["--kv-tokens", SLOTS, "--max-model-len", "1024"]).await;
+        let server = Server::undisturbed(&["--kv-tokens", SLOTS, "--max-model-len", "1024"]).await;
         let mut random = Random::new(64);
         let prefixes: Vec<_> = (0..8).map(|i| random.tokens(40 * i + 10)).collect();
         let mut known = Vec::new();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use hearth_client::Client;
 use reqwest::header::HeaderMap;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, oneshot};
 
 use super::{MODEL, binary, model};
 
@@ -17,6 +17,15 @@ use super::{MODEL, binary, model};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Lines of the log that a failed test shows.
 const SHOWN_LINES: usize = 100;
+
+/// Tests share the machine, except those that measure time or fill it.
+static MACHINE: RwLock<()> = RwLock::const_new(());
+
+#[expect(dead_code, reason = "held for as long as the server runs")]
+enum Share {
+    Some(RwLockReadGuard<'static, ()>),
+    All(RwLockWriteGuard<'static, ()>),
+}
 
 type Log = Arc<Mutex<VecDeque<String>>>;
 
@@ -31,6 +40,7 @@ pub struct Server {
     pub client: Client,
     /// From the start of the process to the first 200 of `/ready`.
     pub ready_after: Duration,
+    _share: Share,
 }
 
 /// A whole answer.
@@ -44,6 +54,23 @@ pub struct Answer {
 impl Server {
     /// Serves the golden checkpoint `name` in f32 on the CPU.
     pub async fn of(name: &str, flags: &[&str]) -> Self {
+        Self::spawn(
+            Self::command(name, flags),
+            Share::Some(MACHINE.read().await),
+        )
+        .await
+    }
+
+    /// The same for a test that measures time, or leaves none to others: it runs alone.
+    pub async fn undisturbed(flags: &[&str]) -> Self {
+        Self::spawn(
+            Self::command(MODEL, flags),
+            Share::All(MACHINE.write().await),
+        )
+        .await
+    }
+
+    fn command(name: &str, flags: &[&str]) -> Command {
         let model = model::assemble(name);
         let mut command = binary::hearth();
         command
@@ -54,7 +81,7 @@ impl Server {
             command.args(["--kv-tokens", "131072"]);
         }
         command.args(flags);
-        Self::spawn(command).await
+        command
     }
 
     /// Serves a checkpoint that the test does not care about.
@@ -66,10 +93,10 @@ impl Server {
     pub async fn embedded(flags: &[&str]) -> Self {
         let mut command = binary::hearth();
         command.args(["--device", "cpu"]).args(flags);
-        Self::spawn(command).await
+        Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
-    async fn spawn(mut command: Command) -> Self {
+    async fn spawn(mut command: Command, share: Share) -> Self {
         command.args(["--port", "0", "--log-format", "json"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let started = Instant::now();
@@ -105,6 +132,7 @@ impl Server {
             log,
             url,
             http,
+            _share: share,
         }
     }
 
