@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use futures_util::future::join_all;
 use hearth_client::Events;
 use serde_json::{Value, json};
 
@@ -45,6 +46,41 @@ async fn the_embedded_model_remembers_nothing_of_another_conversation() {
     say(&server, "Tell me a story.").await;
     assert_eq!(say(&server, "What is 2 + 2?").await, alone);
     assert!(alone.contains('4'), "{alone}");
+}
+
+#[tokio::test]
+async fn sixteen_conversations_at_once_are_answered_as_each_alone() {
+    let bodies: Vec<Value> = (0..16)
+        .map(|i| {
+            let question = format!("What is {} + {}?", i % 4 + 1, i / 4 + 2);
+            let messages = json!([{"role": "user", "content": question}]);
+            json!({"messages": messages, "temperature": 0, "max_tokens": 60})
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for flags in [
+        &["--dtype", "f32", "--no-prefix-cache"][..],
+        &["--dtype", "f32"],
+        &["--dtype", "f32", "--prefill-chunk", "8"],
+    ] {
+        let server = Server::embedded(flags).await;
+        let mut alone = Vec::new();
+        for body in &bodies {
+            alone.push(content(&server.ok(CHAT, body).await));
+        }
+        let together = join_all(bodies.iter().map(|body| server.ok(CHAT, body))).await;
+        answers.push(alone);
+        answers.push(together.iter().map(content).collect());
+        server.wait_until_idle().await;
+    }
+    for other in &answers[1..] {
+        assert_eq!(*other, answers[0]);
+    }
+}
+
+fn content(answer: &Value) -> String {
+    let content = answer["choices"][0]["message"]["content"].as_str();
+    content.unwrap().to_owned()
 }
 
 /// Killed when it is dropped.
