@@ -210,7 +210,7 @@ impl TestServer {
     /// Waits until the engine has nothing to do, and checks that no slot is lost.
     pub async fn wait_until_idle(&self) {
         let engine = &self.state.loaded().unwrap().engine;
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while !engine.stats().is_idle() {
             assert!(
                 Instant::now() < deadline,

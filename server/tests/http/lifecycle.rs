@@ -34,7 +34,7 @@ async fn get(server: &TestServer, path: &str) -> (u16, Value) {
 
 async fn wait_until_running(server: &TestServer, count: usize) {
     let engine = &server.state.loaded().unwrap().engine;
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while engine.stats().running != count {
         assert!(Instant::now() < deadline, "{:?}", engine.stats());
         tokio::time::sleep(Duration::from_millis(2)).await;
