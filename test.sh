@@ -21,8 +21,14 @@ if ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
     # With lavapipe there, a Vulkan test that finds no adapter is a failure, not a skip.
     export HEARTH_REQUIRE_VULKAN=1
 fi
-if [ ! -x .venv/bin/python ]; then
-    python3 -m venv .venv && .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt
+# The environment counts as made when the client imports: a broken one is made again.
+if ! .venv/bin/python -c 'import openai' 2>/dev/null; then
+    rm -rf .venv
+    python3 -m venv .venv 2>/dev/null || {
+        root apt-get install -y -q python3-venv >/dev/null
+        python3 -m venv .venv
+    }
+    .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt
 fi
 export HEARTH_PYTHON="$PWD/.venv/bin/python" HEARTH_REQUIRE_PYTHON=1
 

@@ -14,30 +14,38 @@ const GPU_SHARE: f64 = 0.85;
 /// on the host and a short-context model needs no more.
 const MAX_DEFAULT_SLOTS: u64 = 1 << 20;
 const MAX_DEFAULT_CPU_SLOTS: u64 = 1 << 16;
-/// For a device that does not tell how much memory it has.
-const UNKNOWN_MEMORY: u64 = 2 << 30;
+/// KV bytes on a device that does not tell how much memory it has (Metal, Direct3D 12).
+const UNKNOWN_MEMORY_KV: u64 = 1 << 30;
+/// Slots are i32 on the device.
+const MAX_SLOTS: usize = i32::MAX as usize;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    #[error("--kv-tokens must be at least 1, got 0")]
-    NoSlots,
+    #[error("--kv-tokens must be from 1 to {bound} ({source_of_bound}), got {given}")]
+    Slots {
+        bound: usize,
+        source_of_bound: String,
+        given: usize,
+    },
     #[error("--max-model-len must be from 1 to {bound} ({source_of_bound}), got {given}")]
     ModelLength {
         bound: usize,
         source_of_bound: &'static str,
         given: usize,
     },
-    #[error("weights of {weights} MiB leave no room for KV in {memory} MiB on {device}")]
+    #[error(
+        "weights of {weights} MiB leave no room for KV in {memory} MiB on {device}; \
+         a smaller --dtype or another --device may fit"
+    )]
     NoRoom {
         weights: u64,
         memory: u64,
         device: String,
     },
-    #[error(
-        "one KV pool of {tokens} tokens is {bytes} bytes a layer, {device} binds at most {bound}"
-    )]
+    #[error("{matrix} takes {bytes} bytes as {dtype}, {device} binds at most {bound} at once")]
     Binding {
-        tokens: usize,
+        matrix: &'static str,
+        dtype: Dtype,
         bytes: u64,
         bound: u64,
         device: String,
@@ -61,46 +69,59 @@ impl KvBudget {
         options: &LoadOptions,
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
+        check_bindings(config, dtype, at)?;
         let per_token = bytes_per_token(config, dtype);
         let per_layer = per_token / (2 * config.layers as u64);
+        let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
+        let most = {
+            let by_binding = (
+                at.max_binding / per_layer,
+                format!("what {at} binds at once"),
+            );
+            let by_memory = beside_weights.map(|bytes| {
+                (
+                    bytes / per_token,
+                    format!("what fits beside the weights on {at}"),
+                )
+            });
+            let by_index = (MAX_SLOTS as u64, "the width of an index".to_owned());
+            let bounds = [Some(by_binding), by_memory, Some(by_index)];
+            bounds
+                .into_iter()
+                .flatten()
+                .min()
+                .expect("there are bounds that always hold")
+        };
         let slots = match options.kv_tokens {
-            Some(0) => return Err(MemoryError::NoSlots),
-            Some(slots) => {
-                let bytes = slots as u64 * per_layer;
-                if bytes > at.max_binding {
-                    let (tokens, bound, device) = (slots, at.max_binding, at.to_string());
-                    return Err(MemoryError::Binding {
-                        tokens,
-                        bytes,
-                        bound,
-                        device,
-                    });
-                }
-                slots
+            Some(given) if given == 0 || given as u64 > most.0 => {
+                return Err(MemoryError::Slots {
+                    bound: most.0 as usize,
+                    source_of_bound: most.1,
+                    given,
+                });
             }
+            Some(given) => given,
             None => {
-                let memory = available(at);
-                let share = if at.is_cpu() { CPU_SHARE } else { GPU_SHARE };
-                let room = memory.saturating_sub(weight_bytes) as f64 * share;
-                let most = if at.is_cpu() {
+                let bytes = match beside_weights {
+                    Some(bytes) if at.is_cpu() => bytes as f64 * CPU_SHARE,
+                    Some(bytes) => bytes as f64 * GPU_SHARE,
+                    None => UNKNOWN_MEMORY_KV as f64,
+                };
+                let unasked = if at.is_cpu() {
                     MAX_DEFAULT_CPU_SLOTS
                 } else {
                     MAX_DEFAULT_SLOTS
                 };
-                let slots = (room as u64 / per_token)
-                    .min(at.max_binding / per_layer)
-                    .min(most);
-                if slots == 0 {
-                    let mib = |bytes: u64| bytes >> 20;
-                    return Err(MemoryError::NoRoom {
-                        weights: mib(weight_bytes),
-                        memory: mib(memory),
-                        device: at.to_string(),
-                    });
-                }
-                slots as usize
+                (bytes as u64 / per_token).min(unasked).min(most.0) as usize
             }
         };
+        if slots == 0 {
+            return Err(MemoryError::NoRoom {
+                weights: weight_bytes >> 20,
+                memory: at.memory.unwrap_or_default() >> 20,
+                device: at.to_string(),
+            });
+        }
         let made_for = config.max_position_embeddings;
         let max_model_len = match options.max_model_len {
             None => made_for.min(slots),
@@ -128,31 +149,130 @@ impl KvBudget {
     }
 }
 
-/// Memory of `at` left beside `used` bytes; `None` where it is not known.
+/// Every matrix is one buffer, and a device binds only so much at once.
+fn check_bindings(
+    config: &ModelConfig,
+    dtype: Dtype,
+    at: &DeviceReport,
+) -> Result<(), MemoryError> {
+    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let matrices = [
+        ("the embedding", config.vocab_size * hidden),
+        (
+            "the stacked projection of queries, keys and values",
+            config.qkv_rows() * hidden,
+        ),
+        ("the stacked projection of gate and up", 2 * inner * hidden),
+    ];
+    for (matrix, elements) in matrices {
+        let bytes = elements as u64 * dtype.size() as u64;
+        if bytes > at.max_binding {
+            return Err(MemoryError::Binding {
+                matrix,
+                dtype,
+                bytes,
+                bound: at.max_binding,
+                device: at.to_string(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Memory that was free on `at` before `used` bytes of it were taken; `None` where it
+/// is not known.
 pub fn headroom(at: &DeviceReport, used: u64) -> Option<u64> {
-    let memory = if at.is_cpu() {
-        cpu_available()
-    } else {
-        at.memory
-    };
-    memory.map(|memory| memory.saturating_sub(used))
+    at.memory.map(|memory| memory.saturating_sub(used))
 }
 
-fn available(at: &DeviceReport) -> u64 {
-    let known = if at.is_cpu() {
-        cpu_available()
-    } else {
-        at.memory
-    };
-    known.unwrap_or(UNKNOWN_MEMORY)
-}
-
-/// Memory that this process can have without swapping, where the system tells.
+/// Memory that this process can have without swapping, where the system tells: what
+/// Linux calls available, within the limit of the control group (a container).
 pub fn cpu_available() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
+    let machine = kib << 10;
+    Some(group_available().map_or(machine, |group| machine.min(group)))
+}
+
+/// What the control group has left; `None` without a limit.
+fn group_available() -> Option<u64> {
+    let read = |file: &str| -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?;
+        text.trim().parse().ok()
+    };
+    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device;
+
+    const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 256,
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "max_position_embeddings": 512}"#;
+
+    fn plan(
+        at: &DeviceReport,
+        kv_tokens: Option<usize>,
+        max_model_len: Option<usize>,
+    ) -> Result<KvBudget, String> {
+        let config = ModelConfig::from_json(CONFIG).unwrap();
+        let options = LoadOptions {
+            kv_tokens,
+            max_model_len,
+            ..LoadOptions::default()
+        };
+        KvBudget::plan(&config, Dtype::F32, 1 << 20, &options, at).map_err(|e| e.to_string())
+    }
+
+    fn machine(memory: Option<u64>, max_binding: u64) -> DeviceReport {
+        let cpu = device::list().pop().expect("the CPU is always there");
+        DeviceReport {
+            memory,
+            max_binding,
+            ..cpu
+        }
+    }
+
+    #[test]
+    fn an_unasked_for_pool_takes_a_share_of_what_is_left() {
+        // 1024 bytes of KV a token: 2 layers, K and V, 4 heads of 16, f32.
+        let budget = plan(&machine(Some(9 << 20), u64::MAX), None, None).unwrap();
+        assert_eq!(budget.slots, (8 << 20) / 4 / 1024);
+        assert_eq!(budget.max_model_len, 512);
+        let unknown = plan(&machine(None, u64::MAX), None, None).unwrap();
+        assert_eq!(unknown.slots, 1 << 16);
+    }
+
+    #[test]
+    fn more_slots_than_memory_indices_or_bindings_hold_are_refused() {
+        let at = machine(Some(9 << 20), u64::MAX);
+        assert_eq!(plan(&at, Some(8192), None).unwrap().slots, 8192);
+        let error = plan(&at, Some(8193), None).err().unwrap();
+        assert!(error.contains("8192") && error.contains("8193"), "{error}");
+        assert!(plan(&at, Some(0), None).is_err());
+        let error = plan(&machine(None, u64::MAX), Some(1 << 40), None)
+            .err()
+            .unwrap();
+        assert!(error.contains("2147483647"), "{error}");
+        let error = plan(&machine(None, 1 << 16), Some(300), None)
+            .err()
+            .unwrap();
+        assert!(error.contains("256") && error.contains("binds"), "{error}");
+        let error = plan(&machine(None, 1 << 15), None, None).err().unwrap();
+        assert!(error.contains("the embedding"), "{error}");
+    }
+
+    #[test]
+    fn a_sequence_fits_the_pool_and_the_model() {
+        let at = machine(Some(1 << 30), u64::MAX);
+        assert_eq!(plan(&at, Some(100), None).unwrap().max_model_len, 100);
+        assert!(plan(&at, Some(100), Some(101)).is_err());
+        let error = plan(&at, None, Some(513)).err().unwrap();
+        assert!(error.contains("512"), "{error}");
+    }
 }

@@ -222,9 +222,13 @@ impl<B: Kernels> Decoder for Runner<B> {
         let logits = self
             .transformer
             .forward_paged(&self.config, uploaded, &mut self.context);
-        if batch.logit_rows.is_empty() {
-            return Ok(Vec::new());
-        }
+        let Some(logits) = logits else {
+            // A device reports a failed launch when it is waited for. What follows would
+            // otherwise build on KV that was never written.
+            return B::sync(&self.device)
+                .map(|()| Vec::new())
+                .map_err(|error| ForwardError::Device(format!("{error:?}")));
+        };
         let data = logits
             .try_into_data()
             .map_err(|error| ForwardError::Device(error.to_string()))?;

@@ -54,6 +54,10 @@ pub struct TrainOptions {
     #[arg(long)]
     #[serde(skip)]
     pub out: PathBuf,
+    /// Begin with the weights of this checkpoint folder instead of random ones.
+    #[arg(long)]
+    #[serde(skip)]
+    pub from: Option<PathBuf>,
     #[arg(long, value_enum, default_value = "cpu")]
     pub device: DeviceKind,
     /// End after this many steps.

@@ -11,7 +11,9 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 use hearth_model::config::ModelConfig;
+use hearth_model::dtype::Dtype;
 use hearth_model::transformer::Transformer;
+use hearth_model::weights::Weights;
 
 use crate::batches::{Batch, BatchShape, Batches};
 use crate::checkpoint;
@@ -43,7 +45,13 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
         config.vocab_size
     );
     B::seed(device, options.seed);
-    let mut model = Transformer::<Autodiff<B>>::init(&config, INIT_STD, device);
+    let mut model = match &options.from {
+        Some(dir) => {
+            let weights = Weights::open_dir(dir)?;
+            Transformer::<Autodiff<B>>::load(&config, &weights, Dtype::F32, Dtype::F32, device)?
+        }
+        None => Transformer::<Autodiff<B>>::init(&config, INIT_STD, device),
+    };
     let parameters = model.num_params();
     println!(
         "{parameters} parameters, {:?}, {} x {} tokens",

@@ -1,6 +1,6 @@
 //! Parameters from a checkpoint's weights, by their Hugging Face names.
 
-use burn::module::{Param, ParamId};
+use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
 
@@ -152,6 +152,6 @@ impl<B: Backend> Loader<'_, B> {
         let dtype = DType::from(dtype);
         let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
         let tensor = Tensor::from_data(data, (self.device, dtype));
-        Ok(Param::initialized(ParamId::new(), tensor))
+        Ok(Param::from_tensor(tensor))
     }
 }

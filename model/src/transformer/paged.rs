@@ -17,8 +17,8 @@ pub struct DeviceBatch<B: Backend> {
     /// `[tokens]`
     tokens: IntTensor<B>,
     index: RaggedIndex<B>,
-    /// `[rows]`: the tokens whose logits are wanted.
-    logit_rows: Tensor<B, 1, Int>,
+    /// `[rows]`: the tokens whose logits are wanted, if any.
+    logit_rows: Option<Tensor<B, 1, Int>>,
 }
 
 impl<B: Backend> DeviceBatch<B> {
@@ -39,7 +39,7 @@ impl<B: Backend> DeviceBatch<B> {
                 table_start: indices::<B>(&start, device).into_primitive(),
                 slot_table: indices::<B>(batch.slot_table, device).into_primitive(),
             },
-            logit_rows: indices(batch.logit_rows, device),
+            logit_rows: (!batch.logit_rows.is_empty()).then(|| indices(batch.logit_rows, device)),
         }
     }
 }
@@ -89,14 +89,14 @@ impl<B: Kernels> PagedContext<B> {
 }
 
 impl<B: Kernels> Transformer<B> {
-    /// Logits `[rows, vocab]` of the batch's `logit_rows`; every token's keys and
-    /// values are in the pool afterwards.
+    /// Logits `[rows, vocab]` of the batch's `logit_rows`, if it has any; every token's
+    /// keys and values are in the pool afterwards.
     pub fn forward_paged(
         &self,
         config: &ModelConfig,
         batch: DeviceBatch<B>,
         context: &mut PagedContext<B>,
-    ) -> Tensor<B, 2> {
+    ) -> Option<Tensor<B, 2>> {
         let eps = config.rms_norm_eps;
         let mut residual = B::embed(weight(&self.embedding), batch.tokens);
         let first = self
@@ -114,9 +114,9 @@ impl<B: Kernels> Transformer<B> {
             let changed = layer.feed_forward(normed);
             (residual, normed) = B::add_rms_norm(residual, changed, weight(next), eps);
         }
-        let rows = tensor::<B, 2>(normed).select(0, batch.logit_rows);
+        let rows = tensor::<B, 2>(normed).select(0, batch.logit_rows?);
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
-        tensor(B::project(primitive(rows), weight(lm_head), None))
+        Some(tensor(B::project(primitive(rows), weight(lm_head), None)))
     }
 }
 

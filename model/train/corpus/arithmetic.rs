@@ -107,7 +107,7 @@ pub fn split_of(a: u32, b: u32, operation: Operation) -> Split {
 /// Draws operands of `split`: one-digit, mixed or two-digit.
 fn operands(rng: &mut Rng, split: Split, operation: Operation) -> (u32, u32) {
     loop {
-        let (a, b) = match (operation, rng.weighted(&[45, 30, 25])) {
+        let (a, b) = match (operation, rng.weighted(&[80, 12, 8])) {
             (Operation::Add, 0) => (rng.range(0, 9), rng.range(0, 9)),
             (Operation::Add, 1) if rng.percent(65) => (rng.range(10, 99), rng.range(0, 9)),
             (Operation::Add, 1) => (rng.range(0, 9), rng.range(10, 99)),

@@ -27,6 +27,7 @@ pub fn linear<E: Stored>(
 ) {
     let output = weight.len() / input;
     let tokens = x.len() / input;
+    assert_eq!(y.len(), tokens * output, "linear: length of y");
     let share = output.div_ceil(4 * rayon::current_num_threads());
     let rows = share
         .next_multiple_of(4)
