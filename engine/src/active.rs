@@ -1,5 +1,6 @@
 //! A request inside the engine, waiting or running.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -91,10 +92,13 @@ impl ActiveRequest {
         }
     }
 
-    /// Whether the logits at `position` are wanted for the next prompt token.
-    pub fn wants_prompt_logprob(&self, position: usize) -> bool {
-        let known = self.prompt_logprobs.len();
-        known > 0 && (known..self.prompt_len).contains(&(position + 1))
+    /// The positions of `start..end` whose logits are wanted for the next prompt token.
+    pub fn wanted_prompt_logprobs(&self, start: usize, end: usize) -> Range<usize> {
+        let Some(first) = self.prompt_logprobs.len().checked_sub(1) else {
+            return start..start;
+        };
+        let first = first.max(start);
+        first..end.min(self.prompt_len - 1).max(first)
     }
 
     /// The request got its slots, `reused` of them from the cache. Returns

@@ -68,7 +68,7 @@ impl StepBatch {
         batch.write_slots.extend_from_slice(&kv.slots[start..end]);
         batch.slot_table.extend_from_slice(&kv.slots[..end]);
         let rows = batch.logit_rows.len();
-        let wanted = (start..end).filter(|&position| active.wants_prompt_logprob(position));
+        let wanted = active.wanted_prompt_logprobs(start, end);
         batch
             .logit_rows
             .extend(wanted.map(|position| index(first_token + position - start)));

@@ -27,8 +27,14 @@ pub enum SpawnError {
     Build(#[from] BuildError),
     #[error("building the model panicked: {0}")]
     BuildPanicked(String),
-    #[error("the model has no room for a single request: {0:?}")]
+    #[error(
+        "the context must be at least 2 tokens long, one of a prompt and one of its output, got {}: \
+         max_model_len is {}, and the KV cache has room for {} tokens",
+        context_limit(*.0), .0.max_model_len, .0.kv_slots
+    )]
     NoRoom(ExecutorLimits),
+    #[error("the model's vocabulary must be at least 1 token large, got 0")]
+    NoVocabulary,
     #[error("cannot start the engine thread: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -97,7 +103,10 @@ fn build_executor<E: Executor>(
     let executor = catch_unwind(AssertUnwindSafe(build))
         .map_err(|panic| SpawnError::BuildPanicked(crate::step::panic_text(&*panic)))??;
     let limits = executor.limits();
-    if context_limit(limits) < 2 || limits.vocab_size == 0 {
+    if limits.vocab_size == 0 {
+        return Err(SpawnError::NoVocabulary);
+    }
+    if context_limit(limits) < 2 {
         return Err(SpawnError::NoRoom(limits));
     }
     Ok(executor)
@@ -190,6 +199,12 @@ impl EngineHandle {
     /// The engine at the end of its latest step, and what waits now.
     pub fn stats(&self) -> EngineStats {
         self.shared.inbox.stats()
+    }
+
+    /// Whether the engine thread is there. It ends after a shutdown, or by a bug
+    /// of ours: then every stream has failed, and nothing will be served again.
+    pub fn is_running(&self) -> bool {
+        !self.shared.inbox.is_stopped()
     }
 
     pub fn limits(&self) -> ExecutorLimits {

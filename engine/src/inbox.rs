@@ -148,6 +148,10 @@ impl Inbox {
         }
     }
 
+    pub fn is_stopped(&self) -> bool {
+        self.state().phase == Phase::Stopped
+    }
+
     /// Waits until the engine thread has ended; `false` if it has not in time.
     pub fn wait_stopped(&self, timeout: Duration) -> bool {
         let (state, _) = self

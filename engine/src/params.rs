@@ -5,6 +5,9 @@ use thiserror::Error;
 /// Most alternatives that may be asked for beside each token (the API's own limit).
 pub const MAX_LOGPROBS: usize = 20;
 
+/// Most entries of `logit_bias` and of `stop_token_ids`: each entry costs at every token.
+pub const MAX_TOKEN_ENTRIES: usize = 1024;
+
 /// How one request samples. Defaults are those of the OpenAI API: plain sampling from the
 /// model's distribution.
 ///
@@ -142,6 +145,8 @@ impl SamplingParams {
         }
         within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
         within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        at_most_entries("logit_bias", self.logit_bias.len())?;
+        at_most_entries("stop_token_ids", self.stop_token_ids.len())?;
         for &(token, bias) in &self.logit_bias {
             in_vocabulary("logit_bias", token, vocab_size)?;
             within("logit_bias", bias, -100.0, 100.0)?;
@@ -171,6 +176,14 @@ fn in_vocabulary(field: &'static str, token: u32, vocab_size: usize) -> Result<(
     }
     let bound = format!("token ids below the vocabulary size ({vocab_size})");
     Err(ParamError::new(field, bound, token))
+}
+
+fn at_most_entries(field: &'static str, given: usize) -> Result<(), ParamError> {
+    if given <= MAX_TOKEN_ENTRIES {
+        return Ok(());
+    }
+    let bound = format!("at most {MAX_TOKEN_ENTRIES} entries long");
+    Err(ParamError::new(field, bound, format!("{given} entries")))
 }
 
 fn at_most_logprobs(field: &'static str, value: Option<usize>) -> Result<(), ParamError> {
@@ -223,6 +236,8 @@ mod tests {
         accepted(|p| p.max_tokens = 0);
         accepted(|p| p.min_tokens = p.max_tokens);
         accepted(|p| p.stop_token_ids = vec![999]);
+        accepted(|p| p.stop_token_ids = vec![1; MAX_TOKEN_ENTRIES]);
+        accepted(|p| p.logit_bias = vec![(1, 1.0); MAX_TOKEN_ENTRIES]);
     }
 
     #[test]
@@ -281,6 +296,15 @@ mod tests {
         assert_eq!(
             refused(|p| p.stop_token_ids = vec![1000]).field,
             "stop_token_ids"
+        );
+        let many = MAX_TOKEN_ENTRIES + 1;
+        assert_eq!(
+            refused(|p| p.stop_token_ids = vec![1; many]).to_string(),
+            "`stop_token_ids` must be at most 1024 entries long, got 1025 entries"
+        );
+        assert_eq!(
+            refused(|p| p.logit_bias = vec![(1, 1.0); many]).field,
+            "logit_bias"
         );
         assert_eq!(refused(|p| p.logprobs = Some(21)).field, "logprobs");
         assert_eq!(

@@ -95,6 +95,10 @@ pub enum SubmitError {
 /// A request in the engine, as a stream of its events.
 ///
 /// Dropping it cancels the request: its slots are free within one step.
+///
+/// Events that are not read wait here, without a bound of their own: there are
+/// at most `max_tokens` and three of them, and one of a token takes some 50
+/// bytes, and 8 for each alternative asked for.
 #[derive(Debug)]
 pub struct Generation {
     pub(crate) id: RequestId,

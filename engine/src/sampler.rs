@@ -1,8 +1,8 @@
 //! From a row of logits to a token.
 //!
-//! The order is vLLM's: logit bias, `min_tokens`, repetition, presence and frequency penalties,
-//! temperature, top-k, top-p, min-p, draw. A grammar's mask comes before all of it: the caller sets
-//! the logits of forbidden tokens to -inf.
+//! The order is vLLM V1's: logit bias, `min_tokens`, repetition, presence and frequency penalties,
+//! temperature, min-p, top-k, top-p over the share of what those two left, draw. A grammar's mask
+//! comes before all of it: the caller sets the logits of forbidden tokens to -inf.
 
 use thiserror::Error;
 
@@ -90,19 +90,13 @@ impl SamplerState {
         }
         self.adjust(logits, generated);
         let token = self.choose(logits, generated)?;
-        self.record(token);
+        if let Some(penalties) = &mut self.penalties {
+            penalties.record(token);
+        }
         let logprob = self
             .logprobs
             .map(|top_n| prompt_logprob(&self.raw, token, top_n));
         Ok(Sampled { token, logprob })
-    }
-
-    /// Counts `token` as part of the output although it was not sampled here (text that a grammar
-    /// forces, output replayed after a preemption).
-    pub fn record(&mut self, token: u32) {
-        if let Some(penalties) = &mut self.penalties {
-            penalties.record(token);
-        }
     }
 
     /// Everything that can change which token is the most likely.
@@ -149,14 +143,14 @@ impl SamplerState {
     fn draw_from_all(&self, logits: &mut [f32], max: f32, draw: f64) -> Option<u32> {
         weigh(logits, max, self.temperature);
         let weights = logits;
-        if self.top_p < 1.0 {
-            keep_top_p(weights, self.top_p);
-        }
         if self.min_p > 0.0 {
             // The most likely token weighs 1, so min_p is a bound on weights.
             for weight in weights.iter_mut() {
                 *weight = if *weight < self.min_p { 0.0 } else { *weight };
             }
+        }
+        if self.top_p < 1.0 {
+            keep_top_p(weights, self.top_p);
         }
         let target = draw * sum(weights);
         index_at(weights, target).map(|token| token as u32)
@@ -169,6 +163,8 @@ impl SamplerState {
         for candidate in candidates.iter_mut() {
             candidate.value = weight(candidate.value, max, self.temperature);
         }
+        // Of the k most likely and of all it leaves the same: both keep the head of one ranking.
+        candidates.retain(|candidate| candidate.value > 0.0 && candidate.value >= self.min_p);
         candidates.sort_unstable_by(Candidate::ranking);
         if self.top_p < 1.0 {
             let enough = f64::from(self.top_p) * total(candidates);
@@ -179,7 +175,6 @@ impl SamplerState {
                 needed
             });
         }
-        candidates.retain(|candidate| candidate.value > 0.0 && candidate.value >= self.min_p);
         // In the order of ids, as over the whole row, and not of rank: two tokens whose nearly
         // equal logits are rounded differently in another batch then keep their places.
         candidates.sort_unstable_by_key(|candidate| candidate.token);

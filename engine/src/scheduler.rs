@@ -84,10 +84,17 @@ impl Scheduler {
                 }
                 let budget = self.config.max_batch_tokens - batch.tokens();
                 let mut tokens = running.pending().min(chunk).min(budget);
-                if running.request.wants_prompt_logprob(running.kv.computed) {
-                    tokens = tokens.min(logprob_rows);
-                    logprob_rows -= tokens;
+                // Not all of a chunk's rows need be wanted: after a preemption it may
+                // begin before the first whose log-probability is still missing.
+                let start = running.kv.computed;
+                let mut wanted = running
+                    .request
+                    .wanted_prompt_logprobs(start, start + tokens);
+                if wanted.len() > logprob_rows {
+                    wanted.end = wanted.start + logprob_rows;
+                    tokens = wanted.end - start;
                 }
+                logprob_rows -= wanted.len();
                 if tokens > 0 {
                     batch.push(index, running, tokens);
                 }
@@ -456,6 +463,54 @@ mod tests {
         let mut batch = StepBatch::default();
         scheduler.schedule(&mut batch);
         let tokens: Vec<_> = batch.grants.iter().map(|grant| grant.tokens).collect();
-        assert_eq!(tokens, [6, 2]);
+        // Five rows of the first prompt, whose last token's is not for a log-probability.
+        assert_eq!(tokens, [6, 3]);
+    }
+
+    #[test]
+    fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
+        let limits = ExecutorLimits {
+            kv_slots: 1000,
+            max_model_len: 500,
+            vocab_size: PROMPT_LOGITS / 8,
+        };
+        let config = EngineConfig {
+            max_batch_tokens: 5,
+            prefill_chunk: 5,
+            prefix_cache: false,
+            ..EngineConfig::default()
+        };
+        let mut scheduler = Scheduler::new(config, limits);
+        let inbox = Inbox::new(usize::MAX);
+        let params = SamplingParams {
+            prompt_logprobs: Some(0),
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt: vec![1; 40],
+            params,
+            namespace: None,
+        };
+        let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+        inbox.submit(request, sender).unwrap();
+        scheduler.enqueue(inbox.collect(false).submitted);
+        let mut batch = StepBatch::default();
+        let mut step = |scheduler: &mut Scheduler| {
+            scheduler.schedule(&mut batch);
+            let rows = batch.forward.logit_rows.len();
+            let mut logits = Logits {
+                values: vec![0.0; rows * limits.vocab_size],
+                vocab: limits.vocab_size,
+            };
+            scheduler.advance(&batch, &mut logits);
+            (batch.grants[0].tokens, rows)
+        };
+        assert_eq!(step(&mut scheduler), (5, 5));
+        // Nothing of it is cached: it computes the five again, which want no logits now.
+        let running = scheduler.running.pop().unwrap();
+        scheduler.preempt(running);
+        scheduler.config.max_batch_tokens = 40;
+        assert_eq!(step(&mut scheduler), (13, 8));
+        assert_eq!(step(&mut scheduler), (8, 8));
     }
 }

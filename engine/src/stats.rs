@@ -21,7 +21,7 @@ impl KvStats {
     }
 
     /// Whether no slot is lost and none is counted twice. Always true; tests
-    /// and the readiness check look.
+    /// look, and debug builds at every step.
     pub fn is_conserved(&self) -> bool {
         self.free + self.cached() + self.held == self.total
     }

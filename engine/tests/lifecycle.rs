@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::{FAILS, Fixture, PANICS, VOCAB, answer, expected, greedy, limits, prompt, request};
 use hearth_engine::{
-    BuildError, Engine, EngineConfig, Event, ExecutorLimits, FinishReason, Request, SamplingParams,
-    ShutdownOutcome, SpawnError, SubmitError,
+    BuildError, Engine, EngineConfig, Event, Executor, ExecutorError, ExecutorLimits, FinishReason,
+    ForwardBatch, Logits, Request, SamplingParams, ShutdownOutcome, SpawnError, SubmitError,
 };
 
 fn config() -> EngineConfig {
@@ -340,4 +340,36 @@ fn events_come_to_an_async_task_too() {
         events[4],
         Event::Finished(FinishReason::Length, _)
     ));
+}
+
+#[test]
+fn a_handle_tells_whether_its_engine_is_there() {
+    let fixture = Fixture::new(EngineConfig::default(), 64);
+    assert!(fixture.engine.is_running());
+    fixture.engine.shutdown(Duration::ZERO);
+    assert!(!fixture.engine.is_running());
+}
+
+#[test]
+fn a_context_without_room_for_an_output_is_refused_in_words() {
+    let limits = limits(1);
+    let spawned = Engine::spawn(EngineConfig::default(), move || Ok(NoModel(limits)));
+    let message = spawned.unwrap_err().to_string();
+    assert!(
+        message.contains("at least 2 tokens") && message.contains("got 1"),
+        "{message}"
+    );
+    assert!(!message.contains('{'), "{message}");
+}
+
+struct NoModel(ExecutorLimits);
+
+impl Executor for NoModel {
+    fn limits(&self) -> ExecutorLimits {
+        self.0
+    }
+
+    fn forward(&mut self, _: &ForwardBatch) -> Result<Logits, ExecutorError> {
+        Err(ExecutorError::new("there is no model"))
+    }
 }

@@ -35,12 +35,17 @@ fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     {
         weights[token] = 0.0;
     }
+    // The most likely token weighs exp(0) = 1.
+    for weight in &mut weights {
+        if *weight < f64::from(params.min_p) {
+            *weight = 0.0;
+        }
+    }
     let total: f64 = weights.iter().sum();
     let mut before = 0.0;
     for &token in &ranked {
         let weight = weights[token];
-        let beyond = before >= f64::from(params.top_p) * total;
-        if params.top_p < 1.0 && beyond || weight < f64::from(params.min_p) {
+        if params.top_p < 1.0 && before >= f64::from(params.top_p) * total {
             weights[token] = 0.0;
         }
         before += weight;
@@ -263,11 +268,32 @@ fn penalties_see_the_tokens_sampled_before() {
         state.sample(&mut logits.to_vec(), 0).expect("finite").token,
         1
     );
-    state.record(2);
     assert_eq!(
-        state.sample(&mut logits.to_vec(), 2).expect("finite").token,
+        state.sample(&mut logits.to_vec(), 1).expect("finite").token,
         0
     );
+}
+
+#[test]
+fn top_p_is_a_share_of_what_min_p_and_top_k_left() {
+    // Half of all is a long tail that min_p drops: of the rest, the first two are 0.9.
+    let mut probabilities = vec![0.25, 0.2, 0.05];
+    probabilities.extend([0.005; 100]);
+    let logits: Vec<f32> = probabilities.iter().map(|p: &f32| p.ln()).collect();
+    let tokens = |top_k| -> std::collections::BTreeSet<u32> {
+        let params = SamplingParams {
+            min_p: 0.1,
+            top_p: 0.6,
+            top_k,
+            seed: Some(1),
+            ..SamplingParams::default()
+        };
+        (0..500).map(|i| sample(&params, &logits, i)).collect()
+    };
+    // 0.6 of 0.5 needs two tokens; 0.6 of 1 would need all three and more.
+    assert_eq!(tokens(None), [0, 1].into());
+    assert_eq!(tokens(Some(50)), [0, 1].into());
+    assert_eq!(tokens(Some(1)), [0].into());
 }
 
 #[test]
