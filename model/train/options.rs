@@ -67,13 +67,13 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 110.0)]
     pub minutes: f64,
     /// Rows of a batch.
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 6)]
     pub batch: usize,
     /// Tokens of a row.
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 224)]
     pub length: usize,
     /// Peak learning rate.
-    #[arg(long, default_value_t = 2e-3)]
+    #[arg(long, default_value_t = 2.5e-3)]
     pub lr: f64,
     #[arg(long, default_value_t = 100)]
     pub warmup: u64,
@@ -103,16 +103,16 @@ pub struct TrainOptions {
 /// The model's size.
 #[derive(Debug, Clone, Args, Serialize, Deserialize)]
 pub struct Shape {
-    #[arg(long, default_value_t = 192)]
+    #[arg(long, default_value_t = 128)]
     pub hidden: usize,
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 4)]
     pub layers: usize,
     #[arg(long, default_value_t = 4)]
     pub heads: usize,
     #[arg(long, default_value_t = 2)]
     pub kv_heads: usize,
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 32)]
     pub head_dim: usize,
-    #[arg(long, default_value_t = 512)]
+    #[arg(long, default_value_t = 384)]
     pub intermediate: usize,
 }
