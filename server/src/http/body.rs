@@ -7,6 +7,7 @@ use actix_web::web::{Bytes, Payload};
 use actix_web::{HttpRequest, mime};
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::error::ApiError;
 use super::openai::wire::Object;
@@ -14,33 +15,62 @@ use super::openai::wire::Object;
 /// A client that sends its body slower than this is not worth a buffer.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Collects a JSON body of at most `limit` bytes.
+/// A body of this size never waits: what its connection takes is no less.
+const SMALL_BYTES: usize = 64 * 1024;
+/// What larger bodies may take together, in KiB, while they arrive and are parsed.
+const LARGE_KIB: u32 = 256 * 1024;
+static LARGE_BODIES: Semaphore = Semaphore::const_new(LARGE_KIB as usize);
+
+/// The bytes of a request, and their share of the memory for bodies while it lives.
+#[derive(Debug)]
+pub struct Body {
+    bytes: Bytes,
+    _share: Option<SemaphorePermit<'static>>,
+}
+
+impl std::ops::Deref for Body {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Collects a JSON body of at most `limit` bytes, once there is room for it.
 ///
 /// # Errors
 /// 415 for another content type, 413 over the limit, 408 when it does not arrive,
 /// 400 when the connection breaks.
-pub async fn read(
-    request: &HttpRequest,
-    payload: Payload,
-    limit: usize,
-) -> Result<Bytes, ApiError> {
+pub async fn read(request: &HttpRequest, payload: Payload, limit: usize) -> Result<Body, ApiError> {
     check_content_type(request)?;
     let declared = request
         .headers()
         .get(CONTENT_LENGTH)
-        .and_then(|v| v.to_str().ok());
-    if declared
-        .and_then(|v| v.parse::<usize>().ok())
-        .is_some_and(|length| length > limit)
-    {
+        .and_then(|v| v.to_str().ok())
+        .and_then(|v| v.parse::<usize>().ok());
+    if declared.is_some_and(|length| length > limit) {
         return Err(ApiError::body_too_large(limit));
     }
+    // A body that does not say how long it is can be as long as any.
+    let share = share(declared.unwrap_or(limit)).await;
     match tokio::time::timeout(BODY_TIMEOUT, payload.to_bytes_limited(limit)).await {
         Err(_) => Err(ApiError::body_timeout(BODY_TIMEOUT.as_secs())),
         Ok(Err(_)) => Err(ApiError::body_too_large(limit)),
         Ok(Ok(Err(error))) => Err(ApiError::bad_request(format!("the request body: {error}"))),
-        Ok(Ok(Ok(bytes))) => Ok(bytes),
+        Ok(Ok(Ok(bytes))) => Ok(Body {
+            bytes,
+            _share: share,
+        }),
     }
+}
+
+/// Waits until bodies of `bytes` more may be in memory.
+async fn share(bytes: usize) -> Option<SemaphorePermit<'static>> {
+    if bytes <= SMALL_BYTES {
+        return None;
+    }
+    let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
+    let share = LARGE_BODIES.acquire_many(kib.min(LARGE_KIB)).await;
+    Some(share.expect("nothing closes the semaphore"))
 }
 
 fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
@@ -81,7 +111,10 @@ fn describe(error: &serde_json::Error, path: &str) -> ApiError {
     match error.classify() {
         Category::Data => {
             let message = plain(&error.to_string());
-            match unknown_field(&message) {
+            if let Some(field) = named(&message, "missing field `") {
+                return missing(path, field, &message);
+            }
+            match named(&message, "unknown field `") {
                 Some(field) => unknown(path, field),
                 None if path == "." => ApiError::bad_request(message),
                 None => ApiError::field(path, format!("`{path}`: {message}")),
@@ -108,12 +141,20 @@ fn plain(message: &str) -> String {
     types.into_iter().fold(message.to_owned(), replace)
 }
 
-/// serde says it in words only.
-fn unknown_field(message: &str) -> Option<&str> {
+/// serde says which field it is in words only.
+fn named<'a>(message: &'a str, start: &str) -> Option<&'a str> {
     message
-        .strip_prefix("unknown field `")?
+        .strip_prefix(start)?
         .split_once('`')
         .map(|(field, _)| field)
+}
+
+fn missing(path: &str, field: &str, message: &str) -> ApiError {
+    let error = match path {
+        "." => ApiError::field(field, message),
+        path => ApiError::field(format!("{path}.{field}"), format!("`{path}`: {message}")),
+    };
+    error.code("missing_required_parameter")
 }
 
 fn unknown(path: &str, field: &str) -> ApiError {
@@ -187,6 +228,23 @@ mod tests {
     fn a_missing_field_is_named() {
         let error = error(r#"{"number": 1}"#);
         assert!(error.message.contains("missing field `list`"), "{error}");
+        assert_eq!(error.param.as_deref(), Some("list"));
+        assert_eq!(error.code, Some("missing_required_parameter"));
+        let inner = self::error(r#"{"list": [{}]}"#);
+        assert_eq!(inner.param.as_deref(), Some("list[0].name"));
+    }
+
+    #[tokio::test]
+    async fn large_bodies_wait_for_one_another_and_small_ones_for_none() {
+        let all = share(usize::MAX).await;
+        assert!(all.is_some(), "a body beyond the bound takes all of it");
+        assert!(share(SMALL_BYTES).await.is_none());
+        let waiting = share(SMALL_BYTES + 1);
+        let soon = Duration::from_millis(20);
+        tokio::pin!(waiting);
+        assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
+        drop(all);
+        assert!(waiting.await.is_some());
     }
 
     #[test]

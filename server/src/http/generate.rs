@@ -12,6 +12,7 @@ use hearth_engine::{Event, FinishReason, Generation, Request, SamplingParams, Su
 
 use super::error::ApiError;
 use super::openai::response::MatchedStop;
+use super::openai::sampling::out_of_bounds;
 use crate::served::Served;
 
 /// A request, ready for the engine.
@@ -74,14 +75,7 @@ pub type Updates = SelectAll<BoxStream<'static, (usize, Update)>>;
 /// # Errors
 /// 400 for what the model cannot take, 503 when the queue is full or closing.
 pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
-    let sequences = job.prompts.len().saturating_mul(job.copies);
-    if sequences > served.max_queue {
-        let message = format!(
-            "`n` times the number of prompts must be at most {} (--max-queue), got {sequences}",
-            served.max_queue
-        );
-        return Err(ApiError::field("n", message));
-    }
+    check_sequences(served, job.prompts.len(), job.copies, job.prompt_field)?;
     let mut updates = SelectAll::new();
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     for (p, prompt) in job.prompts.iter().enumerate() {
@@ -111,6 +105,32 @@ pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
         }
     }
     Ok(updates)
+}
+
+/// Checks what can be checked before any prompt is tokenised.
+///
+/// # Errors
+/// 400 for more sequences than the queue takes when it is empty.
+pub fn check_sequences(
+    served: &Served,
+    prompts: usize,
+    copies: usize,
+    prompt_field: &str,
+) -> Result<(), ApiError> {
+    let most = served.max_queue;
+    let sequences = prompts.saturating_mul(copies);
+    if sequences <= most {
+        return Ok(());
+    }
+    Err(if copies == 1 {
+        let bound = format!("at most {most} prompts (--max-queue)");
+        out_of_bounds(prompt_field, &bound, prompts)
+    } else {
+        let message = format!(
+            "`n` times the number of prompts must be at most {most} (--max-queue), got {sequences}"
+        );
+        ApiError::field("n", message)
+    })
 }
 
 /// The first copy has the seed itself, so that `n` does not change it.

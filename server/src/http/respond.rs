@@ -6,6 +6,7 @@ use actix_web::web::{BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use hearth_engine::logprobs::TokenLogprobs;
+use serde::Serialize;
 
 use super::error::ApiError;
 use super::generate::{Finish, PieceToken, Update, Updates};
@@ -106,6 +107,12 @@ impl<F: ChunkFormat> Streaming<F> {
         out.put_slice(sse::DONE);
         self.closed = true;
     }
+}
+
+/// The text of a whole answer.
+pub fn json(answer: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(answer)
+        .expect("response types serialise: their map keys are strings and no writer fails")
 }
 
 /// One choice, complete.

@@ -7,20 +7,20 @@ use super::{CHAT, COMPLETIONS, ok, post};
 use hearth_engine::EngineConfig;
 use hearth_server::config::Config;
 
-fn completion(field: &str, value: Value) -> Value {
+pub fn completion(field: &str, value: Value) -> Value {
     let mut body = json!({"model": MODEL, "prompt": "a"});
     body[field] = value;
     body
 }
 
-fn chat(field: &str, value: Value) -> Value {
+pub fn chat(field: &str, value: Value) -> Value {
     let mut body = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}]});
     body[field] = value;
     body
 }
 
 /// Posts `body`; it must be refused with 400 about `param`, in words that hold `words`.
-async fn refused(server: &TestServer, path: &str, body: Value, param: &str, words: &[&str]) {
+pub async fn refused(server: &TestServer, path: &str, body: Value, param: &str, words: &[&str]) {
     let (status, answer) = post(server, path, &body).await;
     let error = &answer["error"];
     assert_eq!(status, 400, "{body}: {answer}");
@@ -247,6 +247,11 @@ async fn a_missing_field_is_named() {
         assert!(
             message.contains(&format!("missing field `{field}`")),
             "{message}"
+        );
+        assert_eq!(answer["error"]["param"], field, "{answer}");
+        assert_eq!(
+            answer["error"]["code"], "missing_required_parameter",
+            "{answer}"
         );
     }
 }

@@ -8,13 +8,13 @@ use hearth_engine::SamplingParams;
 use hearth_engine::output::{Detokenize, TextOptions};
 use uuid::Uuid;
 
-use super::chat_request::ChatRequest;
+use super::chat_request::{ChatRequest, MAX_MESSAGES};
 use super::logprobs;
 use super::response::{
     AssistantMessage, ChatChoice, ChatChunkChoice, Chunk, Delta, Head, Response,
     SYSTEM_FINGERPRINT, Usage,
 };
-use super::sampling::StreamUsage;
+use super::sampling::{StreamUsage, check_logprob_entries, out_of_bounds};
 use crate::http::error::ApiError;
 use crate::http::generate::{Job, Piece, Update, submit};
 use crate::http::request_id::RequestId;
@@ -92,24 +92,31 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     request.refuse_unsupported()?;
-    refuse_too_many(served, request.messages.len())?;
+    refuse_too_many(served, request.messages.given)?;
     let sampling = request.take_sampling();
     let text = served
         .text
         .render_chat(&ChatPrompt {
             messages: &request.template_messages()?,
             add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
-            kwargs: &request.chat_template_kwargs.take().unwrap_or_default(),
+            kwargs: &request.chat_template_kwargs.take().unwrap_or_default().0,
         })
         .map_err(|error| ApiError::field("messages", format!("`messages`: {error}")))?;
     let logprobs = request.logprobs()?;
     let (limit_field, limit) = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let namespace = sampling.namespace()?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     // The template frames the conversation itself.
     let prompt = prompt::encode(served, "messages", &text, false)?;
     let max_tokens = prompt::output_limit(served, "messages", prompt.len(), limit_field, limit)?;
+    check_logprob_entries(
+        &format!("`n` times `{limit_field}` times (1 + `top_logprobs`)"),
+        limit_field,
+        copies.saturating_mul(max_tokens),
+        logprobs,
+    )?;
     let text = TextOptions {
         skip_special: sampling.skip_special_tokens,
         stop,
@@ -126,7 +133,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         copies,
         params,
         text,
-        namespace: sampling.cache_salt,
+        namespace,
         prompt_field: "messages",
     };
     Ok(Prepared {
@@ -140,6 +147,10 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
 /// take half a gigabyte for ten megabytes of tiny messages.
 fn refuse_too_many(served: &Served, messages: usize) -> Result<(), ApiError> {
     let context = served.context();
+    if messages > MAX_MESSAGES {
+        let bound = format!("at most {MAX_MESSAGES} messages");
+        return Err(out_of_bounds("messages", &bound, messages));
+    }
     if messages <= context {
         return Ok(());
     }

@@ -3,42 +3,47 @@
 use std::fmt;
 
 use hearth_engine::params::MAX_LOGPROBS;
-use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
-use serde_json::{Map, Value, json};
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Value, json};
 
+use super::capped::{Capped, Noticed, ResponseFormat, Variables, Word};
 use super::sampling::{at_least, generation_request, out_of_bounds};
 use super::wire::Object;
 use crate::http::error::ApiError;
+
+/// Messages that are kept of one request; more are only counted. Each takes some
+/// hundred bytes, and a token at the least.
+pub const MAX_MESSAGES: usize = 1 << 14;
 
 generation_request! {
     /// A chat request. Fields of OpenAI's API that this server does not
     /// implement are here too, so that they are refused by name unless they ask
     /// for nothing (see [`ChatRequest::refuse_unsupported`]).
     ChatRequest {
-        messages: Vec<Object<Message>>,
+        messages: Capped<Object<Message>, MAX_MESSAGES>,
         max_completion_tokens: Option<i64>,
         logprobs: Option<bool>,
         top_logprobs: Option<i64>,
         /// Extra variables for the chat template (vLLM and SGLang).
-        chat_template_kwargs: Option<Map<String, Value>>,
+        chat_template_kwargs: Option<Variables>,
         /// Whether the prompt ends with the opening of an assistant message.
         add_generation_prompt: Option<bool>,
-        tools: Option<Vec<Value>>,
-        tool_choice: Option<Value>,
-        parallel_tool_calls: Option<Value>,
-        functions: Option<Vec<Value>>,
-        function_call: Option<Value>,
-        response_format: Option<Value>,
-        modalities: Option<Vec<String>>,
-        audio: Option<Value>,
-        prediction: Option<Value>,
-        reasoning_effort: Option<Value>,
-        verbosity: Option<Value>,
+        tools: Option<Noticed>,
+        tool_choice: Option<Word>,
+        parallel_tool_calls: Option<IgnoredAny>,
+        functions: Option<Noticed>,
+        function_call: Option<Word>,
+        response_format: Option<ResponseFormat>,
+        modalities: Option<Capped<String, 2>>,
+        audio: Option<IgnoredAny>,
+        prediction: Option<IgnoredAny>,
+        reasoning_effort: Option<IgnoredAny>,
+        verbosity: Option<IgnoredAny>,
         service_tier: Option<String>,
         store: Option<bool>,
-        web_search_options: Option<Value>,
-        prompt_cache_key: Option<Value>,
-        safety_identifier: Option<Value>,
+        web_search_options: Option<IgnoredAny>,
+        prompt_cache_key: Option<IgnoredAny>,
+        safety_identifier: Option<IgnoredAny>,
     }
 }
 
@@ -53,10 +58,10 @@ pub struct Message {
     pub name: Option<String>,
     pub reasoning_content: Option<String>,
     pub refusal: Option<String>,
-    pub annotations: Option<Vec<Value>>,
-    pub audio: Option<Value>,
-    pub function_call: Option<Value>,
-    pub tool_calls: Option<Vec<Value>>,
+    pub annotations: Option<Noticed>,
+    pub audio: Option<IgnoredAny>,
+    pub function_call: Option<IgnoredAny>,
+    pub tool_calls: Option<Noticed>,
     pub tool_call_id: Option<String>,
 }
 
@@ -66,10 +71,46 @@ const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 #[derive(Debug, PartialEq)]
 pub struct Content(pub String);
 
-#[derive(serde::Deserialize)]
-struct Part {
-    r#type: String,
-    text: Option<String>,
+/// The text of a part. Not derived: of a picture its type is what is wrong, and only of
+/// a text the first key that is not known.
+struct Part(String);
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Part;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part, A::Error> {
+                let (mut kind, mut text, mut unknown) = (None, None, None);
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.as_str() {
+                        "type" => kind = Some(map.next_value::<String>()?),
+                        "text" => text = map.next_value::<Option<String>>()?,
+                        _ => {
+                            map.next_value::<IgnoredAny>()?;
+                            unknown.get_or_insert(key);
+                        }
+                    }
+                }
+                let kind = kind.ok_or_else(|| de::Error::missing_field("type"))?;
+                if kind != "text" {
+                    return Err(de::Error::custom(format!(
+                        "content part of type {kind:?}: the served model takes text only"
+                    )));
+                }
+                match unknown {
+                    Some(key) => Err(de::Error::unknown_field(&key, &["type", "text"])),
+                    None => text
+                        .map(Part)
+                        .ok_or_else(|| de::Error::missing_field("text")),
+                }
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
 }
 
 impl<'de> Deserialize<'de> for Content {
@@ -85,17 +126,8 @@ impl<'de> Deserialize<'de> for Content {
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
                 let mut texts = Vec::new();
-                while let Some(Object(Part { r#type, text })) = seq.next_element()? {
-                    match text {
-                        Some(text) if r#type == "text" => texts.push(text),
-                        None if r#type == "text" => return Err(de::Error::missing_field("text")),
-                        _ => {
-                            return Err(de::Error::custom(format!(
-                                "content part of type {type:?}: the served model takes text only",
-                                r#type = r#type
-                            )));
-                        }
-                    }
+                while let Some(Part(text)) = seq.next_element()? {
+                    texts.push(text);
                 }
                 // As vLLM joins them for templates that expect a string.
                 Ok(Content(texts.join("\n")))
@@ -109,32 +141,29 @@ impl ChatRequest {
     /// # Errors
     /// 400 naming the first field that asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        let asks = |value: &Option<Value>, harmless: &[Value]| {
-            value
-                .as_ref()
-                .is_some_and(|value| !harmless.contains(value))
+        let asks = |choice: &Option<Word>| {
+            let word = choice.as_ref().map(|Word(word)| word.as_deref());
+            !matches!(word, None | Some(Some("none" | "auto")))
         };
-        let some = |list: &Option<Vec<Value>>| list.as_ref().is_some_and(|list| !list.is_empty());
+        let some = |list: &Option<Noticed>| list.as_ref().is_some_and(|list| list.given > 0);
         let modalities = self.modalities.as_ref();
         let fields = [
             ("tools", some(&self.tools)),
-            (
-                "tool_choice",
-                asks(&self.tool_choice, &[json!("none"), json!("auto")]),
-            ),
-            ("parallel_tool_calls", asks(&self.parallel_tool_calls, &[])),
+            ("tool_choice", asks(&self.tool_choice)),
+            ("parallel_tool_calls", self.parallel_tool_calls.is_some()),
             ("functions", some(&self.functions)),
-            (
-                "function_call",
-                asks(&self.function_call, &[json!("none"), json!("auto")]),
-            ),
+            ("function_call", asks(&self.function_call)),
             (
                 "response_format",
-                asks(&self.response_format, &[json!({"type": "text"})]),
+                self.response_format
+                    .as_ref()
+                    .is_some_and(|format| !format.is_plain_text()),
             ),
             (
                 "modalities",
-                modalities.is_some_and(|kinds| kinds.iter().any(|k| k != "text")),
+                modalities.is_some_and(|kinds| {
+                    kinds.given > kinds.items.len() || kinds.items.iter().any(|k| k != "text")
+                }),
             ),
             ("audio", self.audio.is_some()),
             ("prediction", self.prediction.is_some()),
@@ -162,7 +191,7 @@ impl ChatRequest {
     /// # Errors
     /// 400 for no messages, an unknown role, a message without content, tool calls.
     pub fn template_messages(&self) -> Result<Value, ApiError> {
-        if self.messages.is_empty() {
+        if self.messages.given == 0 {
             return Err(out_of_bounds(
                 "messages",
                 "a list of at least 1 message",
@@ -170,6 +199,7 @@ impl ChatRequest {
             ));
         }
         self.messages
+            .items
             .iter()
             .enumerate()
             .map(|(index, message)| message.check(index))
@@ -225,7 +255,7 @@ impl Message {
             let bound = format!("one of {}", ROLES.join(", "));
             return Err(out_of_bounds(&at("role"), &bound, given));
         }
-        let empty = |list: &Option<Vec<Value>>| list.as_ref().is_none_or(Vec::is_empty);
+        let empty = |list: &Option<Noticed>| list.as_ref().is_none_or(|list| list.given == 0);
         let refused = [
             ("tool_calls", !empty(&self.tool_calls)),
             ("tool_call_id", self.tool_call_id.is_some()),

@@ -1,7 +1,6 @@
 //! `/v1/completions` as it comes in.
 
-use serde_json::{Value, json};
-
+use super::capped::ResponseFormat;
 use super::sampling::{at_least, generation_request, out_of_bounds};
 use super::wire::{Prompt, Prompts};
 use crate::http::error::ApiError;
@@ -19,7 +18,7 @@ generation_request! {
         echo: Option<bool>,
         best_of: Option<i64>,
         suffix: Option<String>,
-        response_format: Option<Value>,
+        response_format: Option<ResponseFormat>,
     }
 }
 
@@ -37,7 +36,7 @@ impl CompletionRequest {
         if self
             .response_format
             .as_ref()
-            .is_some_and(|format| *format != json!({"type": "text"}))
+            .is_some_and(|format| !format.is_plain_text())
         {
             return Err(ApiError::unsupported("response_format"));
         }
@@ -56,7 +55,7 @@ impl CompletionRequest {
     /// # Errors
     /// 400 when there is none, or one is empty.
     pub fn take_prompts(&mut self) -> Result<Vec<Prompt>, ApiError> {
-        let prompts = std::mem::take(&mut self.prompt.0);
+        let prompts = std::mem::take(&mut self.prompt.0.items);
         if prompts.is_empty() {
             return Err(out_of_bounds(
                 "prompt",

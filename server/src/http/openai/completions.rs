@@ -13,18 +13,20 @@ use super::completion_request::CompletionRequest;
 use super::response::{
     Chunk, CompletionChoice, CompletionLogprobs, Head, Response, SYSTEM_FINGERPRINT, Usage,
 };
-use super::sampling::StreamUsage;
+use super::sampling::{StreamUsage, check_logprob_entries};
 use super::wire::Prompt;
 use crate::http::error::ApiError;
-use crate::http::generate::{Job, PieceToken, Update, submit};
+use crate::http::generate::{Job, PieceToken, Update, check_sequences, submit};
 use crate::http::request_id::RequestId;
-use crate::http::respond::{ChunkFormat, Whole, collected, streamed};
+use crate::http::respond::{ChunkFormat, Whole, collected, json, streamed};
 use crate::http::state::{AppState, unix_time};
 use crate::http::tally::Tally;
 use crate::http::{body, offload, prompt, sse};
 use crate::served::Served;
 
 const ROUTE: &str = "/v1/completions";
+/// What a token with its log-probability takes of an answer at the least.
+const LOGPROB_BYTES: usize = 64;
 
 /// A checked request, and how its answer is to be written.
 struct Prepared {
@@ -73,15 +75,22 @@ pub async fn completions(
         };
         return Ok(streamed(updates, tally, format));
     }
-    let choices = collected(updates, &mut tally).await?;
-    let choices = choices.into_iter().enumerate();
-    Ok(HttpResponse::Ok().json(Response {
-        head,
-        choices: choices
-            .map(|(index, whole)| writer.choice(index, whole))
-            .collect(),
-        usage: tally.usage(),
-    }))
+    let wholes = collected(updates, &mut tally).await?;
+    let usage = tally.usage();
+    let written = offload::when_large(writer.json_bytes(&wholes), move || {
+        let choices = wholes.into_iter().enumerate();
+        json(&Response {
+            head,
+            choices: choices
+                .map(|(index, whole)| writer.choice(index, whole))
+                .collect(),
+            usage,
+        })
+    })
+    .await?;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(written))
 }
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
@@ -94,8 +103,10 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let max_tokens = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let namespace = sampling.namespace()?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
+    check_sequences(served, request.prompt.0.given, copies, "prompt")?;
     let (mut prompts, mut echoes) = (Vec::new(), Vec::new());
     for given in request.take_prompts()? {
         let (ids, text) = match given {
@@ -113,6 +124,17 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         }
         prompts.push(ids);
     }
+    let echoed: usize = echoes.iter().map(|echo: &Echo| echo.ids.len()).sum();
+    check_logprob_entries(
+        "`n` times (`max_tokens` for each prompt, and the prompts where `echo` is true) times \
+         (1 + `logprobs`)",
+        "max_tokens",
+        max_tokens
+            .saturating_mul(prompts.len())
+            .saturating_add(echoed)
+            .saturating_mul(copies),
+        logprobs,
+    )?;
     let text = TextOptions {
         skip_special: sampling.skip_special_tokens,
         stop,
@@ -131,12 +153,13 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         copies,
         params,
         text,
-        namespace: sampling.cache_salt,
+        namespace,
         prompt_field: "prompt",
     };
     let writer = ChoiceWriter {
         tokenizer,
         logprobs: logprobs.is_some(),
+        openings: vec![None; echoes.len()],
         echoes,
         copies,
     };
@@ -161,6 +184,8 @@ struct ChoiceWriter {
     /// Per prompt; empty without `echo`.
     echoes: Vec<Echo>,
     copies: usize,
+    /// Per prompt, once the first of its choices has begun.
+    openings: Vec<Option<CompletionLogprobs>>,
 }
 
 impl ChoiceWriter {
@@ -169,7 +194,11 @@ impl ChoiceWriter {
     }
 
     /// The prompt, as the beginning of choice `index`.
-    fn opening(&self, index: usize, prompt_logprobs: &[Option<TokenLogprobs>]) -> CompletionChoice {
+    fn opening(
+        &mut self,
+        index: usize,
+        prompt_logprobs: &[Option<TokenLogprobs>],
+    ) -> CompletionChoice {
         let mut choice = CompletionChoice {
             index,
             text: String::new(),
@@ -177,13 +206,30 @@ impl ChoiceWriter {
             finish_reason: None,
             matched_stop: None,
         };
-        if let Some(echo) = self.echo(index) {
-            choice.text.push_str(&echo.text);
-            if let Some(logprobs) = &mut choice.logprobs {
-                logprobs.push_prompt(&self.tokenizer, &echo.ids, prompt_logprobs);
+        let prompt = index / self.copies;
+        let Some(echo) = self.echoes.get(prompt) else {
+            return choice;
+        };
+        choice.text.push_str(&echo.text);
+        if self.logprobs {
+            let opening = self.openings[prompt].take().unwrap_or_else(|| {
+                let mut opening = CompletionLogprobs::default();
+                opening.push_prompt(&self.tokenizer, &echo.ids, prompt_logprobs);
+                opening
+            });
+            if self.copies > 1 {
+                self.openings[prompt] = Some(opening.clone());
             }
+            choice.logprobs = Some(opening);
         }
         choice
+    }
+
+    /// About how large the answer will be.
+    fn json_bytes(&self, wholes: &[Whole]) -> usize {
+        let tokens = |whole: &Whole| whole.tokens.len() + whole.prompt_logprobs.len();
+        let bytes = |whole: &Whole| whole.text.len() + tokens(whole) * LOGPROB_BYTES;
+        wholes.iter().map(bytes).sum()
     }
 
     fn append(&self, choice: &mut CompletionChoice, text: &str, tokens: &[PieceToken]) {

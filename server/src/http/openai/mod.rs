@@ -1,5 +1,6 @@
 //! OpenAI's API: its types, and the translation to and from the internal request.
 
+mod capped;
 pub mod chat;
 mod chat_request;
 mod completion_request;

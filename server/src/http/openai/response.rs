@@ -136,7 +136,7 @@ pub struct CompletionChoice {
     pub matched_stop: Option<MatchedStop>,
 }
 
-#[derive(Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CompletionLogprobs {
     pub tokens: Vec<String>,
     /// Null for a prompt's first token, which follows nothing.

@@ -1,11 +1,12 @@
 //! The fields that chat and text completions share, and their bounds.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use hearth_engine::params::SamplingParams;
+use hearth_engine::params::{MAX_TOKEN_ENTRIES, SamplingParams};
 use serde::Deserialize;
 
 use super::super::error::ApiError;
+use super::capped::{Capped, Entries};
 use super::wire::OneOrMany;
 
 /// Sequences one prompt may be continued into.
@@ -15,6 +16,13 @@ pub const MAX_N: i64 = 128;
 pub const MAX_STOP_STRINGS: usize = 16;
 /// Bytes per stop string: what is held back from a stream can grow this long.
 pub const MAX_STOP_BYTES: usize = 1024;
+/// Bytes of `cache_salt`, which is kept with what the request leaves in the cache.
+pub const MAX_SALT_BYTES: usize = 256;
+/// Labels per request (OpenAI's bound).
+pub const MAX_LABELS: usize = 16;
+/// Tokens of an answer whose log-probabilities are asked for, the alternatives and the
+/// echoed prompts counted too: some 256 MiB of JSON.
+pub const MAX_LOGPROB_ENTRIES: usize = 1 << 22;
 
 /// Declares a request type that has the shared fields beside its own. A macro,
 /// because serde's `flatten` neither refuses unknown fields nor keeps the path
@@ -36,11 +44,11 @@ macro_rules! generation_request {
             pub repetition_penalty: Option<f64>,
             pub presence_penalty: Option<f64>,
             pub frequency_penalty: Option<f64>,
-            pub logit_bias: Option<std::collections::BTreeMap<String, f64>>,
+            pub logit_bias: Option<$crate::http::openai::sampling::LogitBias>,
             pub seed: Option<i64>,
             pub n: Option<i64>,
             pub stop: Option<$crate::http::openai::wire::OneOrMany>,
-            pub stop_token_ids: Option<Vec<i64>>,
+            pub stop_token_ids: Option<$crate::http::openai::sampling::TokenIds>,
             pub include_stop_str_in_output: Option<bool>,
             pub ignore_eos: Option<bool>,
             pub skip_special_tokens: Option<bool>,
@@ -54,8 +62,7 @@ macro_rules! generation_request {
             #[expect(dead_code, reason = "checked for its type, and that is all")]
             pub user: Option<String>,
             /// Labels; they change nothing.
-            #[expect(dead_code, reason = "checked for its type, and that is all")]
-            pub metadata: Option<std::collections::BTreeMap<String, String>>,
+            pub metadata: Option<$crate::http::openai::sampling::Labels>,
         }
 
         impl $name {
@@ -81,12 +88,17 @@ macro_rules! generation_request {
                     stream: self.stream.unwrap_or(false),
                     stream_options: self.stream_options.take().map(|options| options.0),
                     cache_salt: self.cache_salt.take(),
+                    labels: self.metadata.take().map_or(0, |labels| labels.given),
                 }
             }
         }
     };
 }
 pub(super) use generation_request;
+
+pub type LogitBias = Entries<f64, MAX_TOKEN_ENTRIES>;
+pub type TokenIds = Capped<i64, MAX_TOKEN_ENTRIES>;
+pub type Labels = Entries<String, MAX_LABELS>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,17 +127,18 @@ pub struct SamplingFields {
     pub repetition_penalty: Option<f64>,
     pub presence_penalty: Option<f64>,
     pub frequency_penalty: Option<f64>,
-    pub logit_bias: BTreeMap<String, f64>,
+    pub logit_bias: LogitBias,
     pub seed: Option<i64>,
     pub n: Option<i64>,
     pub stop: OneOrMany,
-    pub stop_token_ids: Vec<i64>,
+    pub stop_token_ids: TokenIds,
     pub include_stop_str_in_output: bool,
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
     pub stream: bool,
     pub stream_options: Option<StreamOptions>,
     pub cache_salt: Option<String>,
+    pub labels: usize,
 }
 
 /// What a request gets for the fields it leaves out, and what the model says
@@ -177,18 +190,15 @@ impl SamplingFields {
                 )
             })?),
         };
-        let mut logit_bias = Vec::with_capacity(self.logit_bias.len());
-        for (id, &bias) in &self.logit_bias {
-            let token = id.parse().map_err(|_| {
-                out_of_bounds(
-                    "logit_bias",
-                    "an object whose keys are token ids",
-                    format!("{id:?}"),
-                )
-            })?;
-            logit_bias.push((token, bias as f32));
-        }
-        let stop_token_ids = self.stop_token_ids.iter().map(|&id| {
+        at_most("metadata", MAX_LABELS, "entries", self.labels)?;
+        let stop_token_ids = &self.stop_token_ids;
+        at_most(
+            "stop_token_ids",
+            MAX_TOKEN_ENTRIES,
+            "entries",
+            stop_token_ids.given,
+        )?;
+        let stop_token_ids = stop_token_ids.items.iter().map(|&id| {
             u32::try_from(id)
                 .map_err(|_| out_of_bounds("stop_token_ids", "a list of token ids (0 or more)", id))
         });
@@ -201,13 +211,51 @@ impl SamplingFields {
             repetition_penalty: number(self.repetition_penalty, plain.repetition_penalty),
             presence_penalty: number(self.presence_penalty, plain.presence_penalty),
             frequency_penalty: number(self.frequency_penalty, plain.frequency_penalty),
-            logit_bias,
+            logit_bias: self.biases()?,
             // Any 64 bits will do: a negative seed is as good as another.
             seed: self.seed.map(i64::cast_unsigned),
             stop_token_ids: stop_token_ids.collect::<Result<_, _>>()?,
             ignore_eos: self.ignore_eos,
             ..plain
         })
+    }
+
+    fn biases(&self) -> Result<Vec<(u32, f32)>, ApiError> {
+        let LogitBias { items, given } = &self.logit_bias;
+        at_most("logit_bias", MAX_TOKEN_ENTRIES, "entries", *given)?;
+        let mut seen = BTreeSet::new();
+        let bias = |(id, bias): &(String, f64)| {
+            let refused = |bound| out_of_bounds("logit_bias", bound, format!("{id:?}"));
+            let token: u32 = id
+                .parse()
+                .map_err(|_| refused("an object whose keys are token ids"))?;
+            // "01" and "+1" would be second names of a token.
+            if token.to_string() != *id {
+                return Err(refused(
+                    "an object whose keys are token ids without sign and leading zeros",
+                ));
+            }
+            if !seen.insert(token) {
+                return Err(refused("an object that has each token id once"));
+            }
+            Ok((token, *bias as f32))
+        };
+        items.iter().map(bias).collect()
+    }
+
+    /// The part of the cache that this request shares prefixes in.
+    ///
+    /// # Errors
+    /// 400 for a salt that is empty or longer than [`MAX_SALT_BYTES`].
+    pub fn namespace(&self) -> Result<Option<String>, ApiError> {
+        match &self.cache_salt {
+            Some(salt) if !(1..=MAX_SALT_BYTES).contains(&salt.len()) => {
+                let bound = format!("between 1 and {MAX_SALT_BYTES} bytes long");
+                let given = format!("{} bytes", salt.len());
+                Err(out_of_bounds("cache_salt", &bound, given))
+            }
+            salt => Ok(salt.clone()),
+        }
     }
 
     /// Continuations per prompt.
@@ -224,15 +272,8 @@ impl SamplingFields {
     /// # Errors
     /// 400 for too many, too long or empty stop strings.
     pub fn stop_strings(&self) -> Result<&[String], ApiError> {
-        let stop = &self.stop.0;
-        if stop.len() > MAX_STOP_STRINGS {
-            let bound = format!("at most {MAX_STOP_STRINGS} strings");
-            return Err(out_of_bounds(
-                "stop",
-                &bound,
-                format!("{} strings", stop.len()),
-            ));
-        }
+        let OneOrMany(Capped { items: stop, given }) = &self.stop;
+        at_most("stop", MAX_STOP_STRINGS, "strings", *given)?;
         for (index, text) in stop.iter().enumerate() {
             if text.is_empty() || text.len() > MAX_STOP_BYTES {
                 let bound = format!("between 1 and {MAX_STOP_BYTES} bytes long");
@@ -284,6 +325,34 @@ pub fn at_least(field: &str, least: usize, given: Option<i64>) -> Result<Option<
         Ok(value) if value >= least => Ok(Some(value)),
         _ => Err(out_of_bounds(field, &format!("at least {least}"), given)),
     }
+}
+
+fn at_most(field: &str, most: usize, what: &str, given: usize) -> Result<(), ApiError> {
+    if given <= most {
+        return Ok(());
+    }
+    let bound = format!("at most {most} {what}");
+    Err(out_of_bounds(field, &bound, format!("{given} {what}")))
+}
+
+/// Bounds an answer with log-probabilities before anything of it is computed: `tokens`
+/// are those of all choices, prompts included where they are echoed.
+///
+/// # Errors
+/// 400 naming the fields that make it that large.
+pub fn check_logprob_entries(
+    fields: &str,
+    param: &str,
+    tokens: usize,
+    logprobs: Option<usize>,
+) -> Result<(), ApiError> {
+    let Some(top) = logprobs else { return Ok(()) };
+    let entries = tokens.saturating_mul(top.saturating_add(1));
+    if entries <= MAX_LOGPROB_ENTRIES {
+        return Ok(());
+    }
+    let message = format!("{fields} must be at most {MAX_LOGPROB_ENTRIES}, got {entries}");
+    Err(ApiError::field(param, message))
 }
 
 /// 400: `field` must be `bound`.

@@ -6,6 +6,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+use super::capped::{Capped, rest_of_seq};
+use super::sampling::MAX_STOP_STRINGS;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
@@ -39,7 +41,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 
 /// `"a"` or `["a", "b"]`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct OneOrMany(pub Vec<String>);
+pub struct OneOrMany(pub Capped<String, MAX_STOP_STRINGS>);
 
 impl<'de> Deserialize<'de> for OneOrMany {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -50,14 +52,13 @@ impl<'de> Deserialize<'de> for OneOrMany {
                 f.write_str("a string or a list of strings")
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany, E> {
-                Ok(OneOrMany(vec![text.to_owned()]))
+                Ok(OneOrMany(Capped {
+                    items: vec![text.to_owned()],
+                    given: 1,
+                }))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<OneOrMany, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(text) = seq.next_element()? {
-                    texts.push(text);
-                }
-                Ok(OneOrMany(texts))
+            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<OneOrMany, A::Error> {
+                Capped::from_seq(seq).map(OneOrMany)
             }
         }
         deserializer.deserialize_any(Texts)
@@ -71,9 +72,12 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
+/// Prompts that are kept of one request; more are only counted. No queue takes as many.
+pub const MAX_PROMPTS: usize = 1 << 14;
+
 /// All prompts of a request: text, a list of texts, token ids, a list of lists of token ids.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prompts(pub Vec<Prompt>);
+pub struct Prompts(pub Capped<Prompt, MAX_PROMPTS>);
 
 /// One element of the list form; a bare id is only legal among bare ids.
 enum Element {
@@ -121,24 +125,38 @@ impl<'de> Deserialize<'de> for Prompts {
                 )
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Prompts, E> {
-                Ok(Prompts(vec![Prompt::Text(text.to_owned())]))
+                Ok(one(Prompt::Text(text.to_owned())))
             }
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Prompts, A::Error> {
                 let mixed = || de::Error::custom("token ids and prompts are mixed in one list");
                 let (mut whole, mut ids) = (Vec::new(), Vec::new());
-                while let Some(element) = seq.next_element()? {
+                while whole.len() < MAX_PROMPTS
+                    && let Some(element) = seq.next_element()?
+                {
                     match element {
                         Element::Token(id) if whole.is_empty() => ids.push(id),
                         Element::Whole(prompt) if ids.is_empty() => whole.push(prompt),
                         _ => return Err(mixed()),
                     }
                 }
-                Ok(Prompts(if ids.is_empty() {
-                    whole
-                } else {
-                    vec![Prompt::Tokens(ids)]
+                if !ids.is_empty() {
+                    return Ok(one(Prompt::Tokens(ids)));
+                }
+                let more = match whole.len() {
+                    MAX_PROMPTS => rest_of_seq(&mut seq)?,
+                    _ => 0,
+                };
+                Ok(Prompts(Capped {
+                    given: whole.len() + more,
+                    items: whole,
                 }))
             }
+        }
+        fn one(prompt: Prompt) -> Prompts {
+            Prompts(Capped {
+                items: vec![prompt],
+                given: 1,
+            })
         }
         deserializer.deserialize_any(Lists)
     }
@@ -150,7 +168,7 @@ mod tests {
 
     fn prompts(json: &str) -> Result<Vec<Prompt>, String> {
         serde_json::from_str::<Prompts>(json)
-            .map(|p| p.0)
+            .map(|p| p.0.items)
             .map_err(|error| error.to_string())
     }
 
@@ -207,7 +225,7 @@ mod tests {
 
     #[test]
     fn stop_is_a_string_or_a_list() {
-        let stop = |json| serde_json::from_str::<OneOrMany>(json).map(|s| s.0);
+        let stop = |json| serde_json::from_str::<OneOrMany>(json).map(|s| s.0.items);
         assert_eq!(stop(r#""a""#).unwrap(), ["a"]);
         assert_eq!(stop(r#"["a", "b"]"#).unwrap(), ["a", "b"]);
         let error = stop("3").unwrap_err().to_string();
