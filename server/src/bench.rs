@@ -52,8 +52,8 @@ struct Report<'a> {
 /// # Errors
 /// The model does not load, the sizes do not fit it, or a forward fails.
 pub fn run(args: &BenchArgs) -> Result<()> {
-    let mut config = Config::resolve(args.file.config.as_deref(), &args.flags)?;
-    hearth_otel::init_logs(config.log_format.into(), "warn")?;
+    let mut config = Config::resolve_quiet(args.file.config.as_deref(), &args.flags)?;
+    hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
     let per_sequence = args.prompt_tokens + args.decode_tokens;
     let largest = args.batch.iter().copied().max().unwrap_or(1);
     let slots = largest as usize * per_sequence as usize;

@@ -42,8 +42,8 @@ pub fn run(args: &ChatArgs) -> Result<()> {
             Partner::Remote { client, model }
         }
         None => {
-            let config = Config::resolve(args.file.config.as_deref(), &args.flags)?;
-            hearth_otel::init_logs(config.log_format.into(), "warn")?;
+            let config = Config::resolve_quiet(args.file.config.as_deref(), &args.flags)?;
+            hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
             Partner::Local(Box::new(load::load(&config)?))
         }
     };

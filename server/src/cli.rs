@@ -114,7 +114,7 @@ pub struct ModelFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
-    /// Log filter, e.g. info or hearth_engine=debug,info [default: info]
+    /// Log filter, e.g. info or hearth_engine=debug,info [default: info; chat and bench: warn]
     #[arg(long, value_name = "FILTER")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<String>,
@@ -183,7 +183,11 @@ fn negated<S: serde::Serializer>(value: &bool, serializer: S) -> Result<S::Ok, S
 #[derive(Debug, Args)]
 pub struct ChatArgs {
     /// A running server [default: load the model in this process]
-    #[arg(long, conflicts_with_all = ["model", "device", "dtype", "load_format", "kv_tokens"])]
+    // Not `config`: HEARTH_CONFIG may be set for the server on the same machine.
+    #[arg(long, conflicts_with_all = [
+        "model", "device", "dtype", "load_format", "max_model_len", "kv_tokens", "prefill_chunk",
+        "log_format", "log_level",
+    ])]
     pub url: Option<String>,
     /// System message to begin with
     #[arg(long)]
@@ -267,6 +271,25 @@ mod tests {
             serde_json::to_value(&serve.flags).unwrap(),
             serde_json::json!({"dtype": "bf16"})
         );
+    }
+
+    #[test]
+    fn a_chat_with_a_server_takes_no_flag_of_a_model_in_this_process() {
+        let command = Cli::command();
+        let flags = ModelFlags::augment_args(clap::Command::new("flags"));
+        for flag in flags.get_arguments() {
+            let name = format!("--{}", flag.get_long().unwrap());
+            let values = flag.get_possible_values();
+            let value = values.first().map_or("1", |value| value.get_name());
+            let url = ["hearth", "chat", "--url", "http://127.0.0.1:1"];
+            let given = url.into_iter().chain([name.as_str(), value]);
+            let error = command.clone().try_get_matches_from(given).unwrap_err();
+            assert_eq!(
+                error.kind(),
+                clap::error::ErrorKind::ArgumentConflict,
+                "{name} beside --url: {error}"
+            );
+        }
     }
 
     #[test]

@@ -154,7 +154,24 @@ impl Config {
     /// # Errors
     /// A named file that is missing, an unknown key, a wrong type, a value out of bounds.
     pub fn resolve(file: Option<&Path>, flags: &impl Serialize) -> Result<Self, ConfigError> {
-        let mut figment = Figment::from(Serialized::defaults(Self::default()));
+        Self::default().overlaid(file, flags)
+    }
+
+    /// [`resolve`](Self::resolve) for commands whose output is for a person to read:
+    /// unless some layer says more, only warnings are logged.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn resolve_quiet(file: Option<&Path>, flags: &impl Serialize) -> Result<Self, ConfigError> {
+        let quiet = Self {
+            log_level: "warn".to_owned(),
+            ..Self::default()
+        };
+        quiet.overlaid(file, flags)
+    }
+
+    fn overlaid(self, file: Option<&Path>, flags: &impl Serialize) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Serialized::defaults(self));
         match file {
             Some(path) if !path.is_file() => return Err(ConfigError::NoFile(path.to_owned())),
             Some(path) => figment = figment.merge(Toml::file_exact(path)),
@@ -211,7 +228,6 @@ impl Config {
 
     fn check(self) -> Result<Self, ConfigError> {
         let at_least_one = [
-            ("max_model_len", self.max_model_len),
             ("kv_tokens", self.kv_tokens),
             ("max_running_requests", Some(self.max_running_requests)),
             ("max_queue", Some(self.max_queue)),
@@ -227,6 +243,13 @@ impl Config {
                     given: "0".to_owned(),
                 });
             }
+        }
+        if let Some(given @ ..2) = self.max_model_len {
+            return Err(ConfigError::Bound {
+                field: "max_model_len",
+                bound: "at least 2 (a token of the prompt and one of the output)",
+                given: given.to_string(),
+            });
         }
         Ok(self)
     }
@@ -384,6 +407,34 @@ mod tests {
                 error,
                 "configuration: `max_queue` must be at least 1, given 0"
             );
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_context_of_one_token_is_refused() {
+        Jail::expect_with(|_| {
+            let error = resolve(None, json!({"max_model_len": 1})).unwrap_err();
+            assert!(
+                error.contains("`max_model_len` must be at least 2") && error.ends_with("given 1"),
+                "{error}"
+            );
+            assert!(resolve(None, json!({"max_model_len": 2})).is_ok());
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn a_quiet_command_logs_what_any_layer_asks_for_and_warnings_otherwise() {
+        Jail::expect_with(|jail| {
+            let level = |flags: serde_json::Value| {
+                let config = Config::resolve_quiet(None, &flags);
+                config.map(|config| config.log_level).unwrap()
+            };
+            assert_eq!(level(json!({})), "warn");
+            assert_eq!(level(json!({"log_level": "debug"})), "debug");
+            jail.set_env("HEARTH_LOG_LEVEL", "info");
+            assert_eq!(level(json!({})), "info");
             Ok(())
         });
     }

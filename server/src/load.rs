@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, stderr};
 use std::sync::{Arc, mpsc};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use hearth_engine::{BuildError, Engine, EngineConfig, ExecutorLimits};
 use hearth_model::checkpoint::{self, Checkpoint};
 use hearth_model::device::DeviceSpec;
@@ -29,6 +29,7 @@ pub fn load(config: &Config) -> Result<Served> {
     let checkpoint = open(config)?;
     let text = text(config, &checkpoint)?;
     let defaults = defaults(config, &checkpoint);
+    check(&defaults)?;
     let (report, info) = mpsc::channel();
     let build_config = config.clone();
     // The executor is made on the engine's thread: device queues belong to the
@@ -141,6 +142,16 @@ fn engine_config(config: &Config) -> EngineConfig {
         prefill_chunk: config.prefill_chunk,
         prefix_cache: config.prefix_cache,
     }
+}
+
+/// Defaults that a request could not ask for would fail every request that leaves
+/// the field out.
+fn check(defaults: &Defaults) -> Result<()> {
+    let params = defaults.params();
+    // No default names a token but the ends, which are not checked.
+    params.validate(0).map_err(|error| {
+        anyhow!("generation_config.json: {error} (--sampling-defaults openai goes without it)")
+    })
 }
 
 fn defaults(config: &Config, checkpoint: &Checkpoint) -> Defaults {

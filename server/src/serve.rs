@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::sync::oneshot;
 
 use crate::banner::banner;
@@ -15,10 +15,15 @@ use crate::http::state::AppState;
 use crate::load;
 use crate::served::Served;
 
+/// How often the server looks whether its engine is there.
+const ENGINE_WATCH: Duration = Duration::from_millis(250);
+/// How long connections have to end when the engine is gone.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
 /// Serves until a signal comes.
 ///
 /// # Errors
-/// The address is taken, or the model does not load.
+/// The address is taken, the model does not load, or the engine is gone.
 pub fn run(config: Config) -> Result<()> {
     hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
     for name in Config::unknown_environment() {
@@ -59,7 +64,15 @@ async fn serve(config: Config) -> Result<()> {
         took_ms = took.as_millis() as u64,
         "ready"
     );
-    let name = signals.next().await;
+    let name = tokio::select! {
+        name = signals.next() => name,
+        () = engine_gone(&served) => {
+            state.start_draining();
+            // What is left to say is that the streams broke off.
+            let _ = tokio::time::timeout(LAST_WORDS, handle.stop(true)).await;
+            bail!("the engine thread ended by itself, which is a bug; its last words are above");
+        }
+    };
     let grace = Duration::from_secs(config.shutdown_timeout);
     tracing::info!(signal = name, grace_s = grace.as_secs(), "stopping");
     state.start_draining();
@@ -84,6 +97,13 @@ async fn load_on_a_thread(config: Config) -> Result<Served> {
     loaded
         .await
         .unwrap_or_else(|_| Err(anyhow!("loading the model panicked")))
+}
+
+/// Waits until the engine is gone, which it never is before it is told to go.
+async fn engine_gone(served: &Served) {
+    while served.engine.is_running() {
+        tokio::time::sleep(ENGINE_WATCH).await;
+    }
 }
 
 async fn stop_engine(served: Served, grace: Duration) {

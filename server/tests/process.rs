@@ -189,6 +189,11 @@ fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
             vec!["--model", MODEL, "--max-model-len", "9999999"],
             vec!["9999999"],
         ),
+        (
+            vec!["--model", MODEL, "--max-model-len", "1"],
+            vec!["max_model_len", "at least 2", "given 1"],
+        ),
+        (vec!["--model", MODEL, "--kv-tokens", "1"], vec!["kv", "1"]),
         (vec!["--config", "/nowhere.toml"], vec!["/nowhere.toml"]),
         (vec!["--max-queue", "0"], vec!["max_queue", "at least 1"]),
         (vec!["--log-level", "a=b=c"], vec!["log_level"]),
@@ -207,6 +212,38 @@ fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
             assert!(error.contains(word), "{arguments:?}: {error}");
         }
     }
+}
+
+#[test]
+fn sampling_defaults_that_no_request_may_ask_for_stop_the_start() {
+    let directory = std::env::temp_dir().join(format!("hearth-defaults-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let config = directory.join("config.json");
+    std::fs::copy(format!("{MODEL}/config.json"), config).unwrap();
+    let model = directory.to_str().unwrap();
+    let arguments = ["--model", model, "--load-format", "dummy", "--port", "0"];
+    for (json, words) in [
+        (
+            r#"{"temperature": 5}"#,
+            ["`temperature`", "between 0 and 2", "got 5"],
+        ),
+        (
+            r#"{"top_p": 0}"#,
+            ["`top_p`", "above 0 and at most 1", "got 0"],
+        ),
+    ] {
+        std::fs::write(directory.join("generation_config.json"), json).unwrap();
+        let (code, _, stderr) = run(&arguments);
+        let error = stderr.lines().last().unwrap();
+        assert_eq!(code, 1, "{stderr}");
+        for word in ["generation_config.json", "--sampling-defaults openai"] {
+            assert!(error.contains(word), "{error}");
+        }
+        for word in words {
+            assert!(error.contains(word), "{error}");
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
 
 #[test]

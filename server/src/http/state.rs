@@ -38,7 +38,7 @@ impl AppState {
     /// The model, for a new request.
     ///
     /// # Errors
-    /// 503 while it is loading and when the server is about to go.
+    /// 503 while it is loading, when the server is about to go and when the engine is gone.
     pub fn served(&self) -> Result<&Served, ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::unavailable(
@@ -47,7 +47,12 @@ impl AppState {
             ));
         }
         let loading = || ApiError::unavailable("model_loading", "the model is still loading");
-        self.served.get().ok_or_else(loading)
+        let served = self.served.get().ok_or_else(loading)?;
+        if !served.engine.is_running() {
+            let message = "the engine has stopped; this server will not answer again";
+            return Err(ApiError::unavailable("engine_stopped", message));
+        }
+        Ok(served)
     }
 
     /// The model, for a look at it; also while draining.

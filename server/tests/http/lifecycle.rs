@@ -91,6 +91,27 @@ async fn models_and_server_info_say_what_is_served() {
 }
 
 #[tokio::test]
+async fn a_server_whose_engine_is_gone_is_not_ready() {
+    let server = TestServer::plain();
+    assert_eq!(get(&server, "/ready").await.0, 200);
+    let engine = server.state.loaded().unwrap().engine.clone();
+    tokio::task::spawn_blocking(move || engine.shutdown(Duration::ZERO))
+        .await
+        .unwrap();
+    let (status, answer) = get(&server, "/ready").await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (503, &json!("engine_stopped"))
+    );
+    let (status, answer) = post(&server, COMPLETIONS, &json!({"prompt": "a"})).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (503, &json!("engine_stopped"))
+    );
+    assert_eq!(get(&server, "/health").await.0, 200);
+}
+
+#[tokio::test]
 async fn the_request_id_comes_back_or_is_made() {
     let server = TestServer::plain();
     let id = async |given: Option<&str>| {
