@@ -61,7 +61,7 @@ fn describe(adapter: &wgpu::Adapter, api: Api, index: usize) -> DeviceReport {
             .trim()
             .to_owned(),
         memory: memory(adapter),
-        max_binding: u64::from(limits.max_storage_buffer_binding_size),
+        max_binding: limits.max_storage_buffer_binding_size,
         subgroups: features.contains(wgpu::Features::SUBGROUP),
         f16: features.contains(wgpu::Features::SHADER_F16),
         // Nothing here computes in it; on WGSL it was seen to give wrong logits silently.
