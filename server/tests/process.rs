@@ -193,7 +193,10 @@ fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
             vec!["--model", MODEL, "--max-model-len", "1"],
             vec!["max_model_len", "at least 2", "given 1"],
         ),
-        (vec!["--model", MODEL, "--kv-tokens", "1"], vec!["kv", "1"]),
+        (
+            vec!["--model", MODEL, "--kv-tokens", "1"],
+            vec!["KV cache", "at least 2 tokens", "got 1"],
+        ),
         (vec!["--config", "/nowhere.toml"], vec!["/nowhere.toml"]),
         (vec!["--max-queue", "0"], vec!["max_queue", "at least 1"]),
         (vec!["--log-level", "a=b=c"], vec!["log_level"]),
