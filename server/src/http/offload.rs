@@ -37,5 +37,5 @@ pub async fn when_large<T: Send + 'static>(
         work()
     })
     .await;
-    done.map_err(|_| ApiError::internal("preparing the prompt failed"))
+    done.map_err(|_| ApiError::internal("preparing the prompt or writing the answer failed"))
 }

@@ -124,6 +124,15 @@ pub struct Whole {
     pub finish: Option<Finish>,
 }
 
+impl Whole {
+    /// How long its JSON will be at the least.
+    pub fn json_bytes(&self) -> usize {
+        /// A token with its log-probability.
+        const LOGPROB: usize = 64;
+        self.text.len() + (self.tokens.len() + self.prompt_logprobs.len()) * LOGPROB
+    }
+}
+
 /// All choices, by index, once the last is finished.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use super::sampling::{StreamUsage, check_logprob_entries, out_of_bounds};
 use crate::http::error::ApiError;
 use crate::http::generate::{Job, Piece, Update, submit};
 use crate::http::request_id::RequestId;
-use crate::http::respond::{ChunkFormat, Whole, collected, streamed};
+use crate::http::respond::{ChunkFormat, Whole, collected, json, streamed};
 use crate::http::state::{AppState, unix_time};
 use crate::http::tally::Tally;
 use crate::http::{body, offload, prompt, sse};
@@ -77,15 +77,23 @@ pub async fn chat_completions(
         };
         return Ok(streamed(updates, tally, format));
     }
-    let choices = collected(updates, &mut tally).await?;
-    let choices = choices.into_iter().enumerate();
-    Ok(HttpResponse::Ok().json(Response {
-        head: head("chat.completion"),
-        choices: choices
-            .map(|(i, whole)| choice(&*tokenizer, i, whole, logprobs))
-            .collect(),
-        usage: tally.usage(),
-    }))
+    let wholes = collected(updates, &mut tally).await?;
+    let (head, usage) = (head("chat.completion"), tally.usage());
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let written = offload::when_large(size, move || {
+        let choices = wholes.into_iter().enumerate();
+        json(&Response {
+            head,
+            choices: choices
+                .map(|(i, whole)| choice(&*tokenizer, i, whole, logprobs))
+                .collect(),
+            usage,
+        })
+    })
+    .await?;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(written))
 }
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {

@@ -25,8 +25,6 @@ use crate::http::{body, offload, prompt, sse};
 use crate::served::Served;
 
 const ROUTE: &str = "/v1/completions";
-/// What a token with its log-probability takes of an answer at the least.
-const LOGPROB_BYTES: usize = 64;
 
 /// A checked request, and how its answer is to be written.
 struct Prepared {
@@ -77,7 +75,8 @@ pub async fn completions(
     }
     let wholes = collected(updates, &mut tally).await?;
     let usage = tally.usage();
-    let written = offload::when_large(writer.json_bytes(&wholes), move || {
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let written = offload::when_large(size, move || {
         let choices = wholes.into_iter().enumerate();
         json(&Response {
             head,
@@ -223,13 +222,6 @@ impl ChoiceWriter {
             choice.logprobs = Some(opening);
         }
         choice
-    }
-
-    /// About how large the answer will be.
-    fn json_bytes(&self, wholes: &[Whole]) -> usize {
-        let tokens = |whole: &Whole| whole.tokens.len() + whole.prompt_logprobs.len();
-        let bytes = |whole: &Whole| whole.text.len() + tokens(whole) * LOGPROB_BYTES;
-        wholes.iter().map(bytes).sum()
     }
 
     fn append(&self, choice: &mut CompletionChoice, text: &str, tokens: &[PieceToken]) {
