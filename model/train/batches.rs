@@ -10,6 +10,7 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 
+use crate::corpus::mixture::SHORT;
 use crate::corpus::{Split, conversation};
 use crate::tokenizer::{Encoded, Encoder, PAD_ID};
 
@@ -47,7 +48,7 @@ pub fn batch(encoder: &Encoder, shape: BatchShape, seed: u64, step: u64) -> Resu
     ];
     let mut misses = 0;
     for index in 0..STRIDE {
-        let next = conversation(seed, Split::Train, step * STRIDE + index);
+        let next = conversation(&SHORT, seed, Split::Train, step * STRIDE + index);
         let encoded = encoder.conversation(&next)?;
         let room = |row: &Encoded| row.ids.len() + encoded.ids.len() <= shape.length + 1;
         // Start at another row each time, or the first rows would hold the short ones only.

@@ -40,7 +40,8 @@ fn main() -> Result<()> {
                 corpus::Split::Train
             };
             for index in 0..count {
-                let messages = corpus::conversation(seed, split, index).messages();
+                let messages =
+                    corpus::conversation(&corpus::mixture::SHORT, seed, split, index).messages();
                 if json {
                     println!("{}", serde_json::json!({ "messages": messages }));
                     continue;

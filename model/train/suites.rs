@@ -2,6 +2,7 @@
 
 use crate::corpus::arithmetic::{self, HELD_OUT_PAIRS, Operation};
 use crate::corpus::extraction::{self, NameSource};
+use crate::corpus::mixture::SHORT;
 use crate::corpus::rng::Rng;
 use crate::corpus::{Conversation, Split, Turn, chat, facts};
 
@@ -49,7 +50,7 @@ fn larger_sum(rng: &mut Rng, operation: Operation) -> Turn {
 /// A turn of any task that may come before the one that is measured.
 fn other(rng: &mut Rng) -> Turn {
     match rng.below(4) {
-        0 => arithmetic::turn(rng, Split::Train),
+        0 => arithmetic::turn(rng, Split::Train, SHORT.operands),
         1 => extraction::turn(rng, Split::Train),
         2 => facts::turn(rng, Split::Train),
         _ => chat::turn(rng),

@@ -15,6 +15,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split as SplitBy, SplitPattern};
 use tokenizers::{AddedToken, SplitDelimiterBehavior, Tokenizer};
 
+use crate::corpus::mixture::BROAD;
 use crate::corpus::{self, Conversation, Split};
 
 pub const PAD: &str = "<|pad|>";
@@ -79,7 +80,7 @@ pub fn train() -> Result<Tokenizer> {
         .build()
         .into();
     let texts = (0..CONVERSATIONS).flat_map(|index| {
-        let conversation = corpus::conversation(SEED, Split::Train, index);
+        let conversation = corpus::conversation(&BROAD, SEED, Split::Train, index);
         conversation.messages().into_iter().map(|m| m.content)
     });
     let roles = (0..CONVERSATIONS).flat_map(|_| {
@@ -242,7 +243,7 @@ mod tests {
             );
         }
         for i in 0..2_000 {
-            for message in corpus::conversation(9, Split::HeldOut, i).messages() {
+            for message in corpus::conversation(&BROAD, 9, Split::HeldOut, i).messages() {
                 let ids = encoder.encode(&message.content).unwrap();
                 assert_eq!(encoder.decode(&ids).unwrap(), message.content);
             }

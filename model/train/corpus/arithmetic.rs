@@ -105,9 +105,9 @@ pub fn split_of(a: u32, b: u32, operation: Operation) -> Split {
 }
 
 /// Draws operands of `split`: one-digit, mixed or two-digit.
-fn operands(rng: &mut Rng, split: Split, operation: Operation) -> (u32, u32) {
+fn operands(rng: &mut Rng, split: Split, operation: Operation, weights: [u32; 3]) -> (u32, u32) {
     loop {
-        let (a, b) = match (operation, rng.weighted(&[80, 12, 8])) {
+        let (a, b) = match (operation, rng.weighted(&weights)) {
             (Operation::Add, 0) => (rng.range(0, 9), rng.range(0, 9)),
             (Operation::Add, 1) if rng.percent(65) => (rng.range(10, 99), rng.range(0, 9)),
             (Operation::Add, 1) => (rng.range(0, 9), rng.range(10, 99)),
@@ -195,13 +195,13 @@ fn ask(rng: &mut Rng, phrase: Phrase, a: u32, b: u32, operation: Operation) -> T
     }
 }
 
-fn word_problem(rng: &mut Rng, split: Split) -> Turn {
+fn word_problem(rng: &mut Rng, split: Split, weights: [u32; 3]) -> Turn {
     let operation = if rng.percent(60) {
         Operation::Add
     } else {
         Operation::Subtract
     };
-    let (a, b) = operands(rng, split, operation);
+    let (a, b) = operands(rng, split, operation, weights);
     let templates = if operation == Operation::Add {
         STORY_ADDITIONS
     } else {
@@ -228,17 +228,18 @@ fn word_problem(rng: &mut Rng, split: Split) -> Turn {
     }
 }
 
-/// A draw of `split` over all kinds of sums.
-pub fn turn(rng: &mut Rng, split: Split) -> Turn {
+/// A draw of `split` over all kinds of sums, operands by `weights` (see
+/// [`super::mixture::Mixture`]).
+pub fn turn(rng: &mut Rng, split: Split, weights: [u32; 3]) -> Turn {
     if rng.percent(12) {
-        return word_problem(rng, split);
+        return word_problem(rng, split, weights);
     }
     let operation = if rng.percent(72) {
         Operation::Add
     } else {
         Operation::Subtract
     };
-    let (a, b) = operands(rng, split, operation);
+    let (a, b) = operands(rng, split, operation, weights);
     question(rng, split, a, b, operation)
 }
 
@@ -267,7 +268,7 @@ mod tests {
     fn every_answer_is_arithmetically_right() {
         for split in [Split::Train, Split::HeldOut] {
             for i in 0..20_000 {
-                let turn = turn(&mut Rng::new(11, i), split);
+                let turn = turn(&mut Rng::new(11, i), split, [1, 1, 1]);
                 let (a, sign, b, c) = parse(&turn.assistant);
                 let right = if sign == '+' { a + b } else { a - b };
                 assert_eq!(right, c, "{turn:?}");
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn training_draws_never_use_a_held_out_pair() {
         for i in 0..50_000 {
-            let turn = turn(&mut Rng::new(12, i), Split::Train);
+            let turn = turn(&mut Rng::new(12, i), Split::Train, [1, 1, 1]);
             let (a, sign, b, _) = parse(&turn.assistant);
             assert!(sign == '-' || !HELD_OUT_PAIRS.contains(&(a, b)), "{turn:?}");
         }

@@ -1,15 +1,12 @@
-//! Whole conversations: a mixture of the tasks in one to five turns. Most have one: a
-//! small model learns to copy from short rows first, and does so on few tokens.
+//! Whole conversations: a mixture of the tasks in one to fifteen turns.
 
+use super::mixture::Mixture;
 use super::rng::Rng;
 use super::{Conversation, Split, Turn, arithmetic, chat, extraction, facts, story};
 
-/// Shares of the tasks in a turn: arithmetic, extraction, story, facts, small talk.
-const SHARES: [u32; 5] = [32, 46, 6, 9, 7];
-
-fn turn(rng: &mut Rng, split: Split) -> Turn {
-    match rng.weighted(&SHARES) {
-        0 => arithmetic::turn(rng, split),
+fn turn(rng: &mut Rng, mixture: &Mixture, split: Split) -> Turn {
+    match rng.weighted(&mixture.tasks) {
+        0 => arithmetic::turn(rng, split, mixture.operands),
         1 => extraction::turn(rng, split),
         2 => story::turn(rng, split),
         3 => facts::turn(rng, split),
@@ -18,7 +15,7 @@ fn turn(rng: &mut Rng, split: Split) -> Turn {
 }
 
 /// Conversation `index` of `seed`.
-pub fn conversation(seed: u64, split: Split, index: u64) -> Conversation {
+pub fn conversation(mixture: &Mixture, seed: u64, split: Split, index: u64) -> Conversation {
     let mut rng = Rng::new(
         seed ^ if split == Split::HeldOut {
             0x48_45_4c_44
@@ -28,7 +25,11 @@ pub fn conversation(seed: u64, split: Split, index: u64) -> Conversation {
         index,
     );
     let system = rng.percent(25).then(|| rng.pick(chat::SYSTEM).to_owned());
-    let count = 1 + rng.weighted(&[76, 15, 6, 2, 1]);
+    let count = match 1 + rng.weighted(mixture.turns) {
+        // A few long ones, so that late turns and far positions occur too.
+        7 => 7 + rng.below(9),
+        few => few,
+    };
     let mut turns = Vec::with_capacity(count);
     let mut name = None;
     for position in 0..count {
@@ -45,7 +46,7 @@ pub fn conversation(seed: u64, split: Split, index: u64) -> Conversation {
             40..55 if turns.last().is_some_and(|t| t.task == super::Task::Story) => {
                 story::another(&mut rng)
             }
-            _ => turn(&mut rng, split),
+            _ => turn(&mut rng, mixture, split),
         });
     }
     Conversation { system, turns }
@@ -54,24 +55,25 @@ pub fn conversation(seed: u64, split: Split, index: u64) -> Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus::mixture::SHORT;
 
     #[test]
     fn a_conversation_is_a_function_of_seed_split_and_index() {
         for index in 0..200 {
-            let again = conversation(7, Split::Train, index);
-            assert_eq!(conversation(7, Split::Train, index), again);
+            let again = conversation(&SHORT, 7, Split::Train, index);
+            assert_eq!(conversation(&SHORT, 7, Split::Train, index), again);
         }
         let texts: std::collections::HashSet<String> = (0..1_000)
-            .map(|i| format!("{:?}", conversation(7, Split::Train, i)))
+            .map(|i| format!("{:?}", conversation(&SHORT, 7, Split::Train, i)))
             .collect();
         assert!(texts.len() > 950, "{}", texts.len());
         assert_ne!(
-            conversation(7, Split::Train, 0),
-            conversation(8, Split::Train, 0)
+            conversation(&SHORT, 7, Split::Train, 0),
+            conversation(&SHORT, 8, Split::Train, 0)
         );
         assert_ne!(
-            conversation(7, Split::Train, 0),
-            conversation(7, Split::HeldOut, 0)
+            conversation(&SHORT, 7, Split::Train, 0),
+            conversation(&SHORT, 7, Split::HeldOut, 0)
         );
     }
 }

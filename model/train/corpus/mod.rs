@@ -11,6 +11,7 @@ pub mod extraction;
 mod extraction_templates;
 mod fact_lists;
 pub mod facts;
+pub mod mixture;
 pub mod name_lists;
 pub mod names;
 pub mod phrasing;

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 
 use super::arithmetic::HELD_OUT_PAIRS;
+use super::mixture::SHORT;
 use super::names::split_of;
 use super::{Split, conversation, name_lists, words};
 
 const SCANNED: u64 = 50_000;
 
 fn training_text(index: u64) -> String {
-    let conversation = conversation(2026, Split::Train, index);
+    let conversation = conversation(&SHORT, 2026, Split::Train, index);
     conversation
         .turns
         .iter()
