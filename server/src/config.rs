@@ -356,7 +356,10 @@ mod tests {
             jail.set_env("HEARTH_PORT_8000_TCP", "tcp://10.0.0.1:8000");
             jail.set_env("HEARTH_CONFIG", "hearth.toml");
             assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
-            assert_eq!(Config::unknown_environment(), ["HEARTH_PORT_8000_TCP"]);
+            // Whoever runs the tests may have set others.
+            let unknown = Config::unknown_environment();
+            assert!(unknown.iter().any(|name| name == "HEARTH_PORT_8000_TCP"));
+            assert!(!unknown.iter().any(|name| name == "HEARTH_CONFIG"));
             Ok(())
         });
     }
