@@ -103,9 +103,10 @@ fn the_curl_line_that_is_printed_works_when_it_is_pasted() {
     command.args(["--device", "cpu", "--port", "0"]);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Process(command.spawn().unwrap());
-    let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+    // Kept open to the end: a server whose standard output is gone cannot print.
+    let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
     let mut banner = String::new();
-    for line in lines.map_while(Result::ok) {
+    for line in lines.by_ref().map_while(Result::ok) {
         banner += &line;
         banner += "\n";
         // The request is the last line of it.
