@@ -28,6 +28,8 @@ pub(crate) enum Outcome {
 pub(crate) struct ActiveRequest {
     pub id: RequestId,
     pub namespace: String,
+    /// What its caller calls it.
+    pub name: Option<String>,
     pub params: SamplingParams,
     /// Prompt and output. A preempted request comes back with its output here,
     /// and computes both again as if all were prompt.
@@ -61,6 +63,7 @@ impl ActiveRequest {
         Self {
             id,
             namespace: request.namespace.unwrap_or_default(),
+            name: request.id,
             params: request.params,
             prompt_len: request.prompt.len(),
             tokens: request.prompt,

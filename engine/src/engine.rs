@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
+use crate::command::{AbortTarget, CacheInUse, Command, PauseMode, Pending};
 use crate::config::{ConfigError, EngineConfig};
 use crate::executor::{BuildError, Executor, ExecutorLimits};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, RequestId};
 use crate::request::{Generation, Request, SubmitError};
 use crate::stats::EngineStats;
 use crate::step::Core;
@@ -214,6 +217,44 @@ impl EngineHandle {
     /// Tokens that prompt and output of one request may have together.
     pub fn context_limit(&self) -> usize {
         context_limit(self.shared.limits)
+    }
+
+    /// Ends the requests that `target` names and that are there now, with
+    /// [`FinishReason::Aborted`](crate::FinishReason::Aborted); answers how many
+    /// there were. Those that run end with the step they are in.
+    pub fn abort(&self, target: AbortTarget) -> Pending<usize> {
+        self.command(|before, reply| Command::Abort {
+            target,
+            before,
+            reply,
+        })
+    }
+
+    /// Forgets every cached prefix; answers how many tokens they had, or that
+    /// requests run, and then nothing was forgotten. Requests that wait hold
+    /// nothing in the cache, and do not matter.
+    pub fn flush_cache(&self) -> Pending<Result<usize, CacheInUse>> {
+        self.command(|_, reply| Command::FlushCache(reply))
+    }
+
+    /// Computes nothing from the next step on, until [`resume`](Self::resume) or
+    /// a shutdown. Requests are accepted as before, and wait.
+    pub fn pause(&self, mode: PauseMode) -> Pending<()> {
+        self.command(|_, reply| Command::Pause(mode, reply))
+    }
+
+    /// Goes on after a pause; without one it does nothing.
+    pub fn resume(&self) -> Pending<()> {
+        self.command(|_, reply| Command::Resume(reply))
+    }
+
+    fn command<T>(
+        &self,
+        make: impl FnOnce(RequestId, oneshot::Sender<T>) -> Command,
+    ) -> Pending<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.shared.inbox.command(|next| make(next, sender));
+        Pending(receiver)
     }
 
     /// Stops accepting, lets what is running or waiting finish within `grace`,

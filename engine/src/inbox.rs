@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::command::Command;
 use crate::request::{Event, Request, SubmitError};
 use crate::stats::EngineStats;
 
@@ -44,6 +45,8 @@ pub(crate) enum Phase {
 pub(crate) struct Mail {
     pub submitted: Vec<Submission>,
     pub withdrawn: Vec<(RequestId, Withdrawal)>,
+    /// In the order in which they were given.
+    pub commands: Vec<Command>,
     pub phase: Phase,
 }
 
@@ -51,6 +54,7 @@ pub(crate) struct Mail {
 struct State {
     submitted: Vec<Submission>,
     withdrawn: Vec<(RequestId, Withdrawal)>,
+    commands: Vec<Command>,
     phase: Phase,
     next_id: u64,
     /// As the engine thread last published it; `waiting` is without `submitted`.
@@ -76,6 +80,7 @@ impl Inbox {
         let state = State {
             submitted: Vec::new(),
             withdrawn: Vec::new(),
+            commands: Vec::new(),
             phase: Phase::Open,
             next_id: 0,
             stats: EngineStats::default(),
@@ -126,6 +131,18 @@ impl Inbox {
         self.changed.notify_all();
     }
 
+    /// Passes on the command that `make` makes, given the id of the next request
+    /// to come. An engine that has stopped drops it, which tells its sender.
+    pub fn command(&self, make: impl FnOnce(RequestId) -> Command) {
+        let mut state = self.state();
+        if state.phase != Phase::Stopped {
+            let command = make(RequestId(state.next_id));
+            state.commands.push(command);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Accepts nothing from now on. An earlier deadline stays.
     pub fn close(&self, deadline: Option<Instant>) {
         let mut state = self.state();
@@ -164,13 +181,15 @@ impl Inbox {
 
 /// The engine thread's side.
 impl Inbox {
-    /// Takes what arrived; if the engine is `idle`, sleeps until something does.
+    /// Takes what arrived; if the engine is `idle` or paused, sleeps until
+    /// something does.
     pub fn collect(&self, idle: bool) -> Mail {
         let mut state = self.state();
         while idle
             && state.phase == Phase::Open
             && state.submitted.is_empty()
             && state.withdrawn.is_empty()
+            && state.commands.is_empty()
         {
             state = self
                 .changed
@@ -182,6 +201,7 @@ impl Inbox {
         Mail {
             submitted: std::mem::take(&mut state.submitted),
             withdrawn: std::mem::take(&mut state.withdrawn),
+            commands: std::mem::take(&mut state.commands),
             phase: state.phase,
         }
     }
@@ -199,8 +219,10 @@ impl Inbox {
         state.stats.waiting = 0;
         state.withdrawn.clear();
         let unserved = std::mem::take(&mut state.submitted);
+        let unanswered = std::mem::take(&mut state.commands);
         drop(state);
         drop(unserved);
+        drop(unanswered);
         self.changed.notify_all();
     }
 }

@@ -91,6 +91,11 @@ impl Kv {
         self.cache.free(&kv.slots[kv.cached()..]);
     }
 
+    /// Forgets all that no request reads; returns how many tokens that were.
+    pub fn flush(&mut self) -> usize {
+        self.cache.flush()
+    }
+
     /// Every invariant of tree and pool, given all that requests hold.
     #[cfg(test)]
     pub fn check<'a>(&mut self, requests: impl Iterator<Item = &'a RequestKv>) {

@@ -9,6 +9,7 @@
 mod active;
 mod admission;
 mod batch;
+pub mod command;
 pub mod config;
 pub mod detokenize;
 pub mod engine;
@@ -30,6 +31,7 @@ mod step;
 pub mod stop;
 mod topk;
 
+pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
 pub use engine::{Engine, EngineHandle, ShutdownOutcome, SpawnError};
 pub use executor::{

@@ -9,13 +9,15 @@ use crate::logprobs::TokenLogprobs;
 use crate::params::{ParamError, SamplingParams};
 
 /// One sequence to continue.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Token ids; at least one.
     pub prompt: Vec<u32>,
     pub params: SamplingParams,
     /// Requests of different namespaces never share KV.
     pub namespace: Option<String>,
+    /// What an abort may call it by; several requests may have the same.
+    pub id: Option<String>,
 }
 
 /// What a [`Generation`] yields, in this order: `Started`, at most one
@@ -52,6 +54,8 @@ pub enum FinishReason {
     Length,
     /// The engine shut down before the request was done.
     Cancelled,
+    /// An operator ended it; see [`EngineHandle::abort`](crate::EngineHandle::abort).
+    Aborted,
 }
 
 /// Token counts of a finished request.

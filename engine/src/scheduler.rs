@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::active::{ActiveRequest, Outcome, Running};
 use crate::admission::NewTokenRatio;
 use crate::batch::StepBatch;
+use crate::command::AbortTarget;
 use crate::config::EngineConfig;
 use crate::executor::{ExecutorLimits, Logits};
 use crate::inbox::{RequestId, Submission, Withdrawal};
@@ -230,6 +231,39 @@ impl Scheduler {
         self.end_where(|_| Some(Outcome::Finished(FinishReason::Cancelled)));
     }
 
+    /// Ends those of the requests before `before` that `target` names, telling
+    /// their consumers; returns how many.
+    pub fn abort(&mut self, target: &AbortTarget, before: RequestId) -> usize {
+        let ended = self.farewells.len();
+        self.end_where(|request| {
+            let meant = request.id < before && target.matches(request.name.as_deref());
+            meant.then_some(Outcome::Finished(FinishReason::Aborted))
+        });
+        self.farewells.len() - ended
+    }
+
+    pub fn abort_all(&mut self) {
+        self.end_where(|_| Some(Outcome::Finished(FinishReason::Aborted)));
+    }
+
+    /// Sends all running requests back to the queue.
+    pub fn retract_all(&mut self) {
+        while let Some(youngest) = self.running.pop() {
+            self.preempt(youngest);
+        }
+    }
+
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Forgets every cached prefix that no running request reads; returns how
+    /// many tokens they had.
+    pub fn flush_cache(&mut self) -> usize {
+        self.ratio.reset();
+        self.kv.flush()
+    }
+
     fn end_where(&mut self, outcome: impl Fn(&ActiveRequest) -> Option<Outcome>) {
         for mut request in std::mem::take(&mut self.waiting) {
             request.outcome = outcome(&request);
@@ -266,9 +300,8 @@ impl Scheduler {
             .take()
             .expect("a request leaves with an outcome");
         *match outcome {
-            Outcome::Finished(FinishReason::Cancelled) | Outcome::Cancelled => {
-                &mut self.counters.cancelled
-            }
+            Outcome::Finished(FinishReason::Cancelled | FinishReason::Aborted)
+            | Outcome::Cancelled => &mut self.counters.cancelled,
             Outcome::Finished(_) | Outcome::Satisfied => &mut self.counters.finished,
             Outcome::Failed(_) => &mut self.counters.failed,
         } += 1;
@@ -354,6 +387,7 @@ mod tests {
                 prompt: (0..len).map(|_| self.below(2) as u32).collect(),
                 params,
                 namespace: (self.below(4) == 0).then(|| "other".to_owned()),
+                id: None,
             };
             let (sender, _) = tokio::sync::mpsc::unbounded_channel();
             self.ids.push(self.inbox.submit(request, sender).unwrap());
@@ -454,7 +488,7 @@ mod tests {
             let request = Request {
                 prompt: vec![1; 6],
                 params,
-                namespace: None,
+                ..Request::default()
             };
             let (sender, _) = tokio::sync::mpsc::unbounded_channel();
             inbox.submit(request, sender).unwrap();
@@ -489,7 +523,7 @@ mod tests {
         let request = Request {
             prompt: vec![1; 40],
             params,
-            namespace: None,
+            ..Request::default()
         };
         let (sender, _) = tokio::sync::mpsc::unbounded_channel();
         inbox.submit(request, sender).unwrap();

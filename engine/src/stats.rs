@@ -35,6 +35,8 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Requests that hold slots.
     pub running: usize,
+    /// Nothing is computed until somebody resumes.
+    pub paused: bool,
     pub steps: u64,
     /// Prompt tokens of started requests, cached ones included.
     pub prompt_tokens: u64,

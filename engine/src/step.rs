@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::batch::StepBatch;
+use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
 use crate::executor::{Executor, ForwardBatch, Logits};
 use crate::inbox::{Inbox, Phase};
 use crate::scheduler::Scheduler;
+use crate::stats::EngineStats;
 
 /// All that the engine thread owns.
 pub(crate) struct Core<E> {
@@ -18,6 +20,8 @@ pub(crate) struct Core<E> {
     batch: StepBatch,
     inbox: Arc<Inbox>,
     steps: u64,
+    /// Whether requests wait, those that hold slots too, until somebody resumes.
+    paused: bool,
 }
 
 impl<E: Executor> Core<E> {
@@ -29,6 +33,7 @@ impl<E: Executor> Core<E> {
             batch: StepBatch::default(),
             inbox,
             steps: 0,
+            paused: false,
         };
         core.publish();
         core
@@ -37,10 +42,13 @@ impl<E: Executor> Core<E> {
     /// Serves until the inbox is closed and what it gave is done.
     pub fn serve(&mut self) {
         loop {
-            let mail = self.inbox.collect(self.scheduler.is_idle());
+            let mail = self.inbox.collect(self.paused || self.scheduler.is_idle());
             self.scheduler.enqueue(mail.submitted);
             self.scheduler.withdraw(mail.withdrawn);
+            mail.commands.into_iter().for_each(|c| self.obey(c));
             if let Phase::Closing { deadline } = mail.phase {
+                // Nobody could resume what then never ends.
+                self.paused = false;
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     self.scheduler.cancel_all();
                 }
@@ -48,7 +56,50 @@ impl<E: Executor> Core<E> {
                     return self.publish();
                 }
             }
-            self.step();
+            if self.paused {
+                self.publish();
+            } else {
+                self.step();
+            }
+        }
+    }
+
+    /// Carries out `command`; the statistics show it when its reply comes.
+    fn obey(&mut self, command: Command) {
+        // Whoever asked may be gone; what was asked for is done all the same.
+        match command {
+            Command::Abort {
+                target,
+                before,
+                reply,
+            } => {
+                let ended = self.scheduler.abort(&target, before);
+                self.publish();
+                let _ = reply.send(ended);
+            }
+            Command::FlushCache(reply) => {
+                let flushed = match self.scheduler.running() {
+                    0 => Ok(self.scheduler.flush_cache()),
+                    running => Err(CacheInUse { running }),
+                };
+                self.publish();
+                let _ = reply.send(flushed);
+            }
+            Command::Pause(mode, reply) => {
+                match mode {
+                    PauseMode::Abort => self.scheduler.abort_all(),
+                    PauseMode::InPlace => {}
+                    PauseMode::Retract => self.scheduler.retract_all(),
+                }
+                self.paused = true;
+                self.publish();
+                let _ = reply.send(());
+            }
+            Command::Resume(reply) => {
+                self.paused = false;
+                self.publish();
+                let _ = reply.send(());
+            }
         }
     }
 
@@ -71,7 +122,11 @@ impl<E: Executor> Core<E> {
     /// Statistics first, so that whoever has seen a request end sees its slots
     /// returned.
     fn publish(&mut self) {
-        self.inbox.publish(self.scheduler.stats(self.steps));
+        let stats = EngineStats {
+            paused: self.paused,
+            ..self.scheduler.stats(self.steps)
+        };
+        self.inbox.publish(stats);
         for (consumer, event) in self.scheduler.take_farewells() {
             // A consumer that is gone wants no farewell.
             let _ = consumer.send(event);

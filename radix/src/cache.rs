@@ -102,6 +102,15 @@ impl KvCache {
         insertion.lock
     }
 
+    /// Drops every prefix that no lock covers; returns how many tokens that were.
+    pub fn flush(&mut self) -> usize {
+        self.tree.evict(usize::MAX, &mut self.evicted);
+        self.pool.free(&self.evicted);
+        let flushed = self.evicted.len();
+        self.evicted = Vec::new();
+        flushed
+    }
+
     /// Takes back slots that the caller holds.
     pub fn free(&mut self, slots: &[u32]) {
         self.pool.free(slots);

@@ -248,7 +248,7 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> Request {
     Request {
         prompt: prompt.to_vec(),
         params: greedy(max_tokens),
-        namespace: None,
+        ..Request::default()
     }
 }
 

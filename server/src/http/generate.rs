@@ -61,7 +61,7 @@ pub struct PieceToken {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finish {
-    /// OpenAI's word: `stop` or `length`.
+    /// OpenAI's words `stop` and `length`, or SGLang's `abort`.
     pub reason: &'static str,
     pub matched: Option<MatchedStop>,
     pub completion_tokens: usize,
@@ -87,6 +87,7 @@ pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
                     ..job.params.clone()
                 },
                 namespace: job.namespace.clone(),
+                ..Request::default()
             };
             // On an error the choices before this one are dropped, which cancels them.
             let generation = served
@@ -263,6 +264,7 @@ fn finish(reason: FinishReason, stop: Option<String>, completion_tokens: usize) 
         (_, Some(text)) => ("stop", Some(MatchedStop::Text(text))),
         (FinishReason::Stop { token }, None) => ("stop", token.map(MatchedStop::Token)),
         (FinishReason::Length, None) => ("length", None),
+        (FinishReason::Aborted, None) => ("abort", None),
         (FinishReason::Cancelled, None) => {
             let message = "the server is shutting down";
             return Update::Failed(ApiError::unavailable("shutting_down", message));

@@ -1,0 +1,195 @@
+//! What an operator may do to a running engine: abort, flush, pause, resume.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use common::{Fixture, answer, expected, prompt, request};
+use hearth_engine::{
+    AbortTarget, CacheInUse, EngineConfig, EngineStopped, FinishReason, Generation, PauseMode,
+    Request, ShutdownOutcome,
+};
+
+fn config() -> EngineConfig {
+    EngineConfig::default()
+}
+
+fn named(fixture: &Fixture, id: &str, seed: u64) -> Generation {
+    let request = Request {
+        id: Some(id.to_owned()),
+        ..request(&prompt(seed, 10), 40)
+    };
+    fixture.engine.submit(request).unwrap()
+}
+
+fn reason(generation: Generation) -> FinishReason {
+    answer(generation).end.unwrap().0
+}
+
+/// Lets one forward through after another until `done` is.
+fn keep_stepping<T: Send>(permits: &Sender<()>, done: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let done = scope.spawn(done);
+        while !done.is_finished() {
+            let _ = permits.send(());
+            std::thread::yield_now();
+        }
+        done.join().unwrap()
+    })
+}
+
+#[test]
+fn an_abort_ends_the_requests_it_names_running_or_waiting_and_no_others() {
+    let two_at_a_time = EngineConfig {
+        max_running: 2,
+        ..config()
+    };
+    let (fixture, permits) = Fixture::gated(two_at_a_time, 512);
+    let survivor = named(&fixture, "b-1", 1);
+    let running = named(&fixture, "a-1", 2);
+    fixture.wait_until("they run", |f| f.engine.stats().running == 2);
+    let waiting = named(&fixture, "a-2", 3);
+    let nameless = fixture.submit(&prompt(4, 10), 40);
+    let abort = fixture.engine.abort(AbortTarget::Prefix("a-".to_owned()));
+    // A request that comes after the abort is not meant by it.
+    let later = named(&fixture, "a-3", 5);
+    permits.send(()).unwrap();
+    assert_eq!(abort.wait_blocking().unwrap(), 2);
+    assert_eq!(reason(running), FinishReason::Aborted);
+    assert_eq!(answer(waiting).tokens, []);
+    let nobody = fixture.engine.abort(AbortTarget::Id("b".to_owned()));
+    drop(permits);
+    assert_eq!(nobody.wait_blocking().unwrap(), 0, "an id is not a prefix");
+    for (seed, generation) in [(1, survivor), (4, nameless), (5, later)] {
+        assert_eq!(answer(generation).tokens, expected(&prompt(seed, 10), 40));
+    }
+    fixture.assert_idle_and_conserved();
+    let stats = fixture.engine.stats();
+    assert_eq!((stats.cancelled, stats.finished), (2, 3));
+}
+
+#[test]
+fn aborting_all_twice_ends_all_once_and_leaves_the_engine_at_work() {
+    let (fixture, permits) = Fixture::gated(config(), 512);
+    let all: Vec<_> = (0..20)
+        .map(|seed| fixture.submit(&prompt(seed, 10), 40))
+        .collect();
+    fixture.wait_until("some run", |f| f.engine.stats().running > 0);
+    let once = fixture.engine.abort(AbortTarget::All);
+    let twice = fixture.engine.abort(AbortTarget::All);
+    drop(permits);
+    let ended = once.wait_blocking().unwrap() + twice.wait_blocking().unwrap();
+    assert_eq!(ended, 20);
+    for generation in all {
+        assert_eq!(reason(generation), FinishReason::Aborted);
+    }
+    fixture.assert_idle_and_conserved();
+    assert_eq!(
+        fixture.run(&prompt(1, 10), 5).tokens,
+        expected(&prompt(1, 10), 5)
+    );
+}
+
+#[test]
+fn the_cache_is_flushed_when_nothing_runs_and_refused_when_something_does() {
+    let (fixture, permits) = Fixture::gated(config(), 512);
+    let running = fixture.submit(&prompt(1, 50), 4);
+    fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
+    let refused = fixture.engine.flush_cache();
+    permits.send(()).unwrap();
+    assert_eq!(
+        refused.wait_blocking().unwrap(),
+        Err(CacheInUse { running: 1 })
+    );
+    drop(permits);
+    answer(running);
+    assert_eq!(fixture.engine.stats().kv.cached(), 53);
+    assert_eq!(
+        fixture.engine.flush_cache().wait_blocking().unwrap(),
+        Ok(53)
+    );
+    let kv = fixture.engine.stats().kv;
+    assert_eq!((kv.free, kv.cached()), (kv.total, 0));
+    assert_eq!(fixture.run(&prompt(1, 50), 4).cached_tokens, 0);
+}
+
+#[test]
+fn a_paused_engine_computes_nothing_and_goes_on_where_it_was() {
+    for mode in [PauseMode::InPlace, PauseMode::Retract] {
+        let (fixture, permits) = Fixture::gated(config(), 512);
+        let early = fixture.submit(&prompt(1, 20), 30);
+        for _ in 0..5 {
+            permits.send(()).unwrap();
+        }
+        fixture.wait_until("five steps", |f| f.engine.stats().steps == 5);
+        let pause = fixture.engine.pause(mode);
+        drop(permits);
+        pause.wait_blocking().unwrap();
+        let stats = fixture.engine.stats();
+        assert!(stats.paused);
+        let held = usize::from(mode == PauseMode::InPlace);
+        assert_eq!((stats.running, stats.waiting), (held, 1 - held));
+        let late = fixture.submit(&prompt(2, 20), 30);
+        fixture.wait_until("it waits", |f| f.engine.stats().waiting == 2 - held);
+        let flushed = fixture.engine.flush_cache().wait_blocking().unwrap();
+        assert_eq!(flushed.is_ok(), mode == PauseMode::Retract);
+        assert_eq!(fixture.engine.stats().steps, stats.steps);
+        fixture.engine.resume().wait_blocking().unwrap();
+        assert_eq!(answer(early).tokens, expected(&prompt(1, 20), 30));
+        assert_eq!(answer(late).tokens, expected(&prompt(2, 20), 30));
+        fixture.assert_idle_and_conserved();
+    }
+}
+
+#[test]
+fn a_pause_may_end_what_runs_and_a_resume_without_one_does_nothing() {
+    let (fixture, permits) = Fixture::gated(config(), 512);
+    let doomed = fixture.submit(&prompt(1, 20), 30);
+    fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
+    let pause = fixture.engine.pause(PauseMode::Abort);
+    keep_stepping(&permits, || pause.wait_blocking().unwrap());
+    assert_eq!(reason(doomed), FinishReason::Aborted);
+    drop(permits);
+    for _ in 0..2 {
+        fixture.engine.resume().wait_blocking().unwrap();
+    }
+    assert_eq!(
+        fixture.run(&prompt(1, 10), 5).tokens,
+        expected(&prompt(1, 10), 5)
+    );
+}
+
+#[test]
+fn what_waits_for_a_resume_can_be_aborted_and_dropped() {
+    let fixture = Fixture::new(config(), 512);
+    fixture
+        .engine
+        .pause(PauseMode::InPlace)
+        .wait_blocking()
+        .unwrap();
+    let aborted = named(&fixture, "a", 1);
+    drop(fixture.submit(&prompt(2, 10), 10));
+    let abort = fixture.engine.abort(AbortTarget::Id("a".to_owned()));
+    assert_eq!(abort.wait_blocking().unwrap(), 1);
+    assert_eq!(reason(aborted), FinishReason::Aborted);
+    fixture.assert_idle_and_conserved();
+    assert!(fixture.engine.stats().paused);
+}
+
+#[test]
+fn a_shutdown_ends_a_pause_and_a_stopped_engine_says_so() {
+    let fixture = Fixture::new(config(), 512);
+    fixture
+        .engine
+        .pause(PauseMode::InPlace)
+        .wait_blocking()
+        .unwrap();
+    let waiting = fixture.submit(&prompt(1, 10), 10);
+    let outcome = fixture.engine.shutdown(Duration::from_secs(20));
+    assert_eq!(outcome, ShutdownOutcome::Stopped);
+    assert_eq!(answer(waiting).tokens, expected(&prompt(1, 10), 10));
+    let late = fixture.engine.abort(AbortTarget::All).wait_blocking();
+    assert_eq!(late, Err(EngineStopped));
+}
