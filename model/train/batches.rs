@@ -10,25 +10,60 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 
-use crate::corpus::mixture::SHORT;
+use crate::corpus::mixture::{LONG, Mixture, SHORT};
 use crate::corpus::{Split, conversation};
 use crate::tokenizer::{Encoded, Encoder, PAD_ID};
 
 /// One step's input: `rows * length` tokens, the token after each, and where to learn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
+    pub rows: usize,
     pub tokens: Vec<i32>,
     pub targets: Vec<i32>,
     /// 1 where the target belongs to an answer, else 0.
     pub weights: Vec<f32>,
-    /// Sum of `weights`.
+    /// Sum of `weights` over the whole batch, also in a part of it.
     pub learnt: usize,
+}
+
+impl Batch {
+    /// The batch in at most `parts` parts of whole rows.
+    pub fn split(self, parts: usize) -> Vec<Batch> {
+        let length = self.tokens.len() / self.rows;
+        let rows = self.rows.div_ceil(parts);
+        let starts = (0..self.rows).step_by(rows);
+        let part = |start: usize| {
+            let rows = rows.min(self.rows - start);
+            let range = start * length..(start + rows) * length;
+            Batch {
+                rows,
+                tokens: self.tokens[range.clone()].to_vec(),
+                targets: self.targets[range.clone()].to_vec(),
+                weights: self.weights[range].to_vec(),
+                learnt: self.learnt,
+            }
+        };
+        starts.map(part).collect()
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct BatchShape {
     pub rows: usize,
     pub length: usize,
+    /// Every so many batches one of a third of the rows, each three times as long, with longer
+    /// conversations; 0 for none.
+    pub long_every: u64,
+}
+
+impl BatchShape {
+    fn of_step(&self, step: u64) -> (usize, usize, &'static Mixture) {
+        if self.long_every > 0 && step % self.long_every == self.long_every - 1 {
+            (self.rows.div_ceil(3), 3 * self.length, &LONG)
+        } else {
+            (self.rows, self.length, &SHORT)
+        }
+    }
 }
 
 /// Conversations that a batch may draw on; far more than fit in any.
@@ -38,23 +73,24 @@ const MISSES: usize = 12;
 
 /// Batch `step` of `seed`: a pure function of its arguments.
 pub fn batch(encoder: &Encoder, shape: BatchShape, seed: u64, step: u64) -> Result<Batch> {
+    let (row_count, length, mixture) = shape.of_step(step);
     // One token more than the length: targets are the tokens shifted by one.
     let mut rows: Vec<Encoded> = vec![
         Encoded {
             ids: vec![],
             learn: vec![]
         };
-        shape.rows
+        row_count
     ];
     let mut misses = 0;
     for index in 0..STRIDE {
-        let next = conversation(&SHORT, seed, Split::Train, step * STRIDE + index);
+        let next = conversation(mixture, seed, Split::Train, step * STRIDE + index);
         let encoded = encoder.conversation(&next)?;
-        let room = |row: &Encoded| row.ids.len() + encoded.ids.len() <= shape.length + 1;
+        let room = |row: &Encoded| row.ids.len() + encoded.ids.len() <= length + 1;
         // Start at another row each time, or the first rows would hold the short ones only.
-        let first = index as usize % shape.rows;
-        match (0..shape.rows)
-            .map(|i| (first + i) % shape.rows)
+        let first = index as usize % row_count;
+        match (0..row_count)
+            .map(|i| (first + i) % row_count)
             .find(|&i| room(&rows[i]))
         {
             Some(row) => {
@@ -68,8 +104,9 @@ pub fn batch(encoder: &Encoder, shape: BatchShape, seed: u64, step: u64) -> Resu
             break;
         }
     }
-    let size = shape.rows * shape.length;
+    let size = row_count * length;
     let mut out = Batch {
+        rows: row_count,
         tokens: Vec::with_capacity(size),
         targets: Vec::with_capacity(size),
         weights: Vec::with_capacity(size),
@@ -77,7 +114,7 @@ pub fn batch(encoder: &Encoder, shape: BatchShape, seed: u64, step: u64) -> Resu
     };
     for row in &rows {
         let id = |i: usize| row.ids.get(i).copied().unwrap_or(PAD_ID) as i32;
-        for i in 0..shape.length {
+        for i in 0..length {
             let learn = row.learn.get(i + 1).copied().unwrap_or(false);
             out.tokens.push(id(i));
             out.targets.push(id(i + 1));
@@ -132,6 +169,7 @@ mod tests {
     const SHAPE: BatchShape = BatchShape {
         rows: 6,
         length: 256,
+        long_every: 4,
     };
 
     #[test]
@@ -143,6 +181,34 @@ mod tests {
                 batches.next().unwrap(),
                 batch(&encoder, SHAPE, 5, step).unwrap()
             );
+        }
+    }
+
+    #[test]
+    fn every_fourth_batch_has_a_third_of_the_rows_and_each_is_three_times_as_long() {
+        let encoder = Encoder::from_json(crate::TOKENIZER_JSON).unwrap();
+        for step in 0..8 {
+            let batch = batch(&encoder, SHAPE, 5, step).unwrap();
+            assert_eq!(batch.rows, if step % 4 == 3 { 2 } else { 6 });
+            assert_eq!(batch.tokens.len(), SHAPE.rows * SHAPE.length);
+        }
+    }
+
+    #[test]
+    fn parts_are_the_rows_in_order() {
+        let encoder = Encoder::from_json(crate::TOKENIZER_JSON).unwrap();
+        let whole = batch(&encoder, SHAPE, 5, 0).unwrap();
+        for (count, rows) in [
+            (1, vec![6]),
+            (2, vec![3, 3]),
+            (4, vec![2, 2, 2]),
+            (9, vec![1; 6]),
+        ] {
+            let parts = whole.clone().split(count);
+            assert_eq!(parts.iter().map(|part| part.rows).collect::<Vec<_>>(), rows);
+            let tokens: Vec<i32> = parts.iter().flat_map(|part| part.tokens.clone()).collect();
+            assert_eq!(tokens, whole.tokens);
+            assert!(parts.iter().all(|part| part.learnt == whole.learnt));
         }
     }
 

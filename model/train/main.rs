@@ -14,6 +14,7 @@ mod measure;
 mod options;
 mod record;
 mod schedule;
+mod shards;
 mod suites;
 mod tokenizer;
 mod trainer;

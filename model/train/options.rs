@@ -73,6 +73,14 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 224)]
     pub length: usize,
     /// Peak learning rate.
+    /// Every so many steps the rows are a third as many and three times as long, with longer
+    /// conversations; 0 for never.
+    #[arg(long, default_value_t = 4)]
+    pub long_every: u64,
+    /// Rows are shared out over so many threads, on the CPU; 0 for one per core.
+    #[arg(long, default_value_t = 0)]
+    #[serde(skip)]
+    pub shards: usize,
     #[arg(long, default_value_t = 2.5e-3)]
     pub lr: f64,
     #[arg(long, default_value_t = 100)]

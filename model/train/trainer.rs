@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use burn::module::{AutodiffModule, Module};
-use burn::optim::{AdamWConfig, GradientsParams, Optimizer};
+use burn::optim::{AdamWConfig, Optimizer};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -23,6 +23,7 @@ use crate::measure::measure;
 use crate::options::{DeviceKind, TrainOptions};
 use crate::record::{Point, RECORD, Record, Run};
 use crate::schedule::Schedule;
+use crate::shards::Shards;
 use crate::tokenizer::Encoder;
 
 /// Standard deviation of the first weights.
@@ -72,7 +73,13 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
     let shape = BatchShape {
         rows: options.batch,
         length: options.length,
+        long_every: options.long_every,
     };
+    let shards = Shards::new(match (options.device, options.shards) {
+        (DeviceKind::Cpu, 0) => std::thread::available_parallelism().map_or(1, |n| n.get()),
+        (DeviceKind::Cpu, shards) => shards,
+        (DeviceKind::Cuda | DeviceKind::Vulkan, _) => 1,
+    })?;
     let mut batches = Batches::start(crate::TOKENIZER_JSON, shape, options.seed, options.workers);
     let mut curve = Curve::create(options)?;
     let started = Instant::now();
@@ -81,19 +88,14 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
     while schedule.progress(step, started.elapsed()) < 1.0 {
         let batch = batches.next()?;
         let rate = schedule.learning_rate(step, started.elapsed());
-        let loss = loss(&model, &config, &batch, shape, options.device, device);
-        let mut gradients = GradientsParams::from_grads(loss.backward(), &model);
+        let (loss, mut gradients) = shards.gradients(&model, batch, device, |model, part| {
+            loss(model, &config, part, options.device, device)
+        });
         clip::<Autodiff<B>, _>(&model, &mut gradients, options.clip);
         model = optimizer.step(rate, model, gradients);
         step += 1;
         if step.is_multiple_of(REPORT_EVERY) || step <= 3 {
-            let loss = f64::from(
-                loss.inner()
-                    .into_data()
-                    .convert::<f32>()
-                    .iter::<f32>()
-                    .sum::<f32>(),
-            );
+            let loss = f64::from(loss.into_data().convert::<f32>().iter::<f32>().sum::<f32>());
             ensure!(
                 loss.is_finite(),
                 "the loss is {loss} at step {step}: use a lower --lr"
@@ -133,36 +135,46 @@ fn save<B: Backend>(
     checkpoint::write_json(&options.out.join(RECORD), &record)
 }
 
-/// Mean negative log-likelihood of the answers' tokens.
+/// Mean negative log-likelihood of the answers' tokens, or the share of it of a part of a batch.
 fn loss<B: Backend>(
     model: &Transformer<Autodiff<B>>,
     config: &ModelConfig,
     batch: &Batch,
-    shape: BatchShape,
     kind: DeviceKind,
     device: &B::Device,
 ) -> Tensor<Autodiff<B>, 1> {
-    let size = shape.rows * shape.length;
-    let ints = |values: &[i32]| {
-        Tensor::<Autodiff<B>, 1, Int>::from_data(TensorData::new(values.to_vec(), [size]), device)
+    let length = batch.tokens.len() / batch.rows;
+    let ints = |values: Vec<i32>| {
+        let size = values.len();
+        Tensor::<Autodiff<B>, 1, Int>::from_data(TensorData::new(values, [size]), device)
     };
-    let weights =
-        Tensor::<Autodiff<B>, 1>::from_data(TensorData::new(batch.weights.clone(), [size]), device);
-    let logits = if kind == DeviceKind::Cpu {
-        model.forward_dense(
-            config,
-            ints(&batch.tokens).reshape([shape.rows, shape.length]),
-        )
-    } else {
-        let one_hot = one_hot(ints(&batch.tokens), config.vocab_size);
-        let hidden = one_hot.matmul(model.embedding.val());
-        model.forward_embedded(
-            config,
-            hidden.reshape([shape.rows, shape.length, config.hidden_size]),
-        )
+    let tokens = ints(batch.tokens.clone());
+    let embedded = match kind {
+        DeviceKind::Cpu => model.embedding.val().select(0, tokens),
+        DeviceKind::Cuda | DeviceKind::Vulkan => {
+            one_hot(tokens, config.vocab_size).matmul(model.embedding.val())
+        }
     };
-    let log_probabilities = log_softmax(logits.reshape([size, config.vocab_size]), 1);
-    let chosen = log_probabilities.gather(1, ints(&batch.targets).reshape([size, 1]));
+    let hidden = model.hidden_dense(config, embedded, length);
+    // Where the loss does not look, the CPU need not: a third of the rows are learnt from. On a
+    // GPU it is cheaper to keep the shapes of all steps the same.
+    let (hidden, targets, weights) = match kind {
+        DeviceKind::Cpu => {
+            let learnt = |i: &usize| batch.weights[*i] != 0.0;
+            let rows: Vec<usize> = (0..batch.weights.len()).filter(learnt).collect();
+            let targets: Vec<i32> = rows.iter().map(|&i| batch.targets[i]).collect();
+            let weights: Vec<f32> = rows.iter().map(|&i| batch.weights[i]).collect();
+            let rows = ints(rows.iter().map(|&i| i as i32).collect());
+            (hidden.select(0, rows), targets, weights)
+        }
+        DeviceKind::Cuda | DeviceKind::Vulkan => {
+            (hidden, batch.targets.clone(), batch.weights.clone())
+        }
+    };
+    let size = targets.len();
+    let weights = Tensor::<Autodiff<B>, 1>::from_data(TensorData::new(weights, [size]), device);
+    let log_probabilities = log_softmax(model.logits_dense(hidden), 1);
+    let chosen = log_probabilities.gather(1, ints(targets).reshape([size, 1]));
     (chosen.reshape([size]) * weights).sum().neg() / batch.learnt.max(1) as f64
 }
 

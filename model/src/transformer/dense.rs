@@ -16,25 +16,27 @@ impl<B: Backend> Transformer<B> {
     /// changes nothing to its left.
     pub fn forward_dense(&self, config: &ModelConfig, tokens: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [batch, sequence] = tokens.dims();
-        let hidden = self
-            .embedding
-            .val()
-            .select(0, tokens.reshape([batch * sequence]));
-        self.forward_embedded(
-            config,
-            hidden.reshape([batch, sequence, config.hidden_size]),
-        )
+        let rows = batch * sequence;
+        let embedded = self.embedding.val().select(0, tokens.reshape([rows]));
+        let hidden = self.hidden_dense(config, embedded, sequence);
+        self.logits_dense(hidden)
+            .reshape([batch, sequence, config.vocab_size])
     }
 
-    /// [`Self::forward_dense`] from embedded tokens, `[batch, sequence, hidden]`: training
-    /// chooses how to embed, because the gradient of a row selection is a serial loop on GPUs.
-    pub fn forward_embedded(&self, config: &ModelConfig, hidden: Tensor<B, 3>) -> Tensor<B, 3> {
-        let sequence = hidden.dims()[1];
-        let device = hidden.device();
+    /// Hidden states after the final norm, `[rows, hidden]`, of embedded tokens `[rows, hidden]`
+    /// that are whole sequences of `sequence` tokens one after the other. Training chooses how
+    /// to embed, because the gradient of a row selection is a serial loop on GPUs.
+    pub fn hidden_dense(
+        &self,
+        config: &ModelConfig,
+        embedded: Tensor<B, 2>,
+        sequence: usize,
+    ) -> Tensor<B, 2> {
+        let device = embedded.device();
         let rope = DenseRope::new(config, sequence, &device);
         // One mask for all layers with the same window: it is large and made on the host.
         let mut masks = HashMap::new();
-        let mut hidden = hidden;
+        let mut hidden = embedded;
         for (layer, window) in self.layers.iter().zip(&config.sliding_window) {
             let mask = masks
                 .entry(*window)
@@ -49,34 +51,40 @@ impl<B: Backend> Transformer<B> {
             let normed = rms_norm(hidden.clone(), layer.mlp_norm.val(), config.rms_norm_eps);
             hidden = hidden + layer.mlp(config, normed);
         }
-        linear(
-            rms_norm(hidden, self.norm.val(), config.rms_norm_eps),
-            self.lm_head(),
-            None,
-        )
+        rms_norm(hidden, self.norm.val(), config.rms_norm_eps)
+    }
+
+    /// Logits `[rows, vocab]` of final hidden states `[rows, hidden]`: training asks for those
+    /// it learns from only.
+    pub fn logits_dense(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
+        linear(hidden, self.lm_head(), None)
     }
 }
 
+// Tensors keep their rows whole and are flattened to two dimensions wherever something is
+// broadcast over them: that is where the CPU backend's operations are vectorised, and a step of
+// training is nothing but these.
 impl<B: Backend> Layer<B> {
+    /// `x` is `[rows, hidden]`, `mask` `[1, sequence * sequence]`.
     fn attention(
         &self,
         config: &ModelConfig,
-        x: Tensor<B, 3>,
+        x: Tensor<B, 2>,
         rope: &DenseRope<B>,
         mask: Tensor<B, 2>,
-    ) -> Tensor<B, 3> {
-        let [batch, sequence, _] = x.dims();
+    ) -> Tensor<B, 2> {
+        let [rows, _] = x.dims();
         let (heads, kv_heads, dim) = (config.heads, config.kv_heads, config.head_dim);
-        let qkv = linear(
-            x,
-            self.qkv.val(),
-            self.qkv_bias.as_ref().map(|bias| bias.val()),
-        );
+        let (group, sequence) = (heads / kv_heads, rope.sequence);
+        let batch = rows / sequence;
+        let stacked = self.qkv.val();
+        let bias = self.qkv_bias.as_ref().map(|bias| bias.val());
+        // `[rows * count, head_dim]`
         let part = |from: usize, count: usize| {
-            qkv.clone()
-                .narrow(2, from * dim, count * dim)
-                .reshape([batch, sequence, count, dim])
-                .swap_dims(1, 2) // [batch, heads, sequence, head_dim]
+            let rows_of = |from: usize, count: usize| from * dim..(from + count) * dim;
+            let weight = stacked.clone().slice([rows_of(from, count)]);
+            let bias = bias.clone().map(|bias| bias.slice([rows_of(from, count)]));
+            linear(x.clone(), weight, bias).reshape([rows * count, dim])
         };
         let (mut q, mut k, v) = (
             part(0, heads),
@@ -87,16 +95,22 @@ impl<B: Backend> Layer<B> {
             q = rms_norm(q, q_norm.val(), config.rms_norm_eps);
             k = rms_norm(k, k_norm.val(), config.rms_norm_eps);
         }
-        let k = repeat_heads(rope.rotate(k), heads / kv_heads);
-        let v = repeat_heads(v, heads / kv_heads);
-        let scale = 1.0 / (dim as f64).sqrt();
-        // Scaling the queries is the same, and they are smaller than the scores.
-        let scores = (rope.rotate(q) * scale).matmul(k.transpose());
-        let scores = scores + mask.unsqueeze::<4>();
-        let mixed = softmax(scores, 3).matmul(v); // [batch, heads, sequence, head_dim]
-        let mixed = mixed
-            .swap_dims(1, 2)
-            .reshape([batch, sequence, heads * dim]);
+        // Scaling the queries is the same as scaling the scores, and they are fewer.
+        let q = rope.rotate(q, heads) * (1.0 / (dim as f64).sqrt());
+        let k = rope.rotate(k, kv_heads);
+        // `[batch, kv_heads, group, sequence, head_dim]`; keys and values have a group of one.
+        let by_head = |x: Tensor<B, 2>, group: usize| {
+            x.reshape([batch, sequence, kv_heads, group, dim])
+                .permute([0, 2, 3, 1, 4])
+        };
+        let scores = by_head(q, group).matmul(by_head(k, 1).swap_dims(3, 4));
+        let scores = scores.reshape([batch * heads, sequence * sequence]) + mask;
+        let weights = softmax(scores.reshape([batch * heads * sequence, sequence]), 1);
+        let mixed = weights
+            .reshape([batch, kv_heads, group, sequence, sequence])
+            .matmul(by_head(v, 1))
+            .permute([0, 3, 1, 2, 4])
+            .reshape([rows, heads * dim]);
         linear(
             mixed,
             self.output.val(),
@@ -104,63 +118,43 @@ impl<B: Backend> Layer<B> {
         )
     }
 
-    fn mlp(&self, config: &ModelConfig, x: Tensor<B, 3>) -> Tensor<B, 3> {
+    /// `x` is `[rows, hidden]`.
+    fn mlp(&self, config: &ModelConfig, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let inner = config.intermediate_size;
-        let both = linear(
-            x,
-            self.gate_up.val(),
-            self.gate_up_bias.as_ref().map(|bias| bias.val()),
-        );
-        let gate = both.clone().narrow(2, 0, inner);
-        let up = both.narrow(2, inner, inner);
+        let half = |from: usize| {
+            let weight = self.gate_up.val().slice([from..from + inner]);
+            let bias = self.gate_up_bias.as_ref();
+            let bias = bias.map(|bias| bias.val().slice([from..from + inner]));
+            linear(x.clone(), weight, bias)
+        };
         linear(
-            silu(gate) * up,
+            silu(half(0)) * half(inner),
             self.down.val(),
             self.down_bias.as_ref().map(|bias| bias.val()),
         )
     }
 }
 
-/// `x` `[batch, sequence, in]` times `weight` `[out, in]` transposed.
+/// `x` `[rows, in]` times `weight` `[out, in]` transposed.
 fn linear<B: Backend>(
-    x: Tensor<B, 3>,
+    x: Tensor<B, 2>,
     weight: Tensor<B, 2>,
     bias: Option<Tensor<B, 1>>,
-) -> Tensor<B, 3> {
-    let [batch, sequence, input] = x.dims();
-    let [output, _] = weight.dims();
-    let y = x
-        .reshape([batch * sequence, input])
-        .matmul(weight.transpose());
-    let y = match bias {
+) -> Tensor<B, 2> {
+    let y = x.matmul(weight.transpose());
+    match bias {
         Some(bias) => y + bias.unsqueeze(),
         None => y,
-    };
-    y.reshape([batch, sequence, output])
+    }
 }
 
-fn rms_norm<B: Backend, const D: usize>(
-    x: Tensor<B, D>,
-    weight: Tensor<B, 1>,
-    eps: f32,
-) -> Tensor<B, D> {
-    let variance = x.clone().square().mean_dim(D - 1);
+/// `x` is `[rows, width]`, `weight` `[width]`.
+fn rms_norm<B: Backend>(x: Tensor<B, 2>, weight: Tensor<B, 1>, eps: f32) -> Tensor<B, 2> {
+    let variance = x.clone().square().mean_dim(1);
     x / (variance + eps).sqrt() * weight.unsqueeze()
 }
 
-/// Repeats each KV head for its group of query heads: `[batch, kv_heads, s, d]`
-/// to `[batch, kv_heads * group, s, d]`.
-fn repeat_heads<B: Backend>(x: Tensor<B, 4>, group: usize) -> Tensor<B, 4> {
-    if group == 1 {
-        return x;
-    }
-    let [batch, kv_heads, sequence, dim] = x.dims();
-    x.unsqueeze_dim::<5>(2)
-        .repeat_dim(2, group)
-        .reshape([batch, kv_heads * group, sequence, dim])
-}
-
-/// Additive mask `[sequence, sequence]`: zero where the row may see the column.
+/// Additive mask `[1, sequence * sequence]`: zero where the row may see the column.
 fn causal_mask<B: Backend>(
     sequence: usize,
     window: Option<u32>,
@@ -173,49 +167,60 @@ fn causal_mask<B: Backend>(
         .flat_map(|row| (0..sequence).map(move |column| (row, column)))
         .map(|(row, column)| if visible(row, column) { 0.0 } else { -1e9 })
         .collect();
-    Tensor::from_data(TensorData::new(values, [sequence, sequence]), device)
+    Tensor::from_data(TensorData::new(values, [1, sequence * sequence]), device)
 }
 
 /// Rotary embedding by halves (Hugging Face's layout: element `i` pairs with
 /// `i + rotary_dim / 2`), for positions `0..sequence`.
 struct DenseRope<B: Backend> {
-    /// `[sequence, rotary_dim / 2]`
+    /// `[sequence, head_dim]`: one beyond the rotary dimensions.
     cos: Tensor<B, 2>,
+    /// `[sequence, head_dim]`: zero beyond the rotary dimensions.
     sin: Tensor<B, 2>,
-    half: usize,
+    /// `[head_dim, head_dim]`: multiplying by it puts minus the second half before the first.
+    /// A product with a signed permutation is exact, and quicker than cutting and joining.
+    turn: Tensor<B, 2>,
+    sequence: usize,
 }
 
 impl<B: Backend> DenseRope<B> {
     fn new(config: &ModelConfig, sequence: usize, device: &B::Device) -> Self {
         let (cos, sin) = config.rope.tables(sequence);
-        let half = config.rope.rotary_dim / 2;
-        let tensor =
-            |values: Vec<f32>| Tensor::from_data(TensorData::new(values, [sequence, half]), device);
+        let (half, dim) = (config.rope.rotary_dim / 2, config.head_dim);
+        let widen = |table: &[f32], beyond: f32| {
+            let mut wide = Vec::with_capacity(sequence * dim);
+            for row in table.chunks_exact(half) {
+                wide.extend_from_slice(row);
+                wide.extend_from_slice(row);
+                wide.resize(wide.len() + dim - 2 * half, beyond);
+            }
+            Tensor::from_data(TensorData::new(wide, [sequence, dim]), device)
+        };
+        let mut turn = vec![0.0; dim * dim];
+        for i in 0..half {
+            turn[(i + half) * dim + i] = -1.0;
+            turn[i * dim + i + half] = 1.0;
+        }
         Self {
-            cos: tensor(cos),
-            sin: tensor(sin),
-            half,
+            cos: widen(&cos, 1.0),
+            sin: widen(&sin, 0.0),
+            turn: Tensor::from_data(TensorData::new(turn, [dim, dim]), device),
+            sequence,
         }
     }
 
-    /// `x` is `[batch, heads, sequence, head_dim]`; dimensions beyond the rotary
-    /// ones pass through.
-    fn rotate(&self, x: Tensor<B, 4>) -> Tensor<B, 4> {
-        let dim = x.dims()[3];
-        let (cos, sin) = (
-            self.cos.clone().unsqueeze::<4>(),
-            self.sin.clone().unsqueeze::<4>(),
-        );
-        let first = x.clone().narrow(3, 0, self.half);
-        let second = x.clone().narrow(3, self.half, self.half);
-        let mut parts = vec![
-            first.clone() * cos.clone() - second.clone() * sin.clone(),
-            second * cos + first * sin,
-        ];
-        let rotary = 2 * self.half;
-        if dim > rotary {
-            parts.push(x.narrow(3, rotary, dim - rotary));
-        }
-        Tensor::cat(parts, 3)
+    /// `x` is `[batch * sequence * count, head_dim]`, `count` heads at each position.
+    fn rotate(&self, x: Tensor<B, 2>, count: usize) -> Tensor<B, 2> {
+        let [rows, dim] = x.dims();
+        let width = self.sequence * count * dim;
+        let batch = rows * dim / width;
+        let for_each_head = |table: &Tensor<B, 2>| {
+            let table: Tensor<B, 3> = table.clone().unsqueeze_dim(1);
+            table.repeat_dim(1, count).reshape([1, width])
+        };
+        let turned = x.clone().matmul(self.turn.clone());
+        let rotated = x.reshape([batch, width]) * for_each_head(&self.cos)
+            + turned.reshape([batch, width]) * for_each_head(&self.sin);
+        rotated.reshape([rows, dim])
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use hearth_engine::params::MAX_LOGPROBS;
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
@@ -229,13 +228,8 @@ impl ChatRequest {
     /// # Errors
     /// 400 for `top_logprobs` without `logprobs`, or out of its bounds.
     pub fn logprobs(&self) -> Result<Option<usize>, ApiError> {
-        let top = at_least("top_logprobs", 0, self.top_logprobs)?;
+        let top = alternatives("top_logprobs", self.top_logprobs)?;
         match (self.logprobs.unwrap_or(false), top) {
-            (true, Some(top)) if top > MAX_LOGPROBS => Err(out_of_bounds(
-                "top_logprobs",
-                &format!("between 0 and {MAX_LOGPROBS}"),
-                top,
-            )),
             (true, top) => Ok(Some(top.unwrap_or(0))),
             (false, None | Some(0)) => Ok(None),
             (false, Some(top)) => Err(out_of_bounds(

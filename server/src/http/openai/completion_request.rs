@@ -1,7 +1,7 @@
 //! `/v1/completions` as it comes in.
 
 use super::capped::ResponseFormat;
-use super::sampling::{at_least, generation_request, out_of_bounds};
+use super::sampling::{alternatives, at_least, generation_request, out_of_bounds};
 use super::wire::{Prompt, Prompts};
 use crate::http::error::ApiError;
 
@@ -84,8 +84,8 @@ impl CompletionRequest {
     }
 
     /// # Errors
-    /// 400 below 0.
+    /// 400 out of its bounds.
     pub fn top_logprobs(&self) -> Result<Option<usize>, ApiError> {
-        at_least("logprobs", 0, self.logprobs)
+        alternatives("logprobs", self.logprobs)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hearth_engine::params::{MAX_TOKEN_ENTRIES, SamplingParams};
+use hearth_engine::params::{MAX_LOGPROBS, MAX_TOKEN_ENTRIES, SamplingParams};
 use serde::Deserialize;
 
 use super::super::error::ApiError;
@@ -324,6 +324,21 @@ pub fn at_least(field: &str, least: usize, given: Option<i64>) -> Result<Option<
     match usize::try_from(given) {
         Ok(value) if value >= least => Ok(Some(value)),
         _ => Err(out_of_bounds(field, &format!("at least {least}"), given)),
+    }
+}
+
+/// `given` as a number of alternatives per token.
+///
+/// # Errors
+/// 400 below 0 or above [`MAX_LOGPROBS`].
+pub fn alternatives(field: &str, given: Option<i64>) -> Result<Option<usize>, ApiError> {
+    let value = at_least(field, 0, given)?;
+    match value {
+        Some(value) if value > MAX_LOGPROBS => {
+            let bound = format!("between 0 and {MAX_LOGPROBS}");
+            Err(out_of_bounds(field, &bound, value))
+        }
+        _ => Ok(value),
     }
 }
 
