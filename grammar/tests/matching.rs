@@ -1,0 +1,506 @@
+//! Grammars of every kind over a vocabulary with all that real ones have: bytes, words
+//! that overlap, characters split over tokens, special tokens, doubles.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hearth_grammar::{
+    Compiled, Compiler, GrammarError, Problem, Source, Spec, Ticket, VocabularySource, Whitespace,
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+const EOS: [u32; 2] = [0, 1];
+const WORDS: [&[u8]; 32] = [
+    b"name",
+    b"\"name\"",
+    b"\": \"",
+    b"\":\"",
+    b"\", \"",
+    b"age",
+    b"\": ",
+    b"{\"",
+    b"\"}",
+    b"tr",
+    b"true",
+    b"rue",
+    b"fal",
+    b"se",
+    b"12",
+    b"123",
+    b", ",
+    b": ",
+    b"[1",
+    b"null",
+    b"ab",
+    b"abc",
+    b"bc",
+    b"  ",
+    b"he",
+    b"hello",
+    b"\xf0\x9f",
+    b"\x98\x80",
+    b"\xc3",
+    b"\xa9x",
+    b"ill",
+    b"will",
+];
+
+/// Two ends, a special token, one that is nothing, 256 bytes, words, and a double.
+struct Words {
+    tokens: Vec<Vec<u8>>,
+}
+
+impl Words {
+    fn new() -> Self {
+        let mut tokens: Vec<Vec<u8>> = vec![
+            b"</s>".to_vec(),
+            b"<end>".to_vec(),
+            b"<tool>".to_vec(),
+            vec![],
+        ];
+        tokens.extend((0..=255).map(|byte| vec![byte]));
+        tokens.extend(WORDS.iter().map(|word| word.to_vec()));
+        tokens.push(b"abc".to_vec());
+        Self { tokens }
+    }
+}
+
+impl VocabularySource for Words {
+    fn size(&self) -> usize {
+        self.tokens.len()
+    }
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        self.tokens[token as usize].clone()
+    }
+    fn is_special(&self, token: u32) -> bool {
+        token < 3
+    }
+    /// The longest token at each place, the first of doubles.
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        let (mut rest, mut ids) = (text.as_bytes(), Vec::new());
+        while !rest.is_empty() {
+            let fits =
+                |token: &&(usize, &Vec<u8>)| !token.1.is_empty() && rest.starts_with(token.1);
+            let tokens = self.tokens.iter().enumerate().skip(3);
+            let best = tokens.collect::<Vec<_>>();
+            let best = best
+                .iter()
+                .filter(fits)
+                .rev()
+                .max_by_key(|token| token.1.len())?;
+            ids.push(best.0 as u32);
+            rest = &rest[best.1.len()..];
+        }
+        Some(ids)
+    }
+}
+
+fn compiler() -> Compiler {
+    Compiler::new(Arc::new(Words::new()), EOS.to_vec())
+}
+
+fn compile(compiler: &Compiler, source: Source) -> Result<Arc<Compiled>, GrammarError> {
+    compiler.compile(&Spec::new(source), &Ticket::default())
+}
+
+fn sources() -> Vec<Source> {
+    let regex = |text: &str| Source::Regex(text.to_owned());
+    vec![
+        regex("(ab|abc|hello) (will|ill)"),
+        regex("[0-9]{1,3}(\\.[0-9]{1,3}){3}"),
+        regex("\\{\"name\": \"[a-z]{1,5}\", \"age\": [1-9][0-9]?\\}"),
+        regex("é?😀*x"),
+        regex("a.{0,2}\\n?"),
+        Source::Choice(vec![
+            "hello".into(),
+            "hell".into(),
+            "abc".into(),
+            "é😀".into(),
+        ]),
+        Source::JsonObject,
+        Source::JsonSchema(json!({
+            "type": "object", "required": ["name", "age"], "additionalProperties": false,
+            "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        })),
+        Source::JsonSchema(json!({"enum": ["a", 12, null, {"name": [true]}]})),
+        Source::Lark("start: \"ab\"+ /[0-9]{1,3}/".into()),
+        Source::Gbnf("root ::= \"ab\"+ [0-9]{1,3}".into()),
+        Source::Gbnf("root ::= \"[\" (root (\", \" root)*)? \"]\" | [0-9]{1,3}".into()),
+    ]
+}
+
+fn is_allowed(mask: &[u32], token: u32) -> bool {
+    mask[token as usize / 32] & (1 << (token % 32)) != 0
+}
+
+/// Pseudo-random numbers, so that a walk can be repeated.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+#[test]
+fn a_token_is_in_the_mask_exactly_if_it_can_be_consumed() {
+    let compiler = compiler();
+    let size = Words::new().tokens.len() as u32;
+    let (mut allowed, mut refused) = (0, 0);
+    for source in sources() {
+        let compiled = compile(&compiler, source.clone()).unwrap();
+        for seed in 0..6 {
+            let (mut random, mut way) = (Random(seed), Vec::new());
+            while way.len() < 24 {
+                let at = || {
+                    let mut matcher = compiled.matcher();
+                    way.iter()
+                        .for_each(|&token| matcher.consume(token).unwrap());
+                    matcher
+                };
+                let mut matcher = at();
+                if matcher.is_complete() {
+                    break;
+                }
+                let mask = matcher.mask().unwrap();
+                // Where text is forced, llguidance's mask holds the tokenizer's way only.
+                let exact = compiled.is_fsm() || matcher.forced_bytes().is_empty();
+                let ways: Vec<u32> = (0..size).filter(|&t| is_allowed(&mask, t)).collect();
+                assert!(!ways.is_empty(), "{source:?}: a dead end after {way:?}");
+                // All tokens are tried at the first places, some later on.
+                for token in (0..size).filter(|t| way.len() < 3 || t % 7 == 0 || *t < 4) {
+                    let consumed = at().consume(token).is_ok();
+                    if is_allowed(&mask, token) {
+                        assert!(consumed, "{source:?}: {token} after {way:?}");
+                        allowed += 1;
+                    } else if exact {
+                        assert!(!consumed, "{source:?}: {token} after {way:?}");
+                        refused += 1;
+                    }
+                }
+                for end in EOS {
+                    assert_eq!(
+                        is_allowed(&mask, end),
+                        matcher.is_accepting(),
+                        "{source:?}: an end after {way:?}"
+                    );
+                }
+                let text: Vec<u32> = ways.into_iter().filter(|token| *token > 1).collect();
+                if text.is_empty() {
+                    break;
+                }
+                way.push(text[random.below(text.len())]);
+            }
+        }
+    }
+    assert!(allowed > 1_000 && refused > 10_000, "{allowed} {refused}");
+}
+
+#[test]
+fn taking_tokens_back_gives_the_same_masks() {
+    let compiler = compiler();
+    for source in sources() {
+        let compiled = compile(&compiler, source.clone()).unwrap();
+        let (mut matcher, mut random) = (compiled.matcher(), Random(7));
+        let mut masks = vec![matcher.mask().unwrap()];
+        while masks.len() < 20 && !matcher.is_complete() {
+            let mask = masks.last().unwrap();
+            let ways: Vec<u32> = (2..320)
+                .filter(|&t| t / 32 < mask.len() as u32 && is_allowed(mask, t))
+                .collect();
+            let Some(&token) = ways.get(random.below(ways.len().max(1))) else {
+                break;
+            };
+            matcher.consume(token).unwrap();
+            if !matcher.is_complete() {
+                masks.push(matcher.mask().unwrap());
+            }
+        }
+        if matcher.is_complete() {
+            matcher.rollback(1).unwrap();
+        }
+        while masks.len() > 1 {
+            assert_eq!(matcher.mask().unwrap(), masks.pop().unwrap(), "{source:?}");
+            matcher.rollback(1).unwrap();
+        }
+        assert_eq!(matcher.mask().unwrap(), masks[0], "{source:?}");
+        assert!(matcher.rollback(1).is_err());
+    }
+}
+
+/// Chooses at random where there is a choice, jumps where there is none.
+fn generate(compiled: &Compiled, seed: u64, jump: bool) -> (Vec<u32>, usize) {
+    let (mut matcher, mut random) = (compiled.matcher(), Random(seed));
+    let (mut tokens, mut forced) = (Vec::new(), 0);
+    while !matcher.is_complete() && tokens.len() < 200 {
+        let jumped = if jump {
+            matcher.forced_tokens(200 - tokens.len())
+        } else {
+            Vec::new()
+        };
+        if !jumped.is_empty() {
+            forced += jumped.len();
+            for token in jumped {
+                matcher.consume(token).expect("what is forced is allowed");
+                tokens.push(token);
+            }
+            continue;
+        }
+        let mask = matcher.mask().unwrap();
+        let ways: Vec<u32> = (0..290).filter(|&t| is_allowed(&mask, t)).collect();
+        // Ends whenever it may, so that it does.
+        let token = if is_allowed(&mask, EOS[1]) {
+            EOS[1]
+        } else {
+            ways[random.below(ways.len())]
+        };
+        matcher.consume(token).unwrap();
+        if !EOS.contains(&token) {
+            tokens.push(token);
+        }
+    }
+    (tokens, forced)
+}
+
+#[test]
+fn forced_tokens_are_those_of_the_tokenizer_and_leave_the_text_whole() {
+    let (compiler, words) = (compiler(), Words::new());
+    let mut total = 0;
+    for source in sources() {
+        let compiled = compile(&compiler, source.clone()).unwrap();
+        for seed in 0..20 {
+            let (tokens, forced) = generate(&compiled, seed, true);
+            total += forced;
+            let bytes: Vec<u8> = tokens.iter().flat_map(|&t| words.bytes(t)).collect();
+            let Ok(text) = String::from_utf8(bytes) else {
+                assert_eq!(tokens.len(), 200, "{source:?}: cut within a character");
+                continue;
+            };
+            // The text is whole as the grammar sees it, byte by byte.
+            let mut bytewise = compiled.matcher();
+            for byte in text.bytes() {
+                bytewise.consume(4 + u32::from(byte)).unwrap();
+            }
+            assert!(
+                bytewise.is_accepting() || tokens.len() == 200,
+                "{source:?} {text:?}"
+            );
+        }
+    }
+    assert!(total > 500, "{total}");
+}
+
+#[test]
+fn a_key_is_jumped_over_and_its_end_is_left_to_the_model() {
+    let compiled = compile(&compiler(), sources()[2].clone()).unwrap();
+    let mut matcher = compiled.matcher();
+    assert_eq!(matcher.forced_bytes(), b"{\"name\": \"");
+    let words = Words::new();
+    let text =
+        |tokens: &[u32]| -> Vec<u8> { tokens.iter().flat_map(|&t| words.bytes(t)).collect() };
+    let forced = matcher.forced_tokens(100);
+    // `": "` is not sure: `": ` and `"name"` could be its bytes, too.
+    assert_eq!(text(&forced), b"{\"name");
+    assert_eq!(matcher.forced_tokens(2), forced[..2], "the bound is kept");
+    forced
+        .iter()
+        .for_each(|&token| matcher.consume(token).unwrap());
+    assert_eq!(matcher.forced_bytes(), b"\": \"");
+    assert!(matcher.forced_tokens(100).is_empty(), "the rest is held back");
+}
+
+#[test]
+fn an_end_that_a_longer_token_could_replace_is_held_back() {
+    // After `he` only `llo` can follow, but `w` of "ill" | "will" is a choice.
+    let compiled = compile(&compiler(), Source::Regex("h(ello|ab|abc)".into())).unwrap();
+    let mut matcher = compiled.matcher();
+    assert_eq!(matcher.forced_bytes(), b"h");
+    assert!(
+        matcher.forced_tokens(9).is_empty(),
+        "`he` and `hello` begin with it"
+    );
+    matcher.consume(4 + u32::from(b'h')).unwrap();
+    matcher.consume(4 + u32::from(b'e')).unwrap();
+    assert_eq!(matcher.forced_bytes(), b"llo");
+    assert!(!matcher.forced_tokens(9).is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn our_masks_are_llguidances_where_it_forces_nothing(seed in any::<u64>(), index in 0usize..5) {
+        let Source::Regex(pattern) = &sources()[index] else { panic!() };
+        let compiler = compiler();
+        let ours = compile(&compiler, Source::Regex(pattern.clone())).unwrap();
+        let lark = format!("start: /{}/", pattern.replace('/', "\\/"));
+        let theirs = compile(&compiler, Source::Lark(lark)).unwrap();
+        prop_assert!(ours.is_fsm() && !theirs.is_fsm());
+        let (mut a, mut b, mut random) = (ours.matcher(), theirs.matcher(), Random(seed));
+        for _ in 0..20 {
+            prop_assert_eq!(a.is_complete(), b.is_complete());
+            if a.is_complete() { break; }
+            let (mask, other) = (a.mask().unwrap(), b.mask().unwrap());
+            prop_assert_eq!(a.is_accepting(), b.is_accepting());
+            if b.forced_bytes().is_empty() {
+                prop_assert_eq!(&mask, &other);
+            } else {
+                let narrower = other.iter().zip(mask.iter()).all(|(b, a)| b & !a == 0);
+                prop_assert!(narrower);
+            }
+            let ways: Vec<u32> = (2..290).filter(|&t| is_allowed(&other, t)).collect();
+            if ways.is_empty() { break; }
+            let token = ways[random.below(ways.len())];
+            a.consume(token).unwrap();
+            b.consume(token).unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_within_its_bounds() {
+    use Problem::{Invalid, TooComplex, Unsupported};
+    let regex = |text: &str| Source::Regex(text.to_owned());
+    let lark = |text: &str| Source::Lark(text.to_owned());
+    let mut ten_thousand = serde_json::Map::new();
+    (0..10_000).for_each(|i| drop(ten_thousand.insert(format!("p{i}"), json!({"type": "null"}))));
+    let mut cases = vec![
+        (regex("a{1000000}"), TooComplex),
+        (regex(&"a".repeat(1 << 20)), TooComplex),
+        (regex("(?=a)b"), Unsupported),
+        (regex("[^\\s\\S]"), Invalid),
+        (regex("("), Invalid),
+        (
+            Source::JsonSchema(json!({"properties": ten_thousand})),
+            TooComplex,
+        ),
+        (
+            Source::JsonSchema(json!({"enum": (0..100_000).collect::<Vec<_>>()})),
+            TooComplex,
+        ),
+        (
+            Source::JsonSchema(json!({
+                "$ref": "#/$defs/a",
+                "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}},
+            })),
+            Invalid,
+        ),
+        (
+            Source::JsonSchema(json!({"$ref": "http://localhost/x"})),
+            Unsupported,
+        ),
+        (
+            Source::JsonSchema(json!({"$ref": "file:///etc/passwd"})),
+            Unsupported,
+        ),
+        (
+            Source::JsonSchema(json!({"type": "string", "minLength": 5, "maxLength": 2})),
+            Invalid,
+        ),
+        (lark("start: \"a\"{1000000}"), TooComplex),
+        (lark("start: /a{1000000}/"), TooComplex),
+        (lark("start: start"), Invalid),
+        (lark("start: \0"), Invalid),
+        (lark("start: ("), Invalid),
+        (lark(""), Invalid),
+        (Source::Gbnf("root ::= root".into()), Invalid),
+        (Source::Choice(vec![]), Invalid),
+        (Source::Choice(vec!["a".into(); 20_000]), TooComplex),
+        (Source::Choice(vec!["a".repeat(600_000)]), TooComplex),
+    ];
+    cases.push((lark(&"a: b\n".repeat(40_000)), TooComplex));
+    let compiler = compiler();
+    for (source, problem) in cases {
+        let began = std::time::Instant::now();
+        let shown = format!("{source:?}").chars().take(80).collect::<String>();
+        let error = compile(&compiler, source).expect_err(&shown);
+        assert_eq!(error.problem, problem, "{shown}: {error}");
+        assert!(error.to_string().len() < 500, "{shown}: {error}");
+        assert!(
+            began.elapsed().as_secs() < 20,
+            "{shown}: {:?}",
+            began.elapsed()
+        );
+    }
+}
+
+#[test]
+fn what_a_dense_machine_cannot_hold_is_run_lazily() {
+    let compiler = compiler();
+    for pattern in ["(a|b)*a(a|b){30}", "^(a|b)*a(a|b){200}$", "\\w{1,300}"] {
+        let compiled = compile(&compiler, Source::Regex(pattern.to_owned())).unwrap();
+        assert!(!compiled.is_fsm(), "{pattern}");
+        let mut matcher = compiled.matcher();
+        matcher.consume(4 + u32::from(b'a')).unwrap();
+        matcher.mask().unwrap();
+    }
+}
+
+#[test]
+fn the_same_grammar_is_compiled_once_and_a_refusal_kept() {
+    let compiler = compiler();
+    for source in sources() {
+        let spec = Spec::new(source);
+        assert!(compiler.cached(&spec).is_none());
+        let first = compiler.compile(&spec, &Ticket::default()).unwrap();
+        let again = compiler.cached(&spec).unwrap().unwrap();
+        assert!(Arc::ptr_eq(&first, &again));
+    }
+    let bad = Spec::new(Source::Regex("(".to_owned()));
+    let refused = compiler.compile(&bad, &Ticket::default()).unwrap_err();
+    assert_eq!(compiler.cached(&bad).unwrap().unwrap_err(), refused);
+}
+
+#[test]
+fn white_space_is_one_way_each_and_cannot_run_away() {
+    let compiler = compiler();
+    let schema = json!({
+        "type": "object", "required": ["a", "b"], "additionalProperties": false,
+        "properties": {"a": {"const": [1, 2]}, "b": {"const": {"c": true}}},
+    });
+    let texts = [
+        (Whitespace::Natural, "{\"a\": [1, 2], \"b\": {\"c\": true}}"),
+        (Whitespace::Compact, "{\"a\":[1,2],\"b\":{\"c\":true}}"),
+    ];
+    for (whitespace, text) in texts {
+        let spec = Spec {
+            source: Source::JsonSchema(schema.clone()),
+            whitespace,
+        };
+        let compiled = compiler.compile(&spec, &Ticket::default()).unwrap();
+        assert_eq!(compiled.matcher().forced_bytes(), text.as_bytes());
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(value["b"]["c"], true);
+    }
+    let free = compile(&compiler, Source::JsonObject).unwrap();
+    let mut matcher = free.matcher();
+    matcher.consume(4 + u32::from(b'{')).unwrap();
+    let mask = matcher.mask().unwrap();
+    let spaces = [b' ', b'\n', b'\t', b'\r'].map(|byte| 4 + u32::from(byte));
+    assert!(spaces.iter().all(|&space| !is_allowed(&mask, space)));
+}
+
+#[test]
+fn every_end_of_the_model_is_allowed_where_the_grammar_accepts() {
+    let compiler = compiler();
+    let compiled = compile(&compiler, Source::Choice(vec!["ab".into(), "abc".into()])).unwrap();
+    let mut matcher = compiled.matcher();
+    let ends = |matcher: &mut hearth_grammar::Matcher| {
+        let mask = matcher.mask().unwrap();
+        EOS.iter().filter(|&&end| is_allowed(&mask, end)).count()
+    };
+    assert_eq!(ends(&mut matcher), 0);
+    b"ab"
+        .iter()
+        .for_each(|&byte| matcher.consume(4 + u32::from(byte)).unwrap());
+    assert_eq!(ends(&mut matcher), 2);
+    let mut ended = matcher;
+    ended.consume(EOS[1]).unwrap();
+    assert!(ended.is_complete() && ended.consume(EOS[0]).is_err());
+    let unique: BTreeSet<u32> = EOS.into();
+    assert_eq!(unique.len(), 2);
+}
