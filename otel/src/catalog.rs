@@ -1,0 +1,276 @@
+//! The canonical instruments: what is measured, under OpenTelemetry's names.
+//!
+//! OTLP exports exactly these. A name has no colon and no `_total`; the other
+//! vocabularies are projections of them ([`crate::rows`]).
+
+use crate::buckets::Buckets;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Counts events or tokens; never falls.
+    Counter,
+    /// Adds up seconds; never falls.
+    Seconds,
+    /// A whole number that rises and falls.
+    Level,
+    /// A fraction or a rate.
+    Gauge,
+    Histogram,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Instrument {
+    pub name: &'static str,
+    pub kind: Kind,
+    /// UCUM, as OpenTelemetry has it: `s`, `By`, `{token}`.
+    pub unit: &'static str,
+    pub help: &'static str,
+    pub attributes: &'static [&'static str],
+    /// Bounds of its own; those of its projections are added.
+    pub buckets: &'static [Buckets],
+}
+
+pub const OPERATION: &str = "gen_ai.operation.name";
+pub const PROVIDER: &str = "gen_ai.provider.name";
+pub const MODEL: &str = "gen_ai.request.model";
+pub const STREAM: &str = "gen_ai.request.stream";
+pub const ERROR: &str = "error.type";
+pub const METHOD: &str = "http.request.method";
+pub const ROUTE: &str = "http.route";
+pub const STATUS: &str = "http.response.status_code";
+pub const SCHEME: &str = "url.scheme";
+pub const REASON: &str = "gen_ai.response.finish_reason";
+pub const SOURCE: &str = "llm.prompt.source";
+pub const STATE: &str = "llm.kv_cache.state";
+pub const PHASE: &str = "llm.phase";
+pub const REJECTION: &str = "llm.rejection.reason";
+
+const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM];
+const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ERROR];
+const HTTP: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS, ERROR];
+const HTTP_BODY: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS];
+const NONE: &[&str] = &[MODEL];
+const PROCESS: &[&str] = &[];
+
+const fn histogram(
+    name: &'static str,
+    unit: &'static str,
+    attributes: &'static [&'static str],
+    buckets: &'static [Buckets],
+    help: &'static str,
+) -> Instrument {
+    Instrument {
+        name,
+        kind: Kind::Histogram,
+        unit,
+        help,
+        attributes,
+        buckets,
+    }
+}
+
+const fn number(
+    name: &'static str,
+    kind: Kind,
+    unit: &'static str,
+    attributes: &'static [&'static str],
+    help: &'static str,
+) -> Instrument {
+    Instrument {
+        name,
+        kind,
+        unit,
+        help,
+        attributes,
+        buckets: &[],
+    }
+}
+
+/// HTTP and the process: there before the model is.
+#[rustfmt::skip]
+pub const SERVER: &[Instrument] = &[
+    histogram("http.server.request.duration", "s", HTTP, &[Buckets::HttpServer],
+        "Duration of HTTP requests, from the head of the request to the last byte of the answer, or to the disconnect (status 499)."),
+    number("http.server.active_requests", Kind::Level, "{request}", &[METHOD, SCHEME, ROUTE],
+        "HTTP requests whose answers are not complete."),
+    histogram("http.server.request.body.size", "By", HTTP_BODY, &[Buckets::Bytes],
+        "Declared size of request bodies; 0 where none is declared."),
+    histogram("http.server.response.body.size", "By", HTTP_BODY, &[Buckets::Bytes],
+        "Size of response bodies as sent, streams included."),
+    number("process.cpu.time", Kind::Seconds, "s", PROCESS,
+        "Total user and system CPU time spent in seconds."),
+    number("process.memory.usage", Kind::Level, "By", PROCESS, "Resident memory size in bytes."),
+    number("process.memory.virtual", Kind::Level, "By", PROCESS, "Virtual memory size in bytes."),
+    number("process.unix.file_descriptor.count", Kind::Level, "{file_descriptor}", PROCESS,
+        "Number of open file descriptors."),
+    number("process.thread.count", Kind::Level, "{thread}", PROCESS, "Number of threads."),
+    number("process.uptime", Kind::Gauge, "s", PROCESS, "Time since the server started."),
+    number("hearth.process.start_time", Kind::Gauge, "s", PROCESS,
+        "Start time of the process since the Unix epoch in seconds."),
+    number("hearth.process.file_descriptor.limit", Kind::Level, "{file_descriptor}", PROCESS,
+        "Maximum number of open file descriptors."),
+    number("hearth.telemetry.dropped", Kind::Counter, "{record}", PROCESS,
+        "Records of steps and requests that were dropped because telemetry could not keep up; serving never waits for it."),
+];
+
+/// The engine and the requests it serves: there once the model is.
+#[rustfmt::skip]
+pub const ENGINE: &[Instrument] = &[
+    histogram("gen_ai.server.time_to_first_token", "s", GEN_AI, &[Buckets::GenAiFirstToken],
+        "Time from the arrival of a request to its first token, queue and prefill included."),
+    histogram("gen_ai.server.request.duration", "s", GEN_AI_ERROR, &[Buckets::GenAiRequest],
+        "Time from the arrival of a request to its end, however it ended."),
+    histogram("gen_ai.server.time_per_output_token", "s", GEN_AI, &[Buckets::GenAiPerToken],
+        "Mean time per output token after the first, of requests with two tokens or more."),
+    histogram("llm.inter_token_latency", "s", NONE, &[],
+        "Time between consecutive tokens of a request."),
+    histogram("llm.request.queue_time", "s", NONE, &[],
+        "Time from the queue to the first start of a request."),
+    histogram("llm.request.prefill_time", "s", NONE, &[],
+        "Time from the first start of a request to its first token, preemptions included."),
+    histogram("llm.request.decode_time", "s", NONE, &[],
+        "Time from the first token of a request to its last, preemptions included."),
+    histogram("llm.request.inference_time", "s", NONE, &[],
+        "Time from the first start of a request to its last token."),
+    histogram("llm.request.tokenize_time", "s", NONE, &[Buckets::Step],
+        "Time spent turning the text of a request into tokens."),
+    histogram("llm.request.prompt_tokens", "{token}", NONE, &[], "Prompt tokens of a request."),
+    histogram("llm.request.generation_tokens", "{token}", NONE, &[], "Generated tokens of a request."),
+    histogram("llm.request.prefill_kv_computed_tokens", "{token}", NONE, &[],
+        "Prompt tokens of a request that were computed, cached ones excluded."),
+    histogram("llm.request.max_num_generation_tokens", "{token}", NONE, &[],
+        "Tokens of the longest continuation of a request."),
+    histogram("llm.request.params_max_tokens", "{token}", NONE, &[],
+        "Largest number of tokens that a request may generate."),
+    histogram("llm.request.params_n", "{continuation}", NONE, &[],
+        "Continuations that a request asks for."),
+    histogram("llm.request.num_preemptions", "{preemption}", NONE, &[],
+        "Times that a request was preempted."),
+    histogram("llm.request.model_forward_time", "s", NONE, &[Buckets::ModelTime],
+        "Time of all forwards that a request took part in (with --collect-detailed-traces)."),
+    histogram("llm.request.model_execute_time", "s", NONE, &[Buckets::ModelTime],
+        "Time of all forwards that a request took part in, with synchronisation and sampling (with --collect-detailed-traces)."),
+    number("llm.requests", Kind::Counter, "{request}", &[MODEL, REASON, STREAM],
+        "Continuations that ended, by how they ended."),
+    number("llm.requests_without_decode", Kind::Counter, "{request}", NONE,
+        "Continuations that ended with one token or none, which have no time per output token."),
+    number("llm.admission_rejections", Kind::Counter, "{request}", &[MODEL, REJECTION],
+        "Requests refused because a limit of the queue was reached."),
+    number("llm.prompt_tokens", Kind::Counter, "{token}", &[MODEL, STREAM],
+        "Prompt tokens of started requests, cached ones included."),
+    number("llm.generation_tokens", Kind::Counter, "{token}", &[MODEL, STREAM], "Generated tokens."),
+    number("llm.num_requests_running", Kind::Level, "{request}", NONE,
+        "Requests that hold KV slots."),
+    number("llm.num_requests_waiting", Kind::Level, "{request}", NONE, "Requests in the queue."),
+    number("llm.kv_cache_usage", Kind::Gauge, "", NONE,
+        "Part of the KV cache that running requests use, 0 to 1; what is cached and evictable counts as free."),
+    number("llm.kv_cache_tokens", Kind::Level, "{token}", &[MODEL, STATE],
+        "KV slots by state: free, evictable (cached), protected (cached and in use), held (in use outside the cache)."),
+    number("llm.kv_cache_capacity", Kind::Level, "{token}", NONE, "KV slots in all."),
+    number("llm.kv_cache_page_size", Kind::Level, "{token}", NONE,
+        "Tokens that are cached and matched together."),
+    number("llm.kv_cache_pages", Kind::Level, "{page}", NONE, "Pages of the KV cache in all."),
+    number("llm.prefix_cache_queries", Kind::Counter, "{token}", NONE,
+        "Prompt tokens that were looked for in the prefix cache."),
+    number("llm.prefix_cache_hits", Kind::Counter, "{token}", NONE,
+        "Prompt tokens that the prefix cache had."),
+    number("llm.prefix_cache_last_hit_rate", Kind::Gauge, "", NONE,
+        "Part of the prompt tokens that the prefix cache had, over the requests started last."),
+    number("llm.prompt_tokens_by_source", Kind::Counter, "{token}", &[MODEL, SOURCE],
+        "Prompt tokens of started requests by where their KV came from."),
+    number("llm.num_preemptions", Kind::Counter, "{preemption}", NONE,
+        "Times that a running request went back to the queue for want of KV slots."),
+    number("llm.cache_config_info", Kind::Level, "", &[
+            "block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks", "num_cpu_blocks",
+            "kv_cache_layout", "eviction_policy"],
+        "How the KV cache is configured; always 1."),
+    number("llm.context_length", Kind::Level, "{token}", NONE,
+        "Longest sequence, prompt and output together."),
+    number("llm.max_num_requests_running", Kind::Level, "{request}", NONE,
+        "Requests that may run at once."),
+    number("llm.max_num_requests_waiting", Kind::Level, "{request}", NONE,
+        "Requests that may wait; one more is refused."),
+    number("llm.engine.prompt_throughput", Kind::Gauge, "{token}/s", NONE,
+        "Prompt tokens computed per second over the last seconds; 0 when idle."),
+    number("llm.engine.generation_throughput", Kind::Gauge, "{token}/s", NONE,
+        "Tokens generated per second over the last seconds; 0 when idle."),
+    number("llm.engine.heartbeat_age", Kind::Gauge, "s", NONE,
+        "Time since the engine last finished a step while it has work, 0 when it has none; a large value is a stuck engine."),
+    number("llm.engine.steps", Kind::Counter, "{step}", NONE, "Forwards of the model."),
+    number("llm.engine.computed_tokens", Kind::Counter, "{token}", NONE,
+        "Tokens that went through the model: prompts, outputs, and what was computed again after a preemption."),
+    histogram("llm.iteration_tokens", "{token}", NONE, &[],
+        "Tokens of a step: prompt tokens computed and tokens generated."),
+    histogram("llm.engine.step.scheduler_time", "s", NONE, &[Buckets::Step],
+        "Time a step took to choose its batch."),
+    histogram("llm.engine.step.forward_time", "s", NONE, &[Buckets::Step],
+        "Time the model took for a step, to the logits on the host."),
+    histogram("llm.engine.step.execute_time", "s", NONE, &[Buckets::Step],
+        "Time of the forward and of what follows it: sampling, caching, events."),
+    histogram("llm.engine.step.rows", "{sequence}", &[MODEL, PHASE], &[Buckets::Rows],
+        "Sequences in a step, prefilling or decoding."),
+];
+
+/// All of them.
+pub fn instruments() -> impl Iterator<Item = &'static Instrument> {
+    SERVER.iter().chain(ENGINE)
+}
+
+pub fn find(name: &str) -> Option<&'static Instrument> {
+    instruments().find(|instrument| instrument.name == name)
+}
+
+impl Instrument {
+    /// Its name in Prometheus, as OpenTelemetry's specification translates it.
+    pub fn exposed(&self) -> String {
+        let mut name = self.name.replace('.', "_");
+        let suffix = match self.unit {
+            "s" => "_seconds",
+            "By" => "_bytes",
+            "{token}/s" => "_tokens_per_second",
+            _ => "",
+        };
+        if !name.ends_with(suffix) {
+            name += suffix;
+        }
+        if matches!(self.kind, Kind::Counter | Kind::Seconds) {
+            name += "_total";
+        }
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_opentelemetry_and_prometheus_allow() {
+        let mut seen = std::collections::HashSet::new();
+        for instrument in instruments() {
+            let name = instrument.name;
+            assert!(seen.insert(name), "{name} is there twice");
+            let allowed = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
+            assert!(name.chars().all(allowed), "{name}");
+            assert!(!name.ends_with("_total"), "{name}: the kind says so");
+            assert!(
+                instrument.help.ends_with('.'),
+                "{name}: {}",
+                instrument.help
+            );
+        }
+        let exposed = |name| find(name).map(Instrument::exposed);
+        assert_eq!(
+            exposed("gen_ai.server.time_to_first_token").as_deref(),
+            Some("gen_ai_server_time_to_first_token_seconds")
+        );
+        assert_eq!(
+            exposed("process.cpu.time").as_deref(),
+            Some("process_cpu_time_seconds_total")
+        );
+        assert_eq!(
+            exposed("llm.prompt_tokens").as_deref(),
+            Some("llm_prompt_tokens_total")
+        );
+    }
+}

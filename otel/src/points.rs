@@ -1,0 +1,119 @@
+//! What the meter provider collected, in a shape that can be projected.
+
+use std::collections::BTreeMap;
+
+use opentelemetry::KeyValue;
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ResourceMetrics};
+
+/// A histogram's point: `counts[i]` values were in `(bounds[i - 1], bounds[i]]`, the
+/// last count is of what is above all bounds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Distribution {
+    pub bounds: Vec<f64>,
+    pub counts: Vec<u64>,
+    pub sum: f64,
+}
+
+impl Distribution {
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds another of the same bounds.
+    pub fn merge(&mut self, other: &Self) {
+        if self.counts.is_empty() {
+            *self = other.clone();
+            return;
+        }
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.sum += other.sum;
+    }
+
+    /// Values at most `bound`, which is one of the bounds.
+    pub fn at_most(&self, bound: f64) -> u64 {
+        let buckets = self.bounds.iter().take_while(|&&b| b <= bound).count();
+        self.counts[..buckets].iter().sum()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Number(f64),
+    Distribution(Distribution),
+}
+
+#[derive(Clone, Debug)]
+pub struct Point {
+    pub attributes: Vec<(String, String)>,
+    pub value: Value,
+}
+
+impl Point {
+    pub fn attribute(&self, key: &str) -> Option<&str> {
+        let mut attributes = self.attributes.iter();
+        attributes
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+    }
+}
+
+/// The points of each instrument.
+pub type Points = BTreeMap<String, Vec<Point>>;
+
+pub fn points(collected: &ResourceMetrics) -> Points {
+    let scopes = collected.scope_metrics();
+    let metrics = scopes.flat_map(|scope| scope.metrics());
+    let mut points = Points::new();
+    for metric in metrics {
+        let of_metric = match metric.data() {
+            AggregatedMetrics::F64(data) => read(data, |value| value),
+            AggregatedMetrics::U64(data) => read(data, |value| value as f64),
+            AggregatedMetrics::I64(data) => read(data, |value| value as f64),
+        };
+        points
+            .entry(metric.name().to_owned())
+            .or_default()
+            .extend(of_metric);
+    }
+    points
+}
+
+fn read<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<Point> {
+    match data {
+        MetricData::Gauge(gauge) => gauge
+            .data_points()
+            .map(|point| Point {
+                attributes: attributes(point.attributes()),
+                value: Value::Number(number(point.value())),
+            })
+            .collect(),
+        MetricData::Sum(sum) => sum
+            .data_points()
+            .map(|point| Point {
+                attributes: attributes(point.attributes()),
+                value: Value::Number(number(point.value())),
+            })
+            .collect(),
+        MetricData::Histogram(histogram) => histogram
+            .data_points()
+            .map(|point| Point {
+                attributes: attributes(point.attributes()),
+                value: Value::Distribution(Distribution {
+                    bounds: point.bounds().collect(),
+                    counts: point.bucket_counts().collect(),
+                    sum: number(point.sum()),
+                }),
+            })
+            .collect(),
+        // No instrument of ours is one.
+        MetricData::ExponentialHistogram(_) => Vec::new(),
+    }
+}
+
+fn attributes<'a>(given: impl Iterator<Item = &'a KeyValue>) -> Vec<(String, String)> {
+    given
+        .map(|pair| (pair.key.to_string(), pair.value.to_string()))
+        .collect()
+}

@@ -1,0 +1,379 @@
+//! Spans, built from stored times when their requests or steps are over.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{
+    Link, Span as _, SpanContext, SpanKind, Status, TraceContextExt, Tracer,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use opentelemetry_sdk::trace::{SdkTracer, Span};
+
+use crate::catalog::{ERROR, METHOD, OPERATION, PROVIDER, ROUTE, SCHEME, STATUS};
+use crate::instruments::{Ending, HttpOutcome, PROVIDER_NAME};
+use crate::records::{Clock, RequestRecord, RequestTimes, StepRecord};
+
+/// Links of one span; the standard's limit.
+const MOST_LINKS: usize = 128;
+
+/// Sums over the steps of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    pub scheduler: Duration,
+    pub forward: Duration,
+    pub execute: Duration,
+}
+
+/// Makes spans.
+#[derive(Clone, Debug)]
+pub struct Spans {
+    tracer: SdkTracer,
+    /// Whether `traceparent` of a request is continued.
+    propagates: bool,
+    /// Whether names that OpenTelemetry has given up are left out.
+    latest_only: bool,
+    detail: Option<Detail>,
+}
+
+/// Which parts of a step get spans, in vLLM's words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detail {
+    /// The forward.
+    pub model: bool,
+    /// The execution: forward, synchronisation and sampling.
+    pub worker: bool,
+}
+
+struct Headers<'a>(&'a dyn Fn(&str) -> Option<&'a str>);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        (self.0)(key)
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        vec!["traceparent", "tracestate"]
+    }
+}
+
+/// The span of an HTTP exchange, from its first byte to its last.
+#[derive(Debug)]
+pub struct ServerSpan(Span);
+
+impl ServerSpan {
+    /// For the spans under it.
+    pub fn context(&self) -> SpanContext {
+        self.0.span_context().clone()
+    }
+
+    pub fn end(mut self, clock: Clock, at: Instant, outcome: &HttpOutcome) {
+        if !self.0.is_recording() {
+            return;
+        }
+        self.0
+            .set_attribute(KeyValue::new(STATUS, i64::from(outcome.status)));
+        self.0.set_attribute(KeyValue::new(
+            "http.request.body.size",
+            i64::try_from(outcome.request_bytes).unwrap_or(i64::MAX),
+        ));
+        self.0.set_attribute(KeyValue::new(
+            "http.response.body.size",
+            i64::try_from(outcome.response_bytes).unwrap_or(i64::MAX),
+        ));
+        if let Some(error) = &outcome.error {
+            self.0.set_attribute(KeyValue::new(ERROR, error.clone()));
+        }
+        // What a client did wrong is no error of the server's.
+        if outcome.status >= 500 {
+            self.0.set_status(Status::error(""));
+        }
+        self.0.end_with_timestamp(clock.system(at));
+    }
+}
+
+/// The span of a continuation, from its coming to its end.
+#[derive(Debug)]
+pub struct RequestSpan(Span);
+
+impl RequestSpan {
+    pub fn context(&self) -> &SpanContext {
+        self.0.span_context()
+    }
+}
+
+impl Spans {
+    pub fn new(
+        tracer: SdkTracer,
+        propagates: bool,
+        latest_only: bool,
+        detail: Option<Detail>,
+    ) -> Self {
+        Self {
+            tracer,
+            propagates,
+            latest_only,
+            detail,
+        }
+    }
+
+    /// Begins the span of a request, under the caller's where it names one.
+    pub fn server<'a>(
+        &self,
+        clock: Clock,
+        method: &'static str,
+        route: &str,
+        path: &str,
+        header: &dyn Fn(&str) -> Option<&'a str>,
+    ) -> ServerSpan {
+        let parent = if self.propagates {
+            // What is malformed is not continued; the trace is a new one then.
+            TraceContextPropagator::new()
+                .extract_with_context(&Context::new(), &Headers(&|name| header(name)))
+        } else {
+            Context::new()
+        };
+        let builder = self
+            .tracer
+            .span_builder(format!("{method} {route}"))
+            .with_kind(SpanKind::Server)
+            .with_start_time(clock.system(clock.start()))
+            .with_attributes([
+                KeyValue::new(METHOD, method),
+                KeyValue::new(SCHEME, "http"),
+                KeyValue::new(ROUTE, route.to_owned()),
+                KeyValue::new("url.path", path.to_owned()),
+            ]);
+        ServerSpan(builder.start_with_context(&self.tracer, &parent))
+    }
+
+    fn span(
+        &self,
+        name: &'static str,
+        parent: &Context,
+        (from, to): (SystemTime, SystemTime),
+        attributes: Vec<KeyValue>,
+    ) {
+        let builder = self
+            .tracer
+            .span_builder(name)
+            .with_kind(SpanKind::Internal)
+            .with_start_time(from)
+            .with_attributes(attributes);
+        let mut span = builder.start_with_context(&self.tracer, parent);
+        span.end_with_timestamp(to);
+    }
+
+    /// Begins `llm_request` under the span of its exchange.
+    pub fn begin_request(&self, parent: &SpanContext, at: SystemTime) -> RequestSpan {
+        let parent = Context::new().with_remote_span_context(parent.clone());
+        let builder = self
+            .tracer
+            .span_builder("llm_request")
+            .with_kind(SpanKind::Internal)
+            .with_start_time(at);
+        RequestSpan(builder.start_with_context(&self.tracer, &parent))
+    }
+
+    /// Ends `llm_request`, and makes the spans of its parts.
+    pub fn request(
+        &self,
+        RequestSpan(mut span): RequestSpan,
+        model: &str,
+        record: &RequestRecord,
+        totals: Option<Totals>,
+    ) {
+        let times = &record.times;
+        let system = |at| times.clock.system(at);
+        span.set_attributes(self.request_attributes(model, record, totals));
+        for (name, at, attributes) in request_events(record) {
+            span.add_event_with_timestamp(name, at, attributes);
+        }
+        if let Some(error) = &record.error {
+            span.set_status(Status::error(error.clone()));
+        }
+        let context = Context::new().with_remote_span_context(span.span_context().clone());
+        let part = |name, from: Option<Instant>, to: Option<Instant>, attributes| {
+            if let (Some(from), Some(to)) = (from, to)
+                && from <= to
+            {
+                self.span(name, &context, (system(from), system(to)), attributes);
+            }
+        };
+        let end = times.ended;
+        let (tokenized, until) = times.tokenized.unzip();
+        part(
+            "tokenize",
+            tokenized,
+            until,
+            vec![count("llm.prompt_tokens", record.prompt_tokens)],
+        );
+        // Whoever never got on ends where the request did.
+        let queued_until = times.started.unwrap_or(end);
+        part("queue", Some(times.queued), Some(queued_until), Vec::new());
+        let prefilled = times.first_token.or(times.started.map(|_| end));
+        let computed = record.prompt_tokens.saturating_sub(record.cached_tokens);
+        let attributes = vec![
+            count("llm.prefill.computed_tokens", computed),
+            count("llm.prefill.cached_tokens", record.cached_tokens),
+        ];
+        part("prefill", times.started, prefilled, attributes);
+        let attributes = vec![count("llm.decode.tokens", record.completion_tokens)];
+        part("decode", times.first_token, times.last_token, attributes);
+        if let Some((from, to, busy)) = times.detokenized {
+            let attributes = vec![KeyValue::new(
+                "llm.detokenize.busy_time",
+                busy.as_secs_f64(),
+            )];
+            part("detokenize", Some(from), Some(to), attributes);
+        }
+        span.end_with_timestamp(system(end));
+    }
+
+    fn request_attributes(
+        &self,
+        model: &str,
+        record: &RequestRecord,
+        totals: Option<Totals>,
+    ) -> Vec<KeyValue> {
+        let mut attributes = vec![
+            KeyValue::new(OPERATION, record.operation),
+            KeyValue::new(PROVIDER, PROVIDER_NAME),
+            KeyValue::new("gen_ai.request.model", model.to_owned()),
+            KeyValue::new("gen_ai.response.model", model.to_owned()),
+            KeyValue::new("gen_ai.response.id", record.request_id.clone()),
+            KeyValue::new("gen_ai.request.stream", record.stream),
+            count("gen_ai.request.max_tokens", record.max_tokens),
+            KeyValue::new("gen_ai.request.temperature", f64::from(record.temperature)),
+            KeyValue::new("gen_ai.request.top_p", f64::from(record.top_p)),
+            count("gen_ai.usage.input_tokens", record.prompt_tokens),
+            count("gen_ai.usage.output_tokens", record.completion_tokens),
+            count("gen_ai.usage.cache_read.input_tokens", record.cached_tokens),
+            KeyValue::new(
+                "gen_ai.response.finish_reasons",
+                opentelemetry::Value::Array(opentelemetry::Array::String(vec![
+                    record.ending.as_str().into(),
+                ])),
+            ),
+        ];
+        if let Some(top_k) = record.top_k {
+            attributes.push(count("gen_ai.request.top_k", top_k));
+        }
+        if let Some(seed) = record.seed {
+            attributes.push(KeyValue::new("gen_ai.request.seed", seed.cast_signed()));
+        }
+        if record.copies != 1 {
+            attributes.push(count("gen_ai.request.choice.count", record.copies));
+        }
+        match record.ending {
+            Ending::Stop | Ending::Length => {}
+            Ending::Abort => attributes.push(KeyValue::new(ERROR, "client_disconnect")),
+            Ending::Error => attributes.push(KeyValue::new(ERROR, "internal_error")),
+        }
+        if !self.latest_only {
+            attributes.extend(vllm_attributes(record, totals));
+        }
+        attributes
+    }
+
+    /// A step of the engine as a trace of its own, linked to the requests in it.
+    pub fn step(&self, record: &StepRecord, requests: Vec<SpanContext>) {
+        let clock = Clock::now();
+        let at = |instant| clock.system(instant);
+        let links = requests.into_iter().take(MOST_LINKS);
+        let builder = self
+            .tracer
+            .span_builder("engine.step")
+            .with_kind(SpanKind::Internal)
+            .with_start_time(at(record.started))
+            .with_links(
+                links
+                    .map(|context| Link::new(context, Vec::new(), 0))
+                    .collect(),
+            )
+            .with_attributes([
+                count("llm.step.requests", record.requests.len()),
+                count("llm.step.tokens", record.tokens),
+                count("llm.step.prefill_rows", record.prefill_rows),
+                count("llm.step.prefill_tokens", record.prefill_tokens),
+                count("llm.step.decode_rows", record.decode_rows),
+                count("llm.num_requests_running", record.running),
+                count("llm.num_requests_waiting", record.waiting),
+                KeyValue::new("llm.kv_cache_usage", record.kv_usage),
+            ]);
+        let mut span = builder.start_with_context(&self.tracer, &Context::new());
+        if record.failed {
+            span.set_status(Status::error("the forward failed"));
+        }
+        if span.is_recording() {
+            let parent = Context::new().with_remote_span_context(span.span_context().clone());
+            let (started, scheduled) = (at(record.started), at(record.scheduled));
+            let (forwarded, finished) = (at(record.forwarded), at(record.finished));
+            self.span("scheduler", &parent, (started, scheduled), Vec::new());
+            if self.detail.is_some_and(|detail| detail.worker) {
+                self.span("execute", &parent, (scheduled, finished), Vec::new());
+            }
+            if self.detail.is_some_and(|detail| detail.model) {
+                self.span("forward", &parent, (scheduled, forwarded), Vec::new());
+            }
+        }
+        span.end_with_timestamp(at(record.finished));
+    }
+}
+
+/// The names that vLLM's own span has.
+fn vllm_attributes(record: &RequestRecord, totals: Option<Totals>) -> Vec<KeyValue> {
+    let times: &RequestTimes = &record.times;
+    let mut attributes = vec![
+        KeyValue::new("gen_ai.request.id", record.request_id.clone()),
+        count("gen_ai.request.n", record.copies),
+        count("gen_ai.usage.prompt_tokens", record.prompt_tokens),
+        count("gen_ai.usage.completion_tokens", record.completion_tokens),
+        count("gen_ai.usage.num_sequences", record.copies),
+        seconds("gen_ai.latency.e2e", times.duration()),
+    ];
+    let latencies = [
+        ("gen_ai.latency.time_to_first_token", times.to_first_token()),
+        ("gen_ai.latency.time_in_queue", times.queue()),
+        ("gen_ai.latency.time_in_model_prefill", times.prefill()),
+        ("gen_ai.latency.time_in_model_decode", times.decode()),
+        ("gen_ai.latency.time_in_model_inference", times.inference()),
+        (
+            "gen_ai.latency.time_in_scheduler",
+            totals.map(|t| t.scheduler),
+        ),
+        (
+            "gen_ai.latency.time_in_model_forward",
+            totals.map(|t| t.forward),
+        ),
+        (
+            "gen_ai.latency.time_in_model_execute",
+            totals.map(|t| t.execute),
+        ),
+    ];
+    for (name, latency) in latencies {
+        attributes.extend(latency.map(|latency| seconds(name, latency)));
+    }
+    attributes
+}
+
+fn request_events(record: &RequestRecord) -> Vec<(&'static str, SystemTime, Vec<KeyValue>)> {
+    let times = &record.times;
+    let event = |name, at, attributes| (name, times.clock.system(at), attributes);
+    let mut events = Vec::new();
+    if let (Some(started), 1..) = (times.started, record.cached_tokens) {
+        let attributes = vec![count("llm.cached_tokens", record.cached_tokens)];
+        events.push(event("cache_hit", started, attributes));
+    }
+    let preempted = times.preempted.iter();
+    events.extend(preempted.map(|&at| event("preempted", at, Vec::new())));
+    events
+}
+
+fn count(name: &'static str, value: usize) -> KeyValue {
+    KeyValue::new(name, i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+fn seconds(name: &'static str, value: Duration) -> KeyValue {
+    KeyValue::new(name, value.as_secs_f64())
+}

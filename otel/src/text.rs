@@ -1,0 +1,103 @@
+//! Prometheus' text format 0.0.4.
+
+use std::fmt::Write;
+
+/// What `/metrics` answers with.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+pub fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+}
+
+pub fn sample<K: AsRef<str>>(
+    out: &mut String,
+    name: &str,
+    suffix: &str,
+    labels: &[(K, String)],
+    le: Option<&str>,
+    value: f64,
+) {
+    out.push_str(name);
+    out.push_str(suffix);
+    let labels = labels.iter().map(|(key, value)| (key.as_ref(), &**value));
+    for (index, (key, value)) in labels.chain(le.map(|le| ("le", le))).enumerate() {
+        out.push(if index == 0 { '{' } else { ',' });
+        out.push_str(key);
+        out.push_str("=\"");
+        escape(out, value);
+        out.push('"');
+    }
+    if out.ends_with('"') {
+        out.push('}');
+    }
+    out.push(' ');
+    number(out, value);
+    out.push('\n');
+}
+
+fn escape(out: &mut String, value: &str) {
+    for character in value.chars() {
+        match character {
+            '\\' => out.push_str("\\\\"),
+            '"' => out.push_str("\\\""),
+            '\n' => out.push_str("\\n"),
+            other => out.push(other),
+        }
+    }
+}
+
+/// As Python's client writes it, because `le="1"` and `le="1.0"` are two series in
+/// Prometheus 2: `1.0`, `0.5`, `1e+06`.
+pub fn number(out: &mut String, value: f64) {
+    if value.is_nan() {
+        return out.push_str("NaN");
+    }
+    if value.is_infinite() {
+        return out.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
+    }
+    let text = format!("{value:?}");
+    match text.find('.') {
+        Some(dot) if dot > 6 && value > 0.0 => {
+            let digits = format!("{}{}", &text[1..dot], &text[dot + 1..]);
+            let digits = digits.trim_end_matches('0');
+            let point = if digits.is_empty() { "" } else { "." };
+            let _ = write!(out, "{}{point}{digits}e+{:02}", &text[..1], dot - 1);
+        }
+        _ => out.push_str(&text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(value: f64) -> String {
+        let mut out = String::new();
+        number(&mut out, value);
+        out
+    }
+
+    #[test]
+    fn numbers_are_written_as_pythons_client_writes_them() {
+        assert_eq!(written(1.0), "1.0");
+        assert_eq!(written(0.0), "0.0");
+        assert_eq!(written(0.25), "0.25");
+        assert_eq!(written(131_072.0), "131072.0");
+        assert_eq!(written(1e6), "1e+06");
+        assert_eq!(written(1.1e6), "1.1e+06");
+        assert_eq!(written(12_345_678.5), "1.23456785e+07");
+        assert_eq!(written(f64::INFINITY), "+Inf");
+    }
+
+    #[test]
+    fn label_values_are_escaped() {
+        let mut out = String::new();
+        let labels = [("model_name", "a\"b\\c\nd".to_owned())];
+        sample(&mut out, "x", "_total", &labels, None, 2.0);
+        assert_eq!(out, "x_total{model_name=\"a\\\"b\\\\c\\nd\"} 2.0\n");
+        out.clear();
+        sample::<&str>(&mut out, "x", "", &[], None, 2.0);
+        assert_eq!(out, "x 2.0\n");
+    }
+}
