@@ -1,5 +1,9 @@
 //! What the operator chooses about scheduling.
 
+use hearth_radix::{EvictionPolicy, PageSizeError, RadixTree};
+
+use crate::queue::SchedulePolicy;
+
 /// Bounds of the scheduler. Everything about the model itself comes from
 /// [`ExecutorLimits`](crate::executor::ExecutorLimits).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +19,16 @@ pub struct EngineConfig {
     pub prefill_chunk: usize,
     /// Whether prompts reuse the KV of earlier ones. Off only to compare.
     pub prefix_cache: bool,
+    /// Tokens that are cached and matched together: a power of two from 1 to 64.
+    pub page_size: usize,
+    /// Which cached prefix goes when room is needed.
+    pub eviction: EvictionPolicy,
+    /// Who of the waiting starts next.
+    pub schedule: SchedulePolicy,
+    /// For tests: every so many steps, all running requests but the oldest go back
+    /// to the queue.
+    #[doc(hidden)]
+    pub retract_every: Option<u64>,
 }
 
 impl Default for EngineConfig {
@@ -25,22 +39,30 @@ impl Default for EngineConfig {
             max_batch_tokens: 2048,
             prefill_chunk: 512,
             prefix_cache: true,
+            page_size: 1,
+            eviction: EvictionPolicy::default(),
+            schedule: SchedulePolicy::default(),
+            retract_every: None,
         }
     }
 }
 
-/// A bound that makes no progress possible.
+/// A configuration with which nothing could be served.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{field} must be at least {bound}, not {given}")]
-pub struct ConfigError {
-    pub field: &'static str,
-    pub bound: usize,
-    pub given: usize,
+pub enum ConfigError {
+    #[error("{field} must be at least {bound}, not {given}")]
+    TooSmall {
+        field: &'static str,
+        bound: usize,
+        given: usize,
+    },
+    #[error(transparent)]
+    PageSize(#[from] PageSizeError),
 }
 
 impl EngineConfig {
     /// # Errors
-    /// Names the first bound that is zero.
+    /// Names the first bound that is zero, or the page size.
     pub fn validate(&self) -> Result<(), ConfigError> {
         for (field, given) in [
             ("max_running", self.max_running),
@@ -49,13 +71,14 @@ impl EngineConfig {
             ("prefill_chunk", self.prefill_chunk),
         ] {
             if given == 0 {
-                return Err(ConfigError {
+                return Err(ConfigError::TooSmall {
                     field,
                     bound: 1,
                     given,
                 });
             }
         }
+        RadixTree::new(self.page_size, self.eviction)?;
         Ok(())
     }
 }
@@ -73,5 +96,14 @@ mod tests {
         };
         let error = config.validate().unwrap_err();
         assert_eq!(error.to_string(), "max_queue must be at least 1, not 0");
+        let config = EngineConfig {
+            page_size: 48,
+            ..EngineConfig::default()
+        };
+        let error = config.validate().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "page_size must be a power of two from 1 to 64, not 48"
+        );
     }
 }

@@ -14,6 +14,21 @@ use crate::stats::EngineStats;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct RequestId(u64);
 
+impl RequestId {
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl RequestId {
+    /// In no order, and the same in every run.
+    pub fn shuffled(self) -> u64 {
+        let mut mixed = (self.0 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed ^ mixed >> 31
+    }
+}
+
 /// Why a consumer no longer wants the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Withdrawal {
@@ -27,6 +42,7 @@ pub(crate) struct Submission {
     pub id: RequestId,
     pub request: Request,
     pub events: UnboundedSender<Event>,
+    pub queued: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +75,15 @@ struct State {
     next_id: u64,
     /// As the engine thread last published it; `waiting` is without `submitted`.
     stats: EngineStats,
+    /// When it last was, or work came after it had none.
+    beat: Instant,
 }
 
 impl State {
+    fn is_idle(&self) -> bool {
+        self.waiting() + self.stats.running == 0
+    }
+
     fn waiting(&self) -> usize {
         self.stats.waiting + self.submitted.len()
     }
@@ -84,6 +106,7 @@ impl Inbox {
             phase: Phase::Open,
             next_id: 0,
             stats: EngineStats::default(),
+            beat: Instant::now(),
         };
         Self {
             state: Mutex::new(state),
@@ -112,10 +135,16 @@ impl Inbox {
         }
         let id = RequestId(state.next_id);
         state.next_id += 1;
+        let queued = Instant::now();
+        if state.is_idle() {
+            // Nobody waited for the engine until now.
+            state.beat = queued;
+        }
         state.submitted.push(Submission {
             id,
             request,
             events,
+            queued,
         });
         drop(state);
         self.changed.notify_all();
@@ -165,6 +194,15 @@ impl Inbox {
         }
     }
 
+    /// How long the engine has had work and has finished no step of it.
+    pub fn heartbeat_age(&self) -> Duration {
+        let state = self.state();
+        if state.is_idle() || state.stats.paused {
+            return Duration::ZERO;
+        }
+        state.beat.elapsed()
+    }
+
     pub fn is_stopped(&self) -> bool {
         self.state().phase == Phase::Stopped
     }
@@ -208,7 +246,9 @@ impl Inbox {
 
     /// Makes `stats` what callers see, and what the queue's bound counts.
     pub fn publish(&self, stats: EngineStats) {
-        self.state().stats = stats;
+        let mut state = self.state();
+        state.stats = stats;
+        state.beat = Instant::now();
     }
 
     /// The engine thread ends, in whatever way. Drops what it never took, which

@@ -1,6 +1,11 @@
 //! One request's KV slots, and the ways they move between it and the cache.
 
-use hearth_radix::{EvictionPolicy, KvCache, KvUsage, OutOfSlots, PrefixLock};
+use std::ops::Range;
+
+use hearth_radix::{KvCache, KvUsage, OutOfSlots, Peeked, PrefixLock};
+
+use crate::active::ActiveRequest;
+use crate::config::EngineConfig;
 
 /// The slots of a running request. The first `lock.tokens()` belong to the
 /// cache, which keeps them as long as the lock lives; the rest to the request.
@@ -32,58 +37,79 @@ pub(crate) struct Kv {
 }
 
 impl Kv {
-    pub fn new(slots: usize, reuse: bool) -> Self {
-        let cache = KvCache::new(slots, 1, EvictionPolicy::Lru).expect("1 is a page size");
-        Self { cache, reuse }
+    pub fn new(slots: usize, config: &EngineConfig) -> Self {
+        let cache = KvCache::new(slots, config.page_size, config.eviction);
+        Self {
+            cache: cache.expect("the configuration is valid"),
+            reuse: config.prefix_cache,
+        }
     }
 
     pub fn usage(&mut self) -> KvUsage {
         self.cache.usage()
     }
 
-    /// Slots for all of `tokens`, the longest cached prefix of
-    /// `tokens[..reusable]` among them; `None` if fewer than `spare` would be
-    /// left to be had.
+    /// What the cache has for `request`.
+    pub fn peek(&mut self, request: &ActiveRequest) -> Peeked {
+        if !self.reuse {
+            return Peeked::default();
+        }
+        let reusable = &request.tokens[..request.reusable()];
+        self.cache.peek(&request.namespace, reusable)
+    }
+
+    /// Slots for all tokens of `request`, of which the cache has what `peek` just
+    /// `found`; `None` if fewer than `spare` would be left to be had.
     pub fn admit(
         &mut self,
-        namespace: &str,
-        tokens: &[u32],
-        reusable: usize,
+        request: &ActiveRequest,
+        found: Peeked,
         spare: usize,
     ) -> Option<RequestKv> {
+        // What it reuses it cannot evict as well.
+        let available = self.cache.usage().available() - found.unlocked;
+        if request.tokens.len() - found.tokens + spare > available {
+            return None;
+        }
         let mut kv = RequestKv {
             slots: Vec::new(),
             lock: None,
             computed: 0,
         };
         if self.reuse {
-            let prefix = self.cache.match_prefix(namespace, &tokens[..reusable]);
+            let reusable = &request.tokens[..request.reusable()];
+            let prefix = self
+                .cache
+                .match_prefix(&request.namespace, reusable, request.priority);
             kv.slots = prefix.slots;
             kv.lock = Some(prefix.lock);
             kv.computed = kv.slots.len();
         }
-        // Counted with the prefix locked: what it reuses it cannot evict as well.
-        let need = tokens.len() - kv.computed;
-        if need + spare > self.cache.usage().available() {
-            return None;
-        }
+        let need = request.tokens.len() - kv.computed;
         // Output tokens follow; one allocation now spares several in the steps.
         kv.slots.reserve(need + need / 4);
         self.cache.allocate(need, &mut kv.slots).ok()?;
         Some(kv)
     }
 
-    /// One slot more for `kv`.
-    pub fn grow(&mut self, kv: &mut RequestKv) -> Result<(), OutOfSlots> {
-        self.cache.allocate(1, &mut kv.slots)
+    /// `count` slots more for `kv`, or none.
+    pub fn grow(&mut self, kv: &mut RequestKv, count: usize) -> Result<(), OutOfSlots> {
+        self.cache.allocate(count, &mut kv.slots)
     }
 
-    /// Caches what `kv` has computed of `tokens`; the request goes on with it.
-    pub fn checkpoint(&mut self, namespace: &str, tokens: &[u32], kv: &mut RequestKv) {
-        if self.reuse && kv.computed > kv.cached() {
-            let (tokens, slots) = (&tokens[..kv.computed], &mut kv.slots[..kv.computed]);
-            kv.lock = Some(self.cache.insert(namespace, tokens, slots));
+    /// Caches what `kv` has computed of `request`, which goes on with it. Returns
+    /// which of its tokens the cache did not have from it before.
+    pub fn checkpoint(&mut self, request: &ActiveRequest, kv: &mut RequestKv) -> Range<usize> {
+        let before = kv.cached();
+        if self.reuse && kv.computed >= before + self.cache.page_size() {
+            let tokens = &request.tokens[..kv.computed];
+            let slots = &mut kv.slots[..kv.computed];
+            let lock = self
+                .cache
+                .insert(&request.namespace, tokens, request.priority, slots);
+            kv.lock = Some(lock);
         }
+        before..kv.cached()
     }
 
     /// Takes back what the request holds, and unlocks what it read.

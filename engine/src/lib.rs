@@ -11,8 +11,10 @@ mod admission;
 mod batch;
 pub mod command;
 pub mod config;
+pub mod constraint;
 pub mod detokenize;
 pub mod engine;
+pub mod events;
 pub mod executor;
 mod inbox;
 mod kv;
@@ -21,6 +23,7 @@ mod nucleus;
 pub mod output;
 pub mod params;
 pub mod penalties;
+mod queue;
 pub mod request;
 pub mod rng;
 pub mod sampler;
@@ -33,10 +36,13 @@ mod topk;
 
 pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
-pub use engine::{Engine, EngineHandle, ShutdownOutcome, SpawnError};
+pub use engine::{Engine, EngineHandle, EngineWatch, ShutdownOutcome, SpawnError};
+pub use events::{StepObserver, StepReport};
 pub use executor::{
     BuildError, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Sequence,
 };
+pub use hearth_radix::{EvictionPolicy, PageSizeError};
 pub use params::{ParamError, SamplingParams};
+pub use queue::SchedulePolicy;
 pub use request::{Event, FinishReason, Generation, Request, SubmitError, TokenEvent, Usage};
 pub use stats::{EngineStats, KvStats};

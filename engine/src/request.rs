@@ -1,9 +1,11 @@
 //! What goes into the engine and what comes out of it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::constraint::Constrain;
 use crate::inbox::{Inbox, RequestId, Withdrawal};
 use crate::logprobs::TokenLogprobs;
 use crate::params::{ParamError, SamplingParams};
@@ -18,10 +20,16 @@ pub struct Request {
     pub namespace: Option<String>,
     /// What an abort may call it by; several requests may have the same.
     pub id: Option<String>,
+    /// Higher is served first by [`SchedulePolicy::Priority`](crate::SchedulePolicy) and
+    /// kept longer by [`EvictionPolicy::Priority`](crate::EvictionPolicy); and of the
+    /// running requests the lowest gives way when slots run out.
+    pub priority: i32,
+    /// What the output must follow.
+    pub constraint: Option<Constrain>,
 }
 
 /// What a [`Generation`] yields, in this order: `Started`, at most one
-/// `PromptLogprobs`, any number of `Token`, and then one of `Finished` and
+/// `PromptLogprobs`, any number of `Token` and `Forced`, and then one of `Finished` and
 /// `Failed`. A request that fails or is cancelled early skips the rest.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -29,10 +37,19 @@ pub enum Event {
     Started {
         prompt_tokens: usize,
         cached_tokens: usize,
+        /// When it came to the queue, and when it left it.
+        queued: Instant,
+        started: Instant,
+    },
+    /// It gave its slots back to others, and will get new ones.
+    Preempted {
+        at: Instant,
     },
     /// One entry per prompt token; the first has no context, hence `None`.
     PromptLogprobs(Vec<Option<TokenLogprobs>>),
     Token(TokenEvent),
+    /// Tokens that a grammar left no choice about; at least one.
+    Forced(Vec<TokenEvent>),
     Finished(FinishReason, Usage),
     /// The model failed under this request; the text says how.
     Failed(String),
@@ -44,11 +61,14 @@ pub enum Event {
 pub struct TokenEvent {
     pub id: u32,
     pub logprob: Option<TokenLogprobs>,
+    /// When it was sampled.
+    pub at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model chose an end-of-sequence token or one of `stop_token_ids`.
+    /// The model chose an end-of-sequence token or one of `stop_token_ids`; without a
+    /// token the output is all that its grammar allows.
     Stop { token: Option<u32> },
     /// `max_tokens` or the context length was reached.
     Length,
@@ -64,7 +84,7 @@ pub struct Usage {
     pub prompt_tokens: usize,
     /// The part of `prompt_tokens` that was reused from the cache.
     pub cached_tokens: usize,
-    /// Sampled tokens, the one that stopped the request included.
+    /// Sampled and forced tokens, the one that stopped the request included.
     pub completion_tokens: usize,
 }
 
@@ -112,6 +132,11 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// A number of its own among the engine's requests.
+    pub fn id(&self) -> u64 {
+        self.id.number()
+    }
+
     /// The next event; `None` after `Finished` or `Failed`. Cancel-safe.
     pub async fn next(&mut self) -> Option<Event> {
         if self.ended {

@@ -1,7 +1,9 @@
 //! Who runs next, with which slots.
 
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::HashMap;
 
+use hearth_radix::{Peeked, common_prefix};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::{ActiveRequest, Outcome, Running};
@@ -11,7 +13,8 @@ use crate::command::AbortTarget;
 use crate::config::EngineConfig;
 use crate::executor::{ExecutorLimits, Logits};
 use crate::inbox::{RequestId, Submission, Withdrawal};
-use crate::kv::Kv;
+use crate::kv::{Kv, RequestKv};
+use crate::queue::{SchedulePolicy, WaitingQueue};
 use crate::request::{Event, FinishReason};
 use crate::stats::{EngineStats, KvStats};
 
@@ -19,20 +22,30 @@ use crate::stats::{EngineStats, KvStats};
 /// (64 MiB).
 const PROMPT_LOGITS: usize = 16 << 20;
 
-/// First come, first served: `waiting` and `running` are in order of arrival,
-/// and whoever runs arrived before whoever waits.
+/// Waiting requests looked at in one step: bounds what a step costs, and with it
+/// how many requests can start in one.
+const LOOKED_AT: usize = 128;
+
+/// A prefix that a running request is still computing is worth waiting for from
+/// this many tokens on.
+const WORTH_WAITING: usize = 32;
+
+/// Requests start in the order of the policy; `running` is in the order of start.
 ///
 /// It cannot get stuck. A request that runs alone always fits, since submission
-/// bounds it by the pool and everything else is free or evictable then; and the
-/// request that runs longest is never preempted, so that it ends.
+/// bounds it by the pool and everything else is free or evictable then; and of
+/// those with the highest priority the one that runs longest is never preempted,
+/// so that it ends.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     config: EngineConfig,
     limits: ExecutorLimits,
-    waiting: VecDeque<ActiveRequest>,
+    waiting: WaitingQueue,
     running: Vec<Running>,
     kv: Kv,
     ratio: NewTokenRatio,
+    /// Steps scheduled, for `config.retract_every`.
+    scheduled: u64,
     /// Counters only; `kv`, `waiting` and `running` are filled in by `stats`.
     counters: EngineStats,
     /// Last events, kept back until the statistics they change are published.
@@ -42,12 +55,13 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     pub fn new(config: EngineConfig, limits: ExecutorLimits) -> Self {
         Self {
-            kv: Kv::new(limits.kv_slots, config.prefix_cache),
+            kv: Kv::new(limits.kv_slots, &config),
+            waiting: WaitingQueue::new(config.schedule, config.page_size),
             config,
             limits,
-            waiting: VecDeque::new(),
             running: Vec::new(),
             ratio: NewTokenRatio::new(),
+            scheduled: 0,
             counters: EngineStats::default(),
             farewells: Vec::new(),
         }
@@ -58,69 +72,87 @@ impl Scheduler {
     }
 
     pub fn enqueue(&mut self, submitted: Vec<Submission>) {
-        self.waiting
-            .extend(submitted.into_iter().map(ActiveRequest::new));
+        for submission in submitted {
+            self.waiting.push(ActiveRequest::new(submission));
+        }
     }
 
-    /// Fills `batch` with the next step: every decoding request's row, then
-    /// prompt chunks in the order of arrival as far as the token budget goes.
+    /// Fills `batch` with the next step: every decoding request's row, then chunks
+    /// of several prompts as far as the token budget goes.
     pub fn schedule(&mut self, batch: &mut StepBatch) {
         batch.clear();
+        self.scheduled += 1;
+        if let Some(every) = self.config.retract_every
+            && self.scheduled.is_multiple_of(every)
+        {
+            self.retract(1);
+        }
         if self.make_room_to_decode() {
             self.admit();
         }
-        let prefills = self
-            .running
-            .iter()
-            .filter(|running| running.pending() > 1)
-            .count();
-        let fair_share = self.config.max_batch_tokens / prefills.max(1);
-        let chunk = self.config.prefill_chunk.max(fair_share);
-        let mut logprob_rows = (PROMPT_LOGITS / self.limits.vocab_size).max(1);
-        let (decode, prefill) = (1..=1, 2..=usize::MAX);
-        for turn in [decode, prefill] {
-            for (index, running) in self.running.iter().enumerate() {
-                if !turn.contains(&running.pending()) {
-                    continue;
-                }
-                let budget = self.config.max_batch_tokens - batch.tokens();
-                let mut tokens = running.pending().min(chunk).min(budget);
-                // Not all of a chunk's rows need be wanted: after a preemption it may
-                // begin before the first whose log-probability is still missing.
-                let start = running.kv.computed;
-                let mut wanted = running
-                    .request
-                    .wanted_prompt_logprobs(start, start + tokens);
-                if wanted.len() > logprob_rows {
-                    wanted.end = wanted.start + logprob_rows;
-                    tokens = wanted.end - start;
-                }
-                logprob_rows -= wanted.len();
-                if tokens > 0 {
-                    batch.push(index, running, tokens);
-                }
+        let mut prompt_rows = (PROMPT_LOGITS / self.limits.vocab_size).max(1);
+        let mut prefills = Vec::new();
+        for (index, running) in self.running.iter().enumerate() {
+            match running.pending() {
+                1 => grant(batch, index, running, 1, &mut prompt_rows),
+                _ => prefills.push(index),
             }
+        }
+        self.share_among_prefills(&mut prefills, batch, &mut prompt_rows);
+    }
+
+    /// Divides what the decoding requests left of the token budget: at least half
+    /// of it to the prompt that started first, so that it gets done; the rest to the
+    /// others, those with least left to compute first, so that none of them waits
+    /// for a long one.
+    fn share_among_prefills(
+        &self,
+        prefills: &mut [usize],
+        batch: &mut StepBatch,
+        prompt_rows: &mut usize,
+    ) {
+        let fair_share = self.config.max_batch_tokens / prefills.len().max(1);
+        let most = self.config.prefill_chunk.max(fair_share);
+        let chunk = |index: usize| self.running[index].pending().min(most);
+        let Some((&mut first, others)) = prefills.split_first_mut() else {
+            return;
+        };
+        others.sort_by_key(|&index| self.running[index].pending());
+        let wanted: usize = others.iter().map(|&index| chunk(index)).sum();
+        let budget = self.config.max_batch_tokens - batch.tokens();
+        let kept_for_others = wanted.min(budget / 2);
+        let order = std::iter::once((first, kept_for_others)).chain(others.iter().map(|&i| (i, 0)));
+        for (index, kept) in order {
+            let budget = self.config.max_batch_tokens - batch.tokens() - kept;
+            let tokens = chunk(index).min(budget);
+            grant(batch, index, &self.running[index], tokens, prompt_rows);
         }
     }
 
-    /// Gives every decoding request the slot for its next token, and preempts
-    /// the youngest while there are too few. Returns whether none had to go.
+    /// Gives every decoding request the slots for its next tokens (several where a
+    /// grammar forced some), and preempts others while there are too few. Returns whether none had to go.
     fn make_room_to_decode(&mut self) -> bool {
         if self.running.is_empty() {
             self.ratio.reset();
             return true;
         }
         let preempted = self.counters.preemptions;
-        let short = |running: &&Running| running.kv.slots.len() < running.request.tokens.len();
-        let mut wanted = self.running.iter().filter(short).count();
+        let short = |running: &Running| {
+            let slots = running.kv.slots.len();
+            running.request.tokens.len().saturating_sub(slots)
+        };
+        let mut wanted: usize = self.running.iter().map(short).sum();
         while wanted > self.kv.usage().available() {
-            let youngest = self.running.pop().expect("whoever wants a slot runs");
-            wanted -= usize::from(short(&&youngest));
-            self.preempt(youngest);
+            let victim = self.victim().expect("whoever wants a slot runs");
+            wanted -= short(&self.running[victim]);
+            self.preempt(victim);
         }
         for running in &mut self.running {
-            if short(&&*running) {
-                self.kv.grow(&mut running.kv).expect("room was made");
+            let missing = short(running);
+            if missing > 0 {
+                self.kv
+                    .grow(&mut running.kv, missing)
+                    .expect("room was made");
             }
         }
         let all_stayed = preempted == self.counters.preemptions;
@@ -132,50 +164,113 @@ impl Scheduler {
         all_stayed
     }
 
-    /// Back to the head of the queue. What it computed stays cached for as long
-    /// as nobody needs the room, and its output so far stays with it.
-    fn preempt(&mut self, running: Running) {
-        let Running { request, mut kv } = running;
-        self.kv
-            .checkpoint(&request.namespace, &request.tokens, &mut kv);
+    /// Who gives way: the lowest priority, and of those who started last, as it has
+    /// least to compute again.
+    fn victim(&self) -> Option<usize> {
+        (0..self.running.len()).min_by_key(|&i| (self.running[i].request.priority, Reverse(i)))
+    }
+
+    /// Back to the queue. What it computed stays cached for as long as nobody needs
+    /// the room, and its output so far stays with it.
+    fn preempt(&mut self, index: usize) {
+        let Running { request, mut kv } = self.running.remove(index);
+        checkpoint(&mut self.kv, &mut self.waiting, &request, &mut kv);
         self.kv.release(kv);
         self.counters.preemptions += 1;
-        self.waiting.push_front(request);
+        request.preempted();
+        self.waiting.put_back(request);
+    }
+
+    /// Sends running requests back to the queue, but the `keep` that run longest.
+    fn retract(&mut self, keep: usize) {
+        while self.running.len() > keep {
+            self.preempt(self.running.len() - 1);
+        }
     }
 
     /// Starts waiting requests in order while there is room for them and for
     /// what the running ones are expected to generate.
     fn admit(&mut self) {
         let most_running = self.config.max_running.min(self.config.max_batch_tokens);
-        let remaining = self
-            .running
-            .iter()
-            .map(|running| running.request.remaining());
-        let mut reserved: usize = remaining.map(|tokens| self.ratio.reserve(tokens)).sum();
-        while self.running.len() < most_running
-            && let Some(request) = self.waiting.front()
-        {
-            let reserve = self.ratio.reserve(request.remaining());
-            // Alone it needs no reserve: it fits to its last token.
-            let spare = if self.running.is_empty() {
-                0
-            } else {
-                reserved + reserve
-            };
-            let ActiveRequest {
-                namespace, tokens, ..
-            } = request;
-            let Some(kv) = self.kv.admit(namespace, tokens, request.reusable(), spare) else {
+        self.bring_back_followers();
+        let kv = &mut self.kv;
+        self.waiting.review(|request| kv.peek(request).tokens);
+        let mut looked_at = 0;
+        // While nothing runs there is no step that more looking could delay.
+        while looked_at < LOOKED_AT || self.running.is_empty() {
+            looked_at += 1;
+            let full = self.running.len() >= most_running;
+            if full && self.config.schedule != SchedulePolicy::Priority {
+                return;
+            }
+            let Some(request) = self.waiting.first() else {
                 return;
             };
-            reserved += reserve;
-            let mut request = self.waiting.pop_front().expect("it was at the front");
-            if request.start(kv.computed) {
-                self.counters.prompt_tokens += request.prompt_len as u64;
-                self.counters.cached_tokens += kv.computed as u64;
+            let (id, priority, remaining) = (request.id, request.priority, request.remaining());
+            if full {
+                match self.victim_of(priority) {
+                    Some(victim) => self.preempt(victim),
+                    None => return,
+                }
+                continue;
             }
-            self.running.push(Running { request, kv });
+            let found = self.kv.peek(request);
+            if let Some((leader, shared)) = leader(&self.running, request, found, &self.config) {
+                self.waiting.park(id, leader, shared);
+                continue;
+            }
+            let spare = self.spare_beside(remaining);
+            if !self.waiting.confirm(id, found.tokens) {
+                continue;
+            }
+            let request = self.waiting.first().expect("it was confirmed");
+            match self.kv.admit(request, found, spare) {
+                Some(kv) => self.start(id, kv),
+                None => match self.victim_of(priority) {
+                    Some(victim) => self.preempt(victim),
+                    None => return,
+                },
+            }
         }
+    }
+
+    /// Slots to leave for what the running requests are expected to generate, and
+    /// another one that may generate `remaining` tokens.
+    fn spare_beside(&self, remaining: usize) -> usize {
+        // Alone it needs no reserve: it fits to its last token.
+        if self.running.is_empty() {
+            return 0;
+        }
+        let running = self.running.iter().map(|r| r.request.remaining());
+        let all = running.chain([remaining]);
+        all.map(|tokens| self.ratio.reserve(tokens)).sum()
+    }
+
+    /// Who gives way to a waiting request of `priority`, under the policy that has
+    /// some give way.
+    fn victim_of(&self, priority: i32) -> Option<usize> {
+        let victim = self.victim()?;
+        let lower = self.running[victim].request.priority < priority;
+        (self.config.schedule == SchedulePolicy::Priority && lower).then_some(victim)
+    }
+
+    /// Lets those start that waited for a prefix that is there now.
+    fn bring_back_followers(&mut self) {
+        let running = &self.running;
+        self.waiting.unpark(|leader| {
+            let leader = running.iter().find(|r| r.request.id == leader)?;
+            (leader.pending() > 1).then_some(leader.kv.computed)
+        });
+    }
+
+    fn start(&mut self, id: RequestId, kv: RequestKv) {
+        let mut request = self.waiting.remove(id).expect("it waits");
+        if request.start(kv.computed) {
+            self.counters.started += 1;
+            self.counters.prompt_tokens += request.prompt_len as u64;
+            self.counters.cached_tokens += kv.computed as u64;
+        }
+        self.running.push(Running { request, kv });
     }
 
     /// Takes in what the forward of `batch` computed: caches finished chunks,
@@ -192,15 +287,23 @@ impl Scheduler {
             if grant.tokens > 1 || request.output_len() == 0 {
                 // A prompt is shared as soon as it is computed, not when its
                 // request is done.
-                self.kv.checkpoint(&request.namespace, &request.tokens, kv);
+                checkpoint(&mut self.kv, &mut self.waiting, request, kv);
             }
-            if request.output_len() == 0 && kv.computed == request.prompt_len {
-                request.prompt_done();
+            if request.is_prompt_done(kv.computed) {
+                self.counters.forced_tokens += request.prompt_done() as u64;
             }
             if grant.samples {
                 let row = rows.next().expect("the executor's rows were counted");
-                self.counters.generated_tokens += u64::from(request.sample(row));
+                // What is forced may have ended it.
+                if request.outcome.is_none() {
+                    self.counters.generated_tokens += u64::from(request.sample(row));
+                }
             }
+        }
+        // After all rows, so that grammars of several requests are worked out together.
+        for grant in &batch.grants {
+            let forced = self.running[grant.request].request.settle();
+            self.counters.forced_tokens += forced as u64;
         }
         self.retire_done();
     }
@@ -215,15 +318,23 @@ impl Scheduler {
 
     /// Ends requests whose consumers want no more.
     pub fn withdraw(&mut self, withdrawn: Vec<(RequestId, Withdrawal)>) {
-        if withdrawn.is_empty() {
-            return;
+        let mut from_running = HashMap::new();
+        for (id, why) in withdrawn {
+            let outcome = match why {
+                Withdrawal::Cancelled => Outcome::Cancelled,
+                Withdrawal::Satisfied => Outcome::Satisfied,
+            };
+            match self.waiting.remove(id) {
+                Some(request) => self.bid_farewell(request, outcome),
+                None => drop(from_running.insert(id, outcome)),
+            }
         }
-        let why: HashMap<_, _> = withdrawn.into_iter().collect();
-        let outcome = |request: &ActiveRequest| match why.get(&request.id)? {
-            Withdrawal::Cancelled => Some(Outcome::Cancelled),
-            Withdrawal::Satisfied => Some(Outcome::Satisfied),
-        };
-        self.end_where(outcome);
+        if !from_running.is_empty() {
+            for Running { request, .. } in &mut self.running {
+                request.outcome = from_running.remove(&request.id);
+            }
+            self.retire_done();
+        }
     }
 
     /// Ends all requests, telling their consumers.
@@ -248,9 +359,7 @@ impl Scheduler {
 
     /// Sends all running requests back to the queue.
     pub fn retract_all(&mut self) {
-        while let Some(youngest) = self.running.pop() {
-            self.preempt(youngest);
-        }
+        self.retract(0);
     }
 
     pub fn running(&self) -> usize {
@@ -265,11 +374,13 @@ impl Scheduler {
     }
 
     fn end_where(&mut self, outcome: impl Fn(&ActiveRequest) -> Option<Outcome>) {
-        for mut request in std::mem::take(&mut self.waiting) {
-            request.outcome = outcome(&request);
-            match request.outcome {
-                Some(_) => self.bid_farewell(request),
-                None => self.waiting.push_back(request),
+        let waiting = self.waiting.iter();
+        let ending: Vec<_> = waiting
+            .filter_map(|request| Some((request.id, outcome(request)?)))
+            .collect();
+        for (id, outcome) in ending {
+            if let Some(request) = self.waiting.remove(id) {
+                self.bid_farewell(request, outcome);
             }
         }
         for Running { request, .. } in &mut self.running {
@@ -284,21 +395,21 @@ impl Scheduler {
         let done = self
             .running
             .extract_if(.., |running| running.request.outcome.is_some());
-        for Running { request, mut kv } in done.collect::<Vec<_>>() {
-            if !matches!(request.outcome, Some(Outcome::Failed(_))) {
-                self.kv
-                    .checkpoint(&request.namespace, &request.tokens, &mut kv);
+        for Running {
+            mut request,
+            mut kv,
+        } in done.collect::<Vec<_>>()
+        {
+            let outcome = request.outcome.take().expect("it is done");
+            if !matches!(outcome, Outcome::Failed(_)) {
+                checkpoint(&mut self.kv, &mut self.waiting, &request, &mut kv);
             }
             self.kv.release(kv);
-            self.bid_farewell(request);
+            self.bid_farewell(request, outcome);
         }
     }
 
-    fn bid_farewell(&mut self, mut request: ActiveRequest) {
-        let outcome = request
-            .outcome
-            .take()
-            .expect("a request leaves with an outcome");
+    fn bid_farewell(&mut self, request: ActiveRequest, outcome: Outcome) {
         *match outcome {
             Outcome::Finished(FinishReason::Cancelled | FinishReason::Aborted)
             | Outcome::Cancelled => &mut self.counters.cancelled,
@@ -334,9 +445,76 @@ impl Scheduler {
     }
 }
 
+/// Adds `tokens` of `running` to the batch, or as many as have not more rows of
+/// prompt log-probabilities than `prompt_rows`, which are taken from it.
+fn grant(
+    batch: &mut StepBatch,
+    index: usize,
+    running: &Running,
+    mut tokens: usize,
+    prompt_rows: &mut usize,
+) {
+    // Not all of a chunk's rows need be wanted: after a preemption it may
+    // begin before the first whose log-probability is still missing.
+    let start = running.kv.computed;
+    let mut wanted = running
+        .request
+        .wanted_prompt_logprobs(start, start + tokens);
+    if wanted.len() > *prompt_rows {
+        wanted.end = wanted.start + *prompt_rows;
+        tokens = wanted.end - start;
+    }
+    *prompt_rows -= wanted.len();
+    if tokens > 0 {
+        batch.push(index, running, tokens);
+    }
+}
+
+/// Caches what `kv` has computed of `request`, and tells those who wait for it.
+fn checkpoint(
+    cache: &mut Kv,
+    waiting: &mut WaitingQueue,
+    request: &ActiveRequest,
+    kv: &mut RequestKv,
+) {
+    let new = cache.checkpoint(request, kv);
+    waiting.cached(&request.namespace, &request.tokens, new.start, new.end);
+}
+
+/// The running request that is about to compute more of the prompt of `request`
+/// than the cache has, if that is worth waiting for, and how much of it; of several
+/// the one that computes most of it.
+fn leader(
+    running: &[Running],
+    request: &ActiveRequest,
+    found: Peeked,
+    config: &EngineConfig,
+) -> Option<(RequestId, usize)> {
+    if !config.prefix_cache {
+        return None;
+    }
+    let reusable = &request.tokens[..request.reusable()];
+    let prefills = running
+        .iter()
+        .filter(|leader| leader.pending() > 1 && leader.request.namespace == request.namespace);
+    prefills
+        .map(|leader| {
+            let common = common_prefix(reusable, &leader.request.tokens);
+            let shared = common / config.page_size * config.page_size;
+            (leader, shared)
+        })
+        .filter(|(leader, shared)| {
+            *shared > leader.kv.computed && *shared >= found.tokens + WORTH_WAITING
+        })
+        .map(|(leader, shared)| (leader.request.id, shared))
+        .max_by_key(|&(_, shared)| shared)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hearth_radix::EvictionPolicy;
+
     use crate::inbox::Inbox;
     use crate::params::SamplingParams;
     use crate::request::Request;
@@ -387,7 +565,8 @@ mod tests {
                 prompt: (0..len).map(|_| self.below(2) as u32).collect(),
                 params,
                 namespace: (self.below(4) == 0).then(|| "other".to_owned()),
-                id: None,
+                priority: self.below(3) as i32,
+                ..Request::default()
             };
             let (sender, _) = tokio::sync::mpsc::unbounded_channel();
             self.ids.push(self.inbox.submit(request, sender).unwrap());
@@ -427,10 +606,12 @@ mod tests {
             kv.check(running.iter().map(|running| &running.kv));
             let running = running.iter().map(|running| running.request.id);
             let arrivals: Vec<_> = running.chain(waiting.iter().map(|r| r.id)).collect();
-            assert!(
-                arrivals.is_sorted(),
-                "first come, first served: {arrivals:?}"
-            );
+            if self.scheduler.config.schedule == SchedulePolicy::Fcfs {
+                assert!(
+                    arrivals.is_sorted(),
+                    "first come, first served: {arrivals:?}"
+                );
+            }
         }
     }
 
@@ -443,6 +624,16 @@ mod tests {
                 max_batch_tokens: 1 + seed as usize * 7 % 50,
                 prefill_chunk: 1 + seed as usize % 9,
                 prefix_cache: seed % 4 != 0,
+                page_size: 1 << (seed / 4 % 3),
+                schedule: [
+                    SchedulePolicy::Fcfs,
+                    SchedulePolicy::Lpm,
+                    SchedulePolicy::DfsWeight,
+                    SchedulePolicy::Lof,
+                    SchedulePolicy::Priority,
+                    SchedulePolicy::Random,
+                ][seed as usize % 6],
+                eviction: [EvictionPolicy::Lru, EvictionPolicy::Priority][seed as usize % 2],
                 ..EngineConfig::default()
             };
             let mut bench = Bench::new(config, seed);
@@ -469,6 +660,61 @@ mod tests {
             preemptions > 20,
             "the pool is too small for all: {preemptions}"
         );
+    }
+
+    /// How many others start before a request with nothing in the cache, while two
+    /// that have all of theirs there come in every step.
+    fn passed_by(policy: SchedulePolicy) -> u64 {
+        let config = EngineConfig {
+            max_running: 1,
+            schedule: policy,
+            ..EngineConfig::default()
+        };
+        let mut bench = Bench::new(config, 1);
+        let submit = |bench: &mut Bench, prompt: Vec<u32>, max_tokens| {
+            let request = Request {
+                prompt,
+                params: SamplingParams {
+                    max_tokens,
+                    ..SamplingParams::default()
+                },
+                ..Request::default()
+            };
+            let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+            let id = bench.inbox.submit(request, sender).unwrap();
+            bench
+                .scheduler
+                .enqueue(bench.inbox.collect(false).submitted);
+            id
+        };
+        submit(&mut bench, vec![1; 20], 5);
+        bench.step(false);
+        let cold = submit(&mut bench, vec![2; 20], 1);
+        for started in 0..2000 {
+            if bench.scheduler.running.iter().any(|r| r.request.id == cold) {
+                return started;
+            }
+            for _ in 0..2 {
+                submit(&mut bench, vec![1; 20], 5);
+            }
+            while bench.scheduler.running() > 0 {
+                bench.step(false);
+            }
+            bench.scheduler.schedule(&mut bench.batch);
+        }
+        u64::MAX
+    }
+
+    #[test]
+    fn a_request_without_a_match_starts_within_the_bound_whatever_keeps_coming() {
+        // Each start finds two more in the queue: 256 join its generation.
+        let passed = passed_by(SchedulePolicy::Lpm);
+        assert!((100..=257).contains(&passed), "{passed}");
+        let passed = passed_by(SchedulePolicy::Lof);
+        assert!((100..=257).contains(&passed), "{passed}");
+        assert!(passed_by(SchedulePolicy::Fcfs) <= 1);
+        assert!(passed_by(SchedulePolicy::DfsWeight) <= 3);
+        assert!(passed_by(SchedulePolicy::Random) <= 257);
     }
 
     #[test]
@@ -541,8 +787,7 @@ mod tests {
         };
         assert_eq!(step(&mut scheduler), (5, 5));
         // Nothing of it is cached: it computes the five again, which want no logits now.
-        let running = scheduler.running.pop().unwrap();
-        scheduler.preempt(running);
+        scheduler.preempt(0);
         scheduler.config.max_batch_tokens = 40;
         assert_eq!(step(&mut scheduler), (13, 8));
         assert_eq!(step(&mut scheduler), (8, 8));

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Fixture, answer, expected, greedy, prompt, request};
+use common::{Fixture, POLICIES, answer, expected, greedy, prompt, request};
 use hearth_engine::{EngineConfig, FinishReason, Request, SamplingParams};
 
 fn config() -> EngineConfig {
@@ -127,6 +127,52 @@ fn a_preempted_request_goes_on_where_it_was() {
             "the test forces preemptions: {stats:?}"
         );
         assert_eq!((stats.finished, stats.failed, stats.cancelled), (12, 0, 0));
+    }
+}
+
+#[test]
+fn two_hundred_prompts_give_the_same_outputs_under_every_policy_page_size_and_retraction() {
+    let prompts = family(200);
+    let outputs: Vec<_> = prompts.iter().map(|p| expected(p, 8)).collect();
+    let check = |config: EngineConfig| {
+        // A third of what all 64 together would need.
+        let fixture = Fixture::new(config.clone(), 2048);
+        let requests = prompts.iter().enumerate().map(|(i, prompt)| Request {
+            priority: i as i32 % 3,
+            ..request(prompt, 8)
+        });
+        let answers = fixture.run_at_once(requests);
+        for (answer, output) in answers.iter().zip(&outputs) {
+            assert_eq!(answer.tokens, *output, "{config:?}");
+        }
+        fixture.assert_idle_and_conserved();
+        let stats = fixture.engine.stats();
+        assert_eq!(stats.finished, 200);
+        if config.retract_every.is_some() {
+            assert!(stats.preemptions > 200, "{config:?} {stats:?}");
+        }
+        assert_eq!(stats.cached_tokens > 0, config.prefix_cache, "{config:?}");
+    };
+    for schedule in POLICIES {
+        for page_size in [1, 16, 64] {
+            for (prefix_cache, retract_every) in [
+                (true, None),
+                (false, None),
+                (true, Some(3)),
+                (false, Some(3)),
+            ] {
+                check(EngineConfig {
+                    schedule,
+                    page_size,
+                    prefix_cache,
+                    retract_every,
+                    max_running: 64,
+                    max_batch_tokens: 512,
+                    prefill_chunk: 128,
+                    ..config()
+                });
+            }
+        }
     }
 }
 

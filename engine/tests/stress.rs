@@ -3,8 +3,10 @@
 
 mod common;
 
-use common::{Answer, FAILS, Fixture, answer, expected, limits, prompt, request};
-use hearth_engine::{EngineConfig, ExecutorLimits, Generation, Request, SubmitError};
+use common::{Answer, FAILS, Fixture, POLICIES, answer, expected, limits, prompt, request};
+use hearth_engine::{
+    EngineConfig, EvictionPolicy, ExecutorLimits, Generation, Request, SubmitError,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -41,6 +43,7 @@ impl Client {
         let namespace = self.namespaced.then(|| "tenant".to_owned());
         Request {
             namespace,
+            priority: self.own as i32 % 3,
             ..request(&self.prompt(), self.max_tokens)
         }
     }
@@ -91,15 +94,34 @@ fn client() -> impl Strategy<Value = Client> {
 
 fn config() -> impl Strategy<Value = EngineConfig> {
     let bounds = (1..10_usize, 1..64_usize, 1..32_usize, any::<bool>());
-    bounds.prop_map(
-        |(max_running, max_batch_tokens, prefill_chunk, prefix_cache)| EngineConfig {
+    let evictions = vec![
+        EvictionPolicy::Lru,
+        EvictionPolicy::Lfu,
+        EvictionPolicy::Fifo,
+        EvictionPolicy::Slru,
+        EvictionPolicy::Priority,
+    ];
+    let policies = (
+        prop::sample::select(vec![1_usize, 2, 8, 64]),
+        prop::sample::select(evictions),
+        prop::sample::select(POLICIES.to_vec()),
+        prop::option::of(2..5_u64),
+    );
+    (bounds, policies).prop_map(|(bounds, policies)| {
+        let (max_running, max_batch_tokens, prefill_chunk, prefix_cache) = bounds;
+        let (page_size, eviction, schedule, retract_every) = policies;
+        EngineConfig {
             max_running,
             max_queue: 1024,
             max_batch_tokens,
             prefill_chunk,
             prefix_cache,
-        },
-    )
+            page_size,
+            eviction,
+            schedule,
+            retract_every,
+        }
+    })
 }
 
 fn run(config: EngineConfig, kv_slots: usize, clients: &[Client]) {

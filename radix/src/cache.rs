@@ -4,7 +4,7 @@ use crate::check::{Violation, ensure};
 use crate::evict::EvictionPolicy;
 use crate::lock::PrefixLock;
 use crate::pool::SlotPool;
-use crate::tree::{PageSizeError, RadixTree};
+use crate::tree::{PageSizeError, Peeked, RadixTree};
 
 /// A cached prefix of a prompt.
 #[derive(Debug)]
@@ -62,10 +62,17 @@ impl KvCache {
         })
     }
 
-    /// The longest cached prefix of `tokens`, locked.
-    pub fn match_prefix(&mut self, namespace: &str, tokens: &[u32]) -> Prefix {
+    /// How much of `tokens` is cached; changes nothing.
+    pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
+        self.tree.peek(namespace, tokens)
+    }
+
+    /// The longest cached prefix of `tokens`, locked, for a request of `priority`.
+    pub fn match_prefix(&mut self, namespace: &str, tokens: &[u32], priority: i32) -> Prefix {
         let mut slots = Vec::new();
-        let lock = self.tree.match_prefix(namespace, tokens, &mut slots);
+        let lock = self
+            .tree
+            .match_prefix(namespace, tokens, priority, &mut slots);
         Prefix { slots, lock }
     }
 
@@ -96,8 +103,14 @@ impl KvCache {
     /// Gives `slots`, which hold `tokens`, to the cache; see
     /// [`RadixTree::insert`]. Of them, the first `lock.tokens()` are the cache's
     /// afterwards, duplicates replaced and freed; the rest stay the caller's.
-    pub fn insert(&mut self, namespace: &str, tokens: &[u32], slots: &mut [u32]) -> PrefixLock {
-        let insertion = self.tree.insert(namespace, tokens, slots);
+    pub fn insert(
+        &mut self,
+        namespace: &str,
+        tokens: &[u32],
+        priority: i32,
+        slots: &mut [u32],
+    ) -> PrefixLock {
+        let insertion = self.tree.insert(namespace, tokens, priority, slots);
         self.pool.free(&insertion.duplicates);
         insertion.lock
     }
@@ -114,6 +127,10 @@ impl KvCache {
     /// Takes back slots that the caller holds.
     pub fn free(&mut self, slots: &[u32]) {
         self.pool.free(slots);
+    }
+
+    pub fn page_size(&self) -> usize {
+        self.tree.page_size()
     }
 
     pub fn usage(&mut self) -> KvUsage {

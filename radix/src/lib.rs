@@ -25,5 +25,6 @@ pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;
 pub use evict::EvictionPolicy;
 pub use lock::PrefixLock;
+pub use node::common_prefix;
 pub use pool::SlotPool;
-pub use tree::{Insertion, PageSizeError, RadixTree};
+pub use tree::{Insertion, PageSizeError, Peeked, RadixTree};

@@ -31,6 +31,12 @@ pub(crate) struct Node {
     pub locks: usize,
     /// The tree's counter at the latest match or insert through this node.
     pub last_used: u64,
+    /// The tree's counter at the insertion of these tokens.
+    pub created: u64,
+    /// Requests that computed or matched it.
+    pub uses: u64,
+    /// The highest of those requests' priorities.
+    pub priority: i32,
 }
 
 impl Node {
@@ -105,7 +111,7 @@ fn hash(hasher: &DefaultHashBuilder, page_size: usize, node: &Node) -> u64 {
 }
 
 /// How many tokens `a` and `b` have in common at their start.
-pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
     // Whole blocks compare as memory; only the block that differs is looked into.
     const BLOCK: usize = 64;
     let same = a

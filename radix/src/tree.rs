@@ -17,6 +17,22 @@ pub struct PageSizeError {
     pub given: usize,
 }
 
+/// What [`RadixTree::peek`] saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peeked {
+    /// Length of the cached prefix.
+    pub tokens: usize,
+    /// The part of it that no lock covers: evictable until it is matched.
+    pub unlocked: usize,
+}
+
+/// How a walk down the tree counts for the nodes it visits.
+#[derive(Clone, Copy)]
+struct Access {
+    uses: u64,
+    priority: i32,
+}
+
 /// What [`RadixTree::insert`] did.
 #[derive(Debug)]
 pub struct Insertion {
@@ -69,13 +85,36 @@ impl RadixTree {
         })
     }
 
-    /// Finds the longest cached prefix of `tokens`, marks it as used now, locks
+    /// How much of `tokens` is cached, without using it: nothing is locked, split
+    /// or marked.
+    pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
+        self.settle();
+        let mut found = Peeked::default();
+        let Some(&root) = self.roots.get(namespace) else {
+            return found;
+        };
+        let (mut node, mut rest) = (root, tokens);
+        while let Some(child) = self.index.find(&self.nodes, node, rest) {
+            let label = &self.nodes[child];
+            let common = common_prefix(&label.tokens, rest) / self.page_size * self.page_size;
+            found.tokens += common;
+            found.unlocked += if label.locks == 0 { common } else { 0 };
+            if common < label.tokens.len() {
+                break;
+            }
+            (node, rest) = (child, &rest[common..]);
+        }
+        found
+    }
+
+    /// Finds the longest cached prefix of `tokens` for a request of `priority`, marks it as used now, locks
     /// it, and appends its slots to `slots`. A match that ends inside an edge
     /// splits it there, so that locks and recency are exact to the token.
     pub fn match_prefix(
         &mut self,
         namespace: &str,
         tokens: &[u32],
+        priority: i32,
         slots: &mut Vec<u32>,
     ) -> PrefixLock {
         self.settle();
@@ -83,18 +122,27 @@ impl RadixTree {
             return self.lock(None, 0);
         };
         let before = slots.len();
-        let node = self.descend(root, tokens, slots);
+        let access = Access { uses: 1, priority };
+        let node = self.descend(root, tokens, access, slots);
         self.lock(Some(node), slots.len() - before)
     }
 
-    /// Caches `tokens` in the caller's `slots`, one per token. Where the tree
+    /// Caches `tokens`, computed by a request of `priority` in the caller's
+    /// `slots`, one per token. A request that caches itself piece by piece, as
+    /// it computes, is one use of each token and not many. Where the tree
     /// has a prefix already it keeps its own slots, writes them over the
     /// caller's, and returns the caller's as duplicates. The slots of the
     /// unaligned tail stay the caller's.
     ///
     /// # Panics
     /// If there is not one slot per token.
-    pub fn insert(&mut self, namespace: &str, tokens: &[u32], slots: &mut [u32]) -> Insertion {
+    pub fn insert(
+        &mut self,
+        namespace: &str,
+        tokens: &[u32],
+        priority: i32,
+        slots: &mut [u32],
+    ) -> Insertion {
         assert_eq!(tokens.len(), slots.len(), "one KV slot per token");
         self.settle();
         let whole = tokens.len() / self.page_size * self.page_size;
@@ -107,7 +155,8 @@ impl RadixTree {
         let root = self.root(namespace);
         let mut present = std::mem::take(&mut self.present);
         present.clear();
-        let mut node = self.descend(root, &tokens[..whole], &mut present);
+        let access = Access { uses: 0, priority };
+        let mut node = self.descend(root, &tokens[..whole], access, &mut present);
         let mut duplicates = Vec::new();
         for (own, &kept) in slots.iter_mut().zip(&present) {
             if *own != kept {
@@ -116,7 +165,7 @@ impl RadixTree {
         }
         let new = present.len()..whole;
         if !new.is_empty() {
-            node = self.append(node, &tokens[new.clone()], &slots[new]);
+            node = self.append(node, &tokens[new.clone()], priority, &slots[new]);
         }
         self.present = present;
         Insertion {
@@ -135,8 +184,9 @@ impl RadixTree {
             let Some(leaf) = self.leaves.first() else {
                 return;
             };
-            let wanted = (enough - slots.len()).next_multiple_of(self.page_size);
-            let keep = self.nodes[leaf].tokens.len().saturating_sub(wanted);
+            let there = self.nodes[leaf].tokens.len();
+            let wanted = (enough - slots.len()).min(there);
+            let keep = there - wanted.next_multiple_of(self.page_size);
             self.cut(leaf, keep, slots);
         }
     }
@@ -159,7 +209,13 @@ impl RadixTree {
 
     /// Follows `tokens` down from `root` as far as the tree has them, splitting
     /// the edge on which they part, and appends their slots.
-    fn descend(&mut self, root: NodeId, tokens: &[u32], slots: &mut Vec<u32>) -> NodeId {
+    fn descend(
+        &mut self,
+        root: NodeId,
+        tokens: &[u32],
+        access: Access,
+        slots: &mut Vec<u32>,
+    ) -> NodeId {
         self.clock += 1;
         let (mut node, mut rest) = (root, tokens);
         while let Some(mut child) = self.index.find(&self.nodes, node, rest) {
@@ -168,17 +224,19 @@ impl RadixTree {
             if common < label.len() {
                 child = self.split(child, common);
             }
-            self.touch(child);
+            self.touch(child, access);
             slots.extend_from_slice(&self.nodes[child].slots);
             (node, rest) = (child, &rest[common..]);
         }
         node
     }
 
-    fn touch(&mut self, id: NodeId) {
+    fn touch(&mut self, id: NodeId, access: Access) {
         let node = &mut self.nodes[id];
         let was_leaf = node.is_idle_leaf() && self.leaves.remove(id, node);
         node.last_used = self.clock;
+        node.uses += access.uses;
+        node.priority = node.priority.max(access.priority);
         if was_leaf {
             self.leaves.insert(id, node);
         }
@@ -199,6 +257,9 @@ impl RadixTree {
             children: 1,
             locks: lower.locks,
             last_used: lower.last_used,
+            created: lower.created,
+            uses: lower.uses,
+            priority: lower.priority,
         };
         std::mem::swap(&mut upper.parent, &mut lower.parent);
         let upper = self.nodes.insert(upper);
@@ -208,7 +269,7 @@ impl RadixTree {
         upper
     }
 
-    fn append(&mut self, parent: NodeId, tokens: &[u32], slots: &[u32]) -> NodeId {
+    fn append(&mut self, parent: NodeId, tokens: &[u32], priority: i32, slots: &[u32]) -> NodeId {
         let above = &mut self.nodes[parent];
         if above.is_idle_leaf() {
             self.leaves.remove(parent, above);
@@ -221,6 +282,9 @@ impl RadixTree {
             children: 0,
             locks: 0,
             last_used: self.clock,
+            created: self.clock,
+            uses: 1,
+            priority,
         });
         self.index.insert(&self.nodes, id);
         self.leaves.insert(id, &self.nodes[id]);
@@ -265,6 +329,9 @@ impl RadixTree {
             children: 0,
             locks: 0,
             last_used: self.clock,
+            created: self.clock,
+            uses: 0,
+            priority: i32::MIN,
         });
         self.roots.insert(name, root);
         root

@@ -14,12 +14,16 @@ const SLOTS: usize = 96;
 struct Page {
     slots: Vec<u32>,
     last_used: u64,
+    created: u64,
+    uses: u64,
+    priority: i32,
     locks: usize,
 }
 
 /// What the radix tree stands for, without a tree: each operation is a scan.
 struct Model {
     page_size: usize,
+    policy: EvictionPolicy,
     pages: HashMap<(u8, Vec<u32>), Page>,
     clock: u64,
 }
@@ -30,7 +34,7 @@ impl Model {
         (self.page_size..=tokens.len()).step_by(self.page_size)
     }
 
-    fn find(&mut self, namespace: u8, tokens: &[u32]) -> Vec<u32> {
+    fn find(&mut self, namespace: u8, tokens: &[u32], priority: i32) -> Vec<u32> {
         self.clock += 1;
         let mut slots = Vec::new();
         for end in self.ends(tokens) {
@@ -38,12 +42,14 @@ impl Model {
                 break;
             };
             page.last_used = self.clock;
+            page.uses += 1;
+            page.priority = page.priority.max(priority);
             slots.extend(&page.slots);
         }
         slots
     }
 
-    fn insert(&mut self, namespace: u8, tokens: &[u32], slots: &[u32]) {
+    fn insert(&mut self, namespace: u8, tokens: &[u32], priority: i32, slots: &[u32]) {
         self.clock += 1;
         for end in self.ends(tokens) {
             let page = self
@@ -52,9 +58,13 @@ impl Model {
                 .or_insert(Page {
                     slots: slots[end - self.page_size..end].to_vec(),
                     last_used: 0,
+                    created: self.clock,
+                    uses: 1,
+                    priority,
                     locks: 0,
                 });
             page.last_used = self.clock;
+            page.priority = page.priority.max(priority);
         }
     }
 
@@ -66,7 +76,20 @@ impl Model {
         }
     }
 
-    /// Drops the least recently used of the unlocked pages that nothing extends.
+    /// Smaller is evicted earlier.
+    fn rank(&self, page: &Page) -> (i64, u64) {
+        let first = match self.policy {
+            EvictionPolicy::Lru => 0,
+            EvictionPolicy::Lfu => page.uses as i64,
+            EvictionPolicy::Fifo => page.created as i64,
+            EvictionPolicy::Slru => i64::from(page.uses > 1),
+            EvictionPolicy::Priority => i64::from(page.priority),
+            _ => panic!("a policy without a model"),
+        };
+        (first, page.last_used)
+    }
+
+    /// Drops the first by rank of the unlocked pages that nothing extends.
     fn evict(&mut self, count: usize) -> Vec<u32> {
         let mut evicted = Vec::new();
         while evicted.len() < count {
@@ -80,7 +103,7 @@ impl Model {
                 .pages
                 .iter()
                 .filter(|(key, page)| page.locks == 0 && !extended(key));
-            let Some((key, _)) = idle.min_by_key(|(_, page)| page.last_used) else {
+            let Some((key, _)) = idle.min_by_key(|(_, page)| self.rank(page)) else {
                 break;
             };
             let key = key.clone();
@@ -98,6 +121,7 @@ impl Model {
 struct Running {
     namespace: u8,
     tokens: Vec<u32>,
+    priority: i32,
     slots: Vec<u32>,
     lock: PrefixLock,
 }
@@ -108,6 +132,7 @@ enum Op {
     Admit {
         namespace: u8,
         tokens: Vec<u32>,
+        priority: i32,
     },
     /// Cache a share of what a running request has computed.
     Checkpoint {
@@ -125,6 +150,8 @@ enum Op {
         namespace: u8,
         tokens: Vec<u32>,
     },
+    /// Forget all that nobody uses.
+    Flush,
 }
 
 /// Few distinct tokens in long runs, so that prefixes meet at all lengths.
@@ -136,13 +163,15 @@ fn tokens() -> impl Strategy<Value = Vec<u32>> {
 fn op() -> impl Strategy<Value = Op> {
     let namespace = 0..2_u8;
     prop_oneof![
-        4 => (namespace.clone(), tokens())
-            .prop_map(|(namespace, tokens)| Op::Admit { namespace, tokens }),
-        2 => (any::<usize>(), 0.0..=1.0)
+        8 => (namespace.clone(), tokens(), -2..3_i32).prop_map(
+            |(namespace, tokens, priority)| Op::Admit { namespace, tokens, priority }
+        ),
+        4 => (any::<usize>(), 0.0..=1.0)
             .prop_map(|(request, share)| Op::Checkpoint { request, share }),
-        3 => any::<usize>().prop_map(|request| Op::Finish { request }),
-        1 => any::<usize>().prop_map(|request| Op::Abort { request }),
-        1 => (namespace, tokens()).prop_map(|(namespace, tokens)| Op::Touch { namespace, tokens }),
+        6 => any::<usize>().prop_map(|request| Op::Finish { request }),
+        2 => any::<usize>().prop_map(|request| Op::Abort { request }),
+        1 => Just(Op::Flush),
+        2 => (namespace, tokens()).prop_map(|(namespace, tokens)| Op::Touch { namespace, tokens }),
     ]
 }
 
@@ -153,11 +182,12 @@ struct World {
 }
 
 impl World {
-    fn new(page_size: usize) -> Self {
+    fn new(page_size: usize, policy: EvictionPolicy) -> Self {
         Self {
-            cache: KvCache::new(SLOTS, page_size, EvictionPolicy::Lru).unwrap(),
+            cache: KvCache::new(SLOTS, page_size, policy).unwrap(),
             model: Model {
                 page_size,
+                policy,
                 pages: HashMap::new(),
                 clock: 0,
             },
@@ -168,7 +198,11 @@ impl World {
     fn apply(&mut self, op: Op) {
         let index = |request: usize| request.checked_rem(self.running.len());
         match op {
-            Op::Admit { namespace, tokens } => self.admit(namespace, tokens),
+            Op::Admit {
+                namespace,
+                tokens,
+                priority,
+            } => self.admit(namespace, tokens, priority),
             Op::Checkpoint { request, share } => {
                 let Some(index) = index(request) else { return };
                 let len = self.running[index].tokens.len() as f64;
@@ -186,18 +220,27 @@ impl World {
                 self.release(index);
             }
             Op::Touch { namespace, tokens } => {
-                let found = self
-                    .cache
-                    .match_prefix(&namespace.to_string(), &tokens)
-                    .slots;
-                assert_eq!(found, self.model.find(namespace, &tokens));
+                let name = namespace.to_string();
+                let peeked = self.cache.peek(&name, &tokens).tokens;
+                let found = self.cache.match_prefix(&name, &tokens, i32::MIN).slots;
+                assert_eq!(found, self.model.find(namespace, &tokens, i32::MIN));
+                assert_eq!(found.len(), peeked);
+            }
+            Op::Flush => {
+                let flushed = self.model.evict(usize::MAX).len();
+                assert_eq!(self.cache.flush(), flushed);
             }
         }
     }
 
-    fn admit(&mut self, namespace: u8, tokens: Vec<u32>) {
-        let prefix = self.cache.match_prefix(&namespace.to_string(), &tokens);
-        assert_eq!(prefix.slots, self.model.find(namespace, &tokens));
+    fn admit(&mut self, namespace: u8, tokens: Vec<u32>, priority: i32) {
+        let name = namespace.to_string();
+        let peeked = self.cache.peek(&name, &tokens);
+        let protected = self.cache.usage().protected;
+        let prefix = self.cache.match_prefix(&name, &tokens, priority);
+        assert_eq!(prefix.slots, self.model.find(namespace, &tokens, priority));
+        assert_eq!(peeked.tokens, prefix.slots.len());
+        assert_eq!(protected + peeked.unlocked, self.cache.usage().protected);
         assert_eq!(prefix.slots.len(), prefix.lock.tokens());
         self.model
             .lock(namespace, &tokens[..prefix.lock.tokens()], 1);
@@ -210,6 +253,7 @@ impl World {
                 self.running.push(Running {
                     namespace,
                     tokens,
+                    priority,
                     slots,
                     lock: prefix.lock,
                 });
@@ -227,20 +271,22 @@ impl World {
         let Running {
             namespace,
             tokens,
+            priority,
             slots,
             lock,
         } = &mut self.running[index];
         let (tokens, slots) = (&tokens[..computed], &mut slots[..computed]);
-        self.model.insert(*namespace, tokens, slots);
-        let new = self.cache.insert(&namespace.to_string(), tokens, slots);
+        let name = namespace.to_string();
+        self.model.insert(*namespace, tokens, *priority, slots);
+        let new = self.cache.insert(&name, tokens, *priority, slots);
         self.model.lock(*namespace, &tokens[..new.tokens()], 1);
         self.model.lock(*namespace, &tokens[..lock.tokens()], -1);
         assert_eq!(
             slots[..new.tokens()],
-            self.model.find(*namespace, tokens)[..]
+            self.model.find(*namespace, tokens, *priority)[..]
         );
         // The model's lookup above counts as a use; let the cache have it too.
-        drop(self.cache.match_prefix(&namespace.to_string(), tokens));
+        drop(self.cache.match_prefix(&name, tokens, *priority));
         *lock = new;
     }
 
@@ -250,6 +296,7 @@ impl World {
             tokens,
             slots,
             lock,
+            ..
         } = self.running.swap_remove(index);
         self.cache.free(&slots[lock.tokens()..]);
         self.model.lock(namespace, &tokens[..lock.tokens()], -1);
@@ -271,17 +318,36 @@ impl World {
     }
 }
 
+/// 10,000 short histories, or as many as `PROPTEST_CASES` says.
+fn cases() -> u32 {
+    let given = std::env::var("PROPTEST_CASES").ok();
+    given.map_or(10_000, |cases| cases.parse().unwrap())
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
     fn the_cache_is_the_map_of_its_prefixes_whatever_happens(
-        page_size in prop_oneof![Just(1_usize), Just(2), Just(4)],
-        ops in vec(op(), 1..60),
+        page_size in prop_oneof![Just(1_usize), Just(2), Just(4), Just(8), Just(64)],
+        policy in prop_oneof![
+            Just(EvictionPolicy::Lru),
+            Just(EvictionPolicy::Lfu),
+            Just(EvictionPolicy::Fifo),
+            Just(EvictionPolicy::Slru),
+            Just(EvictionPolicy::Priority),
+        ],
+        ops in vec(op(), 1..40),
     ) {
-        let mut world = World::new(page_size);
+        let mut world = World::new(page_size, policy);
         for op in ops {
             world.apply(op);
             world.check();
         }
-        world.running.clear();
+        while !world.running.is_empty() {
+            world.release(0);
+        }
+        world.apply(Op::Flush);
+        let usage = world.cache.usage();
+        prop_assert_eq!(usage.free, usage.total);
     }
 }

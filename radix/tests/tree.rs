@@ -11,7 +11,7 @@ fn cache(slots: usize, page_size: usize) -> KvCache {
 fn put(cache: &mut KvCache, namespace: &str, tokens: &[u32]) -> Vec<u32> {
     let mut slots = Vec::new();
     cache.allocate(tokens.len(), &mut slots).unwrap();
-    let lock = cache.insert(namespace, tokens, &mut slots);
+    let lock = cache.insert(namespace, tokens, 0, &mut slots);
     let cached = slots.split_at(lock.tokens());
     cache.free(cached.1);
     cache.check(&[]).unwrap();
@@ -19,7 +19,7 @@ fn put(cache: &mut KvCache, namespace: &str, tokens: &[u32]) -> Vec<u32> {
 }
 
 fn hit(cache: &mut KvCache, namespace: &str, tokens: &[u32]) -> Vec<u32> {
-    let slots = cache.match_prefix(namespace, tokens).slots;
+    let slots = cache.match_prefix(namespace, tokens, 0).slots;
     cache.check(&[]).unwrap();
     slots
 }
@@ -57,7 +57,7 @@ fn duplicates_are_freed_and_the_callers_slots_point_into_the_tree() {
     let mut slots = Vec::new();
     cache.allocate(4, &mut slots).unwrap();
     let own = slots.clone();
-    let lock = cache.insert("", &[1, 2, 3, 4], &mut slots);
+    let lock = cache.insert("", &[1, 2, 3, 4], 0, &mut slots);
     assert_eq!(slots[..3], first);
     assert_eq!(slots[3], own[3]);
     assert_eq!(lock.tokens(), 4);
@@ -130,8 +130,8 @@ fn a_leaf_is_cut_from_its_end_and_only_as_far_as_needed() {
 fn a_parent_is_evicted_only_after_its_children() {
     let mut tree = RadixTree::new(1, EvictionPolicy::Lru).unwrap();
     let mut lower = [10, 11, 12, 13];
-    drop(tree.insert("", &[1, 2, 3, 4], &mut lower));
-    drop(tree.insert("", &[1, 2, 5], &mut [10, 11, 14]));
+    drop(tree.insert("", &[1, 2, 3, 4], 0, &mut lower));
+    drop(tree.insert("", &[1, 2, 5], 0, &mut [10, 11, 14]));
     let mut evicted = Vec::new();
     for expected in [13, 12, 14, 11, 10] {
         evicted.clear();
@@ -146,7 +146,7 @@ fn a_parent_is_evicted_only_after_its_children() {
 fn a_locked_path_is_never_evicted_and_a_dropped_lock_gives_it_back() {
     let mut cache = cache(4, 1);
     put(&mut cache, "", &[1, 2, 3, 4]);
-    let prefix = cache.match_prefix("", &[1, 2, 3]);
+    let prefix = cache.match_prefix("", &[1, 2, 3], 0);
     let usage = cache.usage();
     assert_eq!((usage.evictable, usage.protected), (1, 3));
     let mut held = Vec::new();
@@ -170,8 +170,8 @@ fn a_locked_path_is_never_evicted_and_a_dropped_lock_gives_it_back() {
 fn a_lock_goes_on_to_cover_its_path_when_the_path_is_split() {
     let mut cache = cache(8, 1);
     put(&mut cache, "", &[1, 2, 3, 4]);
-    let whole = cache.match_prefix("", &[1, 2, 3, 4]);
-    let half = cache.match_prefix("", &[1, 2]);
+    let whole = cache.match_prefix("", &[1, 2, 3, 4], 0);
+    let half = cache.match_prefix("", &[1, 2], 0);
     assert_eq!(cache.usage().protected, 4);
     drop(whole);
     assert_eq!(cache.usage().protected, 2);
@@ -210,4 +210,100 @@ fn a_page_size_is_a_power_of_two_up_to_64() {
             page_size
         );
     }
+}
+
+/// Uses a full cache of four prompts, each of the tokens `[n, 0]`, in a way that no
+/// two policies take alike, and returns the order in which it then evicts them.
+fn eviction_order(policy: EvictionPolicy) -> Vec<u32> {
+    let mut cache = KvCache::new(8, 1, policy).unwrap();
+    let put = |cache: &mut KvCache, n: u32, priority: i32| {
+        let mut slots = Vec::new();
+        cache.allocate(2, &mut slots).unwrap();
+        drop(cache.insert("", &[n, 0], priority, &mut slots));
+    };
+    put(&mut cache, 1, 40);
+    put(&mut cache, 2, 30);
+    put(&mut cache, 3, 20);
+    for (n, priority) in [(1, 0), (1, 0), (3, 35)] {
+        drop(cache.match_prefix("", &[n, 0], priority));
+    }
+    put(&mut cache, 4, -10);
+    let (mut order, mut held) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        cache.allocate(2, &mut held).unwrap();
+        cache.check(&held).unwrap();
+        let gone = (1..=4).filter(|n| cache.peek("", &[*n]).tokens == 0);
+        let gone: Vec<u32> = gone.filter(|n| !order.contains(n)).collect();
+        assert_eq!(gone.len(), 1, "two tokens are one prompt");
+        order.extend(gone);
+    }
+    order
+}
+
+#[test]
+fn every_policy_evicts_in_its_own_order() {
+    assert_eq!(eviction_order(EvictionPolicy::Lru), [2, 1, 3, 4]);
+    assert_eq!(eviction_order(EvictionPolicy::Lfu), [2, 4, 3, 1]);
+    assert_eq!(eviction_order(EvictionPolicy::Fifo), [1, 2, 3, 4]);
+    assert_eq!(eviction_order(EvictionPolicy::Slru), [2, 4, 1, 3]);
+    assert_eq!(eviction_order(EvictionPolicy::Priority), [4, 2, 3, 1]);
+}
+
+#[test]
+fn a_request_that_caches_itself_in_pieces_is_one_use() {
+    let mut tree = RadixTree::new(1, EvictionPolicy::Lfu).unwrap();
+    let mut chunks = [1, 2, 3, 4].map(|n| [n; 4]);
+    let mut slots = [0, 1, 2, 3];
+    for (end, chunk) in (1..).zip(&mut chunks) {
+        *chunk = [5, 6, 7, 8];
+        drop(tree.insert("", &chunk[..end], 0, &mut slots[..end]));
+    }
+    drop(tree.insert("", &[9], 0, &mut [4]));
+    drop(tree.match_prefix("", &[9], 0, &mut Vec::new()));
+    let mut evicted = Vec::new();
+    tree.evict(4, &mut evicted);
+    assert_eq!(evicted, [3, 2, 1, 0], "9 was used twice, 5 to 8 once");
+}
+
+#[test]
+fn the_output_of_a_request_goes_before_its_prompt() {
+    let mut cache = cache(12, 1);
+    let mut slots = Vec::new();
+    cache.allocate(8, &mut slots).unwrap();
+    let prompt = cache.insert("", &[1, 2, 3, 4], 0, &mut slots[..4]);
+    let whole = cache.insert("", &[1, 2, 3, 4, 5, 6, 7, 8], 0, &mut slots);
+    drop((prompt, whole));
+    // Another that shares the prompt keeps it younger than the first's output.
+    drop(cache.match_prefix("", &[1, 2, 3, 4, 9], 0));
+    put(&mut cache, "", &[20, 21]);
+    let mut held = Vec::new();
+    cache.allocate(6, &mut held).unwrap();
+    cache.check(&held).unwrap();
+    assert_eq!(cache.peek("", &[1, 2, 3, 4, 5]).tokens, 4);
+    assert_eq!(cache.peek("", &[20, 21]).tokens, 2);
+}
+
+#[test]
+fn a_peek_sees_what_a_match_would_give_and_changes_nothing() {
+    let mut cache = cache(16, 2);
+    put(&mut cache, "", &[1, 2, 3, 4, 5, 6]);
+    put(&mut cache, "", &[7, 8]);
+    let lock = cache.match_prefix("", &[1, 2], 0);
+    let peeked = cache.peek("", &[1, 2, 3, 4, 5, 9]);
+    assert_eq!((peeked.tokens, peeked.unlocked), (4, 2));
+    assert_eq!(cache.peek("a", &[1, 2]).tokens, 0);
+    assert_eq!(cache.peek("", &[1]).tokens, 0);
+    drop(lock);
+    for _ in 0..3 {
+        cache.peek("", &[1, 2, 3, 4, 5, 6]);
+    }
+    let mut held = Vec::new();
+    cache.allocate(10, &mut held).unwrap();
+    assert_eq!(
+        cache.peek("", &[1, 2, 3, 4, 5, 6]).tokens,
+        4,
+        "peeked at or not, its end is the least recently used"
+    );
+    assert_eq!(cache.flush(), 6);
+    cache.check(&held).unwrap();
 }

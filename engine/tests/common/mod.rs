@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use hearth_engine::{
     Engine, EngineConfig, EngineHandle, Event, Executor, ExecutorError, ExecutorLimits,
-    FinishReason, ForwardBatch, Generation, Logits, Request, SamplingParams, Usage,
+    FinishReason, ForwardBatch, Generation, Logits, PauseMode, Request, SamplingParams,
+    SchedulePolicy, Usage,
 };
 
 pub const VOCAB: usize = 101;
@@ -62,11 +63,13 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
 }
 
 /// The size of one forward.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Step {
     pub tokens: usize,
     pub sequences: usize,
     pub prefills: usize,
+    /// The last token of each prefill, which tells whose it is.
+    pub ends: Vec<u32>,
 }
 
 pub struct FakeModel {
@@ -92,6 +95,12 @@ impl Executor for FakeModel {
             tokens: batch.tokens.len(),
             sequences: batch.sequences.len(),
             prefills: batch.sequences.iter().filter(|s| s.tokens > 1).count(),
+            ends: batch
+                .sequences
+                .iter()
+                .filter(|s| s.tokens > 1)
+                .map(|s| batch.tokens[(s.first_token + s.tokens) as usize - 1])
+                .collect(),
         });
         check_shape(batch);
         if batch.tokens.contains(&PANICS) {
@@ -227,6 +236,20 @@ impl Fixture {
         }
     }
 
+    /// Runs `requests` as if all had come at the same moment.
+    pub fn run_at_once(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Answer> {
+        self.engine
+            .pause(PauseMode::InPlace)
+            .wait_blocking()
+            .unwrap();
+        let submitted: Vec<_> = requests
+            .into_iter()
+            .map(|request| self.engine.submit(request).unwrap())
+            .collect();
+        self.engine.resume().wait_blocking().unwrap();
+        submitted.into_iter().map(answer).collect()
+    }
+
     /// Nothing runs, nothing waits, and every slot is free or cached.
     pub fn assert_idle_and_conserved(&self) {
         self.wait_until("idle", |fixture| fixture.engine.stats().is_idle());
@@ -270,13 +293,23 @@ pub fn answer(mut generation: Generation) -> Answer {
         match event {
             Event::Started { cached_tokens, .. } => answer.cached_tokens = cached_tokens,
             Event::Token(token) => answer.tokens.push(token.id),
-            Event::PromptLogprobs(_) => {}
+            Event::Forced(tokens) => answer.tokens.extend(tokens.iter().map(|token| token.id)),
+            Event::PromptLogprobs(_) | Event::Preempted { .. } => {}
             Event::Finished(reason, usage) => answer.end = Ok((reason, usage)),
             Event::Failed(text) => answer.end = Err(text),
         }
     }
     answer
 }
+
+pub const POLICIES: [SchedulePolicy; 6] = [
+    SchedulePolicy::Fcfs,
+    SchedulePolicy::Lpm,
+    SchedulePolicy::DfsWeight,
+    SchedulePolicy::Lof,
+    SchedulePolicy::Priority,
+    SchedulePolicy::Random,
+];
 
 /// Deterministic and without structure.
 pub fn prompt(seed: u64, len: usize) -> Vec<u32> {
