@@ -99,6 +99,13 @@ impl SamplerState {
         Ok(Sampled { token, logprob })
     }
 
+    /// Counts a token that was not sampled as part of the output.
+    pub fn record(&mut self, token: u32) {
+        if let Some(penalties) = &mut self.penalties {
+            penalties.record(token);
+        }
+    }
+
     /// Everything that can change which token is the most likely.
     fn adjust(&self, logits: &mut [f32], generated: usize) {
         for &(token, bias) in &self.logit_bias {

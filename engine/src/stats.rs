@@ -44,9 +44,13 @@ pub struct EngineStats {
     pub cached_tokens: u64,
     /// Tokens sampled.
     pub generated_tokens: u64,
+    /// Output tokens that a grammar forced: forward passes saved.
+    pub forced_tokens: u64,
     /// Tokens that went through the model: prompts, outputs, and what was
     /// computed again after a preemption.
     pub computed_tokens: u64,
+    /// Requests that got slots, each counted once.
+    pub started: u64,
     pub finished: u64,
     pub cancelled: u64,
     pub failed: u64,
