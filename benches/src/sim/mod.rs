@@ -1,0 +1,54 @@
+//! The scheduler and the prefix cache without a model: a real engine over an
+//! executor that computes nothing and tells the time by a cost model, so that hit
+//! rates and makespans are the same on every machine.
+
+mod driver;
+mod executor;
+mod optimum;
+pub mod overhead;
+pub mod tree;
+pub mod workload;
+
+use hearth_engine::{Engine, EngineConfig, EngineStats};
+
+use driver::Driver;
+use executor::{Clock, SimExecutor};
+use workload::Workload;
+
+/// What one run came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Share of all prompt tokens that was reused.
+    pub hit_rate: f64,
+    /// The share that an unbounded cache would have, each request coming alone.
+    pub best_hit_rate: f64,
+    /// Simulated seconds from the first request to the last answer.
+    pub makespan: f64,
+    pub stats: EngineStats,
+}
+
+/// Runs `workload` to its end on a device with `kv_slots` tokens of KV.
+///
+/// # Errors
+/// If the engine does not come up, or refuses a request.
+pub fn run(workload: &Workload, config: EngineConfig, kv_slots: usize) -> anyhow::Result<Outcome> {
+    let clock = Clock::default();
+    let driver = Driver::shared(workload);
+    let executor = {
+        let (clock, driver) = (clock.clone(), driver.clone());
+        move || Ok(SimExecutor::new(kv_slots, clock, driver))
+    };
+    let engine = Engine::spawn(config, executor)?;
+    driver.start(&engine)?;
+    while !driver.advance_if_idle(&engine)? {
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    let stats = engine.stats();
+    engine.shutdown(std::time::Duration::ZERO);
+    Ok(Outcome {
+        hit_rate: stats.cached_tokens as f64 / stats.prompt_tokens as f64,
+        best_hit_rate: optimum::hit_rate(&driver.calls()),
+        makespan: clock.seconds(),
+        stats,
+    })
+}

@@ -1,0 +1,183 @@
+//! Programs of language model calls, after the kinds that the paper measures
+//! (arXiv 2312.07104, section 6). All sizes in tokens; all drawn from one seed.
+
+use super::executor::VOCAB;
+
+/// A call, and those that its answer leads to: their prompts are this one's prompt,
+/// its output, and their own `suffix`.
+#[derive(Clone, Debug)]
+pub struct Call {
+    pub suffix: Vec<u32>,
+    pub output: usize,
+    pub next: Vec<Call>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Workload {
+    pub name: &'static str,
+    /// Each begins with a whole prompt.
+    pub sessions: Vec<Call>,
+    /// Sessions at a time, the next one starting when one is done; all at once for
+    /// an offline batch.
+    pub concurrent: usize,
+}
+
+/// Random numbers, the same everywhere (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
+    }
+
+    fn between(&mut self, low: usize, high: usize) -> usize {
+        low + self.next() as usize % (high - low + 1)
+    }
+
+    fn tokens(&mut self, low: usize, high: usize) -> Vec<u32> {
+        let len = self.between(low, high);
+        (0..len)
+            .map(|_| (self.next() % VOCAB as u64) as u32)
+            .collect()
+    }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.between(0, i));
+        }
+    }
+}
+
+/// All kinds, each `scale` times as many requests as the smallest sensible number.
+pub fn all(scale: usize) -> Vec<Workload> {
+    vec![
+        few_shot(scale),
+        chat(scale),
+        tree_of_thought(scale),
+        agents(scale),
+        no_sharing(scale),
+    ]
+}
+
+/// Questions of many subjects, each subject with its examples; a batch, shuffled.
+fn few_shot(scale: usize) -> Workload {
+    let mut random = Random(1);
+    let mut sessions = Vec::new();
+    for _ in 0..14 * scale {
+        let examples = random.tokens(400, 800);
+        for _ in 0..10 {
+            sessions.push(Call {
+                suffix: [&examples[..], &random.tokens(60, 120)].concat(),
+                output: 4,
+                next: Vec::new(),
+            });
+        }
+    }
+    random.shuffle(&mut sessions);
+    batch("few-shot (offline)", sessions)
+}
+
+/// Conversations of six turns under one system prompt, long answers, online.
+fn chat(scale: usize) -> Workload {
+    let mut random = Random(2);
+    let system = random.tokens(200, 200);
+    let sessions = (0..16 * scale).map(|_| {
+        let mut next = Vec::new();
+        for turn in 0..6 {
+            let mut suffix = random.tokens(40, 160);
+            if turn == 5 {
+                suffix = [&system[..], &suffix].concat();
+            }
+            let output = random.between(60, 200);
+            next = vec![Call {
+                suffix,
+                output,
+                next,
+            }];
+        }
+        next.remove(0)
+    });
+    Workload {
+        name: "chat, 6 turns (online)",
+        sessions: sessions.collect(),
+        concurrent: 16,
+    }
+}
+
+/// Problems whose every thought has three that go on from it, three deep, online.
+fn tree_of_thought(scale: usize) -> Workload {
+    fn thoughts(random: &mut Random, depth: usize) -> Vec<Call> {
+        if depth == 0 {
+            return Vec::new();
+        }
+        let thought = |_| Call {
+            suffix: random.tokens(8, 16),
+            output: 60,
+            next: thoughts(random, depth - 1),
+        };
+        (0..3).map(thought).collect()
+    }
+    let mut random = Random(3);
+    let examples = random.tokens(900, 900);
+    let sessions = (0..10 * scale).map(|_| Call {
+        suffix: [&examples[..], &random.tokens(60, 120)].concat(),
+        output: 60,
+        next: thoughts(&mut random, 3),
+    });
+    Workload {
+        name: "tree of thought (online)",
+        sessions: sessions.collect(),
+        concurrent: 8,
+    }
+}
+
+/// Agents of a few kinds, each kind with long instructions, that call, read an
+/// observation and call again, online.
+fn agents(scale: usize) -> Workload {
+    let mut random = Random(4);
+    let kinds: Vec<_> = (0..6).map(|_| random.tokens(1500, 2500)).collect();
+    let sessions = (0..20 * scale).map(|_| {
+        let kind = random.between(0, kinds.len() - 1);
+        let mut next = Vec::new();
+        for turn in 0..8 {
+            let mut suffix = random.tokens(40, 160);
+            if turn == 7 {
+                suffix = [&kinds[kind][..], &suffix].concat();
+            }
+            let output = random.between(20, 80);
+            next = vec![Call {
+                suffix,
+                output,
+                next,
+            }];
+        }
+        next.remove(0)
+    });
+    Workload {
+        name: "agents, 8 calls (online)",
+        sessions: sessions.collect(),
+        concurrent: 12,
+    }
+}
+
+fn no_sharing(scale: usize) -> Workload {
+    let mut random = Random(5);
+    let sessions = (0..60 * scale).map(|_| Call {
+        suffix: random.tokens(200, 800),
+        output: random.between(40, 160),
+        next: Vec::new(),
+    });
+    let sessions = sessions.collect();
+    batch("no sharing (offline)", sessions)
+}
+
+fn batch(name: &'static str, sessions: Vec<Call>) -> Workload {
+    Workload {
+        name,
+        concurrent: sessions.len(),
+        sessions,
+    }
+}

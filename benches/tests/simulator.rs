@@ -1,0 +1,69 @@
+//! What the simulator's figures stand on.
+#![allow(clippy::unwrap_used)]
+
+use hearth_benches::sim::{self, workload};
+use hearth_engine::{EngineConfig, SchedulePolicy};
+
+fn run(workload: &workload::Workload, schedule: SchedulePolicy, kv_slots: usize) -> sim::Outcome {
+    let config = EngineConfig {
+        schedule,
+        max_queue: 10_000,
+        max_running: 64,
+        max_batch_tokens: 576,
+        prefill_chunk: 512,
+        ..EngineConfig::default()
+    };
+    sim::run(workload, config, kv_slots).unwrap()
+}
+
+#[test]
+fn a_cache_without_end_reuses_all_that_can_be_reused() {
+    for workload in workload::all(1) {
+        let run = run(&workload, SchedulePolicy::Lpm, 4 << 20);
+        assert_eq!(run.stats.preemptions, 0);
+        assert!(
+            run.hit_rate > 0.98 * run.best_hit_rate - 0.001,
+            "{}: {run:?}",
+            workload.name
+        );
+        // Another order may be a little luckier about tokens equal by chance.
+        assert!(run.hit_rate < run.best_hit_rate + 0.005, "{run:?}");
+    }
+}
+
+#[test]
+fn the_default_policy_reuses_most_and_is_done_first_where_the_cache_is_too_small() {
+    let chat = &workload::all(1)[1];
+    let agents = &workload::all(1)[3];
+    for workload in [chat, agents] {
+        let default = run(workload, SchedulePolicy::default(), 16_384);
+        let fcfs = run(workload, SchedulePolicy::Fcfs, 16_384);
+        assert!(default.hit_rate > fcfs.hit_rate, "{default:?} {fcfs:?}");
+        assert!(default.makespan < fcfs.makespan, "{default:?} {fcfs:?}");
+        assert!(
+            default.hit_rate > 0.9 * default.best_hit_rate,
+            "{default:?}"
+        );
+    }
+}
+
+#[test]
+fn what_shares_nothing_loses_nothing() {
+    let none = &workload::all(1)[4];
+    let on = run(none, SchedulePolicy::Fcfs, 65_536);
+    let off = sim::run(
+        none,
+        EngineConfig {
+            schedule: SchedulePolicy::Fcfs,
+            prefix_cache: false,
+            max_queue: 10_000,
+            max_running: 64,
+            max_batch_tokens: 576,
+            prefill_chunk: 512,
+            ..EngineConfig::default()
+        },
+        65_536,
+    )
+    .unwrap();
+    assert!(on.makespan <= off.makespan * 1.001, "{on:?} {off:?}");
+}
