@@ -41,6 +41,9 @@ pub struct SamplingParams {
     pub logprobs: Option<usize>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: Option<usize>,
+    /// The first prompt token that counts for `prompt_logprobs`; it has none itself, nothing being
+    /// computed before it. What the cache has of the prompt up to here is reused.
+    pub prompt_logprobs_from: usize,
     /// Tokens, beside EOS, that end the output.
     pub stop_token_ids: Vec<u32>,
     /// The model's end-of-sequence tokens.
@@ -65,6 +68,7 @@ impl Default for SamplingParams {
             seed: None,
             logprobs: None,
             prompt_logprobs: None,
+            prompt_logprobs_from: 0,
             stop_token_ids: Vec::new(),
             eos_token_ids: Vec::new(),
             ignore_eos: false,
