@@ -150,6 +150,9 @@ mod checks {
         if backend == "cpu" || backend == "cuda" {
             linear::<B>(device, backend, [3, 64, 40], true, DType::BF16, 2e-2);
             linear::<B>(device, backend, [20, 64, 40], false, DType::BF16, 2e-2);
+            // Widths that matrix tiles take, and a last tile of rows that is not whole.
+            linear::<B>(device, backend, [20, 70, 96], true, DType::BF16, 2e-2);
+            linear::<B>(device, backend, [1, 128, 64], false, DType::BF16, 2e-2);
             linear::<B>(device, backend, [3, 70, 40], true, DType::F16, 4e-3);
             linear::<B>(device, backend, [20, 70, 40], false, DType::F16, 4e-3);
         }

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::simd::exp;
+use super::simd::{exp, vectorised};
 
 /// Below this many elements a second thread costs more than it saves.
 const PARALLEL_FROM: usize = 1 << 15;
@@ -16,6 +16,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     out
 }
 
+#[inline(always)]
 fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let scale = inverse_rms(x, eps);
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
@@ -24,6 +25,7 @@ fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 }
 
 /// `1 / sqrt(mean(x^2) + eps)`
+#[inline(always)]
 pub fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     // Sixteen partial sums: the compiler may not reorder one.
     let mut sums = [0.0f32; 16];
@@ -61,11 +63,11 @@ fn by_rows(
         let rows = from
             .chunks_exact(from_width)
             .zip(to.chunks_exact_mut(to_width));
-        rows.for_each(|(from, to)| row(from, to));
+        rows.for_each(|(from, to)| vectorised(|| row(from, to)));
     } else {
         let rows = from
             .par_chunks_exact(from_width)
             .zip(to.par_chunks_exact_mut(to_width));
-        rows.for_each(|(from, to)| row(from, to));
+        rows.for_each(|(from, to)| vectorised(|| row(from, to)));
     }
 }

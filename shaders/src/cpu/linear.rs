@@ -3,14 +3,24 @@
 //! Both operands are contiguous along the summed dimension, so the inner loop is
 //! a block of dot products held in registers. Work is split over rows of `W`: at
 //! batch 1 each thread streams its share of the weights once, which is all that
-//! decoding is bound by.
+//! decoding is bound by. bf16 weights go through the CPU's matrix tiles where it has them
+//! ([`super::amx`]).
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::simd::{Simd, Stored, Task, dispatch};
 
 /// From this many tokens on, widening a block of weights once pays for itself.
-const WIDEN_FROM_TOKENS: usize = 8;
+const WIDEN_FROM_TOKENS: usize = 48;
+/// How far ahead of their use weights are fetched, at most, in elements of a row. The hardware
+/// follows long rows by itself, but not four short ones side by side.
+const FETCH_AHEAD: usize = 2048;
+/// Bytes that come from memory together.
+const CACHE_LINE: usize = 64;
 /// Tokens whose activations are kept in the second-level cache at a time.
 const TOKEN_BLOCK: usize = 64;
 /// Rows of `W` in a task: large enough to hide the cost of handing it out.
@@ -25,6 +35,13 @@ pub fn linear<E: Stored>(
     y: &mut [f32],
     input: usize,
 ) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(weight) = E::as_bf16(weight)
+        && input.is_multiple_of(amx::DEPTH)
+        && amx::available()
+    {
+        return amx::linear(x, weight, bias, y, input);
+    }
     let output = weight.len() / input;
     let tokens = x.len() / input;
     assert_eq!(y.len(), tokens * output, "linear: length of y");
@@ -84,14 +101,17 @@ impl<E: Stored> Task for Block<'_, E> {
     unsafe fn run<S: Simd>(self) {
         let rows = &self.weight[self.from * self.input..self.to * self.input];
         unsafe {
-            if E::IS_F32 || self.tokens < WIDEN_FROM_TOKENS {
-                self.multiply::<S, E>(rows);
+            if E::IS_F32 || self.tokens <= 4 {
+                self.multiply::<S, E, 4, 4>(rows, true);
+            } else if self.tokens < WIDEN_FROM_TOKENS {
+                // Widening is most of the work here: do it once for eight tokens.
+                self.multiply::<S, E, 8, 2>(rows, true);
             } else {
                 let mut scratch = std::mem::take(self.scratch);
                 scratch.clear();
                 scratch.resize(rows.len(), 0.0);
                 widen::<S, E>(rows, &mut scratch);
-                self.multiply::<S, f32>(&scratch);
+                self.multiply::<S, f32, 4, 4>(&scratch, false);
                 *self.scratch = scratch;
             }
         }
@@ -99,26 +119,32 @@ impl<E: Stored> Task for Block<'_, E> {
 }
 
 impl<E: Stored> Block<'_, E> {
+    /// In tiles of at most `TOKENS` x `ROWS`; `fetch`: the weights come from memory, not from
+    /// a cache.
+    ///
     /// # Safety
     /// The CPU must have `S`'s features.
     #[inline(always)]
-    unsafe fn multiply<S: Simd, W: Stored>(&self, rows: &[W]) {
+    unsafe fn multiply<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
+        &self,
+        rows: &[W],
+        fetch: bool,
+    ) {
+        let count = self.to - self.from;
+        let whole = count / ROWS * ROWS;
         for token in (0..self.tokens).step_by(TOKEN_BLOCK) {
-            let last = (token + TOKEN_BLOCK).min(self.tokens);
-            let mut row = 0;
-            let count = self.to - self.from;
-            while row < count {
-                let here = (count - row).min(4);
-                let weights = &rows[row * self.input..(row + here) * self.input];
-                unsafe {
-                    match here {
-                        4 => self.tokens_by::<S, W, 4>(token, last, row, weights),
-                        3 => self.tokens_by::<S, W, 3>(token, last, row, weights),
-                        2 => self.tokens_by::<S, W, 2>(token, last, row, weights),
-                        _ => self.tokens_by::<S, W, 1>(token, last, row, weights),
-                    }
+            let tokens = token..(token + TOKEN_BLOCK).min(self.tokens);
+            // The first pass over the weights brings them closer for the others.
+            let fetch = fetch && token == 0;
+            unsafe {
+                for row in (0..whole).step_by(ROWS) {
+                    let weights = &rows[row * self.input..];
+                    self.tokens_by::<S, W, TOKENS, ROWS>(tokens.clone(), row, weights, fetch);
                 }
-                row += here;
+                for row in whole..count {
+                    let weights = &rows[row * self.input..];
+                    self.tokens_by::<S, W, TOKENS, 1>(tokens.clone(), row, weights, fetch);
+                }
             }
         }
     }
@@ -126,24 +152,30 @@ impl<E: Stored> Block<'_, E> {
     /// # Safety
     /// The CPU must have `S`'s features.
     #[inline(always)]
-    unsafe fn tokens_by<S: Simd, W: Stored, const ROWS: usize>(
+    unsafe fn tokens_by<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
         &self,
-        from: usize,
-        to: usize,
+        tokens: Range<usize>,
         row: usize,
         weights: &[W],
+        fetch: bool,
     ) {
-        let mut token = from;
-        while token < to {
+        let mut token = tokens.start;
+        while token < tokens.end {
+            let fetch = fetch && token == tokens.start;
+            let here = match tokens.end - token {
+                left if left >= TOKENS => TOKENS,
+                left => left.min(4),
+            };
             unsafe {
-                match to - token {
-                    1 => self.tile::<S, W, 1, ROWS>(token, row, weights),
-                    2 => self.tile::<S, W, 2, ROWS>(token, row, weights),
-                    3 => self.tile::<S, W, 3, ROWS>(token, row, weights),
-                    _ => self.tile::<S, W, 4, ROWS>(token, row, weights),
+                match here {
+                    1 => self.tile::<S, W, 1, ROWS>(token, row, weights, fetch),
+                    2 => self.tile::<S, W, 2, ROWS>(token, row, weights, fetch),
+                    3 => self.tile::<S, W, 3, ROWS>(token, row, weights, fetch),
+                    4 => self.tile::<S, W, 4, ROWS>(token, row, weights, fetch),
+                    _ => self.tile::<S, W, TOKENS, ROWS>(token, row, weights, fetch),
                 }
             }
-            token += (to - token).min(4);
+            token += here;
         }
     }
 
@@ -157,14 +189,26 @@ impl<E: Stored> Block<'_, E> {
         token: usize,
         row: usize,
         weights: &[W],
+        fetch: bool,
     ) {
         let width = self.input;
+        // Four short rows on: the next tile's.
+        let ahead = if width <= FETCH_AHEAD {
+            4 * width
+        } else {
+            FETCH_AHEAD
+        };
         let x = &self.x[token * width..(token + TOKENS) * width];
         let weights = &weights[..ROWS * width];
         let whole = width / S::LANES * S::LANES;
         unsafe {
             let mut sums = [[S::zero(); ROWS]; TOKENS];
             for k in (0..whole).step_by(S::LANES) {
+                if fetch && (k * size_of::<W>()).is_multiple_of(CACHE_LINE) {
+                    for r in 0..ROWS {
+                        S::prefetch(weights.as_ptr().wrapping_add(r * width + k + ahead));
+                    }
+                }
                 let mut w = [S::zero(); ROWS];
                 for (r, w) in w.iter_mut().enumerate() {
                     *w = W::load::<S>(weights.as_ptr().add(r * width + k));

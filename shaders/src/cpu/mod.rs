@@ -1,6 +1,9 @@
 //! The operations on the CPU: activations are f32, weights and KV pools are f32,
-//! bf16 or f16 and are widened in registers.
+//! bf16 or f16 and are widened in registers; only bf16 products on matrix tiles round
+//! the activations too.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 mod elementwise;
 mod linear;

@@ -8,6 +8,10 @@ pub trait Stored: Copy + Send + Sync + 'static {
     const IS_F32: bool = false;
     fn widen(self) -> f32;
     fn narrow(value: f32) -> Self;
+    /// The elements, if they are bf16.
+    fn as_bf16(_elements: &[Self]) -> Option<&[bf16]> {
+        None
+    }
     /// Loads `S::LANES` elements.
     ///
     /// # Safety
@@ -36,6 +40,9 @@ impl Stored for bf16 {
     }
     fn narrow(value: f32) -> Self {
         bf16::from_f32(value)
+    }
+    fn as_bf16(elements: &[Self]) -> Option<&[bf16]> {
+        Some(elements)
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S {
@@ -69,6 +76,16 @@ pub trait Simd: Copy {
     unsafe fn load_bf16(from: *const bf16) -> Self;
     unsafe fn load_f16(from: *const f16) -> Self;
     unsafe fn store(self, to: *mut f32);
+    /// Asks for the cache line of `at`, which need not be valid, without waiting for it.
+    #[inline(always)]
+    unsafe fn prefetch<E>(at: *const E) {
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
     /// `self + a * b`
     unsafe fn add_mul(self, a: Self, b: Self) -> Self;
     unsafe fn sum(self) -> f32;
@@ -110,6 +127,18 @@ pub fn dispatch(task: impl Task) {
     }
     // SAFETY: plain arrays need no feature.
     unsafe { task.run::<[f32; 8]>() }
+}
+
+/// Runs plain loops, compiled for the widest vectors that this CPU has.
+pub fn vectorised(work: impl FnOnce()) {
+    struct Plain<F>(F);
+    impl<F: FnOnce()> Task for Plain<F> {
+        #[inline(always)]
+        unsafe fn run<S: Simd>(self) {
+            (self.0)();
+        }
+    }
+    dispatch(Plain(work));
 }
 
 /// Dot product of equally long slices.
