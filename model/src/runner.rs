@@ -132,12 +132,19 @@ pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn De
     let opened = device::open(&options.device)?;
     let report = &opened.report;
     match &opened.handle {
-        Handle::Cpu => Runner::<Flex>::load(checkpoint, options, report, &Default::default()),
+        Handle::Cpu => {
+            let runner = Runner::<Flex>::load(checkpoint, options, report, &Default::default())?;
+            Ok(Box::new(OnPool(runner)))
+        }
         Handle::Cuda(cuda) => guarded(report, || {
-            Runner::<Cuda>::load(checkpoint, options, report, cuda)
+            Ok(Box::new(Runner::<Cuda>::load(
+                checkpoint, options, report, cuda,
+            )?))
         }),
         Handle::Wgpu(wgpu) => guarded(report, || {
-            Runner::<Wgpu>::load(checkpoint, options, report, wgpu)
+            Ok(Box::new(Runner::<Wgpu>::load(
+                checkpoint, options, report, wgpu,
+            )?))
         }),
     }
 }
@@ -166,16 +173,13 @@ struct Runner<B: Kernels> {
     report: Report,
 }
 
-impl<B: Kernels> Runner<B>
-where
-    Self: Decoder + 'static,
-{
+impl<B: Kernels> Runner<B> {
     fn load(
         checkpoint: &Checkpoint,
         options: &LoadOptions,
         at: &DeviceReport,
         device: &B::Device,
-    ) -> Result<Box<dyn Decoder>, LoadError> {
+    ) -> Result<Self, LoadError> {
         let config = checkpoint.config.clone();
         let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
         // The CPU widens in registers; a GPU kernel takes one type for everything.
@@ -198,13 +202,13 @@ where
             headroom_bytes: memory::headroom(at, weight_bytes + budget.bytes),
         };
         let device = device.clone();
-        Ok(Box::new(Self {
+        Ok(Self {
             config,
             transformer,
             context,
             device,
             report,
-        }))
+        })
     }
 }
 
@@ -235,6 +239,21 @@ impl<B: Kernels> Decoder for Runner<B> {
         data.convert::<f32>()
             .into_vec()
             .map_err(|error| ForwardError::Device(format!("{error:?}")))
+    }
+}
+
+/// A runner on the CPU. A forward is hundreds of short parallel loops: one that starts on a
+/// thread of rayon's pool is shared out at once, one that starts elsewhere waits to be taken up
+/// and to be told of its end, a seventh of a decode step in all.
+struct OnPool(Runner<Flex>);
+
+impl Decoder for OnPool {
+    fn report(&self) -> &Report {
+        self.0.report()
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError> {
+        rayon::scope(|_| self.0.forward(batch))
     }
 }
 

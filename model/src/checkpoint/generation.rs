@@ -28,6 +28,7 @@ pub struct GenerationConfig {
     pub top_k: Option<u32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
+    /// Output tokens of a request that names no limit.
     pub max_new_tokens: Option<u32>,
 }
 
@@ -89,7 +90,11 @@ impl GenerationConfig {
             .and_then(|k| u32::try_from(k).ok())
             .filter(|k| *k > 0);
         let max_new_tokens = value("max_new_tokens")
-            .map(|value| id(value).ok_or_else(|| invalid("max_new_tokens", "a count", value)))
+            .map(|value| {
+                id(value)
+                    .filter(|count| *count > 0)
+                    .ok_or_else(|| invalid("max_new_tokens", "a count from 1", value))
+            })
             .transpose()?;
         Ok(Self {
             eos_token_ids,
@@ -151,6 +156,7 @@ mod tests {
             (r#"{"eos_token_id": "</s>"}"#, "eos_token_id", "</s>"),
             (r#"{"eos_token_id": [1, -2]}"#, "eos_token_id", "[1,-2]"),
             (r#"{"do_sample": 1}"#, "do_sample", "1"),
+            (r#"{"max_new_tokens": 0}"#, "max_new_tokens", "0"),
         ] {
             let message = GenerationConfig::from_json(text).unwrap_err().to_string();
             assert!(
