@@ -8,6 +8,8 @@ use crate::executor::{ForwardBatch, Sequence};
 pub(crate) struct Grant {
     /// Index into the running requests.
     pub request: usize,
+    /// The request's number.
+    pub id: u64,
     pub tokens: usize,
     /// Rows of logits for the log-probabilities of its prompt.
     pub prompt_rows: usize,
@@ -79,6 +81,7 @@ impl StepBatch {
         }
         self.grants.push(Grant {
             request,
+            id: active.id.number(),
             tokens: count,
             prompt_rows,
             samples,

@@ -2,6 +2,7 @@
 
 use tokio::sync::oneshot;
 
+use crate::events::StepObserver;
 use crate::inbox::RequestId;
 
 /// Which requests an abort ends.
@@ -86,4 +87,6 @@ pub(crate) enum Command {
     FlushCache(oneshot::Sender<Result<usize, CacheInUse>>),
     Pause(PauseMode, oneshot::Sender<()>),
     Resume(oneshot::Sender<()>),
+    /// Tells it of every step from here on.
+    Observe(StepObserver),
 }

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::command::{AbortTarget, CacheInUse, Command, PauseMode, Pending};
 use crate::config::{ConfigError, EngineConfig};
+use crate::events::StepObserver;
 use crate::executor::{BuildError, Executor, ExecutorLimits};
 use crate::inbox::{Inbox, RequestId};
 use crate::request::{Generation, Request, SubmitError};
@@ -127,6 +128,23 @@ struct StopOnExit<'a>(&'a Inbox);
 impl Drop for StopOnExit<'_> {
     fn drop(&mut self) {
         self.0.stop();
+    }
+}
+
+/// Sees an engine; see [`EngineHandle::watch`].
+#[derive(Clone, Debug)]
+pub struct EngineWatch(Arc<Inbox>);
+
+impl EngineWatch {
+    /// As [`EngineHandle::stats`].
+    pub fn stats(&self) -> EngineStats {
+        self.0.stats()
+    }
+
+    /// How long the engine has had work and has finished no step of it; zero when it
+    /// has none. A large value is an engine that is stuck.
+    pub fn heartbeat_age(&self) -> Duration {
+        self.0.heartbeat_age()
     }
 }
 
@@ -255,6 +273,16 @@ impl EngineHandle {
         let (sender, receiver) = oneshot::channel();
         self.shared.inbox.command(|next| make(next, sender));
         Pending(receiver)
+    }
+
+    /// Has `observer` told of every step from here on; it takes the place of another.
+    pub fn observe(&self, observer: StepObserver) {
+        self.shared.inbox.command(|_| Command::Observe(observer));
+    }
+
+    /// A look at the engine that does not keep it running.
+    pub fn watch(&self) -> EngineWatch {
+        EngineWatch(Arc::clone(&self.shared.inbox))
     }
 
     /// Stops accepting, lets what is running or waiting finish within `grace`,

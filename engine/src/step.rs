@@ -8,6 +8,7 @@ use std::time::Instant;
 use crate::batch::StepBatch;
 use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
+use crate::events::{StepObserver, StepWatch};
 use crate::executor::{Executor, ForwardBatch, Logits};
 use crate::inbox::{Inbox, Phase};
 use crate::scheduler::Scheduler;
@@ -22,6 +23,7 @@ pub(crate) struct Core<E> {
     steps: u64,
     /// Whether requests wait, those that hold slots too, until somebody resumes.
     paused: bool,
+    observer: Option<StepObserver>,
 }
 
 impl<E: Executor> Core<E> {
@@ -34,6 +36,7 @@ impl<E: Executor> Core<E> {
             inbox,
             steps: 0,
             paused: false,
+            observer: None,
         };
         core.publish();
         core
@@ -100,23 +103,52 @@ impl<E: Executor> Core<E> {
                 self.publish();
                 let _ = reply.send(());
             }
+            Command::Observe(observer) => self.observer = Some(observer),
         }
     }
 
     /// One forward of the model, for all requests that can use one.
     fn step(&mut self) {
+        let mut watch = self.watch();
         self.scheduler.schedule(&mut self.batch);
+        if let Some(watch) = &mut watch {
+            watch.scheduled();
+        }
         self.publish();
         if self.batch.is_empty() {
             debug_assert!(self.scheduler.is_idle(), "whoever waits alone gets on");
             return;
         }
-        match forward(&mut self.executor, &self.batch.forward) {
+        let computed = forward(&mut self.executor, &self.batch.forward);
+        if let Some(watch) = &mut watch {
+            watch.forwarded();
+        }
+        let failed = computed.is_err();
+        match computed {
             Ok(mut logits) => self.scheduler.advance(&self.batch, &mut logits),
             Err(error) => self.scheduler.fail(&self.batch, &error),
         }
         self.steps += 1;
+        self.report(watch, failed);
         self.publish();
+    }
+
+    /// Watches a step, where somebody observes the engine.
+    fn watch(&mut self) -> Option<StepWatch> {
+        self.observer.as_ref()?;
+        Some(StepWatch::start(self.scheduler.stats(self.steps)))
+    }
+
+    fn report(&mut self, watch: Option<StepWatch>, failed: bool) {
+        if let (Some(watch), Some(StepObserver(observe))) = (watch, &mut self.observer) {
+            let grants = self
+                .batch
+                .grants
+                .iter()
+                .map(|grant| (grant.id, grant.tokens));
+            let after = self.scheduler.stats(self.steps);
+            observe(watch.finish(grants, failed, after));
+        }
     }
 
     /// Statistics first, so that whoever has seen a request end sees its slots

@@ -333,7 +333,8 @@ fn events_come_to_an_async_task_too() {
         events[0],
         Event::Started {
             prompt_tokens: 5,
-            cached_tokens: 0
+            cached_tokens: 0,
+            ..
         }
     ));
     assert!(matches!(
