@@ -47,8 +47,11 @@ fn an_abort_ends_the_requests_it_names_running_or_waiting_and_no_others() {
         ..config()
     };
     let (fixture, permits) = Fixture::gated(two_at_a_time, 512);
+    let pause = fixture.engine.pause(PauseMode::InPlace);
     let survivor = named(&fixture, "b-1", 1);
     let running = named(&fixture, "a-1", 2);
+    pause.wait_blocking().unwrap();
+    fixture.engine.resume().wait_blocking().unwrap();
     fixture.wait_until("they run", |f| f.engine.stats().running == 2);
     let waiting = named(&fixture, "a-2", 3);
     let nameless = fixture.submit(&prompt(4, 10), 40);

@@ -68,7 +68,7 @@ impl WaitingQueue {
             order: BTreeSet::new(),
             parked: BTreeMap::new(),
             generations: Generations::new(match policy {
-                SchedulePolicy::DfsWeight => usize::MAX,
+                SchedulePolicy::DfsWeight => 0,
                 _ => Generations::JOINERS,
             }),
             growth: Growth::default(),
@@ -126,6 +126,7 @@ impl WaitingQueue {
     /// Who starts next.
     pub fn first(&mut self) -> Option<&ActiveRequest> {
         self.plan();
+        self.generations.begin();
         let &(_, id) = self.order.first()?;
         Some(&self.waiters[&id].request)
     }
@@ -145,7 +146,6 @@ impl WaitingQueue {
             return;
         }
         self.planned = true;
-        self.generations.close();
         let prompts: Vec<_> = planned
             .iter()
             .map(|waiter| (&*waiter.request.namespace, &*waiter.request.tokens))
