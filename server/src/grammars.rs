@@ -1,0 +1,172 @@
+//! Where the engine's [`Grammar`] meets the grammars of `hearth-grammar`, and a model's
+//! tokenizer its vocabulary.
+//!
+//! Architecture invariant: no other file names both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
+pub use hearth_grammar::Whitespace;
+use hearth_grammar::{
+    CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, VocabularySource,
+};
+use tokio::sync::oneshot;
+
+use crate::served::TextCodec;
+
+/// Threads that compile. More would take the cores of the model and of the event loop.
+const COMPILE_THREADS: usize = 2;
+/// How long a grammar may take from the request to its first mask.
+const COMPILE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What the operator chose for requests that do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrammarDefaults {
+    pub jump_forward: bool,
+    pub whitespace: Whitespace,
+}
+
+impl Default for GrammarDefaults {
+    fn default() -> Self {
+        Self {
+            jump_forward: true,
+            whitespace: Whitespace::default(),
+        }
+    }
+}
+
+/// The grammars of one model.
+#[derive(Debug)]
+pub struct Grammars {
+    pool: CompilePool,
+    pub defaults: GrammarDefaults,
+}
+
+/// Why there is no grammar.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    #[error(transparent)]
+    Refused(#[from] GrammarError),
+    /// Others' grammars take all threads.
+    #[error(transparent)]
+    Busy(#[from] PoolFull),
+    #[error("no thread was free to compile the grammar within {} s", COMPILE_DEADLINE.as_secs())]
+    Waited,
+    #[error("compiling the grammar took longer than {} s", COMPILE_DEADLINE.as_secs())]
+    TooSlow,
+}
+
+impl Grammars {
+    /// Reads the vocabulary in the background: `vocab_size` is the width of the logits.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(
+        text: Arc<dyn TextCodec>,
+        vocab_size: usize,
+        eos: Vec<u32>,
+        defaults: GrammarDefaults,
+    ) -> std::io::Result<Self> {
+        let source = Arc::new(Tokens { text, vocab_size });
+        let compiler = Arc::new(Compiler::new(source, eos));
+        let pool = CompilePool::start(compiler, COMPILE_THREADS)?;
+        Ok(Self { pool, defaults })
+    }
+
+    /// The grammar of `spec`, from the cache or compiled on the pool.
+    ///
+    /// # Errors
+    /// What is wrong with it, or that it cannot be had in time.
+    pub async fn compile(&self, spec: Spec) -> Result<Arc<dyn Grammar>, CompileError> {
+        if let Some(outcome) = self.pool.compiler().cached(&spec) {
+            return Ok(ready(outcome?));
+        }
+        let (reply, outcome) = oneshot::channel();
+        // Whoever asked may be gone by then.
+        let ticket = self
+            .pool
+            .submit(spec, |outcome| drop(reply.send(outcome)))?;
+        match tokio::time::timeout(COMPILE_DEADLINE, outcome).await {
+            Ok(Ok(outcome)) => Ok(ready(outcome?)),
+            _ => {
+                ticket.cancel();
+                Err(if ticket.has_started() {
+                    CompileError::TooSlow
+                } else {
+                    CompileError::Waited
+                })
+            }
+        }
+    }
+
+    /// A request's constraint by a grammar of [`Self::compile`].
+    pub fn constrain(&self, grammar: Arc<dyn Grammar>, jump_forward: Option<bool>) -> Constrain {
+        Constrain {
+            grammar,
+            jump_forward: jump_forward.unwrap_or(self.defaults.jump_forward),
+        }
+    }
+}
+
+fn ready(compiled: Arc<Compiled>) -> Arc<dyn Grammar> {
+    Arc::new(Ready(compiled))
+}
+
+#[derive(Debug)]
+struct Ready(Arc<Compiled>);
+
+impl Grammar for Ready {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(Output(self.0.matcher()))
+    }
+}
+
+struct Output(Matcher);
+
+impl Constraint for Output {
+    fn mask(&mut self) -> Result<Mask, String> {
+        self.0.mask().map_err(|error| error.to_string())
+    }
+
+    fn consume(&mut self, token: u32) -> Result<(), String> {
+        self.0.consume(token).map_err(|error| error.to_string())
+    }
+
+    fn forced(&mut self, limit: usize) -> Vec<u32> {
+        self.0.forced_tokens(limit)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.0.is_complete()
+    }
+
+    fn canceller(&self) -> Box<dyn Fn() + Send> {
+        let canceller = self.0.canceller();
+        Box::new(move || canceller.cancel())
+    }
+}
+
+/// A tokenizer, as far as there are logits for its tokens.
+struct Tokens {
+    text: Arc<dyn TextCodec>,
+    vocab_size: usize,
+}
+
+impl VocabularySource for Tokens {
+    fn size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        self.text.token_bytes(token)
+    }
+
+    fn is_special(&self, token: u32) -> bool {
+        self.text.is_special(token)
+    }
+
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        self.text.encode(text, false).ok()
+    }
+}
