@@ -1,0 +1,196 @@
+//! What a scrape shows after everything has happened once.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use hearth_otel::rows::{PROCESS, SGLANG, VLLM};
+use hearth_otel::{
+    Ending, EngineFacts, EngineSnapshot, HttpOutcome, RequestNumbers, StepRecord, Telemetry,
+    TelemetryOptions, Vocabulary, catalog,
+};
+
+fn everything() -> Telemetry {
+    let telemetry = Telemetry::start(TelemetryOptions {
+        vocabularies: vec![
+            Vocabulary::Vllm,
+            Vocabulary::Sglang,
+            Vocabulary::Otel,
+            Vocabulary::Plain,
+        ],
+        show_hidden: Some((0, 1)),
+        ..TelemetryOptions::default()
+    })
+    .unwrap();
+    let facts = EngineFacts {
+        context: 100,
+        page_size: 1,
+        kv_slots: 1000,
+        prefix_cache: true,
+        ..EngineFacts::default()
+    };
+    let snapshot = EngineSnapshot {
+        kv_total: 1000,
+        kv_free: 600,
+        kv_evictable: 200,
+        kv_protected: 50,
+        kv_held: 150,
+        prompt_tokens: 40,
+        cached_tokens: 30,
+        ..EngineSnapshot::default()
+    };
+    telemetry.serve_model("m", facts, move || snapshot).unwrap();
+    let outcome = HttpOutcome {
+        status: 200,
+        error: None,
+        duration: Duration::from_millis(20),
+        request_bytes: 10,
+        response_bytes: 20,
+    };
+    telemetry.http().begin("POST", "/v1/completions");
+    telemetry.http().end("POST", "/v1/completions", &outcome);
+    let engine = telemetry.engine().unwrap();
+    engine.accepted(2);
+    engine.tokenized(0.001);
+    engine.started(true, 40);
+    engine.first_token("chat", true, 0.03);
+    engine.token(true, None);
+    engine.token(true, Some(0.01));
+    engine.longest(2);
+    engine.model_times(0.02, 0.03);
+    let numbers = RequestNumbers {
+        operation: "chat",
+        stream: true,
+        ending: Ending::Length,
+        duration: 0.5,
+        queue: Some(0.001),
+        prefill: Some(0.02),
+        decode: Some(0.01),
+        inference: Some(0.03),
+        prompt_tokens: 40,
+        cached_tokens: 30,
+        completion_tokens: 2,
+        max_tokens: 2,
+        preemptions: 0,
+    };
+    engine.ended(&numbers);
+    let now = Instant::now();
+    telemetry.steps()(StepRecord {
+        started: now,
+        scheduled: now,
+        forwarded: now,
+        finished: now,
+        tokens: 11,
+        prefill_rows: 1,
+        prefill_tokens: 10,
+        decode_rows: 0,
+        started_requests: 1,
+        queried_tokens: 40,
+        cached_tokens: 30,
+        preemptions: 0,
+        running: 1,
+        waiting: 0,
+        kv_used: 200,
+        kv_usage: 0.2,
+        failed: false,
+        requests: vec![1],
+    });
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // The step is recorded on a thread of its own.
+    while !telemetry.scrape().contains("\nllm_iteration_tokens_count{") {
+        assert!(Instant::now() < deadline, "{}", telemetry.scrape());
+        std::thread::yield_now();
+    }
+    telemetry
+}
+
+fn line<'a>(page: &'a str, start: &str) -> &'a str {
+    let mut lines = page.lines().filter(|line| line.starts_with(start));
+    let first = lines.next().unwrap_or_else(|| panic!("no {start}"));
+    assert_eq!(lines.next(), None, "{start} is there twice");
+    first
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_page_has_exactly_the_families_of_the_tables() {
+    let page = everything().scrape();
+    let shown: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect();
+    let rows = VLLM.iter().chain(SGLANG).chain(PROCESS);
+    let mut told: BTreeSet<String> = rows.map(|row| row.name.to_owned()).collect();
+    told.extend(VLLM.iter().map(|row| row.name.replace(':', "_")));
+    told.extend(catalog::instruments().map(catalog::Instrument::exposed));
+    assert_eq!(shown, told);
+}
+
+#[test]
+fn labels_that_a_vocabulary_does_not_have_are_added_up() {
+    let page = everything().scrape();
+    assert_eq!(
+        line(&page, "vllm:generation_tokens_total{"),
+        "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 2.0"
+    );
+    assert!(page.contains(
+        "sglang:generation_tokens_total{model_name=\"m\",engine_type=\"unified\",is_streaming=\"true\"} 2.0\n"
+    ));
+    // Protected and held.
+    assert!(line(&page, "sglang:num_used_tokens{").ends_with("} 200.0"));
+    assert!(line(&page, "vllm:kv_cache_usage_perc{").ends_with("} 0.2"));
+    assert!(line(&page, "vllm:gpu_prefix_cache_hit_rate{").ends_with("} 0.75"));
+    assert!(line(&page, "sglang:cache_hit_rate{").ends_with("} 0.75"));
+}
+
+#[test]
+fn one_histogram_is_shown_with_each_vocabularys_bounds() {
+    let page = everything().scrape();
+    let at = |name: &str, bound: &str| {
+        let wanted = format!("le=\"{bound}\"}} ");
+        let mut lines = page
+            .lines()
+            .filter(|l| l.starts_with(name) && l.contains(&wanted));
+        lines
+            .next()
+            .map(|line| line.rsplit(' ').next().unwrap().to_owned())
+    };
+    let vllm = "vllm:time_to_first_token_seconds_bucket{";
+    assert_eq!(at(vllm, "0.02").as_deref(), Some("0.0"));
+    assert_eq!(at(vllm, "0.04").as_deref(), Some("1.0"));
+    let sglang = "sglang:time_to_first_token_seconds_bucket{";
+    assert_eq!(at(sglang, "0.04"), None);
+    assert_eq!(at(sglang, "0.1").as_deref(), Some("1.0"));
+    // Tokens up to the context and no further, times in milliseconds where they were.
+    assert_eq!(
+        at("vllm:request_prompt_tokens_bucket{", "100.0").as_deref(),
+        Some("1.0")
+    );
+    assert_eq!(at("vllm:request_prompt_tokens_bucket{", "200.0"), None);
+    assert_eq!(
+        at("vllm:model_forward_time_milliseconds_bucket{", "20.0").as_deref(),
+        Some("1.0")
+    );
+}
+
+#[test]
+fn a_duration_that_is_none_neither_panics_nor_poisons_a_sum() {
+    let telemetry = everything();
+    let engine = telemetry.engine().unwrap();
+    for nonsense in [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0] {
+        engine.token(true, Some(nonsense));
+    }
+    let page = telemetry.scrape();
+    let sum = line(&page, "vllm:inter_token_latency_seconds_sum{");
+    assert!(sum.ends_with("} 0.01"), "{sum}");
+}
+
+#[test]
+fn before_there_is_a_model_there_is_nothing_of_it() {
+    let page = Telemetry::local().scrape();
+    assert!(
+        page.contains("process_start_time_seconds") && !page.contains("vllm:"),
+        "{page}"
+    );
+}
