@@ -194,3 +194,85 @@ fn before_there_is_a_model_there_is_nothing_of_it() {
         "{page}"
     );
 }
+
+/// The metrics that the dashboards which vLLM 0.33 and SGLang 0.5.23 publish ask for.
+const QUERIED: &[&str] = &[
+    "vllm:e2e_request_latency_seconds_bucket",
+    "vllm:e2e_request_latency_seconds_sum",
+    "vllm:inter_token_latency_seconds_bucket",
+    "vllm:request_time_per_output_token_seconds_bucket",
+    "vllm:time_to_first_token_seconds_bucket",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:request_prompt_tokens_bucket",
+    "vllm:request_generation_tokens_bucket",
+    "vllm:request_success_total",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_decode_time_seconds_sum",
+    "vllm:request_max_num_generation_tokens_sum",
+    "vllm:iteration_tokens_total_count",
+    "vllm:prefix_cache_hits_total",
+    "vllm:prefix_cache_queries_total",
+    "sglang:e2e_request_latency_seconds_bucket",
+    "sglang:e2e_request_latency_seconds_sum",
+    "sglang:time_to_first_token_seconds_bucket",
+    "sglang:time_to_first_token_seconds_count",
+    "sglang:num_running_reqs",
+    "sglang:gen_throughput",
+    "sglang:cache_hit_rate",
+    "sglang:num_queue_reqs",
+];
+
+#[test]
+fn what_the_published_dashboards_ask_for_is_there_under_the_label_they_select_by() {
+    let page = everything().scrape();
+    for name in QUERIED {
+        let start = format!("{name}{{");
+        let found = page
+            .lines()
+            .any(|line| line.starts_with(&start) && line.contains("model_name=\"m\""));
+        assert!(found, "{name}");
+    }
+}
+
+#[test]
+fn our_dashboard_and_rules_ask_for_nothing_that_is_not_there() {
+    let page = everything().scrape();
+    let files = [
+        include_str!("../dashboards/hearth.json"),
+        include_str!("../rules/alerts.yml"),
+        include_str!("../rules/recording.yml"),
+    ];
+    let mut asked = BTreeSet::new();
+    for file in files {
+        let words = file.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+        let own = [
+            "llm_",
+            "gen_ai_server_",
+            "http_server_",
+            "process_",
+            "hearth_telemetry_",
+        ];
+        let attribute = |word: &str| {
+            let attributes = catalog::instruments().flat_map(|i| i.attributes);
+            attributes
+                .into_iter()
+                .any(|name| name.replace('.', "_") == word)
+        };
+        let metrics = words.filter(|w| own.iter().any(|o| w.starts_with(o)) && !attribute(w));
+        asked.extend(metrics);
+    }
+    assert!(asked.len() > 25, "{asked:?}");
+    for name in asked {
+        let found = page.lines().any(|line| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        });
+        assert!(found, "{name}");
+    }
+}
