@@ -7,7 +7,7 @@ use llguidance::{Matcher, ParserFactory};
 use toktrie::TokEnv;
 
 use crate::Mask;
-use crate::error::GrammarError;
+use crate::error::{GrammarError, Problem};
 use crate::pool::Ticket;
 use crate::vocabulary::Vocabulary;
 
@@ -57,8 +57,8 @@ impl Llguidance {
         })
     }
 
-    /// Compiles, and computes the first mask: several grammars show only then that they
-    /// are too large, or match nothing.
+    /// Compiles, and computes the first mask and one more: several grammars show only
+    /// then that they are too large, or match nothing.
     ///
     /// # Errors
     /// What llguidance refuses, or the ticket being cancelled.
@@ -77,8 +77,33 @@ impl Llguidance {
             ticket.on_cancel(move || handle.cancel());
         }
         let mask = mask(&mut first, &self.vocabulary).map_err(|error| refused(&error))?;
+        self.look_ahead(first, &mask)?;
         let matcher = Mutex::new(template);
         Ok((Template { matcher }, mask))
+    }
+}
+
+impl Llguidance {
+    /// Goes one step on, by what is forced or by any token of the first mask.
+    ///
+    /// # Errors
+    /// A limit of the parser; that a token leads nowhere says nothing about others.
+    fn look_ahead(&self, mut matcher: Matcher, mask: &[u32]) -> Result<(), GrammarError> {
+        let forced = matcher.consume_ff_tokens();
+        if forced.is_empty() {
+            let tokens = 0..self.vocabulary.trie().vocab_size() as u32;
+            let mut allowed = tokens.filter(|&t| mask[t as usize / 32] & (1 << (t % 32)) != 0);
+            let Some(token) = allowed.find(|&token| self.vocabulary.is_text(token)) else {
+                return Ok(());
+            };
+            // What goes wrong is told below.
+            let _ = matcher.consume_token(token);
+        }
+        let next = matcher.compute_mask_or_eos();
+        match next.map_err(|error| refused(&error.to_string())) {
+            Err(error) if error.problem == Problem::TooComplex => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 

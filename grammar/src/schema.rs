@@ -11,9 +11,10 @@ use crate::regex;
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 /// Schemas within schemas.
 const MAX_NESTING: usize = 64;
-/// Properties of one object: the parser's rows hold no more, and compiling takes more
-/// than linear time.
+/// Properties of one object: compiling takes more than linear time. Of those that may be
+/// left out each takes four places in a row of the parser, which has 2,000.
 const MAX_PROPERTIES: usize = 1_500;
+const MAX_OPTIONAL: usize = 450;
 /// Branches of one `anyOf`, `oneOf` or `allOf`.
 const MAX_BRANCHES: usize = 2_000;
 /// Values of any kind, at any depth.
@@ -174,6 +175,8 @@ fn walk(schema: &mut Value, pointer: &str, depth: usize) -> Result<(), GrammarEr
     drop_notes(schema);
     check_keywords(schema, pointer)?;
     check_values(schema, pointer)?;
+    let required = schema.get("required").and_then(Value::as_array);
+    let required = required.map_or(0, Vec::len);
     for key in ["properties", "patternProperties", "$defs", "definitions"] {
         let Some(entries) = schema.get_mut(key) else {
             continue;
@@ -185,6 +188,11 @@ fn walk(schema: &mut Value, pointer: &str, depth: usize) -> Result<(), GrammarEr
         if entries.len() > MAX_PROPERTIES {
             let what = format!("the entries of `{key}`");
             return Err(too_many(&pointer, &what, MAX_PROPERTIES, entries.len()));
+        }
+        if key == "properties" && entries.len().saturating_sub(required) > MAX_OPTIONAL {
+            let what = "the properties that are not required";
+            let given = entries.len() - required;
+            return Err(too_many(&pointer, what, MAX_OPTIONAL, given));
         }
         for (name, entry) in entries {
             let pointer = below(&pointer, name);
@@ -401,13 +409,17 @@ mod tests {
     fn sizes_are_bounded() {
         let many = |n: usize| -> Value {
             let entries = (0..n).map(|i| (format!("p{i}"), json!({})));
-            json!({"properties": entries.collect::<Map<_, _>>()})
+            let required: Vec<_> = (0..n).map(|i| format!("p{i}")).collect();
+            json!({"properties": entries.collect::<Map<_, _>>(), "required": required})
         };
         assert_eq!(
-            refusal(&many(10_000)),
+            refusal(&many(3_000)),
             (Problem::TooComplex, "#/properties".to_owned())
         );
         assert!(prepare(&many(1_000), Whitespace::Natural).is_ok());
+        let mut optional = many(1_000);
+        optional["required"] = json!([]);
+        assert_eq!(refusal(&optional).0, Problem::TooComplex);
         let mut deep = json!({});
         for _ in 0..70 {
             deep = json!({"items": deep});

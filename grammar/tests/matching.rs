@@ -311,7 +311,10 @@ fn a_key_is_jumped_over_and_its_end_is_left_to_the_model() {
         .iter()
         .for_each(|&token| matcher.consume(token).unwrap());
     assert_eq!(matcher.forced_bytes(), b"\": \"");
-    assert!(matcher.forced_tokens(100).is_empty(), "the rest is held back");
+    assert!(
+        matcher.forced_tokens(100).is_empty(),
+        "the rest is held back"
+    );
 }
 
 #[test]
@@ -413,6 +416,9 @@ fn what_cannot_be_is_refused_within_its_bounds() {
         (Source::Choice(vec!["a".repeat(600_000)]), TooComplex),
     ];
     cases.push((lark(&"a: b\n".repeat(40_000)), TooComplex));
+    // What only the second token would show.
+    let terminals: String = (0..3000).map(|i| format!("| /x{i}[a-z]/ ")).collect();
+    cases.push((lark(&format!("start: \"y\" {terminals}")), TooComplex));
     let compiler = compiler();
     for (source, problem) in cases {
         let began = std::time::Instant::now();

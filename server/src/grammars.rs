@@ -3,7 +3,9 @@
 //!
 //! Architecture invariant: no other file names both.
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
@@ -15,8 +17,9 @@ use tokio::sync::oneshot;
 
 use crate::served::TextCodec;
 
-/// Threads that compile. More would take the cores of the model and of the event loop.
-const COMPILE_THREADS: usize = 2;
+/// Threads that compile at the most, of half of the cores: the others are the model's and
+/// the event loop's.
+const MAX_COMPILE_THREADS: usize = 4;
 /// How long a grammar may take from the request to its first mask.
 const COMPILE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -70,7 +73,8 @@ impl Grammars {
     ) -> std::io::Result<Self> {
         let source = Arc::new(Tokens { text, vocab_size });
         let compiler = Arc::new(Compiler::new(source, eos));
-        let pool = CompilePool::start(compiler, COMPILE_THREADS)?;
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        let pool = CompilePool::start(compiler, (cores / 2).clamp(1, MAX_COMPILE_THREADS))?;
         Ok(Self { pool, defaults })
     }
 
