@@ -61,6 +61,12 @@ pub enum ConfigError {
 }
 
 impl EngineConfig {
+    /// Whether a policy looks at [`Request::priority`](crate::Request::priority).
+    pub fn heeds_priority(&self) -> bool {
+        let evicts = self.prefix_cache && self.eviction == EvictionPolicy::Priority;
+        evicts || self.schedule == SchedulePolicy::Priority
+    }
+
     /// # Errors
     /// Names the first bound that is zero, or the page size.
     pub fn validate(&self) -> Result<(), ConfigError> {

@@ -66,6 +66,7 @@ impl Engine {
         F: FnOnce() -> Result<E, BuildError> + Send + 'static,
     {
         config.validate()?;
+        let heeds_priority = config.heeds_priority();
         let inbox = Arc::new(Inbox::new(config.max_queue));
         let (report, built) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
@@ -93,6 +94,7 @@ impl Engine {
             shared: Arc::new(Shared {
                 inbox,
                 limits,
+                heeds_priority,
                 thread,
             }),
         })
@@ -159,6 +161,7 @@ pub struct EngineHandle {
 struct Shared {
     inbox: Arc<Inbox>,
     limits: ExecutorLimits,
+    heeds_priority: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -226,6 +229,11 @@ impl EngineHandle {
     /// of ours: then every stream has failed, and nothing will be served again.
     pub fn is_running(&self) -> bool {
         !self.shared.inbox.is_stopped()
+    }
+
+    /// Whether a policy of this engine looks at [`Request::priority`].
+    pub fn heeds_priority(&self) -> bool {
+        self.shared.heeds_priority
     }
 
     pub fn limits(&self) -> ExecutorLimits {

@@ -21,6 +21,8 @@ impl RequestId {
 }
 
 impl RequestId {
+    pub const FIRST: Self = Self(0);
+
     /// In no order, and the same in every run.
     pub fn shuffled(self) -> u64 {
         let mut mixed = (self.0 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -346,10 +346,20 @@ impl Scheduler {
     /// their consumers; returns how many.
     pub fn abort(&mut self, target: &AbortTarget, before: RequestId) -> usize {
         let ended = self.farewells.len();
-        self.end_where(|request| {
-            let meant = request.id < before && target.matches(request.name.as_deref());
-            meant.then_some(Outcome::Finished(FinishReason::Aborted))
-        });
+        let aborted = Outcome::Finished(FinishReason::Aborted);
+        for id in self.waiting.meant_by(target) {
+            if id < before
+                && let Some(request) = self.waiting.remove(id)
+            {
+                self.bid_farewell(request, aborted.clone());
+            }
+        }
+        for Running { request, .. } in &mut self.running {
+            if request.id < before && target.matches(request.name.as_deref()) {
+                request.outcome = Some(aborted.clone());
+            }
+        }
+        self.retire_done();
         self.farewells.len() - ended
     }
 

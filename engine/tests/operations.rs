@@ -196,3 +196,93 @@ fn a_shutdown_ends_a_pause_and_a_stopped_engine_says_so() {
     let late = fixture.engine.abort(AbortTarget::All).wait_blocking();
     assert_eq!(late, Err(EngineStopped));
 }
+
+#[test]
+fn a_hundred_thousand_aborts_in_a_burst_end_whom_they_name_and_leak_nothing() {
+    let crowded = EngineConfig {
+        max_queue: 20_000,
+        ..config()
+    };
+    let fixture = Fixture::new(crowded, 512);
+    fixture
+        .engine
+        .pause(PauseMode::InPlace)
+        .wait_blocking()
+        .unwrap();
+    let waiting: Vec<_> = (0..10_000)
+        .map(|i| named(&fixture, &format!("r{}", i % 100), 1))
+        .collect();
+    // Half of them name nobody, and every one is said twice.
+    let aborts: Vec<_> = (0..100_000)
+        .map(|i| {
+            let number = i % 50;
+            let name = if i % 2 == 0 { "r" } else { "x" };
+            let id = AbortTarget::Id(format!("{name}{number}"));
+            fixture.engine.abort(id)
+        })
+        .collect();
+    let ended: usize = aborts
+        .into_iter()
+        .map(|abort| abort.wait_blocking().unwrap())
+        .sum();
+    assert_eq!(ended, 25 * 100, "the even ones below 50, each once");
+    let begins_with_r9 = AbortTarget::Prefix("r9".to_owned());
+    let ended = fixture.engine.abort(begins_with_r9).wait_blocking();
+    assert_eq!(
+        ended,
+        Ok(11 * 100),
+        "r9 and r90 to r99, none of them below 50 and even"
+    );
+    fixture.engine.resume().wait_blocking().unwrap();
+    let mut finished = 0;
+    for generation in waiting {
+        match reason(generation) {
+            FinishReason::Aborted => {}
+            _ => finished += 1,
+        }
+    }
+    assert_eq!(finished, 10_000 - 2_500 - 1_100);
+    fixture.assert_idle_and_conserved();
+}
+
+#[test]
+fn a_request_can_be_aborted_while_it_is_computed_and_after_it_gave_way() {
+    let config = EngineConfig {
+        max_batch_tokens: 2,
+        prefill_chunk: 2,
+        ..config()
+    };
+    let (fixture, permits) = Fixture::gated(config, 512);
+    let prefilling = named(&fixture, "prefill", 1);
+    permits.send(()).unwrap();
+    fixture.wait_until("a chunk is done", |f| f.engine.stats().steps == 1);
+    let abort = fixture.engine.abort(AbortTarget::Id("prefill".to_owned()));
+    permits.send(()).unwrap();
+    assert_eq!(abort.wait_blocking().unwrap(), 1);
+    assert_eq!(answer(prefilling).tokens, []);
+    let retracted = named(&fixture, "retracted", 2);
+    fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
+    let pause = fixture.engine.pause(PauseMode::Retract);
+    drop(permits);
+    pause.wait_blocking().unwrap();
+    let abort = fixture.engine.abort(AbortTarget::Prefix(String::new()));
+    assert_eq!(abort.wait_blocking().unwrap(), 1);
+    assert_eq!(reason(retracted), FinishReason::Aborted);
+    fixture.assert_idle_and_conserved();
+}
+
+#[test]
+fn pages_larger_than_the_pool_cache_nothing_and_hold_up_nobody() {
+    let config = EngineConfig {
+        page_size: 64,
+        ..config()
+    };
+    let fixture = Fixture::new(config, 40);
+    for seed in [1, 1, 2] {
+        let answer = fixture.run(&prompt(seed, 20), 20);
+        assert_eq!(answer.tokens, expected(&prompt(seed, 20), 20));
+        assert_eq!(answer.cached_tokens, 0);
+    }
+    fixture.assert_idle_and_conserved();
+    assert_eq!(fixture.engine.stats().kv.free, 40);
+}

@@ -12,6 +12,7 @@ mod policy;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::active::ActiveRequest;
+use crate::command::AbortTarget;
 use crate::inbox::RequestId;
 use generation::Generations;
 use growth::{Growth, page_key};
@@ -51,6 +52,8 @@ pub(crate) struct WaitingQueue {
     policy: SchedulePolicy,
     page_size: usize,
     waiters: BTreeMap<RequestId, Waiter>,
+    /// Those that their callers named.
+    names: BTreeSet<(String, RequestId)>,
     order: BTreeSet<(Rank, RequestId)>,
     parked: BTreeMap<RequestId, BTreeSet<(usize, RequestId)>>,
     generations: Generations,
@@ -65,6 +68,7 @@ impl WaitingQueue {
             policy,
             page_size,
             waiters: BTreeMap::new(),
+            names: BTreeSet::new(),
             order: BTreeSet::new(),
             parked: BTreeMap::new(),
             generations: Generations::new(match policy {
@@ -101,6 +105,9 @@ impl WaitingQueue {
     fn insert(&mut self, request: ActiveRequest, generation: u64) {
         let rank = self.rank(&request, generation);
         self.order.insert((rank, request.id));
+        if let Some(name) = &request.name {
+            self.names.insert((name.clone(), request.id));
+        }
         let waiter = Waiter {
             generation,
             place: Place::Ordered(rank),
@@ -289,10 +296,26 @@ impl WaitingQueue {
         if let Some(page) = waiter.watched {
             self.growth.forget(page, id);
         }
+        if let Some(name) = &waiter.request.name {
+            self.names.remove(&(name.clone(), id));
+        }
         if waiter.generation != RETURNED && self.generations.leave(waiter.generation) {
             self.planned = false;
         }
         Some(waiter.request)
+    }
+
+    /// Those that `target` means, found without a look at the others.
+    pub fn meant_by(&self, target: &AbortTarget) -> Vec<RequestId> {
+        let (AbortTarget::Id(start) | AbortTarget::Prefix(start)) = target else {
+            return self.waiters.keys().copied().collect();
+        };
+        let from = (start.clone(), RequestId::FIRST);
+        self.names
+            .range(from..)
+            .take_while(|(name, _)| target.matches(Some(name)))
+            .map(|&(_, id)| id)
+            .collect()
     }
 
     /// All that wait, in order of arrival.
