@@ -244,8 +244,8 @@ impl Spans {
             KeyValue::new("gen_ai.response.id", record.request_id.clone()),
             KeyValue::new("gen_ai.request.stream", record.stream),
             count("gen_ai.request.max_tokens", record.max_tokens),
-            KeyValue::new("gen_ai.request.temperature", f64::from(record.temperature)),
-            KeyValue::new("gen_ai.request.top_p", f64::from(record.top_p)),
+            KeyValue::new("gen_ai.request.temperature", decimal(record.temperature)),
+            KeyValue::new("gen_ai.request.top_p", decimal(record.top_p)),
             count("gen_ai.usage.input_tokens", record.prompt_tokens),
             count("gen_ai.usage.output_tokens", record.completion_tokens),
             count("gen_ai.usage.cache_read.input_tokens", record.cached_tokens),
@@ -372,6 +372,11 @@ fn request_events(record: &RequestRecord) -> Vec<(&'static str, SystemTime, Vec<
 
 fn count(name: &'static str, value: usize) -> KeyValue {
     KeyValue::new(name, i64::try_from(value).unwrap_or(i64::MAX))
+}
+
+/// The number that was written as `value`: 0.7, not what is nearest to it in 32 bits.
+fn decimal(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
 }
 
 fn seconds(name: &'static str, value: Duration) -> KeyValue {

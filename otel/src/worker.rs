@@ -106,15 +106,19 @@ impl Worker {
         options: &TelemetryOptions,
         device: &'static str,
     ) -> Self {
-        shared.note(Instant::now(), read());
+        let (now, snapshot) = (Instant::now(), read());
+        shared.note(now, snapshot);
+        let mut log = StatsLogger::new(
+            options.stats_log,
+            options.stats_interval,
+            options.decode_log_interval,
+            device,
+        );
+        // Its first interval begins here.
+        log.tick(now, &snapshot);
         Self {
             detailed: options.detailed.is_some() && spans.is_some(),
-            log: StatsLogger::new(
-                options.stats_log,
-                options.stats_interval,
-                options.decode_log_interval,
-                device,
-            ),
+            log,
             instruments,
             spans,
             model,
