@@ -1,0 +1,120 @@
+//! Where the engine's numbers meet the instruments, and the configuration the exporters.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use hearth_engine::{EngineStats, StepObserver, StepReport};
+use hearth_otel::{
+    Detail, EngineFacts, EngineSnapshot, OtlpOptions, StepRecord, Telemetry, TelemetryOptions,
+};
+
+use crate::config::Config;
+use crate::served::Served;
+
+/// What the configuration asks for.
+///
+/// # Errors
+/// A setting, of ours or of the standard's `OTEL_*` variables, that makes no sense.
+pub fn start(config: &Config) -> Result<Telemetry> {
+    let detailed = config.detailed_traces()?;
+    let telemetry = Telemetry::start(TelemetryOptions {
+        version: env!("CARGO_PKG_VERSION"),
+        vocabularies: config.vocabularies()?,
+        show_hidden: config.shown_version()?,
+        otlp: OtlpOptions {
+            endpoint: config.otlp_endpoint.clone(),
+            protocol: config.otlp_protocol.map(Into::into),
+        },
+        detailed,
+        stats_log: config.log_stats.into(),
+        stats_interval: Duration::from_secs(config.log_stats_interval),
+        decode_log_interval: config.decode_log_interval,
+    })?;
+    if detailed.is_some_and(|detail| detail != Detail::default()) && !telemetry.traces() {
+        bail!(
+            "--collect-detailed-traces needs somewhere to send them: --otlp-endpoint, or \
+             OTEL_EXPORTER_OTLP_ENDPOINT"
+        );
+    }
+    Ok(telemetry)
+}
+
+/// Has `telemetry` measure the engine of `served`.
+///
+/// # Errors
+/// No thread is to be had.
+pub fn attach(telemetry: &Telemetry, served: &Served, config: &Config) -> Result<()> {
+    let limits = served.engine.limits();
+    let on_cpu = served.info.device.is_empty() || served.info.device.starts_with("cpu");
+    let facts = EngineFacts {
+        context: served.context(),
+        max_running: config.max_running_requests,
+        max_waiting: served.max_queue,
+        kv_slots: limits.kv_slots,
+        kv_dtype: served.info.dtype.clone(),
+        page_size: config.page_size,
+        eviction: format!("{:?}", config.radix_eviction_policy).to_lowercase(),
+        prefix_cache: config.prefix_cache,
+        device: if on_cpu { "CPU" } else { "GPU" },
+    };
+    let engine = served.engine.watch();
+    telemetry.serve_model(&served.id, facts, move || {
+        snapshot(&engine.stats(), engine.heartbeat_age())
+    })?;
+    let tell = telemetry.steps();
+    let cached = config.prefix_cache;
+    served.engine.observe(StepObserver(Box::new(move |report| {
+        tell(step(report, cached))
+    })));
+    Ok(())
+}
+
+fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
+    EngineSnapshot {
+        running: stats.running,
+        waiting: stats.waiting,
+        kv_total: stats.kv.total,
+        kv_free: stats.kv.free,
+        kv_evictable: stats.kv.evictable,
+        kv_protected: stats.kv.protected,
+        kv_held: stats.kv.held,
+        steps: stats.steps,
+        prompt_tokens: stats.prompt_tokens,
+        cached_tokens: stats.cached_tokens,
+        computed_tokens: stats.computed_tokens,
+        generated_tokens: stats.generated_tokens,
+        preemptions: stats.preemptions,
+        heartbeat_age,
+    }
+}
+
+fn step(report: StepReport, cached: bool) -> StepRecord {
+    let (before, after) = (&report.before, &report.after);
+    let since = |count: fn(&EngineStats) -> u64| count(after) - count(before);
+    let generated = since(|stats| stats.generated_tokens);
+    let usage = snapshot(after, Duration::ZERO);
+    StepRecord {
+        started: report.started,
+        scheduled: report.scheduled,
+        forwarded: report.forwarded,
+        finished: report.finished,
+        tokens: report.prefill_tokens + generated as usize,
+        prefill_rows: report.prefill_rows,
+        prefill_tokens: report.prefill_tokens,
+        decode_rows: report.decode_rows,
+        started_requests: report.started_requests,
+        queried_tokens: if cached {
+            since(|stats| stats.prompt_tokens)
+        } else {
+            0
+        },
+        cached_tokens: since(|stats| stats.cached_tokens),
+        preemptions: since(|stats| stats.preemptions),
+        running: after.running,
+        waiting: after.waiting,
+        kv_used: usage.kv_protected + usage.kv_held,
+        kv_usage: usage.kv_usage(),
+        failed: report.failed,
+        requests: report.requests,
+    }
+}

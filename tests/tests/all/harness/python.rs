@@ -1,0 +1,25 @@
+//! A Python with what reads telemetry.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use super::workspace;
+
+/// `HEARTH_PYTHON`, or the environment that test.sh makes; none, and said so, where it
+/// has no Prometheus and OpenTelemetry and need not have.
+pub fn telemetry_python() -> Option<PathBuf> {
+    let path = std::env::var_os("HEARTH_PYTHON")
+        .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
+    let imports = "import grpc, prometheus_client, opentelemetry.proto.trace.v1.trace_pb2";
+    let found = Command::new(&path).args(["-c", imports]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return Some(path);
+    }
+    assert!(
+        std::env::var_os("HEARTH_REQUIRE_PYTHON").is_none(),
+        "HEARTH_REQUIRE_PYTHON is set, and {} cannot `{imports}`",
+        path.display()
+    );
+    eprintln!("SKIPPED: {} cannot `{imports}`", path.display());
+    None
+}

@@ -1,0 +1,364 @@
+//! Traces and metrics as a collector gets them, over HTTP and gRPC.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use serde_json::{Value, json};
+
+use super::harness::{CHAT, COMPLETIONS, Server, telemetry_python, workspace};
+
+/// A collector of Python's making.
+struct Collector {
+    process: Child,
+    grpc: u64,
+    http: u64,
+    lines: std::sync::mpsc::Receiver<Value>,
+    got: Vec<Value>,
+}
+
+impl Collector {
+    fn start(python: &Path) -> Self {
+        let mut process = Command::new(python)
+            .arg(workspace().join("tests/python/otlp_receiver.py"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        let (sender, lines) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                let json = serde_json::from_str(&line).unwrap();
+                if sender.send(json).is_err() {
+                    return;
+                }
+            }
+        });
+        let ports: Value = lines.recv_timeout(Duration::from_secs(30)).unwrap();
+        Self {
+            process,
+            grpc: ports["grpc"].as_u64().unwrap(),
+            http: ports["http"].as_u64().unwrap(),
+            lines,
+            got: Vec::new(),
+        }
+    }
+
+    /// Takes in what came.
+    fn read(&mut self) {
+        while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(300)) {
+            self.got.push(line);
+        }
+    }
+
+    fn spans(&self, name: &str) -> Vec<&Value> {
+        let spans = self.got.iter().filter(|line| line["signal"] == "span");
+        spans.filter(|span| span["name"] == name).collect()
+    }
+
+    fn span(&self, name: &str) -> &Value {
+        let spans = self.spans(name);
+        assert_eq!(spans.len(), 1, "{name}: {:#?}", self.got);
+        spans[0]
+    }
+
+    fn metric(&self, name: &str) -> &Value {
+        let metrics = self.got.iter().filter(|line| line["signal"] == "metric");
+        let found = metrics.rev().find(|metric| metric["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}"))
+    }
+}
+
+impl Drop for Collector {
+    fn drop(&mut self) {
+        // Gone already if its script failed.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn times(span: &Value) -> (u64, u64) {
+    (
+        span["start"].as_u64().unwrap(),
+        span["end"].as_u64().unwrap(),
+    )
+}
+
+fn seconds(span: &Value) -> f64 {
+    let (start, end) = times(span);
+    (end - start) as f64 / 1e9
+}
+
+/// `inner` is a child of `outer`, and within it.
+fn is_within(inner: &Value, outer: &Value) {
+    assert_eq!(inner["trace"], outer["trace"], "{inner} {outer}");
+    assert_eq!(inner["parent"], outer["id"], "{inner} {outer}");
+    let ((from, to), (start, end)) = (times(inner), times(outer));
+    assert!(start <= from && from <= to && to <= end, "{inner} {outer}");
+}
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+
+fn chat() -> Value {
+    json!({
+        "messages": [{"role": "user", "content": "Hello there"}], "stream": true,
+        "max_tokens": 12, "temperature": 0.5, "seed": 7, "ignore_eos": true,
+    })
+}
+
+/// One streamed chat with a caller's trace context; then the server ends.
+async fn one_chat(server: &mut Server) {
+    let request = server
+        .http
+        .post(server.url(CHAT))
+        .header("traceparent", format!("00-{TRACE}-{CALLER}-01"))
+        .header("x-request-id", "mine");
+    let response = request.json(&chat()).send().await.unwrap();
+    assert_eq!(response.status(), 200);
+    let mut stream = response.bytes_stream();
+    while let Some(bytes) = stream.next().await {
+        bytes.unwrap();
+    }
+    server.wait_until_idle().await;
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up() {
+    let Some(python) = telemetry_python() else {
+        return;
+    };
+    let mut collector = Collector::start(&python);
+    let endpoint = format!("http://127.0.0.1:{}", collector.http);
+    let gzip = [
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
+        ("OTEL_SERVICE_NAME", "llm"),
+    ];
+    let mut server = Server::start_with(&["--otlp-endpoint", &endpoint], &gzip).await;
+    one_chat(&mut server).await;
+    collector.read();
+
+    let exchange = collector.span("POST /v1/chat/completions");
+    assert_eq!(exchange["trace"], TRACE);
+    assert_eq!(exchange["parent"], CALLER);
+    assert_eq!(exchange["kind"], 2, "SERVER");
+    assert_eq!(exchange["how"], "http+gzip");
+    assert_eq!(exchange["resource"]["service.name"], "llm");
+    assert_eq!(exchange["attributes"]["http.response.status_code"], 200);
+    let request = collector.span("llm_request");
+    is_within(request, exchange);
+    let attributes = &request["attributes"];
+    for (name, wanted) in [
+        ("gen_ai.operation.name", json!("chat")),
+        ("gen_ai.request.max_tokens", json!(12)),
+        ("gen_ai.request.temperature", json!(0.5)),
+        ("gen_ai.request.seed", json!(7)),
+        ("gen_ai.response.id", json!("mine")),
+        ("gen_ai.response.finish_reasons", json!(["length"])),
+        ("gen_ai.usage.output_tokens", json!(12)),
+        ("gen_ai.usage.completion_tokens", json!(12)),
+    ] {
+        assert_eq!(attributes[name], wanted, "{name}: {attributes}");
+    }
+    let part = |name| {
+        let span = collector.span(name);
+        is_within(span, request);
+        span
+    };
+    let (queue, prefill, decode) = (part("queue"), part("prefill"), part("decode"));
+    part("tokenize");
+    part("detokenize");
+    assert_eq!(
+        times(queue).1,
+        times(prefill).0,
+        "it starts when it leaves the queue"
+    );
+    assert_eq!(
+        times(prefill).1,
+        times(decode).0,
+        "it decodes from its first token on"
+    );
+    let latency = |name: &str| {
+        attributes[&format!("gen_ai.latency.{name}")]
+            .as_f64()
+            .unwrap()
+    };
+    for (name, span) in [
+        ("time_in_queue", queue),
+        ("time_in_model_prefill", prefill),
+        ("time_in_model_decode", decode),
+        ("e2e", request),
+    ] {
+        let (said, is) = (latency(name), seconds(span));
+        assert!((said - is).abs() < 1e-6, "{name}: {said} {is}");
+    }
+    let inference = latency("time_in_model_prefill") + latency("time_in_model_decode");
+    assert!((latency("time_in_model_inference") - inference).abs() < 1e-6);
+    assert!(latency("time_to_first_token") + latency("time_in_model_decode") <= latency("e2e"));
+
+    // The metrics of the same: without a colon in their names.
+    assert_eq!(collector.metric("llm.generation_tokens")["unit"], "{token}");
+    let first = collector.metric("gen_ai.server.time_to_first_token");
+    assert_eq!(first["points"][0]["value"], 1, "{first}");
+    let metrics = collector
+        .got
+        .iter()
+        .filter(|line| line["signal"] == "metric");
+    let names: Vec<_> = metrics
+        .map(|metric| metric["name"].as_str().unwrap())
+        .collect();
+    assert!(
+        names.len() > 30 && names.iter().all(|name| !name.contains(':')),
+        "{names:?}"
+    );
+    // No step has a trace unless somebody asks for it.
+    assert!(collector.spans("engine.step").is_empty());
+}
+
+#[tokio::test]
+async fn in_detail_each_step_is_a_trace_linked_to_its_requests() {
+    let Some(python) = telemetry_python() else {
+        return;
+    };
+    let mut collector = Collector::start(&python);
+    let endpoint = format!("127.0.0.1:{}", collector.grpc);
+    let flags = [
+        "--otlp-endpoint",
+        &endpoint,
+        "--otlp-protocol",
+        "grpc",
+        "--collect-detailed-traces",
+        "all",
+    ];
+    let mut server = Server::start_with(&flags, &[]).await;
+    one_chat(&mut server).await;
+    collector.read();
+
+    let request = collector.span("llm_request");
+    assert_eq!(request["how"], "grpc");
+    let steps = collector.spans("engine.step");
+    // The step that computes the prompt samples the first of the twelve.
+    assert_eq!(steps.len(), 12, "{:#?}", collector.got);
+    let children = |name: &str, step: &Value| {
+        let spans = collector.spans(name).into_iter();
+        let of_step: Vec<_> = spans
+            .filter(|span| span["parent"] == step["id"])
+            .cloned()
+            .collect();
+        assert_eq!(of_step.len(), 1, "{name}");
+        is_within(&of_step[0], step);
+        of_step[0].clone()
+    };
+    let (mut scheduler, mut forward, mut execute) = (0.0, 0.0, 0.0);
+    for step in &steps {
+        assert_eq!(step["parent"], "");
+        assert_ne!(step["trace"], request["trace"]);
+        let links = step["links"].as_array().unwrap();
+        assert_eq!(links.len(), 1, "{step}");
+        assert_eq!(
+            (&links[0]["trace"], &links[0]["id"]),
+            (&request["trace"], &request["id"])
+        );
+        let parts = ["scheduler", "forward", "execute"].map(|name| children(name, step));
+        let [chosen, computed, executed] = &parts;
+        assert_eq!(times(chosen).1, times(executed).0);
+        assert_eq!(times(executed).0, times(computed).0);
+        assert!(times(computed).1 <= times(executed).1);
+        assert_eq!(times(executed).1, times(step).1);
+        scheduler += seconds(chosen);
+        forward += seconds(computed);
+        execute += seconds(executed);
+    }
+    for (name, sum) in [
+        ("time_in_scheduler", scheduler),
+        ("time_in_model_forward", forward),
+        ("time_in_model_execute", execute),
+    ] {
+        let said = request["attributes"][&format!("gen_ai.latency.{name}")]
+            .as_f64()
+            .unwrap();
+        assert!((said - sum).abs() < 1e-5, "{name}: {said} {sum}");
+    }
+}
+
+#[tokio::test]
+async fn a_malformed_trace_context_begins_a_new_trace() {
+    let Some(python) = telemetry_python() else {
+        return;
+    };
+    let mut collector = Collector::start(&python);
+    let endpoint = format!("http://127.0.0.1:{}", collector.http);
+    let mut server = Server::start_with(&["--otlp-endpoint", &endpoint], &[]).await;
+    let body = json!({"prompt": "a", "max_tokens": 1});
+    let malformed = [
+        "",
+        "00",
+        "00-0-0-01",
+        "zz-é",
+        "00-00000000000000000000000000000000-0000000000000000-01",
+    ];
+    for given in malformed {
+        let request = server
+            .http
+            .post(server.url(COMPLETIONS))
+            .header("traceparent", given);
+        assert_eq!(
+            request.json(&body).send().await.unwrap().status(),
+            200,
+            "{given}"
+        );
+    }
+    server.wait_until_idle().await;
+    server.signal("-TERM");
+    assert_eq!(server.exit_code().await, Some(0));
+    collector.read();
+    let exchanges = collector.spans("POST /v1/completions");
+    assert_eq!(exchanges.len(), malformed.len());
+    assert!(
+        exchanges.iter().all(|span| span["parent"] == ""),
+        "{exchanges:#?}"
+    );
+}
+
+#[tokio::test]
+async fn a_collector_that_is_gone_slows_neither_serving_nor_the_end() {
+    // Nobody listens on the one; the other accepts and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    for (endpoint, protocol) in [
+        ("http://127.0.0.1:9", "http"),
+        ("http://127.0.0.1:9", "grpc"),
+        (&silent, "http"),
+    ] {
+        let flags = ["--otlp-endpoint", endpoint, "--otlp-protocol", protocol];
+        let fast = [
+            ("OTEL_METRIC_EXPORT_INTERVAL", "100"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "100"),
+        ];
+        let mut server = Server::start_with(&flags, &fast).await;
+        let body = json!({"prompt": "a", "max_tokens": 4, "temperature": 0});
+        for _ in 0..20 {
+            let started = Instant::now();
+            server.ok(COMPLETIONS, &body).await;
+            assert!(
+                started.elapsed() < Duration::from_secs(5),
+                "{endpoint} {protocol}"
+            );
+        }
+        server.wait_until_idle().await;
+        let started = Instant::now();
+        server.signal("-TERM");
+        assert_eq!(server.exit_code().await, Some(0), "{endpoint} {protocol}");
+        // Three seconds are for the last telemetry.
+        assert!(
+            started.elapsed() < Duration::from_secs(8),
+            "{:?}",
+            started.elapsed()
+        );
+    }
+}
