@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use serde::Serialize;
 
-use crate::config::{Config, ConfigError, Dtype, LoadFormat, LogFormat, SamplingDefaults};
+use crate::config::{Config, ConfigError, Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch};
+use crate::secret::Secret;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -141,6 +142,15 @@ pub struct ServeFlags {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_running_requests: Option<usize>,
+    /// Tokens computed in one step, of prompts and outputs together; --prefill-chunk bounds
+    /// one prompt's share [default: --prefill-chunk + --max-running-requests]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_tokens: Option<usize>,
+    /// Who of the waiting starts next [default: lpm]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_policy: Option<SchedulePolicy>,
     /// Sequences that may wait; more get 503 and Retry-After [default: 512]
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -153,11 +163,27 @@ pub struct ServeFlags {
         skip_serializing_if = "is_false"
     )]
     pub no_prefix_cache: bool,
+    /// Tokens that are cached and matched together: a power of two up to 64 [default: 1]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_size: Option<usize>,
+    /// Which cached prefix goes when room is needed [default: lru]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub radix_eviction_policy: Option<RadixEvictionPolicy>,
     /// What a request gets for sampling fields it leaves out: the model's
     /// generation_config.json, or OpenAI's defaults [default: model]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling_defaults: Option<SamplingDefaults>,
+    /// Append text that a request's grammar forces without sampling it [default: on]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jump_forward: Option<Switch>,
+    /// How JSON of a schema is laid out [default: natural]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub json_whitespace: Option<JsonWhitespace>,
     /// Largest request body, in bytes [default: 16777216]
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,10 +192,57 @@ pub struct ServeFlags {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http_workers: Option<usize>,
+    /// Let in only clients with this key (better as HEARTH_API_KEY: other users of the machine
+    /// see flags) [default: everybody]
+    #[arg(long, value_name = "KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<Secret>,
+    /// Key of the routes that flush the cache, abort and pause [default: --api-key]
+    #[arg(long, value_name = "KEY")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_api_key: Option<Secret>,
+    /// Origins of web pages that may read answers, comma-separated, or * [default: none]
+    #[arg(long, value_name = "ORIGINS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cors: Option<String>,
     /// Seconds that running requests get to finish on SIGINT or SIGTERM [default: 30]
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown_timeout: Option<u64>,
+    /// Whose names /metrics shows: a list of vllm, sglang, otel, plain [default: vllm,otel]
+    #[arg(long, value_name = "NAMES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics_names: Option<String>,
+    /// Show the metrics that vLLM has given up since this version, e.g. 0.8
+    #[arg(long, value_name = "X.Y")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub show_hidden_metrics_for_version: Option<String>,
+    /// Send traces and metrics there by OTLP, e.g. http://localhost:4318 [default: as
+    /// OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere]
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
+    /// How OTLP is spoken [default: http, or as OTEL_EXPORTER_OTLP_PROTOCOL says]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_protocol: Option<OtlpProtocol>,
+    /// A trace for each step of the engine: a list of model (its forward), worker (its
+    /// execution), all
+    #[arg(long, value_name = "PARTS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collect_detailed_traces: Option<String>,
+    /// Periodic log lines about the engine: vllm, sglang or off [default: vllm]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_stats: Option<LogStats>,
+    /// Seconds between the lines of --log-stats vllm [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_stats_interval: Option<u64>,
+    /// Decode steps between the lines of --log-stats sglang [default: 40]
+    #[arg(long, value_name = "STEPS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_log_interval: Option<u64>,
 }
 
 fn is_false(value: &bool) -> bool {
@@ -305,6 +378,14 @@ mod tests {
             served_model_name: Some(String::new()),
             max_model_len: Some(1),
             kv_tokens: Some(1),
+            max_batch_tokens: Some(1),
+            api_key: "a".parse().ok(),
+            admin_api_key: "a".parse().ok(),
+            cors: Some(String::new()),
+            show_hidden_metrics_for_version: Some(String::new()),
+            otlp_endpoint: Some(String::new()),
+            otlp_protocol: Some(OtlpProtocol::Http),
+            collect_detailed_traces: Some(String::new()),
             ..Config::default()
         };
         let keys = serde_json::to_value(full).unwrap();

@@ -8,7 +8,11 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use hearth_otel::{Detail, Vocabulary};
 use serde::{Deserialize, Serialize};
+
+use crate::grammars::{GrammarDefaults, Whitespace};
+use crate::secret::Secret;
 
 /// Read when it exists in the working directory and `--config` is not given.
 pub const DEFAULT_FILE: &str = "hearth.toml";
@@ -64,6 +68,123 @@ pub enum SamplingDefaults {
     Openai,
 }
 
+/// Who of the waiting requests starts next; a request that was interrupted goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchedulePolicy {
+    /// First come, first served.
+    Fcfs,
+    /// Longest cached prefix first.
+    Lpm,
+    /// A depth-first walk over the tree of waiting prompts, the heaviest branch first.
+    DfsWeight,
+    /// Longest output first, by `max_tokens`.
+    Lof,
+    /// Highest `priority` first, interrupting lower ones.
+    Priority,
+    /// A random order, the same in every run.
+    Random,
+}
+
+impl From<SchedulePolicy> for hearth_engine::SchedulePolicy {
+    fn from(policy: SchedulePolicy) -> Self {
+        match policy {
+            SchedulePolicy::Fcfs => Self::Fcfs,
+            SchedulePolicy::Lpm => Self::Lpm,
+            SchedulePolicy::DfsWeight => Self::DfsWeight,
+            SchedulePolicy::Lof => Self::Lof,
+            SchedulePolicy::Priority => Self::Priority,
+            SchedulePolicy::Random => Self::Random,
+        }
+    }
+}
+
+/// Which cached prefix goes first when room is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum RadixEvictionPolicy {
+    /// Least recently used.
+    Lru,
+    /// Least frequently used.
+    Lfu,
+    /// First computed.
+    Fifo,
+    /// Used once, before used again (segmented LRU).
+    Slru,
+    /// Lowest `priority` of the requests that used it.
+    Priority,
+}
+
+impl From<RadixEvictionPolicy> for hearth_engine::EvictionPolicy {
+    fn from(policy: RadixEvictionPolicy) -> Self {
+        match policy {
+            RadixEvictionPolicy::Lru => Self::Lru,
+            RadixEvictionPolicy::Lfu => Self::Lfu,
+            RadixEvictionPolicy::Fifo => Self::Fifo,
+            RadixEvictionPolicy::Slru => Self::Slru,
+            RadixEvictionPolicy::Priority => Self::Priority,
+        }
+    }
+}
+
+/// How OTLP is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum OtlpProtocol {
+    /// http/protobuf, on port 4318 as a rule.
+    Http,
+    /// gRPC, on port 4317 as a rule.
+    Grpc,
+}
+
+impl From<OtlpProtocol> for hearth_otel::OtlpProtocol {
+    fn from(protocol: OtlpProtocol) -> Self {
+        match protocol {
+            OtlpProtocol::Http => Self::Http,
+            OtlpProtocol::Grpc => Self::Grpc,
+        }
+    }
+}
+
+/// The periodic log lines about the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogStats {
+    /// vLLM's line, at an interval, while there is work.
+    Vllm,
+    /// SGLang's lines, for each prefill batch and every so many decode steps.
+    Sglang,
+    Off,
+}
+
+impl From<LogStats> for hearth_otel::StatsLog {
+    fn from(style: LogStats) -> Self {
+        match style {
+            LogStats::Vllm => Self::Vllm,
+            LogStats::Sglang => Self::Sglang,
+            LogStats::Off => Self::Off,
+        }
+    }
+}
+
+/// Whether something is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    On,
+    Off,
+}
+
+/// How JSON of a schema is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum JsonWhitespace {
+    /// `{"a": 1, "b": 2}`, as models have mostly read it.
+    Natural,
+    /// `{"a":1,"b":2}`: fewer tokens.
+    Compact,
+}
+
 /// Everything a `hearth` process can be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -89,19 +210,60 @@ pub struct Config {
     pub kv_tokens: Option<usize>,
     /// Sequences in one batch.
     pub max_running_requests: usize,
+    /// Tokens per step; absent: `prefill_chunk + max_running_requests`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_tokens: Option<usize>,
+    pub schedule_policy: SchedulePolicy,
     /// Sequences waiting before new ones get 503.
     pub max_queue: usize,
     /// Prompt tokens computed per step.
     pub prefill_chunk: usize,
     /// Share the KV of equal prompt prefixes between requests.
     pub prefix_cache: bool,
+    /// Tokens that are cached and matched together.
+    pub page_size: usize,
+    pub radix_eviction_policy: RadixEvictionPolicy,
     pub sampling_defaults: SamplingDefaults,
+    /// Append text that a grammar forces without sampling it.
+    pub jump_forward: Switch,
+    pub json_whitespace: JsonWhitespace,
     /// Larger request bodies get 413.
     pub max_body_bytes: usize,
     /// Threads that serve HTTP.
     pub http_workers: usize,
+    /// What clients must show on every route but health, readiness and metrics; absent:
+    /// everybody is let in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<Secret>,
+    /// What the routes want that change the server for everybody; absent: `api_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_api_key: Option<Secret>,
+    /// Origins of web pages that may read answers, comma-separated, or `*`; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cors: Option<String>,
     /// Seconds that requests in flight have to finish after SIGINT or SIGTERM.
     pub shutdown_timeout: u64,
+    /// Whose names `/metrics` shows: a comma-separated list of `vllm`, `sglang`, `otel`
+    /// and `plain`.
+    pub metrics_names: String,
+    /// Metrics are shown that vLLM has given up since this version, `X.Y`; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub show_hidden_metrics_for_version: Option<String>,
+    /// Where traces and metrics are sent; absent: as the `OTEL_*` variables say, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
+    /// Absent: as the `OTEL_*` variables say, or http.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_protocol: Option<OtlpProtocol>,
+    /// A trace for each step of the engine: a comma-separated list of `model` (its
+    /// forward), `worker` (its execution) and `all`; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collect_detailed_traces: Option<String>,
+    pub log_stats: LogStats,
+    /// Seconds between vLLM's lines.
+    pub log_stats_interval: u64,
+    /// Decode steps between SGLang's lines.
+    pub decode_log_interval: u64,
     pub log_format: LogFormat,
     /// A `tracing` filter, e.g. `info` or `hearth_engine=debug,info`.
     pub log_level: String,
@@ -120,13 +282,30 @@ impl Default for Config {
             max_model_len: None,
             kv_tokens: None,
             max_running_requests: 64,
+            max_batch_tokens: None,
+            schedule_policy: SchedulePolicy::Lpm,
             max_queue: 512,
             prefill_chunk: 512,
             prefix_cache: true,
+            page_size: 1,
+            radix_eviction_policy: RadixEvictionPolicy::Lru,
             sampling_defaults: SamplingDefaults::Model,
+            jump_forward: Switch::On,
+            json_whitespace: JsonWhitespace::Natural,
             max_body_bytes: 16 * 1024 * 1024,
             http_workers: 2,
+            api_key: None,
+            admin_api_key: None,
+            cors: None,
             shutdown_timeout: 30,
+            metrics_names: "vllm,otel".to_owned(),
+            show_hidden_metrics_for_version: None,
+            otlp_endpoint: None,
+            otlp_protocol: None,
+            collect_detailed_traces: None,
+            log_stats: LogStats::Vllm,
+            log_stats_interval: 10,
+            decode_log_interval: 40,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),
         }
@@ -188,6 +367,17 @@ impl Config {
         config.check()
     }
 
+    /// What requests with a grammar get for what they leave out.
+    pub fn grammar_defaults(&self) -> GrammarDefaults {
+        GrammarDefaults {
+            jump_forward: self.jump_forward == Switch::On,
+            whitespace: match self.json_whitespace {
+                JsonWhitespace::Natural => Whitespace::Natural,
+                JsonWhitespace::Compact => Whitespace::Compact,
+            },
+        }
+    }
+
     /// Every key a file or the environment may set.
     fn keys() -> &'static [&'static str] {
         &[
@@ -201,13 +391,30 @@ impl Config {
             "max_model_len",
             "kv_tokens",
             "max_running_requests",
+            "max_batch_tokens",
+            "schedule_policy",
             "max_queue",
             "prefill_chunk",
             "prefix_cache",
+            "page_size",
+            "radix_eviction_policy",
             "sampling_defaults",
+            "jump_forward",
+            "json_whitespace",
             "max_body_bytes",
             "http_workers",
+            "api_key",
+            "admin_api_key",
+            "cors",
             "shutdown_timeout",
+            "metrics_names",
+            "show_hidden_metrics_for_version",
+            "otlp_endpoint",
+            "otlp_protocol",
+            "collect_detailed_traces",
+            "log_stats",
+            "log_stats_interval",
+            "decode_log_interval",
             "log_format",
             "log_level",
         ]
@@ -230,10 +437,13 @@ impl Config {
         let at_least_one = [
             ("kv_tokens", self.kv_tokens),
             ("max_running_requests", Some(self.max_running_requests)),
+            ("max_batch_tokens", self.max_batch_tokens),
             ("max_queue", Some(self.max_queue)),
             ("prefill_chunk", Some(self.prefill_chunk)),
             ("max_body_bytes", Some(self.max_body_bytes)),
             ("http_workers", Some(self.http_workers)),
+            ("log_stats_interval", Some(self.log_stats_interval as usize)),
+            ("decode_log_interval", Some(self.decode_log_interval as usize)),
         ];
         for (field, value) in at_least_one {
             if value == Some(0) {
@@ -244,6 +454,25 @@ impl Config {
                 });
             }
         }
+        if !self.page_size.is_power_of_two() || self.page_size > 64 {
+            return Err(ConfigError::Bound {
+                field: "page_size",
+                bound: "a power of two from 1 to 64",
+                given: self.page_size.to_string(),
+            });
+        }
+        for (field, key) in [
+            ("api_key", &self.api_key),
+            ("admin_api_key", &self.admin_api_key),
+        ] {
+            if key.as_ref().is_some_and(Secret::is_empty) {
+                return Err(ConfigError::Bound {
+                    field,
+                    bound: "at least 1 character long",
+                    given: "an empty key".to_owned(),
+                });
+            }
+        }
         if let Some(given @ ..2) = self.max_model_len {
             return Err(ConfigError::Bound {
                 field: "max_model_len",
@@ -251,7 +480,88 @@ impl Config {
                 given: given.to_string(),
             });
         }
+        self.vocabularies()?;
+        self.shown_version()?;
+        self.detailed_traces()?;
         Ok(self)
+    }
+
+    /// The configuration as others may see it: without its keys.
+    #[must_use]
+    pub fn without_keys(&self) -> Self {
+        Self {
+            api_key: self.api_key.as_ref().map(Secret::hidden),
+            admin_api_key: self.admin_api_key.as_ref().map(Secret::hidden),
+            ..self.clone()
+        }
+    }
+
+    /// Whose names metrics are shown under.
+    ///
+    /// # Errors
+    /// A name that is none of them.
+    pub fn vocabularies(&self) -> Result<Vec<Vocabulary>, ConfigError> {
+        let names = self.metrics_names.split(',').map(str::trim);
+        let vocabularies = names.map(|name| match name {
+            "vllm" => Some(Vocabulary::Vllm),
+            "sglang" => Some(Vocabulary::Sglang),
+            "otel" => Some(Vocabulary::Otel),
+            "plain" => Some(Vocabulary::Plain),
+            _ => None,
+        });
+        vocabularies
+            .collect::<Option<_>>()
+            .ok_or_else(|| ConfigError::Bound {
+                field: "metrics_names",
+                bound: "a comma-separated list of vllm, sglang, otel and plain",
+                given: format!("{:?}", self.metrics_names),
+            })
+    }
+
+    /// The version of vLLM whose metrics are shown that later ones have given up.
+    ///
+    /// # Errors
+    /// It is no version.
+    pub fn shown_version(&self) -> Result<Option<(u32, u32)>, ConfigError> {
+        let Some(given) = &self.show_hidden_metrics_for_version else {
+            return Ok(None);
+        };
+        let version = given.trim_start_matches('v').split_once('.');
+        let version = version.and_then(|(major, minor)| {
+            let minor = minor.split('.').next()?;
+            Some((major.parse().ok()?, minor.parse().ok()?))
+        });
+        version.map(Some).ok_or_else(|| ConfigError::Bound {
+            field: "show_hidden_metrics_for_version",
+            bound: "a version of vLLM such as 0.8",
+            given: format!("{given:?}"),
+        })
+    }
+
+    /// Which parts of a step are traced.
+    ///
+    /// # Errors
+    /// A part that there is not.
+    pub fn detailed_traces(&self) -> Result<Option<Detail>, ConfigError> {
+        let Some(given) = &self.collect_detailed_traces else {
+            return Ok(None);
+        };
+        let mut detail = Detail::default();
+        for part in given.split(',').map(str::trim) {
+            match part {
+                "model" => detail.model = true,
+                "worker" => detail.worker = true,
+                "all" => (detail.model, detail.worker) = (true, true),
+                _ => {
+                    return Err(ConfigError::Bound {
+                        field: "collect_detailed_traces",
+                        bound: "a comma-separated list of model, worker and all",
+                        given: format!("{given:?}"),
+                    });
+                }
+            }
+        }
+        Ok(Some(detail))
     }
 
     /// The configuration as a `hearth.toml`.
@@ -371,6 +681,14 @@ mod tests {
             served_model_name: Some(String::new()),
             max_model_len: Some(1),
             kv_tokens: Some(1),
+            max_batch_tokens: Some(1),
+            api_key: "a".parse().ok(),
+            admin_api_key: "a".parse().ok(),
+            cors: Some(String::new()),
+            show_hidden_metrics_for_version: Some(String::new()),
+            otlp_endpoint: Some(String::new()),
+            otlp_protocol: Some(OtlpProtocol::Http),
+            collect_detailed_traces: Some(String::new()),
             ..Config::default()
         };
         let json = serde_json::to_value(full).unwrap();
@@ -410,6 +728,20 @@ mod tests {
                 error,
                 "configuration: `max_queue` must be at least 1, given 0"
             );
+            Ok(())
+        });
+    }
+
+    #[test]
+    fn an_empty_key_is_refused_and_a_key_is_not_for_others_to_read() {
+        Jail::expect_with(|jail| {
+            let error = resolve(None, json!({"api_key": ""})).unwrap_err();
+            assert!(error.contains("`api_key` must be at least 1 character"), "{error}");
+            jail.set_env("HEARTH_API_KEY", "open sesame");
+            let config = resolve(None, json!({"admin_api_key": "lift up"})).unwrap();
+            let shown = serde_json::to_string(&config.without_keys()).unwrap();
+            assert!(!shown.contains("sesame") && !shown.contains("lift"), "{shown}");
+            assert!(!format!("{config:?}").contains("sesame"));
             Ok(())
         });
     }

@@ -13,6 +13,7 @@ use hearth_model::runner::{self, LoadOptions};
 
 use crate::config::{Config, Dtype, LoadFormat, SamplingDefaults};
 use crate::executor::ModelExecutor;
+use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
 use crate::http::state::unix_time;
 use crate::served::{ModelInfo, Served, TextCodec};
@@ -41,11 +42,19 @@ pub fn load(config: &Config) -> Result<Served> {
         let _ = report.send(info);
         Ok(executor)
     })?;
+    let grammars = Grammars::start(
+        Arc::clone(&text),
+        engine.limits().vocab_size,
+        defaults.eos_token_ids.clone(),
+        config.grammar_defaults(),
+    )
+    .context("cannot start the threads that compile grammars")?;
     Ok(Served {
         id: config.model_id(),
         engine,
         text,
         defaults,
+        grammars: Arc::new(grammars),
         info: info.recv().context("the engine came up without a model")?,
         max_queue: config.max_queue,
         created: unix_time(),
@@ -136,11 +145,17 @@ fn engine_config(config: &Config) -> EngineConfig {
         max_running: config.max_running_requests,
         max_queue: config.max_queue,
         // Room for a token of every running sequence beside one chunk.
-        max_batch_tokens: config
-            .prefill_chunk
-            .saturating_add(config.max_running_requests),
+        max_batch_tokens: config.max_batch_tokens.unwrap_or_else(|| {
+            config
+                .prefill_chunk
+                .saturating_add(config.max_running_requests)
+        }),
         prefill_chunk: config.prefill_chunk,
         prefix_cache: config.prefix_cache,
+        page_size: config.page_size,
+        eviction: config.radix_eviction_policy.into(),
+        schedule: config.schedule_policy.into(),
+        ..EngineConfig::default()
     }
 }
 
@@ -172,6 +187,7 @@ fn defaults(config: &Config, checkpoint: &Checkpoint) -> Defaults {
             top_k: given.top_k,
             min_p: given.min_p,
             repetition_penalty: given.repetition_penalty,
+            max_tokens: given.max_new_tokens.map(|tokens| tokens as usize),
             eos_token_ids,
         },
     }

@@ -199,6 +199,14 @@ fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
         ),
         (vec!["--config", "/nowhere.toml"], vec!["/nowhere.toml"]),
         (vec!["--max-queue", "0"], vec!["max_queue", "at least 1"]),
+        (
+            vec!["--page-size", "48"],
+            vec!["page_size", "power of two from 1 to 64", "given 48"],
+        ),
+        (
+            vec!["--max-batch-tokens", "0"],
+            vec!["max_batch_tokens", "at least 1"],
+        ),
         (vec!["--log-level", "a=b=c"], vec!["log_level"]),
         (
             vec!["--model", MODEL, "--host", "256.0.0.1"],

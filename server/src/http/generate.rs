@@ -6,17 +6,21 @@
 use std::sync::Arc;
 
 use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use hearth_engine::constraint::Constrain;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
-use hearth_engine::{Event, FinishReason, Generation, Request, SamplingParams, SubmitError};
+use hearth_engine::{
+    Event, FinishReason, Generation, Request, SamplingParams, SubmitError, TokenEvent,
+};
 
 use super::error::ApiError;
 use super::openai::response::MatchedStop;
 use super::openai::sampling::out_of_bounds;
+use super::record::{self, Record, Siblings};
 use crate::served::Served;
 
 /// A request, ready for the engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Job {
     pub prompts: Vec<Vec<u32>>,
     /// Continuations of each prompt; choice `p * copies + c` is copy `c` of prompt `p`.
@@ -24,6 +28,11 @@ pub struct Job {
     pub params: SamplingParams,
     pub text: TextOptions,
     pub namespace: Option<String>,
+    pub priority: i32,
+    /// What every choice must follow.
+    pub constraint: Option<Constrain>,
+    /// What an abort may call it by.
+    pub id: Option<String>,
     /// What the API calls the prompts, for errors.
     pub prompt_field: &'static str,
 }
@@ -46,6 +55,8 @@ pub enum Update {
 #[derive(Clone, Debug, Default)]
 pub struct Piece {
     pub text: String,
+    /// The tokens whose text is given up to here, those without a text included.
+    pub ids: Vec<u32>,
     /// Present where they were asked for.
     pub tokens: Vec<PieceToken>,
     /// Tokens sampled so far, for `continuous_usage_stats`.
@@ -65,6 +76,8 @@ pub struct Finish {
     pub reason: &'static str,
     pub matched: Option<MatchedStop>,
     pub completion_tokens: usize,
+    /// Tokens that came after the last piece, as they have no text.
+    pub ids: Vec<u32>,
 }
 
 /// The updates of all choices of a request, as they come.
@@ -75,37 +88,62 @@ pub type Updates = SelectAll<BoxStream<'static, (usize, Update)>>;
 /// # Errors
 /// 400 for what the model cannot take, 503 when the queue is full or closing.
 pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
-    check_sequences(served, job.prompts.len(), job.copies, job.prompt_field)?;
+    submit_each(served, vec![job])
+}
+
+/// Submits all of `jobs`, or nothing of them. The choices of a job follow those of the
+/// jobs before it.
+///
+/// # Errors
+/// Those of [`submit`].
+pub fn submit_each(served: &Served, jobs: Vec<Job>) -> Result<Updates, ApiError> {
     let mut updates = SelectAll::new();
+    let mut first = 0;
+    for job in jobs {
+        check_sequences(served, job.prompts.len(), job.copies, job.prompt_field)?;
+        push(served, &job, first, &mut updates)?;
+        first += job.prompts.len() * job.copies;
+    }
+    Ok(updates)
+}
+
+/// Submits `job`, whose first choice is number `first`.
+fn push(served: &Served, job: &Job, first: usize, updates: &mut Updates) -> Result<(), ApiError> {
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
+    let siblings = Siblings::new(job.copies);
     for (p, prompt) in job.prompts.iter().enumerate() {
         for copy in 0..job.copies {
             let request = Request {
                 prompt: prompt.clone(),
                 params: SamplingParams {
-                    seed: copy_seed(&job, copy),
+                    seed: copy_seed(job, copy),
                     ..job.params.clone()
                 },
                 namespace: job.namespace.clone(),
-                ..Request::default()
+                constraint: job.constraint.clone(),
+                id: job.id.clone(),
+                priority: job.priority,
             };
             // On an error the choices before this one are dropped, which cancels them.
-            let generation = served
-                .engine
-                .submit(request)
-                .map_err(|e| refusal(e, &job))?;
+            let generation = served.engine.submit(request).map_err(|e| refusal(e, job))?;
             let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
-            let index = p * job.copies + copy;
+            let index = first + p * job.copies + copy;
+            let record = siblings.as_ref().map(|siblings| {
+                Record::new(siblings, &generation, job.params.clone(), prompt.len())
+            });
             let choice = Choice {
                 generation: Some(generation),
+                record,
                 text,
                 unreported: Vec::new(),
+                ids: Vec::new(),
+                told: 0,
                 last: None,
             };
             updates.push(choice.into_stream(index));
         }
     }
-    Ok(updates)
+    Ok(())
 }
 
 /// Checks what can be checked before any prompt is tokenised.
@@ -151,7 +189,10 @@ fn refusal(error: SubmitError, job: &Job) -> ApiError {
             ApiError::field(job.prompt_field, message)
         }
         SubmitError::Params(error) => ApiError::field(error.field, message),
-        SubmitError::QueueFull { .. } => ApiError::unavailable("queue_full", message),
+        SubmitError::QueueFull { .. } => {
+            record::rejected();
+            ApiError::unavailable("queue_full", message)
+        }
         SubmitError::ShuttingDown => ApiError::unavailable("shutting_down", message),
     }
 }
@@ -160,9 +201,14 @@ fn refusal(error: SubmitError, job: &Job) -> ApiError {
 struct Choice {
     /// Gone once the choice is finished.
     generation: Option<Generation>,
+    /// Gone with it, where it is measured.
+    record: Option<Record>,
     text: TextStream,
     /// Tokens whose text is held back, with what their log-probabilities need.
     unreported: Vec<PieceToken>,
+    /// Tokens that no update had yet; of the first `told` the text is given.
+    ids: Vec<u32>,
+    told: usize,
     /// What follows the update given last.
     last: Option<Update>,
 }
@@ -186,31 +232,57 @@ impl Choice {
                 Event::Started {
                     prompt_tokens,
                     cached_tokens,
+                    queued,
+                    started,
                 } => {
+                    if let Some(record) = &mut self.record {
+                        record.started(cached_tokens, queued, started);
+                    }
                     return Some(Update::Started {
                         prompt_tokens,
                         cached_tokens,
                     });
                 }
+                Event::Preempted { at } => {
+                    if let Some(record) = &mut self.record {
+                        record.preempted(at);
+                    }
+                }
                 Event::PromptLogprobs(logprobs) => return Some(Update::PromptLogprobs(logprobs)),
                 Event::Token(token) => {
-                    let offset = self.text.offset();
-                    if let Some(logprobs) = token.logprob {
-                        self.unreported.push(PieceToken { logprobs, offset });
-                    }
-                    let delta = self.text.push(token.id);
+                    let delta = self.take_token(token);
                     if let Some(update) = self.piece(delta) {
+                        return Some(update);
+                    }
+                }
+                Event::Forced(tokens) => {
+                    // One delta, as it came at once.
+                    let mut all = TextDelta::default();
+                    for token in tokens {
+                        let delta = self.take_token(token);
+                        all.text += &delta.text;
+                        all.tokens += delta.tokens;
+                        all.stop = delta.stop;
+                        if all.stop.is_some() {
+                            break;
+                        }
+                    }
+                    if let Some(update) = self.piece(all) {
                         return Some(update);
                     }
                 }
                 Event::Finished(reason, usage) => {
                     self.generation = None;
+                    if let Some(record) = self.record.take() {
+                        record.finished(&reason, usage.completion_tokens);
+                    }
                     let delta = self.text.finish();
-                    let end = finish(reason, delta.stop.clone(), usage.completion_tokens);
+                    let stop = delta.stop.clone();
                     let piece = self.piece(TextDelta {
                         stop: None,
                         ..delta
                     });
+                    let end = finish(reason, stop, usage.completion_tokens, self.take_told());
                     return match piece {
                         Some(piece) => {
                             self.last = Some(end);
@@ -221,10 +293,26 @@ impl Choice {
                 }
                 Event::Failed(message) => {
                     self.generation = None;
+                    if let Some(record) = self.record.take() {
+                        record.failed(&message);
+                    }
                     return Some(Update::Failed(ApiError::internal(message)));
                 }
             }
         }
+    }
+
+    fn take_token(&mut self, token: TokenEvent) -> TextDelta {
+        let offset = self.text.offset();
+        if let Some(logprobs) = token.logprob {
+            self.unreported.push(PieceToken { logprobs, offset });
+        }
+        self.ids.push(token.id);
+        if let Some(record) = &mut self.record {
+            record.token(token.at);
+        }
+        let text = &mut self.text;
+        Record::while_detokenizing(self.record.as_mut(), || text.push(token.id))
     }
 
     /// What `delta` is to the client, if anything. A stop string also ends the choice.
@@ -232,23 +320,33 @@ impl Choice {
         let completion_tokens = self.text.tokens();
         let reported = delta.tokens.min(self.unreported.len());
         let tokens: Vec<_> = self.unreported.drain(..reported).collect();
+        self.told = (self.told + delta.tokens).min(self.ids.len());
+        let has_news = !delta.text.is_empty() || !tokens.is_empty();
         let piece = Piece {
             text: delta.text,
+            ids: if has_news {
+                self.take_told()
+            } else {
+                Vec::new()
+            },
             tokens,
             completion_tokens,
         };
-        let has_news = !piece.text.is_empty() || !piece.tokens.is_empty();
         let Some(stop) = delta.stop else {
             return has_news.then_some(Update::Text(piece));
         };
         if let Some(generation) = self.generation.take() {
             generation.stop();
         }
+        if let Some(record) = self.record.take() {
+            record.stopped();
+        }
         let matched = Some(MatchedStop::Text(stop));
         let end = Update::Finished(Finish {
             reason: "stop",
             matched,
             completion_tokens,
+            ids: self.take_told(),
         });
         if !has_news {
             return Some(end);
@@ -256,10 +354,19 @@ impl Choice {
         self.last = Some(end);
         Some(Update::Text(piece))
     }
+
+    fn take_told(&mut self) -> Vec<u32> {
+        self.ids.drain(..std::mem::take(&mut self.told)).collect()
+    }
 }
 
 /// `stop` is a stop string that the very last bytes of the text completed.
-fn finish(reason: FinishReason, stop: Option<String>, completion_tokens: usize) -> Update {
+fn finish(
+    reason: FinishReason,
+    stop: Option<String>,
+    completion_tokens: usize,
+    ids: Vec<u32>,
+) -> Update {
     let (reason, matched) = match (reason, stop) {
         (_, Some(text)) => ("stop", Some(MatchedStop::Text(text))),
         (FinishReason::Stop { token }, None) => ("stop", token.map(MatchedStop::Token)),
@@ -274,5 +381,6 @@ fn finish(reason: FinishReason, stop: Option<String>, completion_tokens: usize) 
         reason,
         matched,
         completion_tokens,
+        ids,
     })
 }

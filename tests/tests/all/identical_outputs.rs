@@ -191,6 +191,33 @@ async fn greedy_outputs_are_identical_cached_batched_and_chunked_on_qwen2_with_a
 }
 
 #[tokio::test]
+async fn greedy_outputs_are_identical_under_every_policy_and_page_size() {
+    let greedy = Sampling { temperature: 0.0 };
+    let reference = reference("qwen3", &greedy).await;
+    let policies = ["fcfs", "lpm", "dfs-weight", "lof", "priority", "random"];
+    let evictions = ["lru", "lfu", "fifo", "slru", "priority", "lru"];
+    for (index, (policy, eviction)) in policies.into_iter().zip(evictions).enumerate() {
+        // Room for a few of them at a time, so that prefixes are evicted.
+        let room = ["--kv-tokens", "900", "--max-model-len", "256"];
+        let how = [
+            "--schedule-policy",
+            policy,
+            "--radix-eviction-policy",
+            eviction,
+        ];
+        let page_size = ["1", "16", "64"][index % 3];
+        let steps = ["--max-batch-tokens", "128", "--prefill-chunk", "48"];
+        let flags = [&room[..], &how, &steps, &["--page-size", page_size]].concat();
+        let server = Server::of("qwen3", &flags).await;
+        for sent in [Sent::AtOnce, Sent::InOneRequest] {
+            let (outputs, ..) = greedy.outputs(&server, sent).await;
+            assert_same(&outputs, &reference, &format!("{flags:?} {sent:?}"));
+        }
+        server.wait_until_idle().await;
+    }
+}
+
+#[tokio::test]
 async fn greedy_outputs_are_identical_where_slots_are_short_and_prefixes_evicted() {
     let greedy = Sampling { temperature: 0.0 };
     let reference = reference("qwen3", &greedy).await;

@@ -8,20 +8,21 @@ use hearth_engine::SamplingParams;
 use hearth_engine::output::{Detokenize, TextOptions};
 use uuid::Uuid;
 
-use super::chat_request::{ChatRequest, MAX_MESSAGES};
+use super::chat_request::ChatRequest;
 use super::logprobs;
 use super::response::{
     AssistantMessage, ChatChoice, ChatChunkChoice, Chunk, Delta, Head, Response,
     SYSTEM_FINGERPRINT, Usage,
 };
-use super::sampling::{StreamUsage, check_logprob_entries, out_of_bounds};
+use super::sampling::{StreamUsage, check_logprob_entries};
+use super::structured::{self, Asked};
 use crate::http::error::ApiError;
 use crate::http::generate::{Job, Piece, Update, submit};
 use crate::http::request_id::RequestId;
 use crate::http::respond::{ChunkFormat, Whole, collected, json, streamed};
 use crate::http::state::{AppState, unix_time};
 use crate::http::tally::Tally;
-use crate::http::{body, offload, prompt, sse};
+use crate::http::{body, conversation, offload, prompt, sse};
 use crate::served::{ChatPrompt, Served};
 
 const ROUTE: &str = "/v1/chat/completions";
@@ -29,6 +30,7 @@ const ROUTE: &str = "/v1/chat/completions";
 /// A checked request, and how its answer is to be written.
 struct Prepared {
     job: Job,
+    asked: Option<Asked>,
     stream: Option<StreamUsage>,
     /// Whether log-probabilities were asked for.
     logprobs: bool,
@@ -43,17 +45,19 @@ pub async fn chat_completions(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let size = bytes.len();
+    let (size, id) = (bytes.len(), RequestId::of(&request));
     let (served, prepared) = offload::when_large(size, move || {
-        let prepared = prepare(&served, &bytes);
+        let prepared = prepare(&served, &bytes, id);
         (served, prepared)
     })
     .await?;
     let Prepared {
-        job,
+        mut job,
+        asked,
         stream,
         logprobs,
     } = prepared?;
+    job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
     let updates = submit(&served, job)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
@@ -96,25 +100,36 @@ pub async fn chat_completions(
         .body(written))
 }
 
-fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     request.refuse_unsupported()?;
-    refuse_too_many(served, request.messages.given)?;
-    let sampling = request.take_sampling();
-    let text = served
-        .text
-        .render_chat(&ChatPrompt {
-            messages: &request.template_messages()?,
+    conversation::refuse_too_many(served, request.messages.given)?;
+    let mut sampling = request.take_sampling();
+    let asked = std::mem::take(&mut sampling.structured)
+        .asked(served.grammars.defaults.whitespace, sampling.ignore_eos)?;
+    let continues = request.continues()?;
+    let (messages, kwargs) = (
+        request.template_messages()?,
+        request.chat_template_kwargs.take().unwrap_or_default().0,
+    );
+    let text = if continues {
+        conversation::continued(served, messages, &kwargs)?
+    } else {
+        let chat = ChatPrompt {
+            messages: &messages,
             add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
-            kwargs: &request.chat_template_kwargs.take().unwrap_or_default().0,
-        })
-        .map_err(|error| ApiError::field("messages", format!("`messages`: {error}")))?;
+            kwargs: &kwargs,
+        };
+        let rendered = served.text.render_chat(&chat);
+        rendered.map_err(conversation::refused)?
+    };
     let logprobs = request.logprobs()?;
     let (limit_field, limit) = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
     let namespace = sampling.namespace()?;
+    let priority = sampling.priority(served.engine.heeds_priority())?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     // The template frames the conversation itself.
     let prompt = prompt::encode(served, "messages", &text, false)?;
@@ -142,29 +157,17 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         params,
         text,
         namespace,
+        priority,
+        id: Some(id),
         prompt_field: "messages",
+        ..Job::default()
     };
     Ok(Prepared {
         job,
+        asked,
         stream,
         logprobs: logprobs.is_some(),
     })
-}
-
-/// Each message takes a token at the least; templating more of them than fit would
-/// take half a gigabyte for ten megabytes of tiny messages.
-fn refuse_too_many(served: &Served, messages: usize) -> Result<(), ApiError> {
-    let context = served.context();
-    if messages > MAX_MESSAGES {
-        let bound = format!("at most {MAX_MESSAGES} messages");
-        return Err(out_of_bounds("messages", &bound, messages));
-    }
-    if messages <= context {
-        return Ok(());
-    }
-    let message =
-        format!("`messages` must fit the context of {context} tokens, got {messages} messages");
-    Err(ApiError::context_length("messages", message))
 }
 
 fn choice(tokenizer: &dyn Detokenize, index: usize, whole: Whole, logprobs: bool) -> ChatChoice {

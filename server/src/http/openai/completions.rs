@@ -15,6 +15,7 @@ use super::response::{
 };
 use super::sampling::{StreamUsage, check_logprob_entries};
 use super::wire::Prompt;
+use super::structured::{self, Asked};
 use crate::http::error::ApiError;
 use crate::http::generate::{Job, PieceToken, Update, check_sequences, submit};
 use crate::http::request_id::RequestId;
@@ -29,6 +30,7 @@ const ROUTE: &str = "/v1/completions";
 /// A checked request, and how its answer is to be written.
 struct Prepared {
     job: Job,
+    asked: Option<Asked>,
     stream: Option<StreamUsage>,
     writer: ChoiceWriter,
 }
@@ -42,17 +44,19 @@ pub async fn completions(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let size = bytes.len();
+    let (size, id) = (bytes.len(), RequestId::of(&request));
     let (served, prepared) = offload::when_large(size, move || {
-        let prepared = prepare(&served, &bytes);
+        let prepared = prepare(&served, &bytes, id);
         (served, prepared)
     })
     .await?;
     let Prepared {
-        job,
+        mut job,
+        asked,
         stream,
         mut writer,
     } = prepared?;
+    job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
     let updates = submit(&served, job)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
@@ -92,17 +96,20 @@ pub async fn completions(
         .body(written))
 }
 
-fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: CompletionRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     request.refuse_unsupported()?;
-    let sampling = request.take_sampling();
+    let mut sampling = request.take_sampling();
+    let asked = std::mem::take(&mut sampling.structured)
+        .asked(served.grammars.defaults.whitespace, sampling.ignore_eos)?;
     let echo = request.echo.unwrap_or(false);
     let logprobs = request.top_logprobs()?;
     let max_tokens = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
     let namespace = sampling.namespace()?;
+    let priority = sampling.priority(served.engine.heeds_priority())?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     check_sequences(served, request.prompt.0.given, copies, "prompt")?;
@@ -153,7 +160,10 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         params,
         text,
         namespace,
+        priority,
+        id: Some(id),
         prompt_field: "prompt",
+        ..Job::default()
     };
     let writer = ChoiceWriter {
         tokenizer,
@@ -164,6 +174,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     };
     Ok(Prepared {
         job,
+        asked,
         stream,
         writer,
     })

@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::super::error::ApiError;
 use super::capped::{Capped, Entries};
+use super::structured::StructuredFields;
 use super::wire::OneOrMany;
 
 /// Sequences one prompt may be continued into.
@@ -52,12 +53,38 @@ macro_rules! generation_request {
             pub include_stop_str_in_output: Option<bool>,
             pub ignore_eos: Option<bool>,
             pub skip_special_tokens: Option<bool>,
+            /// SGLang's name of `include_stop_str_in_output`.
+            pub no_stop_trim: Option<bool>,
+            pub return_hidden_states: Option<bool>,
             pub stream: Option<bool>,
             pub stream_options: Option<
                 $crate::http::openai::wire::Object<$crate::http::openai::sampling::StreamOptions>,
             >,
             /// Requests with different salts share no cached prefixes (vLLM's name).
             pub cache_salt: Option<String>,
+            /// Higher goes first (SGLang's field and direction).
+            pub priority: Option<i64>,
+            pub response_format: Option<
+                $crate::http::openai::wire::Object<
+                    $crate::http::openai::structured::ResponseFormat,
+                >,
+            >,
+            pub structured_outputs: Option<
+                $crate::http::openai::wire::Object<
+                    $crate::http::openai::structured::StructuredOutputs,
+                >,
+            >,
+            pub guided_json: Option<$crate::http::openai::structured::GivenSchema>,
+            pub guided_regex: Option<String>,
+            pub guided_choice: Option<$crate::http::openai::structured::Choices>,
+            pub guided_grammar: Option<String>,
+            pub regex: Option<String>,
+            pub json_schema: Option<$crate::http::openai::structured::GivenSchema>,
+            pub ebnf: Option<String>,
+            pub grammar: Option<String>,
+            pub json_whitespace: Option<$crate::http::openai::structured::JsonWhitespace>,
+            /// Append what the grammar forces without sampling it.
+            pub jump_forward: Option<bool>,
             /// A label; it changes nothing.
             #[expect(dead_code, reason = "checked for its type, and that is all")]
             pub user: Option<String>,
@@ -82,12 +109,29 @@ macro_rules! generation_request {
                     n: self.n,
                     stop: self.stop.take().unwrap_or_default(),
                     stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
-                    include_stop_str_in_output: self.include_stop_str_in_output.unwrap_or(false),
+                    include_stop_str_in_output: self.include_stop_str_in_output.unwrap_or(false)
+                        || self.no_stop_trim.unwrap_or(false),
+                    return_hidden_states: self.return_hidden_states.unwrap_or(false),
                     ignore_eos: self.ignore_eos.unwrap_or(false),
                     skip_special_tokens: self.skip_special_tokens.unwrap_or(true),
                     stream: self.stream.unwrap_or(false),
                     stream_options: self.stream_options.take().map(|options| options.0),
                     cache_salt: self.cache_salt.take(),
+                    priority: self.priority,
+                    structured: $crate::http::openai::structured::StructuredFields {
+                        response_format: self.response_format.take().map(|format| format.0),
+                        structured_outputs: self.structured_outputs.take().map(|given| given.0),
+                        guided_json: self.guided_json.take(),
+                        guided_regex: self.guided_regex.take(),
+                        guided_choice: self.guided_choice.take(),
+                        guided_grammar: self.guided_grammar.take(),
+                        regex: self.regex.take(),
+                        json_schema: self.json_schema.take(),
+                        ebnf: self.ebnf.take(),
+                        grammar: self.grammar.take(),
+                        json_whitespace: self.json_whitespace,
+                        jump_forward: self.jump_forward,
+                    },
                     labels: self.metadata.take().map_or(0, |labels| labels.given),
                 }
             }
@@ -117,7 +161,7 @@ pub struct StreamUsage {
 }
 
 /// The shared fields as they came, `null` and absent alike.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SamplingFields {
     pub min_tokens: Option<i64>,
     pub temperature: Option<f64>,
@@ -133,11 +177,14 @@ pub struct SamplingFields {
     pub stop: OneOrMany,
     pub stop_token_ids: TokenIds,
     pub include_stop_str_in_output: bool,
+    pub return_hidden_states: bool,
     pub ignore_eos: bool,
     pub skip_special_tokens: bool,
     pub stream: bool,
     pub stream_options: Option<StreamOptions>,
     pub cache_salt: Option<String>,
+    pub priority: Option<i64>,
+    pub structured: StructuredFields,
     pub labels: usize,
 }
 
@@ -150,6 +197,8 @@ pub struct Defaults {
     pub top_k: Option<u32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
+    /// Output tokens of a chat that names no limit, where they fit.
+    pub max_tokens: Option<usize>,
     pub eos_token_ids: Vec<u32>,
 }
 
@@ -190,6 +239,9 @@ impl SamplingFields {
                 )
             })?),
         };
+        if self.return_hidden_states {
+            return Err(ApiError::unsupported("return_hidden_states"));
+        }
         at_most("metadata", MAX_LABELS, "entries", self.labels)?;
         let stop_token_ids = &self.stop_token_ids;
         at_most(
@@ -256,6 +308,21 @@ impl SamplingFields {
             }
             salt => Ok(salt.clone()),
         }
+    }
+
+    /// # Errors
+    /// 400 where no policy of the server looks at it, and beyond 32 bits.
+    pub fn priority(&self, heeded: bool) -> Result<i32, ApiError> {
+        let Some(given) = self.priority else {
+            return Ok(0);
+        };
+        if !heeded {
+            let bound = "left out: this server was started neither with --schedule-policy \
+                         priority nor with --radix-eviction-policy priority";
+            return Err(out_of_bounds("priority", bound, given));
+        }
+        let bound = format!("between {} and {}", i32::MIN, i32::MAX);
+        i32::try_from(given).map_err(|_| out_of_bounds("priority", &bound, given))
     }
 
     /// Continuations per prompt.

@@ -1,0 +1,74 @@
+//! What waits for what, through HTTP.
+
+use serde_json::{Value, json};
+
+use super::harness::{COMPLETIONS, Random, Server};
+
+fn completion(prompt: Value, max_tokens: u64) -> Value {
+    json!({"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true})
+}
+
+#[tokio::test]
+async fn a_prefix_that_many_send_at_once_is_computed_once_under_every_policy() {
+    let mut random = Random::new(11);
+    let shared = random.tokens(192);
+    // Alike but for the token after what they share.
+    let prompts: Vec<_> = (0..16)
+        .map(|i| [&shared[..], &[i], &[7; 7]].concat())
+        .collect();
+    let all = completion(json!(prompts), 4);
+    for policy in ["fcfs", "lpm", "dfs-weight", "lof", "priority", "random"] {
+        for page_size in ["1", "64"] {
+            let flags = ["--schedule-policy", policy, "--page-size", page_size];
+            let small_chunks = ["--prefill-chunk", "32", "--max-running-requests", "4"];
+            let server = Server::of("qwen3", &[&flags[..], &small_chunks].concat()).await;
+            let answer = server.ok(COMPLETIONS, &all).await;
+            let decoded = 16 * 3;
+            assert_eq!(
+                server.stat("computed_tokens").await - decoded,
+                192 + 16 * 8,
+                "{policy}, pages of {page_size}"
+            );
+            let details = &answer["usage"]["prompt_tokens_details"];
+            assert_eq!(details["cached_tokens"], 15 * 192);
+            server.wait_until_idle().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_priority_is_heeded_or_refused() {
+    let urgent = |priority: i64| {
+        let mut body = completion(json!([5, 6, 7]), 2);
+        body["priority"] = json!(priority);
+        body
+    };
+    let server = Server::start(&[]).await;
+    let answer = server.post(COMPLETIONS, &urgent(1)).await;
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    let error = &answer.body["error"];
+    assert_eq!(error["param"], "priority");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("--schedule-policy priority"), "{message}");
+
+    let flags = [
+        "--schedule-policy",
+        "priority",
+        "--max-running-requests",
+        "1",
+    ];
+    let server = Server::start(&flags).await;
+    let answer = server.post(COMPLETIONS, &urgent(1 << 40)).await;
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    // One that would run for ever gives way, and is still there afterwards.
+    let mut endless = completion(json!([1, 2]), 130_000);
+    endless["stream"] = json!(true);
+    let held = server.client.stream(COMPLETIONS, &endless).await.unwrap();
+    server.wait_until_running(1).await;
+    let answer = server.ok(COMPLETIONS, &urgent(1)).await;
+    assert_eq!(answer["usage"]["completion_tokens"], 2);
+    assert_eq!(server.stat("preemptions").await, 1);
+    server.wait_until_running(1).await;
+    drop(held);
+    server.wait_until_idle().await;
+}
