@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use crate::buckets::Buckets;
 use crate::catalog::{self, Instrument, Kind};
 use crate::points::{Distribution, Point, Points, Value};
 use crate::rows::{self, Label, Row, Shape, Source};
@@ -294,7 +293,7 @@ pub fn instrument_bounds(name: &str, context: usize) -> Vec<f64> {
 fn own_bounds(instrument: &Instrument, of: &Distribution, context: usize) -> Vec<f64> {
     match instrument.buckets {
         [] => of.bounds.clone(),
-        own => crate::buckets::union(own.iter().copied().collect::<Vec<Buckets>>(), context),
+        own => crate::buckets::union(own.to_vec(), context),
     }
 }
 

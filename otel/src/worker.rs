@@ -18,7 +18,10 @@ use crate::telemetry::TelemetryOptions;
 const TICK: Duration = Duration::from_secs(1);
 /// Seconds that throughputs are averaged over.
 const WINDOW: usize = 10;
-/// How long the spans of a request wait for its last step.
+/// How long a step waits for the requests in it to be told of: the engine is faster
+/// than whoever submits to it says so.
+const BEGINNINGS: Duration = Duration::from_millis(50);
+/// How long the spans of a request wait for its last step, and for that to be done.
 const LAST_STEP: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -92,6 +95,8 @@ pub struct Worker {
     detailed: bool,
     log: StatsLogger,
     watched: HashMap<u64, Watched>,
+    /// Steps that are to have spans.
+    steps: VecDeque<(Instant, StepRecord)>,
     /// Requests that ended, whose last step may still come.
     ended: VecDeque<(Instant, Box<(RequestSpan, RequestRecord)>)>,
 }
@@ -125,6 +130,7 @@ impl Worker {
             read,
             shared,
             watched: HashMap::new(),
+            steps: VecDeque::new(),
             ended: VecDeque::new(),
         }
     }
@@ -138,18 +144,26 @@ impl Worker {
                 self.tick(now);
                 next_tick = now + TICK;
             }
-            let until = match self.ended.front() {
-                Some((at, _)) => next_tick.min(*at + LAST_STEP),
-                None => next_tick,
-            };
+            let step = self.steps.front().map(|(at, _)| *at + BEGINNINGS);
+            let request = self.ended.front().map(|(at, _)| *at + LAST_STEP);
+            let dues = [Some(next_tick), step, request];
+            let until = dues.into_iter().flatten().min().unwrap_or(next_tick);
             match messages.recv_timeout(until.saturating_duration_since(now)) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.tell_of(Instant::now().checked_sub(LAST_STEP));
+            let now = Instant::now();
+            self.tell_steps(now.checked_sub(BEGINNINGS));
+            self.tell_of(now.checked_sub(LAST_STEP));
         }
-        self.tell_of(Some(Instant::now()));
+        self.tell_all();
+    }
+
+    fn tell_all(&mut self) {
+        let now = Some(Instant::now());
+        self.tell_steps(now);
+        self.tell_of(now);
     }
 
     fn tick(&mut self, now: Instant) {
@@ -162,7 +176,7 @@ impl Worker {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Step(step) => self.step(&step),
+            Message::Step(step) => self.step(step),
             Message::Begins(id, span) => {
                 let totals = Totals::default();
                 self.watched.insert(id, Watched { span, totals });
@@ -171,25 +185,42 @@ impl Worker {
             Message::Ended(record) if !self.detailed => self.tell(*record),
             Message::Ended(record) => self.ended.push_back((Instant::now(), record)),
             Message::Flush(done) => {
-                self.tell_of(Some(Instant::now()));
+                self.tell_all();
                 // Whoever asked may have given up.
                 let _ = done.try_send(());
             }
         }
     }
 
-    fn step(&mut self, step: &StepRecord) {
-        self.instruments.step(step);
+    fn step(&mut self, step: StepRecord) {
+        self.instruments.step(&step);
         if step.queried_tokens > 0 {
             let rate = step.cached_tokens as f64 / step.queried_tokens as f64;
             self.shared
                 .last_hit_rate
                 .store(rate.to_bits(), Ordering::Relaxed);
         }
-        if let Some(line) = self.log.step(step) {
+        if let Some(line) = self.log.step(&step) {
             tracing::info!("{line}");
         }
-        let Some(spans) = self.spans.as_ref().filter(|_| self.detailed) else {
+        if self.detailed {
+            self.steps.push_back((Instant::now(), step));
+        }
+    }
+
+    /// Makes the spans of the steps that were told of before `limit`.
+    fn tell_steps(&mut self, limit: Option<Instant>) {
+        while let Some((at, _)) = self.steps.front()
+            && limit.is_some_and(|limit| *at <= limit)
+        {
+            if let Some((_, step)) = self.steps.pop_front() {
+                self.tell_step(&step);
+            }
+        }
+    }
+
+    fn tell_step(&mut self, step: &StepRecord) {
+        let Some(spans) = &self.spans else {
             return;
         };
         let mut links = Vec::new();
