@@ -268,7 +268,9 @@ impl Scheduler {
         if request.start(kv.computed) {
             self.counters.started += 1;
             self.counters.prompt_tokens += request.prompt_len as u64;
-            self.counters.cached_tokens += kv.computed as u64;
+            // What a grammar forces after the prompt may be cached, too.
+            let cached = kv.computed.min(request.prompt_len);
+            self.counters.cached_tokens += cached as u64;
         }
         self.running.push(Running { request, kv });
     }

@@ -188,6 +188,8 @@ fn an_output_without_a_choice_needs_one_step_and_is_cached_like_a_prompt() {
         assert_eq!(answer.cached_tokens, round * 2, "no more than the prompt");
         assert_eq!(fixture.steps().len(), round + 1);
     }
+    let stats = fixture.engine.stats();
+    assert_eq!((stats.prompt_tokens, stats.cached_tokens), (4, 2));
     // What was forced is in the tree as ordinary tokens.
     let answer = run(&fixture, request(&[1, 2, 5, 7, 8, 9], 1));
     assert_eq!(answer.cached_tokens, 5);

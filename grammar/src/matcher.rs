@@ -75,11 +75,20 @@ impl Matcher {
     }
 
     /// The tokens that may come next; those that end an output exactly where the grammar
-    /// accepts. Where text is forced it may be narrower than what [`Self::consume`] takes.
+    /// accepts. Where text is forced it is the tokenizer's next token alone, though
+    /// [`Self::consume`] takes any other that spells it: the output is then the same as with
+    /// the forced tokens appended, and one that the model has seen the like of.
     ///
     /// # Errors
     /// A limit of the parser, or a cancellation.
     pub fn mask(&mut self) -> Result<Mask, MatchError> {
+        if matches!(self.way, Way::Fsm { .. })
+            && let Some(&token) = self.forced_tokens(1).first()
+        {
+            let mut mask = vec![0; self.vocabulary.mask_words()];
+            mask[token as usize / 32] = 1 << (token % 32);
+            return Ok(mask.into());
+        }
         if self.tokens.is_empty()
             && let Some(first) = &self.first
         {
