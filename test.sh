@@ -22,13 +22,22 @@ if ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
     export HEARTH_REQUIRE_VULKAN=1
 fi
 # The environment counts as made when the client imports: a broken one is made again.
-if ! .venv/bin/python -c 'import openai' 2>/dev/null; then
+if ! .venv/bin/python -c 'import anthropic, grpc, ollama, openai, opentelemetry.proto, prometheus_client, requests' 2>/dev/null; then
     rm -rf .venv
     python3 -m venv .venv 2>/dev/null || {
         root apt-get install -y -q python3-venv >/dev/null
         python3 -m venv .venv
     }
     .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt
+fi
+# promtool, unpacked and not installed: Debian's package would start a server.
+if [ ! -x target/tools/usr/bin/promtool ] && command -v apt-get >/dev/null && command -v dpkg >/dev/null; then
+    mkdir -p target/tools
+    (cd target/tools && apt-get download -q prometheus && dpkg -x prometheus_*.deb .) >/dev/null 2>&1 ||
+        echo "could not fetch prometheus: the rules will not be checked with promtool"
+fi
+if [ -x target/tools/usr/bin/promtool ]; then
+    export HEARTH_PROMTOOL="$PWD/target/tools/usr/bin/promtool"
 fi
 export HEARTH_PYTHON="$PWD/.venv/bin/python" HEARTH_REQUIRE_PYTHON=1
 

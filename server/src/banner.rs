@@ -97,7 +97,8 @@ pub fn bytes_text(bytes: u64) -> String {
     }
 }
 
-fn count_text(count: u64) -> String {
+/// Powers of 1000, as parameters are counted.
+pub fn count_text(count: u64) -> String {
     match count {
         0..1_000_000 => format!("{:.1} K", count as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.1} M", count as f64 / 1e6),

@@ -204,8 +204,8 @@ fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<J
             ..defaults
         },
         text: TextOptions::default(),
-        namespace: None,
         prompt_field: "messages",
+        ..Job::default()
     })
 }
 

@@ -11,10 +11,13 @@ pub mod cli;
 pub mod config;
 mod devices;
 pub mod executor;
+pub mod grammars;
 pub mod http;
 pub mod load;
+pub mod secret;
 mod serve;
 pub mod served;
+pub mod telemetry;
 pub mod text;
 
 use cli::{Cli, Command};

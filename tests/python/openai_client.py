@@ -2,15 +2,14 @@
 
     python openai_client.py http://127.0.0.1:8000/v1 MODEL
 
-The served model is random, its tokens are bytes, its context 2048 tokens. Every function that
-begins with `test_` is run; the exit code is 1 if one fails.
+The served model is random, its tokens are bytes, its context 2048 tokens.
 """
 
 import asyncio
 import sys
-import traceback
 
 import openai
+from running import raises, run
 
 BASE_URL, MODEL = sys.argv[1:3]
 client = openai.OpenAI(base_url=BASE_URL, api_key="none", max_retries=0, timeout=60)
@@ -29,15 +28,6 @@ def chat(**options):
 def complete(**options):
     options = {"prompt": PROMPT, "temperature": 0, "max_tokens": 24, **options}
     return client.completions.create(model=MODEL, logit_bias=PRINTABLE, **options)
-
-
-def raises(error, action):
-    try:
-        answer = action()
-    except openai.OpenAIError as raised:
-        assert type(raised) is error, f"{type(raised).__name__} instead of {error.__name__}: {raised}"
-        return raised
-    raise AssertionError(f"no {error.__name__}: {answer}")
 
 
 def test_models():
@@ -316,19 +306,5 @@ def test_thirty_two_at_once():
     assert alone == [texts[0], texts[15]], "alone and in company differ"
 
 
-def main():
-    tests = [(name, test) for name, test in globals().items() if name.startswith("test_")]
-    failed = 0
-    for name, test in tests:
-        try:
-            test()
-            print(f"ok      {name}")
-        except Exception:
-            failed += 1
-            print(f"FAILED  {name}\n{traceback.format_exc()}")
-    print(f"{len(tests) - failed} of {len(tests)} pass with openai {openai.__version__}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    run(globals(), f"openai {openai.__version__}")

@@ -80,6 +80,18 @@ impl ApiError {
         }
     }
 
+    /// 401: no key, or not the one that this route wants.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).code("invalid_api_key")
+    }
+
+    /// Puts the field under `parent`, where the body has it.
+    #[must_use]
+    pub fn within(mut self, parent: &str) -> Self {
+        self.param = self.param.map(|param| format!("{parent}.{param}"));
+        self
+    }
+
     pub fn not_found(path: &str) -> Self {
         let message = format!("there is no route {path}");
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
@@ -173,6 +185,13 @@ impl ResponseError for ApiError {
     }
 
     fn error_response(&self) -> HttpResponse {
+        self.respond(&self.body())
+    }
+}
+
+impl ApiError {
+    /// The refusal with a body of the API at hand.
+    pub fn respond(&self, body: &impl Serialize) -> HttpResponse {
         let mut response = HttpResponse::build(self.status);
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.insert_header((RETRY_AFTER, RETRY_AFTER_SECONDS));
@@ -184,6 +203,6 @@ impl ResponseError for ApiError {
         ) {
             response.force_close();
         }
-        response.json(self.body())
+        response.json(body)
     }
 }

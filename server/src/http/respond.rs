@@ -9,6 +9,7 @@ use hearth_engine::logprobs::TokenLogprobs;
 use serde::Serialize;
 
 use super::error::ApiError;
+use super::exchange;
 use super::generate::{Finish, PieceToken, Update, Updates};
 use super::sse;
 use super::tally::Tally;
@@ -20,11 +21,24 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 
 /// How an API writes the chunks of a stream.
 pub trait ChunkFormat {
-    /// Appends what `update` is to the client; `tally` has it counted already.
-    /// Failures do not come here.
+    /// Appends what `update` is to the client, or keeps it until the next
+    /// [`flush`](Self::flush); `tally` has it counted already. Failures do not come here.
     fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut);
-    /// Appends what follows the last update, `[DONE]` excepted.
+    /// Appends what was kept: the write that it belongs to is about to begin.
+    fn flush(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+    /// Appends what follows the last update, the end mark excepted.
     fn close(&mut self, tally: &Tally, out: &mut BytesMut);
+    /// Appends a failure, in the middle of the stream.
+    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+        sse::push(out, &error.body());
+    }
+    /// What every stream ends with.
+    fn end_mark(&self) -> &'static [u8] {
+        sse::DONE
+    }
+    fn content_type(&self) -> &'static str {
+        sse::CONTENT_TYPE
+    }
 }
 
 /// An answer that is written while the model generates. It holds the
@@ -34,8 +48,9 @@ pub fn streamed(
     tally: Tally,
     format: impl ChunkFormat + 'static,
 ) -> HttpResponse {
+    exchange::note_stream();
     HttpResponse::Ok()
-        .content_type(sse::CONTENT_TYPE)
+        .content_type(format.content_type())
         .insert_header((CACHE_CONTROL, "no-cache"))
         .insert_header((X_ACCEL_BUFFERING, "no"))
         .streaming(events(updates, tally, format))
@@ -70,16 +85,18 @@ impl<F: ChunkFormat> Streaming<F> {
     /// for all tokens of a step, however many choices they belong to.
     async fn next_write(&mut self) -> Option<Bytes> {
         let mut out = BytesMut::new();
-        while !self.closed && out.len() < COALESCED_BYTES {
-            let next = if out.is_empty() {
-                self.updates.next().await
-            } else {
-                match self.updates.next().now_or_never() {
-                    Some(next) => next,
-                    None => break,
-                }
-            };
+        while !self.closed && out.is_empty() {
+            let next = self.updates.next().await;
             self.take(next, &mut out);
+            while !self.closed && out.len() < COALESCED_BYTES {
+                let Some(next) = self.updates.next().now_or_never() else {
+                    break;
+                };
+                self.take(next, &mut out);
+            }
+            if !self.closed {
+                self.format.flush(&self.tally, &mut out);
+            }
         }
         (!out.is_empty()).then(|| out.freeze())
     }
@@ -91,12 +108,14 @@ impl<F: ChunkFormat> Streaming<F> {
         match next {
             Some((_, Update::Failed(error))) => {
                 // The status line is long gone: the stream itself says it.
-                sse::push(out, &error.body());
+                self.format.flush(&self.tally, out);
+                self.format.fail(&error, out);
                 self.updates.clear();
                 self.end(out);
             }
             Some((index, update)) => self.format.update(index, update, &self.tally, out),
             None => {
+                self.format.flush(&self.tally, out);
                 self.format.close(&self.tally, out);
                 self.end(out);
             }
@@ -104,7 +123,7 @@ impl<F: ChunkFormat> Streaming<F> {
     }
 
     fn end(&mut self, out: &mut BytesMut) {
-        out.put_slice(sse::DONE);
+        out.put_slice(self.format.end_mark());
         self.closed = true;
     }
 }
@@ -119,12 +138,36 @@ pub fn json(answer: &impl Serialize) -> Vec<u8> {
 #[derive(Debug, Default)]
 pub struct Whole {
     pub text: String,
+    /// The output tokens, without the one that ended them.
+    pub ids: Vec<u32>,
     pub tokens: Vec<PieceToken>,
     pub prompt_logprobs: Vec<Option<TokenLogprobs>>,
     pub finish: Option<Finish>,
 }
 
 impl Whole {
+    /// Adds what `update` brought.
+    ///
+    /// # Errors
+    /// The choice failed.
+    pub fn take(&mut self, update: Update) -> Result<(), ApiError> {
+        match update {
+            Update::Started { .. } => {}
+            Update::PromptLogprobs(logprobs) => self.prompt_logprobs = logprobs,
+            Update::Text(piece) => {
+                self.text.push_str(&piece.text);
+                self.ids.extend(piece.ids);
+                self.tokens.extend(piece.tokens);
+            }
+            Update::Finished(mut finish) => {
+                self.ids.append(&mut finish.ids);
+                self.finish = Some(finish);
+            }
+            Update::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// How long its JSON will be at the least.
     pub fn json_bytes(&self) -> usize {
         /// A token with its log-probability.
@@ -141,17 +184,7 @@ pub async fn collected(mut updates: Updates, tally: &mut Tally) -> Result<Vec<Wh
     let mut choices: Vec<Whole> = (0..tally.choices()).map(|_| Whole::default()).collect();
     while let Some((index, update)) = updates.next().await {
         tally.record(index, &update);
-        let whole = &mut choices[index];
-        match update {
-            Update::Started { .. } => {}
-            Update::PromptLogprobs(logprobs) => whole.prompt_logprobs = logprobs,
-            Update::Text(piece) => {
-                whole.text.push_str(&piece.text);
-                whole.tokens.extend(piece.tokens);
-            }
-            Update::Finished(finish) => whole.finish = Some(finish),
-            Update::Failed(error) => return Err(error),
-        }
+        choices[index].take(update)?;
     }
     Ok(choices)
 }

@@ -6,14 +6,21 @@ use actix_web::{
     FromRequest, Handler, HttpRequest, HttpResponse, Resource, Responder, ResponseError,
 };
 
+use super::anthropic::messages;
 use super::error::ApiError;
+use super::metrics;
+use super::ollama;
 use super::openai::{chat, completions};
+use super::sglang::{control, generate, model, tokens};
+use super::shape::{Shape, Shaped};
 use super::status;
 
 /// Adds every route; a known path with another method is 405, all else 404.
 pub fn configure(app: &mut ServiceConfig) {
-    app.service(get("/health", status::health))
+    app.service(get("/", status::root))
+        .service(get("/health", status::health))
         .service(get("/ready", status::ready))
+        .service(get("/metrics", metrics::metrics))
         .service(get("/version", status::version))
         .service(get("/server_info", status::server_info))
         .service(get("/get_server_info", status::server_info))
@@ -22,6 +29,28 @@ pub fn configure(app: &mut ServiceConfig) {
         .service(get("/v1/models/{id:.+}", status::model))
         .service(post("/v1/chat/completions", chat::chat_completions))
         .service(post("/v1/completions", completions::completions))
+        .service(post_or_put("/generate", generate::generate))
+        .service(get("/model_info", model::model_info))
+        .service(get("/get_model_info", model::model_info))
+        .service(get("/get_load", model::get_load))
+        .service(get("/v1/loads", model::loads))
+        .service(get("/health_generate", model::health_generate))
+        .service(post("/tokenize", tokens::tokenize))
+        .service(post("/v1/tokenize", tokens::tokenize))
+        .service(post("/detokenize", tokens::detokenize))
+        .service(post("/v1/detokenize", tokens::detokenize))
+        .service(get_or_post("/flush_cache", control::flush_cache))
+        .service(post("/abort_request", control::abort_request))
+        .service(post("/pause_generation", control::pause_generation))
+        .service(post("/continue_generation", control::continue_generation))
+        .service(post("/v1/messages", messages::messages))
+        .service(post("/v1/messages/count_tokens", messages::count_tokens))
+        .service(post("/api/chat", ollama::generate::chat))
+        .service(post("/api/generate", ollama::generate::generate))
+        .service(post("/api/show", ollama::model::show))
+        .service(get("/api/tags", ollama::model::tags))
+        .service(get("/api/ps", ollama::model::running))
+        .service(get("/api/version", ollama::model::version))
         .default_service(web::to(not_found));
 }
 
@@ -49,13 +78,39 @@ where
         .default_service(web::to(|request| refuse_method(request, "POST")))
 }
 
-async fn not_found(request: HttpRequest) -> Result<&'static str, ApiError> {
-    Err(ApiError::not_found(request.path()))
+fn post_or_put<H, Args>(path: &str, handler: H) -> Resource
+where
+    H: Handler<Args>,
+    Args: FromRequest + 'static,
+    H::Output: Responder + 'static,
+{
+    web::resource(path)
+        .route(web::post().to(handler.clone()))
+        .route(web::put().to(handler))
+        .default_service(web::to(|request| refuse_method(request, "POST, PUT")))
+}
+
+fn get_or_post<H, Args>(path: &str, handler: H) -> Resource
+where
+    H: Handler<Args>,
+    Args: FromRequest + 'static,
+    H::Output: Responder + 'static,
+{
+    web::resource(path)
+        .route(web::get().to(handler.clone()))
+        .route(web::post().to(handler))
+        .default_service(web::to(|request| refuse_method(request, "GET, POST")))
+}
+
+async fn not_found(request: HttpRequest) -> Result<&'static str, Shaped> {
+    let path = request.path();
+    Err(Shape::of(path).refuse(ApiError::not_found(path)))
 }
 
 async fn refuse_method(request: HttpRequest, allowed: &'static str) -> HttpResponse {
     let error = ApiError::method_not_allowed(request.method().as_str(), request.path());
-    let mut response = error.error_response();
+    let shape = Shape::of(request.path());
+    let mut response = shape.refuse(error).error_response();
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static(allowed));

@@ -9,6 +9,9 @@ use actix_web::middleware::from_fn;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer};
 
+use super::auth;
+use super::cors;
+use super::observe;
 use super::request_id;
 use super::routes;
 use super::state::AppState;
@@ -32,6 +35,10 @@ pub fn bind(state: Data<AppState>) -> io::Result<(Server, Vec<SocketAddr>)> {
     let app = move || {
         App::new()
             .app_data(state.clone())
+            // The last is the first to see a request.
+            .wrap(from_fn(auth::check))
+            .wrap(from_fn(observe::observe))
+            .wrap(from_fn(cors::share))
             .wrap(from_fn(request_id::attach))
             .configure(routes::configure)
     };

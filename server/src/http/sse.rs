@@ -23,6 +23,14 @@ pub fn push(bytes: &mut BytesMut, payload: &impl Serialize) {
     bytes.put_slice(b"\n\n");
 }
 
+/// Appends one event that has a name.
+pub fn push_named(bytes: &mut BytesMut, name: &str, payload: &impl Serialize) {
+    bytes.put_slice(b"event: ");
+    bytes.put_slice(name.as_bytes());
+    bytes.put_u8(b'\n');
+    push(bytes, payload);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@ use actix_web::{HttpResponse, Responder};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::sglang::model::server_args;
 use super::state::AppState;
 use crate::served::Served;
 
@@ -19,6 +20,13 @@ pub async fn health() -> impl Responder {
 pub async fn ready(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
     let served = state.served()?;
     Ok(HttpResponse::Ok().json(json!({"status": "ready", "model": served.id})))
+}
+
+/// Tools look here whether anybody is at home.
+pub async fn root() -> impl Responder {
+    HttpResponse::Ok()
+        .content_type("text/plain; charset=utf-8")
+        .body("Hearth is running")
 }
 
 pub async fn version() -> impl Responder {
@@ -51,15 +59,20 @@ fn model_card(served: &Served) -> Value {
 /// Configuration, model and the engine's counters, under SGLang's name.
 pub async fn server_info(state: Data<AppState>) -> impl Responder {
     let loaded = state.loaded();
-    HttpResponse::Ok().json(json!({
+    let mut info = json!({
         "version": VERSION,
         "uptime_seconds": state.started.elapsed().as_secs_f64(),
-        "config": state.config,
+        "config": state.config.without_keys(),
         "served_model_name": loaded.map(|served| &served.id),
         "model": loaded.map(|served| &served.info),
         "max_model_len": loaded.map(Served::context),
         "internal_states": loaded.map(engine_state).into_iter().collect::<Vec<_>>(),
-    }))
+    });
+    let args = loaded.map(server_args).unwrap_or_default();
+    if let (Some(info), Value::Object(args)) = (info.as_object_mut(), args) {
+        info.extend(args);
+    }
+    HttpResponse::Ok().json(info)
 }
 
 /// `kv`: `free + cached + held == total` at every moment; `evictable` and
@@ -81,6 +94,7 @@ fn engine_state(served: &Served) -> Value {
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,
         "generated_tokens": stats.generated_tokens,
+        "forced_tokens": stats.forced_tokens,
         "computed_tokens": stats.computed_tokens,
         "finished": stats.finished,
         "cancelled": stats.cancelled,

@@ -1,15 +1,16 @@
 //! The token counts of one request, and its line in the log.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::generate::Update;
 use super::openai::response::Usage;
 
+/// The tokens of one choice.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    prompt: usize,
-    cached: usize,
-    completion: usize,
+pub struct Counts {
+    pub prompt: usize,
+    pub cached: usize,
+    pub completion: usize,
     finish: Option<&'static str>,
 }
 
@@ -62,6 +63,21 @@ impl Tally {
             }
             Update::Failed(error) => self.failure = Some(error.message.clone()),
         }
+    }
+
+    /// The counts of one choice so far.
+    pub fn counts(&self, index: usize) -> Counts {
+        self.choices[index]
+    }
+
+    /// Since the request came.
+    pub fn elapsed(&self) -> Duration {
+        self.arrived.elapsed()
+    }
+
+    /// From the request's coming to its first text; none before it.
+    pub fn first_text_after(&self) -> Option<Duration> {
+        self.first_text.map(|at| at.duration_since(self.arrived))
     }
 
     /// The counts so far. A prompt counts once, however many copies continue it.
@@ -130,6 +146,7 @@ mod tests {
             reason: "stop",
             matched: None,
             completion_tokens: 5,
+            ids: Vec::new(),
         };
         tally.record(3, &Update::Finished(finish));
         assert_eq!(tally.usage(), Usage::new(30, 2, 8));

@@ -19,6 +19,7 @@ fn slow() -> TestServer {
         max_model_len: 100_000,
         kv_slots: 100_000,
         endless: true,
+        ..Behaviour::default()
     };
     TestServer::start(behaviour, EngineConfig::default(), Config::default())
 }
@@ -313,6 +314,7 @@ async fn sixty_four_clients_that_come_and_go_leave_no_slot_behind() {
         max_model_len: 512,
         kv_slots: 1024,
         endless: true,
+        ..Behaviour::default()
     };
     let server = TestServer::start(behaviour, EngineConfig::default(), Config::default());
     let client = Client::new(&server.url).unwrap();

@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod anthropic;
+mod auth;
 mod bounds;
 mod chat;
 mod completions;
 mod fake;
 mod lifecycle;
+mod ollama;
 mod refusals;
+mod sglang;
 mod talk;
 
 use fake::TestServer;

@@ -1,17 +1,19 @@
-//! OpenAI's own Python client against the server, end to end.
+//! The Python clients that users have, against the server, end to end.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::harness::{MODEL, Server, workspace};
 
-const SCRIPT: &str = "tests/python/openai_client.py";
+const FOLDER: &str = "tests/python";
 
-/// `HEARTH_PYTHON`, or the environment that test.sh makes; with `openai` in it.
+/// `HEARTH_PYTHON`, or the environment that test.sh makes; with the clients in it.
 fn python() -> Result<PathBuf, String> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
-    let found = Command::new(&path).args(["-c", "import openai"]).output();
+    let found = Command::new(&path)
+        .args(["-c", "import anthropic, ollama, openai, requests"])
+        .output();
     match found {
         Ok(output) if output.status.success() => Ok(path),
         Ok(output) => Err(format!(
@@ -23,24 +25,24 @@ fn python() -> Result<PathBuf, String> {
     }
 }
 
-#[tokio::test]
-async fn the_openai_python_client_gets_everything_it_asks_for() {
+/// Runs `script` against a server; `base` is where its client begins its paths.
+async fn passes(script: &str, base: &str) {
     let python = match python() {
         Ok(python) => python,
         Err(reason) => {
             assert!(
                 std::env::var_os("HEARTH_REQUIRE_PYTHON").is_none(),
-                "HEARTH_REQUIRE_PYTHON is set, and there is no Python with openai: {reason}"
+                "HEARTH_REQUIRE_PYTHON is set, and there is no Python with the clients: {reason}"
             );
-            eprintln!("SKIPPED: there is no Python with openai: {reason}");
+            eprintln!("SKIPPED: there is no Python with the clients: {reason}");
             return;
         }
     };
     let server = Server::start(&["--max-model-len", "2048"]).await;
     let mut command = Command::new(python);
     command
-        .arg(workspace().join(SCRIPT))
-        .arg(server.url("/v1"))
+        .arg(workspace().join(FOLDER).join(script))
+        .arg(server.url(base))
         .arg(MODEL);
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
@@ -53,8 +55,28 @@ async fn the_openai_python_client_gets_everything_it_asks_for() {
     println!("{out}");
     assert!(
         output.status.success(),
-        "{SCRIPT} failed ({}):\n{out}\n{err}",
+        "{script} failed ({}):\n{out}\n{err}",
         output.status
     );
     server.wait_until_idle().await;
+}
+
+#[tokio::test]
+async fn the_openai_python_client_gets_everything_it_asks_for() {
+    passes("openai_client.py", "/v1").await;
+}
+
+#[tokio::test]
+async fn the_anthropic_python_client_gets_everything_it_asks_for() {
+    passes("anthropic_client.py", "").await;
+}
+
+#[tokio::test]
+async fn the_ollama_python_client_gets_everything_it_asks_for() {
+    passes("ollama_client.py", "").await;
+}
+
+#[tokio::test]
+async fn sglangs_front_end_load_generator_and_router_get_what_they_ask_for() {
+    passes("sglang_contract.py", "").await;
 }

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
-use super::capped::{Capped, Noticed, ResponseFormat, Variables, Word};
-use super::sampling::{at_least, generation_request, out_of_bounds};
+use super::capped::{Capped, Noticed, Variables, Word};
+use super::sampling::{alternatives, at_least, generation_request, out_of_bounds};
 use super::wire::Object;
 use crate::http::error::ApiError;
 
@@ -27,12 +27,18 @@ generation_request! {
         chat_template_kwargs: Option<Variables>,
         /// Whether the prompt ends with the opening of an assistant message.
         add_generation_prompt: Option<bool>,
+        /// Whether the last message, which is the assistant's, goes on.
+        continue_final_message: Option<bool>,
+        /// How SGLang gives the reasoning of models that reason; none is told apart here.
+        #[expect(dead_code, reason = "checked for its type, and that is all")]
+        separate_reasoning: Option<bool>,
+        #[expect(dead_code, reason = "checked for its type, and that is all")]
+        stream_reasoning: Option<bool>,
         tools: Option<Noticed>,
         tool_choice: Option<Word>,
         parallel_tool_calls: Option<IgnoredAny>,
         functions: Option<Noticed>,
         function_call: Option<Word>,
-        response_format: Option<ResponseFormat>,
         modalities: Option<Capped<String, 2>>,
         audio: Option<IgnoredAny>,
         prediction: Option<IgnoredAny>,
@@ -66,28 +72,30 @@ pub struct Message {
 
 const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
 
-/// A string, or a list of parts of which only text ones are understood.
+/// A string, or a list of parts of which only text ones are understood. With `HINTS` the
+/// parts may say what is to be cached (Anthropic), as everything is anyway.
 #[derive(Debug, PartialEq)]
-pub struct Content(pub String);
+pub struct Content<const HINTS: bool = false>(pub String);
 
 /// The text of a part. Not derived: of a picture its type is what is wrong, and only of
 /// a text the first key that is not known.
-struct Part(String);
+struct Part<const HINTS: bool>(String);
 
-impl<'de> Deserialize<'de> for Part {
+impl<'de, const HINTS: bool> Deserialize<'de> for Part<HINTS> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Part;
+        struct Keys<const HINTS: bool>;
+        impl<'de, const HINTS: bool> Visitor<'de> for Keys<HINTS> {
+            type Value = Part<HINTS>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Part, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let (mut kind, mut text, mut unknown) = (None, None, None);
                 while let Some(key) = map.next_key::<String>()? {
                     match key.as_str() {
                         "type" => kind = Some(map.next_value::<String>()?),
                         "text" => text = map.next_value::<Option<String>>()?,
+                        "cache_control" if HINTS => drop(map.next_value::<IgnoredAny>()?),
                         _ => {
                             map.next_value::<IgnoredAny>()?;
                             unknown.get_or_insert(key);
@@ -108,31 +116,31 @@ impl<'de> Deserialize<'de> for Part {
                 }
             }
         }
-        deserializer.deserialize_map(Keys)
+        deserializer.deserialize_map(Keys::<HINTS>)
     }
 }
 
-impl<'de> Deserialize<'de> for Content {
+impl<'de, const HINTS: bool> Deserialize<'de> for Content<HINTS> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrParts;
-        impl<'de> Visitor<'de> for TextOrParts {
-            type Value = Content;
+        struct TextOrParts<const HINTS: bool>;
+        impl<'de, const HINTS: bool> Visitor<'de> for TextOrParts<HINTS> {
+            type Value = Content<HINTS>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a string or a list of content parts")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 Ok(Content(text.to_owned()))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut texts = Vec::new();
-                while let Some(Part(text)) = seq.next_element()? {
+                while let Some(Part::<HINTS>(text)) = seq.next_element()? {
                     texts.push(text);
                 }
                 // As vLLM joins them for templates that expect a string.
                 Ok(Content(texts.join("\n")))
             }
         }
-        deserializer.deserialize_any(TextOrParts)
+        deserializer.deserialize_any(TextOrParts::<HINTS>)
     }
 }
 
@@ -152,12 +160,6 @@ impl ChatRequest {
             ("parallel_tool_calls", self.parallel_tool_calls.is_some()),
             ("functions", some(&self.functions)),
             ("function_call", asks(&self.function_call)),
-            (
-                "response_format",
-                self.response_format
-                    .as_ref()
-                    .is_some_and(|format| !format.is_plain_text()),
-            ),
             (
                 "modalities",
                 modalities.is_some_and(|kinds| {
@@ -190,19 +192,28 @@ impl ChatRequest {
     /// # Errors
     /// 400 for no messages, an unknown role, a message without content, tool calls.
     pub fn template_messages(&self) -> Result<Value, ApiError> {
-        if self.messages.given == 0 {
-            return Err(out_of_bounds(
-                "messages",
-                "a list of at least 1 message",
-                "0 messages",
-            ));
+        template_messages(&self.messages)
+    }
+
+    /// Whether the answer goes on with the last message, instead of being one of its own.
+    ///
+    /// # Errors
+    /// 400 where both are asked for, or the last message is not the assistant's.
+    pub fn continues(&self) -> Result<bool, ApiError> {
+        if self.continue_final_message != Some(true) {
+            return Ok(false);
         }
-        self.messages
-            .items
-            .iter()
-            .enumerate()
-            .map(|(index, message)| message.check(index))
-            .collect()
+        let last = self.messages.items.last();
+        let refused = |message: &str| Err(ApiError::field("continue_final_message", message));
+        if self.add_generation_prompt == Some(true) {
+            refused("`continue_final_message` must be false where `add_generation_prompt` is true")
+        } else if last.is_none_or(|last| last.role != "assistant") {
+            refused(
+                "`continue_final_message` must be false unless the last message is the assistant's",
+            )
+        } else {
+            Ok(true)
+        }
     }
 
     /// The two names of one bound; `None`: to the end of the context.
@@ -239,6 +250,24 @@ impl ChatRequest {
             )),
         }
     }
+}
+
+/// `messages` as the chat template sees them.
+///
+/// # Errors
+/// 400 for no messages, an unknown role, a message without content, tool calls.
+pub fn template_messages(
+    messages: &Capped<Object<Message>, MAX_MESSAGES>,
+) -> Result<Value, ApiError> {
+    if messages.given == 0 {
+        return Err(out_of_bounds(
+            "messages",
+            "a list of at least 1 message",
+            "0 messages",
+        ));
+    }
+    let each = messages.items.iter().enumerate();
+    each.map(|(index, message)| message.check(index)).collect()
 }
 
 impl Message {

@@ -10,7 +10,8 @@ use crate::http::generate::PieceToken;
 /// JSON has no -inf; OpenAI writes this for "practically never".
 const IMPOSSIBLE: f32 = -9999.0;
 
-fn finite(logprob: f32) -> f32 {
+/// `logprob` as JSON can write it.
+pub fn finite(logprob: f32) -> f32 {
     logprob.max(IMPOSSIBLE)
 }
 

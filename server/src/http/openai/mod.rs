@@ -1,11 +1,13 @@
 //! OpenAI's API: its types, and the translation to and from the internal request.
 
-mod capped;
+pub mod capped;
 pub mod chat;
-mod chat_request;
-mod completion_request;
+pub(super) mod chat_request;
+pub(super) mod completion_request;
 pub mod completions;
-mod logprobs;
+pub mod logprobs;
 pub mod response;
 pub mod sampling;
+pub mod structured;
+mod structured_value;
 pub mod wire;

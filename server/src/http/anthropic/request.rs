@@ -1,0 +1,294 @@
+//! `/v1/messages` as it comes in.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use super::super::error::ApiError;
+use super::super::openai::capped::{Capped, Noticed, Word};
+use super::super::openai::chat_request::{Content, MAX_MESSAGES};
+use super::super::openai::sampling::{MAX_STOP_STRINGS, out_of_bounds};
+use super::super::openai::structured::{Asked, GivenSchema, StructuredFields};
+use super::super::openai::wire::Object;
+use crate::grammars::Whitespace;
+
+/// Fields that this server does not implement are here too, so that they are refused by
+/// name unless they ask for nothing.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MessagesRequest {
+    pub model: String,
+    pub messages: Turns,
+    pub max_tokens: i64,
+    pub system: Option<Content<true>>,
+    pub stop_sequences: Option<Capped<String, MAX_STOP_STRINGS>>,
+    pub stream: Option<bool>,
+    pub temperature: Option<f64>,
+    pub top_p: Option<f64>,
+    pub top_k: Option<i64>,
+    /// A label; it changes nothing.
+    #[expect(dead_code, reason = "checked for its type, and that is all")]
+    metadata: Option<Object<Metadata>>,
+    tools: Option<Noticed>,
+    tool_choice: Option<IgnoredAny>,
+    thinking: Option<Object<Thinking>>,
+    service_tier: Option<String>,
+    container: Option<IgnoredAny>,
+    context_management: Option<IgnoredAny>,
+    mcp_servers: Option<Noticed>,
+    output_config: Option<Object<OutputConfig>>,
+    /// The older place of `output_config.format`.
+    output_format: Option<Object<OutputFormat>>,
+    /// Everything is cached anyway.
+    #[expect(dead_code, reason = "checked for its shape, and that is all")]
+    cache_control: Option<Object<CacheControl>>,
+    diagnostics: Option<IgnoredAny>,
+    inference_geo: Option<IgnoredAny>,
+    speed: Option<Word>,
+    user_profile_id: Option<IgnoredAny>,
+    workspace_id: Option<IgnoredAny>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputConfig {
+    effort: Option<IgnoredAny>,
+    format: Option<Object<OutputFormat>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputFormat {
+    r#type: String,
+    schema: Option<GivenSchema>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CacheControl {
+    #[serde(rename = "type")]
+    _type: String,
+    #[serde(rename = "ttl")]
+    _ttl: Option<String>,
+}
+
+/// `/v1/messages/count_tokens` as it comes in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CountRequest {
+    pub model: String,
+    pub messages: Turns,
+    pub system: Option<Content<true>>,
+    tools: Option<Noticed>,
+    tool_choice: Option<IgnoredAny>,
+    thinking: Option<Object<Thinking>>,
+}
+
+pub type Turns = Capped<Object<Turn>, MAX_MESSAGES>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Turn {
+    role: String,
+    content: Content<true>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Metadata {
+    /// A label; it changes nothing.
+    #[expect(dead_code, reason = "checked for its type, and that is all")]
+    user_id: Option<String>,
+}
+
+/// `{"type": "disabled"}` asks for nothing.
+#[derive(Debug, Deserialize)]
+struct Thinking {
+    r#type: Word,
+}
+
+impl Thinking {
+    fn is_asked(thinking: &Option<Object<Self>>) -> bool {
+        let kind = thinking.as_ref().map(|t| t.r#type.0.as_deref());
+        !matches!(kind, None | Some(Some("disabled")))
+    }
+}
+
+fn some(list: &Option<Noticed>) -> bool {
+    list.as_ref().is_some_and(|list| list.given > 0)
+}
+
+fn refuse(fields: &[(&str, bool)]) -> Result<(), ApiError> {
+    match fields.iter().find(|(_, asked)| *asked) {
+        Some((field, _)) => Err(ApiError::unsupported(field)),
+        None => Ok(()),
+    }
+}
+
+impl MessagesRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let tier = self.service_tier.as_deref();
+        refuse(&[
+            ("tools", some(&self.tools)),
+            ("tool_choice", self.tool_choice.is_some()),
+            ("thinking", Thinking::is_asked(&self.thinking)),
+            (
+                "service_tier",
+                !matches!(tier, None | Some("auto" | "standard_only")),
+            ),
+            ("container", self.container.is_some()),
+            ("context_management", self.context_management.is_some()),
+            ("mcp_servers", some(&self.mcp_servers)),
+            (
+                "output_config.effort",
+                self.output_config
+                    .as_ref()
+                    .is_some_and(|config| config.effort.is_some()),
+            ),
+            ("diagnostics", self.diagnostics.is_some()),
+            ("inference_geo", self.inference_geo.is_some()),
+            (
+                "speed",
+                self.speed
+                    .as_ref()
+                    .is_some_and(|Word(speed)| speed.as_deref() != Some("standard")),
+            ),
+            ("user_profile_id", self.user_profile_id.is_some()),
+            ("workspace_id", self.workspace_id.is_some()),
+        ])
+    }
+
+    /// The grammar that the answer is to follow.
+    ///
+    /// # Errors
+    /// 400 for a format that is no JSON Schema, and for two of them.
+    pub fn take_grammar(&mut self, whitespace: Whitespace) -> Result<Option<Asked>, ApiError> {
+        let config = self.output_config.take();
+        let newer = config.and_then(|config| config.0.format);
+        let (field, format) = match (newer, self.output_format.take()) {
+            (Some(_), Some(_)) => {
+                let message =
+                    "`output_format` and `output_config.format` must not be given together";
+                return Err(ApiError::field("output_format", message));
+            }
+            (Some(format), None) => (OUTPUT_FORMAT, format.0),
+            (None, Some(format)) => ("output_format", format.0),
+            (None, None) => return Ok(None),
+        };
+        if format.r#type != "json_schema" {
+            let given = format!("{:?}", format.r#type);
+            return Err(out_of_bounds(
+                &format!("{field}.type"),
+                "json_schema",
+                given,
+            ));
+        }
+        let Some(schema) = format.schema else {
+            let field = format!("{field}.schema");
+            return Err(out_of_bounds(&field, "a JSON Schema", "none"));
+        };
+        let fields = StructuredFields {
+            json_schema: Some(schema),
+            ..StructuredFields::default()
+        };
+        fields.asked(whitespace, false).map_err(in_output_format)
+    }
+}
+
+const OUTPUT_FORMAT: &str = "output_config.format";
+
+/// The schema has another name here.
+pub fn in_output_format(mut error: ApiError) -> ApiError {
+    let name = format!("`{OUTPUT_FORMAT}`");
+    error.message = error.message.replacen("`json_schema`", &name, 1);
+    error.param = Some(OUTPUT_FORMAT.to_owned());
+    error
+}
+
+impl CountRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        refuse(&[
+            ("tools", some(&self.tools)),
+            ("tool_choice", self.tool_choice.is_some()),
+            ("thinking", Thinking::is_asked(&self.thinking)),
+        ])
+    }
+}
+
+/// The conversation as the chat template sees it: one turn after another, as Anthropic
+/// joins those of one role.
+///
+/// # Errors
+/// 400 for no messages and for a role other than `user` and `assistant`.
+pub fn template_messages(
+    system: &Option<Content<true>>,
+    turns: &Turns,
+) -> Result<Vec<Value>, ApiError> {
+    if turns.given == 0 {
+        let bound = "a list of at least 1 message";
+        return Err(out_of_bounds("messages", bound, "0 messages"));
+    }
+    let mut joined: Vec<(&str, String)> = Vec::new();
+    if let Some(Content(system)) = system {
+        joined.push(("system", system.clone()));
+    }
+    for (index, turn) in turns.items.iter().enumerate() {
+        let Content(content) = &turn.content;
+        let field = |name: &str| format!("messages[{index}].{name}");
+        if !matches!(turn.role.as_str(), "user" | "assistant") {
+            let given = format!("{:?}", turn.role);
+            return Err(out_of_bounds(&field("role"), "user or assistant", given));
+        }
+        if content.is_empty() {
+            let bound = "a text that is not empty";
+            return Err(out_of_bounds(&field("content"), bound, "an empty one"));
+        }
+        match joined.last_mut() {
+            Some((role, text)) if *role == turn.role => {
+                text.push('\n');
+                text.push_str(content);
+            }
+            _ => joined.push((&turn.role, content.clone())),
+        }
+    }
+    let each = joined.into_iter();
+    Ok(each
+        .map(|(role, content)| json!({"role": role, "content": content}))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turns(json: &str) -> Result<Vec<Value>, ApiError> {
+        template_messages(&None, &serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn turns_of_one_role_are_one_turn() {
+        let joined = turns(
+            r#"[{"role": "user", "content": "a"},
+                {"role": "user", "content": [{"type": "text", "text": "b"}]},
+                {"role": "assistant", "content": "c"}]"#,
+        );
+        let expected = [
+            json!({"role": "user", "content": "a\nb"}),
+            json!({"role": "assistant", "content": "c"}),
+        ];
+        assert_eq!(joined.unwrap(), expected);
+    }
+
+    #[test]
+    fn a_role_that_the_api_has_not_is_refused_by_its_place() {
+        let error = turns(r#"[{"role": "system", "content": "a"}]"#).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("messages[0].role"));
+        let error = turns(r#"[{"role": "user", "content": ""}]"#).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("messages[0].content"));
+        assert!(turns("[]").is_err());
+    }
+}

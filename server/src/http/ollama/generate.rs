@@ -1,0 +1,174 @@
+//! `POST /api/chat` and `/api/generate`.
+
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use serde_json::json;
+
+use super::super::conversation;
+use super::super::error::ApiError;
+use super::super::generate::{Job, submit};
+use super::super::openai::structured::{Asked, compile};
+use super::super::openai::wire::Object;
+use super::super::request_id::RequestId;
+use super::super::respond::{collected, streamed};
+use super::super::shape::{Shape, Shaped};
+use super::super::state::AppState;
+use super::super::tally::Tally;
+use super::super::{body, offload, prompt};
+use super::options::Options;
+use super::request::{ChatRequest, Format, GenerateRequest, check_model, in_format};
+use super::stream::{Lines, Place};
+use crate::served::Served;
+
+/// A checked request.
+struct Prepared {
+    /// `None`: there is nothing to continue, and the answer is that the model is loaded.
+    job: Option<Job>,
+    asked: Option<Asked>,
+    stream: bool,
+    /// The model as the request called it.
+    model: String,
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 503 when it cannot be taken now.
+pub async fn chat(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, Shaped> {
+    answer(request, payload, state, "/api/chat", Place::Message)
+        .await
+        .map_err(|error| Shape::Ollama.refuse(error))
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 503 when it cannot be taken now.
+pub async fn generate(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, Shaped> {
+    answer(request, payload, state, "/api/generate", Place::Response)
+        .await
+        .map_err(|error| Shape::Ollama.refuse(error))
+}
+
+async fn answer(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+    route: &'static str,
+    place: Place,
+) -> Result<HttpResponse, ApiError> {
+    let served = state.served()?.clone();
+    let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
+    let (size, id) = (bytes.len(), RequestId::of(&request));
+    let (served, prepared) = offload::when_large(size, move || {
+        let prepared = match place {
+            Place::Message => prepare_chat(&served, &bytes, id),
+            Place::Response => prepare_generate(&served, &bytes, id),
+        };
+        (served, prepared)
+    })
+    .await?;
+    let Prepared {
+        job,
+        asked,
+        stream,
+        model,
+    } = prepared?;
+    let lines = Lines { model, place };
+    let Some(job) = job else {
+        return Ok(HttpResponse::Ok().json(lines.loaded()));
+    };
+    let constraint = compile(&served, asked).await.map_err(in_format)?;
+    let updates = submit(&served, Job { constraint, ..job })?;
+    let mut tally = Tally::new(RequestId::of(&request), route, 1, 1);
+    if stream {
+        return Ok(streamed(updates, tally, lines));
+    }
+    let whole = collected(updates, &mut tally).await?.into_iter().next();
+    let whole = whole.unwrap_or_default();
+    let Some(finish) = &whole.finish else {
+        return Err(ApiError::internal("the answer did not end"));
+    };
+    Ok(HttpResponse::Ok().json(lines.last(&whole.text, finish, &tally)))
+}
+
+fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+    let mut request: ChatRequest = body::parse(bytes)?;
+    check_model(served, &request.model)?;
+    request.refuse_unsupported()?;
+    let asked = Format::asked(request.format.take(), served.grammars.defaults.whitespace)?;
+    let given = request.messages.as_ref().map_or(0, |list| list.given);
+    conversation::refuse_too_many(served, given)?;
+    let messages = request.template_messages()?;
+    let job = if messages.is_empty() {
+        None
+    } else {
+        let prompt = conversation::encode(served, messages)?;
+        Some(job(served, prompt, request.options, "messages", id)?)
+    };
+    Ok(Prepared {
+        job,
+        asked,
+        stream: request.stream.unwrap_or(true),
+        model: request.model,
+    })
+}
+
+fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+    let mut request: GenerateRequest = body::parse(bytes)?;
+    check_model(served, &request.model)?;
+    request.refuse_unsupported()?;
+    let asked = Format::asked(request.format.take(), served.grammars.defaults.whitespace)?;
+    let text = request.prompt.unwrap_or_default();
+    // A model without a template takes texts as they are, as Ollama's do.
+    let raw = request.raw.unwrap_or(false) || !served.text.can_chat();
+    let prompt = match text.as_str() {
+        "" => None,
+        text if raw => Some(prompt::encode(served, "prompt", text, true)?),
+        text => {
+            let system = request.system.filter(|system| !system.is_empty());
+            let system = system.map(|system| json!({"role": "system", "content": system}));
+            let user = json!({"role": "user", "content": text});
+            let messages = system.into_iter().chain([user]).collect();
+            let encoded = conversation::encode(served, messages);
+            Some(encoded.map_err(|mut error| {
+                error.param = Some("prompt".to_owned());
+                error.message = error.message.replacen("`messages`", "`prompt`", 1);
+                error
+            })?)
+        }
+    };
+    let job = prompt
+        .map(|prompt| job(served, prompt, request.options, "prompt", id))
+        .transpose()?;
+    Ok(Prepared {
+        job,
+        asked,
+        stream: request.stream.unwrap_or(true),
+        model: request.model,
+    })
+}
+
+fn job(
+    served: &Served,
+    prompt: Vec<u32>,
+    options: Option<Object<Options>>,
+    prompt_field: &'static str,
+    id: String,
+) -> Result<Job, ApiError> {
+    let options = options.map(|options| options.0).unwrap_or_default();
+    let (params, text) = options.check(served, prompt_field, prompt.len())?;
+    Ok(Job {
+        prompts: vec![prompt],
+        copies: 1,
+        params,
+        text,
+        id: Some(id),
+        prompt_field,
+        ..Job::default()
+    })
+}

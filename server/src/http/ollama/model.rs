@@ -1,0 +1,109 @@
+//! What Ollama's tools ask before they talk: the models, one of them, the version.
+
+use std::time::{Duration, SystemTime};
+
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse, Responder};
+use serde_json::{Value, json};
+
+use super::super::body;
+use super::super::error::ApiError;
+use super::super::sglang::model::model_type;
+use super::super::shape::{Shape, Shaped};
+use super::super::state::AppState;
+use super::request::{ShowRequest, check_model};
+use super::stream::timestamp;
+use crate::banner::count_text;
+use crate::served::Served;
+
+pub async fn version() -> impl Responder {
+    HttpResponse::Ok().json(json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// # Errors
+/// 503 without a model.
+pub async fn tags(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
+    let served = state
+        .served()
+        .map_err(|error| Shape::Ollama.refuse(error))?;
+    Ok(HttpResponse::Ok().json(json!({"models": [card(served)]})))
+}
+
+/// The models in memory: the one there is, for good.
+///
+/// # Errors
+/// 503 without a model.
+pub async fn running(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
+    let served = state
+        .served()
+        .map_err(|error| Shape::Ollama.refuse(error))?;
+    let mut card = card(served);
+    card["size_vram"] = (served.info.weight_bytes + served.info.kv_bytes).into();
+    card["context_length"] = served.context().into();
+    Ok(HttpResponse::Ok().json(json!({"models": [card]})))
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 404 for another model, 503 without one.
+pub async fn show(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, Shaped> {
+    let shown = async {
+        let served = state.served()?;
+        let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
+        let request: ShowRequest = body::parse(&bytes)?;
+        check_model(served, &request.model)?;
+        request.refuse_unsupported()?;
+        Ok::<_, ApiError>(description(served))
+    };
+    let shown = shown.await.map_err(|error| Shape::Ollama.refuse(error))?;
+    Ok(HttpResponse::Ok().json(shown))
+}
+
+fn card(served: &Served) -> Value {
+    json!({
+        "name": served.id,
+        "model": served.id,
+        "modified_at": loaded_at(served),
+        "size": served.info.weight_bytes,
+        "digest": "",
+        "details": details(served),
+    })
+}
+
+fn description(served: &Served) -> Value {
+    let family = model_type(&served.info.architecture);
+    let context = format!("{family}.context_length");
+    let info = json!({
+        "general.architecture": family,
+        "general.parameter_count": served.info.parameters,
+        context: served.context(),
+    });
+    json!({
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "details": details(served),
+        "model_info": info,
+        "capabilities": ["completion"],
+        "modified_at": loaded_at(served),
+    })
+}
+
+fn details(served: &Served) -> Value {
+    let family = model_type(&served.info.architecture);
+    json!({
+        "parent_model": "",
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": count_text(served.info.parameters),
+        "quantization_level": served.info.dtype.to_uppercase(),
+    })
+}
+
+fn loaded_at(served: &Served) -> String {
+    timestamp(SystemTime::UNIX_EPOCH + Duration::from_secs(served.created))
+}

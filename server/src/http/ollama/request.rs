@@ -1,0 +1,347 @@
+//! `/api/chat` and `/api/generate` as they come in.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::de::value::MapAccessDeserializer;
+use serde_json::{Value, json};
+
+use super::super::error::ApiError;
+use super::super::openai::capped::{Capped, Entries, Noticed};
+use super::super::openai::chat_request::MAX_MESSAGES;
+use super::super::openai::sampling::out_of_bounds;
+use super::super::openai::structured::{Asked, GivenSchema, StructuredFields};
+use super::super::openai::wire::Object;
+use super::options::Options;
+use crate::grammars::Whitespace;
+use crate::served::Served;
+
+/// What Ollama's tools put behind a name that has no tag.
+const DEFAULT_TAG: &str = ":latest";
+const ROLES: [&str; 3] = ["system", "user", "assistant"];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatRequest {
+    pub model: String,
+    pub messages: Option<Capped<Object<Message>, MAX_MESSAGES>>,
+    pub stream: Option<bool>,
+    pub options: Option<Object<Options>>,
+    pub format: Option<Format>,
+    keep_alive: Option<KeepAlive>,
+    tools: Option<Noticed>,
+    think: Option<Think>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerateRequest {
+    pub model: String,
+    pub prompt: Option<String>,
+    pub system: Option<String>,
+    /// The prompt goes to the model as it is, without the chat template.
+    pub raw: Option<bool>,
+    pub stream: Option<bool>,
+    pub options: Option<Object<Options>>,
+    pub format: Option<Format>,
+    keep_alive: Option<KeepAlive>,
+    suffix: Option<String>,
+    template: Option<String>,
+    context: Option<Noticed>,
+    images: Option<Noticed>,
+    think: Option<Think>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    role: String,
+    content: Option<String>,
+    images: Option<Noticed>,
+    tool_calls: Option<Noticed>,
+    tool_name: Option<IgnoredAny>,
+    tool_call_id: Option<IgnoredAny>,
+    thinking: Option<String>,
+}
+
+/// How long the model is to stay loaded: it stays for good, so that every time but 0 is kept.
+#[derive(Debug)]
+struct KeepAlive {
+    unloads: bool,
+}
+
+impl<'de> Deserialize<'de> for KeepAlive {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::{Error, Visitor};
+        struct Times;
+        impl Visitor<'_> for Times {
+            type Value = KeepAlive;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number of seconds or a duration like \"5m\"")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<KeepAlive, E> {
+                let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+                let number: f64 = number.parse().map_err(|_| {
+                    E::custom(format!("must be a duration like \"5m\", got {text:?}"))
+                })?;
+                Ok(KeepAlive {
+                    unloads: number == 0.0,
+                })
+            }
+            fn visit_i64<E: Error>(self, seconds: i64) -> Result<KeepAlive, E> {
+                Ok(KeepAlive {
+                    unloads: seconds == 0,
+                })
+            }
+            fn visit_u64<E: Error>(self, seconds: u64) -> Result<KeepAlive, E> {
+                Ok(KeepAlive {
+                    unloads: seconds == 0,
+                })
+            }
+            fn visit_f64<E: Error>(self, seconds: f64) -> Result<KeepAlive, E> {
+                Ok(KeepAlive {
+                    unloads: seconds == 0.0,
+                })
+            }
+        }
+        deserializer.deserialize_any(Times)
+    }
+}
+
+/// What the answer has to be: any JSON, or JSON of a schema; an empty string: anything.
+#[derive(Debug)]
+pub enum Format {
+    Anything,
+    Json,
+    Schema(GivenSchema),
+}
+
+impl Format {
+    /// The grammar that is asked for.
+    ///
+    /// # Errors
+    /// 400 for a schema that is too large.
+    pub fn asked(format: Option<Self>, whitespace: Whitespace) -> Result<Option<Asked>, ApiError> {
+        let json = || serde_json::from_value(json!({"type": "json_object"})).ok();
+        let fields = match format {
+            None | Some(Self::Anything) => StructuredFields::default(),
+            Some(Self::Json) => StructuredFields {
+                response_format: json(),
+                ..StructuredFields::default()
+            },
+            Some(Self::Schema(schema)) => StructuredFields {
+                json_schema: Some(schema),
+                ..StructuredFields::default()
+            },
+        };
+        fields.asked(whitespace, false).map_err(in_format)
+    }
+}
+
+/// The field has another name here.
+pub fn in_format(mut error: ApiError) -> ApiError {
+    error.message = error.message.replacen("`json_schema`", "`format`", 1);
+    error.param = Some("format".to_owned());
+    error
+}
+
+impl<'de> Deserialize<'de> for Format {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::{Error, MapAccess, Visitor};
+        struct Formats;
+        impl<'de> Visitor<'de> for Formats {
+            type Value = Format;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"json\" or a JSON Schema")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Format, E> {
+                match text {
+                    "" => Ok(Format::Anything),
+                    "json" => Ok(Format::Json),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Format, A::Error> {
+                let schema = GivenSchema::deserialize(MapAccessDeserializer::new(map));
+                schema.map(Format::Schema)
+            }
+        }
+        deserializer.deserialize_any(Formats)
+    }
+}
+
+/// Only false asks for nothing.
+#[derive(Debug)]
+struct Think(bool);
+
+impl<'de> Deserialize<'de> for Think {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::{Error, Visitor};
+        struct Levels;
+        impl Visitor<'_> for Levels {
+            type Value = Think;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a boolean or a level")
+            }
+            fn visit_bool<E: Error>(self, think: bool) -> Result<Think, E> {
+                Ok(Think(think))
+            }
+            fn visit_str<E: Error>(self, _: &str) -> Result<Think, E> {
+                Ok(Think(true))
+            }
+        }
+        deserializer.deserialize_any(Levels)
+    }
+}
+
+/// What both routes refuse.
+fn refuse(
+    fields: &[(&str, bool)],
+    keep_alive: &Option<KeepAlive>,
+    think: &Option<Think>,
+    logprobs: (Option<bool>, Option<i64>),
+) -> Result<(), ApiError> {
+    if keep_alive.as_ref().is_some_and(|keep| keep.unloads) {
+        let bound = "left out or not 0: the served model is never unloaded";
+        return Err(out_of_bounds("keep_alive", bound, 0));
+    }
+    let common = [
+        ("think", think.as_ref().is_some_and(|think| think.0)),
+        ("logprobs", logprobs.0 == Some(true)),
+        ("top_logprobs", logprobs.1.is_some_and(|top| top != 0)),
+    ];
+    match fields.iter().chain(&common).find(|(_, asked)| *asked) {
+        Some((field, _)) => Err(ApiError::unsupported(field)),
+        None => Ok(()),
+    }
+}
+
+fn some(list: &Option<Noticed>) -> bool {
+    list.as_ref().is_some_and(|list| list.given > 0)
+}
+
+impl ChatRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        refuse(
+            &[("tools", some(&self.tools))],
+            &self.keep_alive,
+            &self.think,
+            (self.logprobs, self.top_logprobs),
+        )
+    }
+
+    /// The messages as the chat template sees them.
+    ///
+    /// # Errors
+    /// 400 for an unknown role, a message without content, images and tool calls.
+    pub fn template_messages(&self) -> Result<Vec<Value>, ApiError> {
+        let messages = self.messages.iter().flat_map(|list| &list.items);
+        messages
+            .enumerate()
+            .map(|(index, message)| message.check(index))
+            .collect()
+    }
+}
+
+impl Message {
+    fn check(&self, index: usize) -> Result<Value, ApiError> {
+        let at = |field: &str| format!("messages[{index}].{field}");
+        if !ROLES.contains(&self.role.as_str()) {
+            let given = format!("{:?}", self.role);
+            let bound = format!("one of {}", ROLES.join(", "));
+            return Err(out_of_bounds(&at("role"), &bound, given));
+        }
+        let refused = [
+            ("images", some(&self.images)),
+            ("tool_calls", some(&self.tool_calls)),
+            ("tool_name", self.tool_name.is_some()),
+            ("tool_call_id", self.tool_call_id.is_some()),
+            (
+                "thinking",
+                self.thinking.as_ref().is_some_and(|t| !t.is_empty()),
+            ),
+        ];
+        if let Some((field, _)) = refused.into_iter().find(|(_, asked)| *asked) {
+            return Err(ApiError::unsupported(&at(field)));
+        }
+        match &self.content {
+            Some(content) => Ok(json!({"role": self.role, "content": content})),
+            None => Err(out_of_bounds(&at("content"), "a string", "null")),
+        }
+    }
+}
+
+impl GenerateRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        let raw = self.raw == Some(true);
+        if raw && text(&self.system) {
+            let message = "`system` must be left out where `raw` is true";
+            return Err(ApiError::field("system", message));
+        }
+        refuse(
+            &[
+                ("suffix", text(&self.suffix)),
+                ("template", text(&self.template)),
+                ("context", some(&self.context)),
+                ("images", some(&self.images)),
+            ],
+            &self.keep_alive,
+            &self.think,
+            (self.logprobs, self.top_logprobs),
+        )
+    }
+}
+
+/// Refuses a model name that is not the served one, with or without the tag that Ollama's
+/// tools add.
+///
+/// # Errors
+/// 404 in Ollama's words.
+pub fn check_model(served: &Served, given: &str) -> Result<(), ApiError> {
+    let name = given.strip_suffix(DEFAULT_TAG).unwrap_or(given);
+    if name == served.id || given == served.id {
+        return Ok(());
+    }
+    Err(ApiError::model_not_found(given, &served.id))
+}
+
+/// `/api/show` as it comes in.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShowRequest {
+    /// `name` is its older name.
+    #[serde(alias = "name")]
+    pub model: String,
+    #[expect(dead_code, reason = "the answer is verbose anyway")]
+    verbose: Option<bool>,
+    system: Option<String>,
+    template: Option<String>,
+    options: Option<Entries<IgnoredAny, 0>>,
+}
+
+impl ShowRequest {
+    /// # Errors
+    /// 400 naming the first field that asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let fields = [
+            ("system", self.system.is_some()),
+            ("template", self.template.is_some()),
+            (
+                "options",
+                self.options.as_ref().is_some_and(|o| o.given > 0),
+            ),
+        ];
+        match fields.into_iter().find(|(_, asked)| *asked) {
+            Some((field, _)) => Err(ApiError::unsupported(field)),
+            None => Ok(()),
+        }
+    }
+}

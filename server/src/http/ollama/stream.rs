@@ -1,0 +1,140 @@
+//! Ollama's answers: JSON objects, one a line, the last with the counts.
+
+use std::time::{Duration, SystemTime};
+
+use actix_web::web::{BufMut, BytesMut};
+use serde_json::{Value, json};
+
+use super::super::error::ApiError;
+use super::super::generate::{Finish, Update};
+use super::super::respond::{ChunkFormat, json as written};
+use super::super::shape::Shape;
+use super::super::tally::Tally;
+
+pub const CONTENT_TYPE: &str = "application/x-ndjson";
+
+/// Where a route puts the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// `/api/chat`: in a message of the assistant.
+    Message,
+    /// `/api/generate`: in `response`.
+    Response,
+}
+
+/// The objects of one answer.
+pub struct Lines {
+    pub model: String,
+    pub place: Place,
+}
+
+impl Lines {
+    fn line(&self, text: &str, done: bool) -> Value {
+        let mut line = json!({"model": self.model, "created_at": timestamp(SystemTime::now())});
+        match self.place {
+            Place::Message => line["message"] = json!({"role": "assistant", "content": text}),
+            Place::Response => line["response"] = text.into(),
+        }
+        line["done"] = done.into();
+        line
+    }
+
+    /// The last object, or the only one.
+    pub fn last(&self, text: &str, finish: &Finish, tally: &Tally) -> Value {
+        let mut line = self.line(text, true);
+        let (counts, total) = (tally.counts(0), tally.elapsed());
+        let prompt = tally.first_text_after().unwrap_or(total);
+        line["done_reason"] = finish.reason.into();
+        line["total_duration"] = nanoseconds(total);
+        line["load_duration"] = 0.into();
+        line["prompt_eval_count"] = counts.prompt.into();
+        line["prompt_eval_duration"] = nanoseconds(prompt);
+        line["eval_count"] = counts.completion.into();
+        line["eval_duration"] = nanoseconds(total.saturating_sub(prompt));
+        line
+    }
+
+    /// What a request without a prompt gets: the model is loaded.
+    pub fn loaded(&self) -> Value {
+        let mut line = self.line("", true);
+        line["done_reason"] = "load".into();
+        line
+    }
+}
+
+fn nanoseconds(time: Duration) -> Value {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).into()
+}
+
+fn push(line: &Value, out: &mut BytesMut) {
+    out.put_slice(&written(line));
+    out.put_u8(b'\n');
+}
+
+impl ChunkFormat for Lines {
+    fn update(&mut self, _index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+        match update {
+            Update::Text(piece) if !piece.text.is_empty() => {
+                push(&self.line(&piece.text, false), out);
+            }
+            Update::Finished(finish) => push(&self.last("", &finish, tally), out),
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+
+    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+        push(&Shape::Ollama.body(error), out);
+    }
+
+    fn end_mark(&self) -> &'static [u8] {
+        b""
+    }
+
+    fn content_type(&self) -> &'static str {
+        CONTENT_TYPE
+    }
+}
+
+/// `time` as RFC 3339 has it, in UTC.
+pub fn timestamp(time: SystemTime) -> String {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
+    let (seconds, micros) = (since.as_secs(), since.subsec_micros());
+    let (year, month, day) = date(seconds / 86_400);
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
+}
+
+/// The date that is `days` after 1970-01-01, by Howard Hinnant's `civil_from_days`: years
+/// begin in March, so that the leap day is the last of its year.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_as_rfc_3339_has_them() {
+        let at = |seconds, micros| {
+            let since = Duration::from_secs(seconds) + Duration::from_micros(micros);
+            timestamp(SystemTime::UNIX_EPOCH + since)
+        };
+        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(at(951_827_696, 5), "2000-02-29T12:34:56.000005Z");
+        assert_eq!(at(1_763_693_999, 999_999), "2025-11-21T02:59:59.999999Z");
+        assert_eq!(at(4_107_542_400, 0), "2100-03-01T00:00:00.000000Z");
+    }
+}

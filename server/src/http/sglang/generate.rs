@@ -1,0 +1,328 @@
+//! `POST` and `PUT /generate`.
+
+use std::sync::Arc;
+
+use actix_web::web::{BytesMut, Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use hearth_engine::SamplingParams;
+use hearth_engine::output::Detokenize;
+use uuid::Uuid;
+
+use super::super::error::ApiError;
+use super::super::generate::{Job, Update, check_sequences, submit_each};
+use super::super::openai::sampling::{SamplingFields, check_logprob_entries, out_of_bounds};
+use super::super::openai::structured::{Asked, compile};
+use super::super::openai::wire::Object;
+use super::super::request_id::RequestId;
+use super::super::respond::{ChunkFormat, Whole, collected, json, streamed};
+use super::super::shape::{Shape, Shaped};
+use super::super::state::AppState;
+use super::super::tally::Tally;
+use super::super::{body, offload, prompt, sse};
+use super::input::Each;
+use super::meta::{PromptMeta, Writer};
+use super::request::{GenerateRequest, Input, LogprobsAsked};
+use super::sampling::{Checked, Sampling};
+use crate::served::Served;
+
+const ROUTE: &str = "/generate";
+
+/// A checked request, and how its answer is to be written.
+struct Prepared {
+    jobs: Vec<Job>,
+    /// One for all jobs, or one for each.
+    asked: Vec<Option<Asked>>,
+    writer: Writer,
+    stream: bool,
+    /// Whether the answer is a list.
+    listed: bool,
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 503 when it cannot be taken now.
+pub async fn generate(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, Shaped> {
+    answer(request, payload, state)
+        .await
+        .map_err(|error| Shape::Sglang.refuse(error))
+}
+
+async fn answer(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, ApiError> {
+    let served = state.served()?.clone();
+    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
+    let size = bytes.len();
+    let (served, prepared) = offload::when_large(size, move || {
+        let prepared = prepare(&served, &bytes);
+        (served, prepared)
+    })
+    .await?;
+    let Prepared {
+        mut jobs,
+        asked,
+        writer,
+        stream,
+        listed,
+    } = prepared?;
+    let shared = asked.len() == 1;
+    for (index, asked) in asked.into_iter().enumerate() {
+        let constraint = compile(&served, asked)
+            .await
+            .map_err(|error| error.within("sampling_params"))?;
+        let of = if shared {
+            0..jobs.len()
+        } else {
+            index..index + 1
+        };
+        for job in &mut jobs[of] {
+            job.constraint.clone_from(&constraint);
+        }
+    }
+    let (prompts, copies) = (jobs.len(), writer.n);
+    let updates = submit_each(&served, jobs)?;
+    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
+    if stream {
+        let choices = (0..tally.choices()).map(|_| Growing::default()).collect();
+        let format = GrowingTexts {
+            writer,
+            listed,
+            choices,
+        };
+        return Ok(streamed(updates, tally, format));
+    }
+    let mut wholes = collected(updates, &mut tally).await?;
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let written = offload::when_large(size, move || {
+        for (index, whole) in wholes.iter_mut().enumerate() {
+            writer.end(index, whole);
+        }
+        let answers = wholes.iter().enumerate();
+        let answers: Vec<_> = answers
+            .map(|(index, whole)| writer.answer(index, whole, &tally, false))
+            .collect();
+        match answers.as_slice() {
+            [answer] if !listed => json(answer),
+            answers => json(&answers),
+        }
+    })
+    .await?;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(written))
+}
+
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let mut request: GenerateRequest = body::parse(bytes)?;
+    AppState::check_model(served, request.model.as_deref())?;
+    request.refuse_unsupported()?;
+    let (input, mut listed) = request.take_input()?;
+    let (field, count) = (input.field(), input.len());
+    let (sampling, asked) = sampling(served, &mut request, count)?;
+    let n = copies(&sampling)?;
+    listed |= n > 1;
+    check_sequences(served, count, n, field)?;
+    let rids = request.take_rids(count, || Uuid::now_v7().simple().to_string())?;
+    let namespace = request.namespace()?;
+    let priority = priority(served, request.priority)?;
+    let prompts = encode(served, input)?;
+    let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
+    let logprobs = request.logprobs(&lengths)?;
+    let (mut jobs, mut metas) = (Vec::new(), Vec::new());
+    let mut entries = 0usize;
+    let each = prompts.into_iter().zip(sampling).zip(rids).zip(logprobs);
+    for (((prompt, checked), rid), asked) in each {
+        let (length, given) = (prompt.len(), checked.max_new_tokens);
+        let room = prompt::output_limit(served, field, length, "max_new_tokens", given).map_err(
+            |error| match error.param.as_deref() {
+                Some("max_new_tokens") => error.within("sampling_params"),
+                _ => error,
+            },
+        )?;
+        let max_new_tokens = checked.tokens(room);
+        if let Some(asked) = asked {
+            let scored = asked.from.map_or(0, |from| length - from) + max_new_tokens;
+            entries = entries.saturating_add(scored.saturating_mul(asked.top + 1));
+        }
+        metas.push(PromptMeta {
+            rid: rid.clone(),
+            max_new_tokens,
+            skip_special: checked.text.skip_special,
+            keep_stop: checked.text.include_stop,
+            logprobs: asked,
+            first_scored: first_scored(&prompt, asked),
+        });
+        let job = job(prompt, checked, rid, max_new_tokens, asked);
+        jobs.push(Job {
+            copies: n,
+            namespace: namespace.clone(),
+            priority,
+            prompt_field: field,
+            ..job
+        });
+    }
+    check_logprob_entries(
+        "`n` times the tokens to be scored times (1 + `top_logprobs_num`)",
+        "return_logprob",
+        entries.saturating_mul(n),
+        (entries > 0).then_some(0),
+    )?;
+    let writer = Writer {
+        tokenizer: Arc::clone(&served.text) as Arc<dyn Detokenize>,
+        prompts: metas,
+        n,
+        texts: request.return_text_in_logprobs.unwrap_or(false),
+    };
+    Ok(Prepared {
+        jobs,
+        asked,
+        writer,
+        stream: request.stream.unwrap_or(false),
+        listed,
+    })
+}
+
+fn job(
+    prompt: Vec<u32>,
+    checked: Checked,
+    rid: String,
+    max_tokens: usize,
+    asked: Option<LogprobsAsked>,
+) -> Job {
+    let from = asked.and_then(|asked| asked.from);
+    Job {
+        prompts: vec![prompt],
+        params: SamplingParams {
+            max_tokens,
+            min_tokens: checked.params.min_tokens.min(max_tokens),
+            logprobs: asked.map(|asked| asked.top),
+            prompt_logprobs: asked.filter(|_| from.is_some()).map(|asked| asked.top),
+            prompt_logprobs_from: from.unwrap_or(0),
+            ..checked.params
+        },
+        text: checked.text,
+        id: Some(rid),
+        ..Job::default()
+    }
+}
+
+/// SGLang's clients send 0 where they mean none.
+fn priority(served: &Served, given: Option<i64>) -> Result<i32, ApiError> {
+    let fields = SamplingFields {
+        priority: given.filter(|&given| given != 0),
+        ..SamplingFields::default()
+    };
+    fields.priority(served.engine.heeds_priority())
+}
+
+/// The sampling of each of `count` prompts, and the grammar of all or of each.
+fn sampling(
+    served: &Served,
+    request: &mut GenerateRequest,
+    count: usize,
+) -> Result<(Vec<Checked>, Vec<Option<Asked>>), ApiError> {
+    let whitespace = served.grammars.defaults.whitespace;
+    let check = |sampling: Sampling| sampling.check(&served.defaults, whitespace);
+    let one = match request.sampling_params.take() {
+        None => Sampling::default(),
+        Some(Each::All(Object(sampling))) => sampling,
+        Some(Each::One(list)) if list.given == count => {
+            let each = list.items.into_iter();
+            return each.map(|Object(sampling)| check(sampling)).collect();
+        }
+        Some(Each::One(list)) => {
+            let bound = format!("an object, or a list of one for each of {count} prompts");
+            let given = format!("a list of {}", list.given);
+            return Err(out_of_bounds("sampling_params", &bound, given));
+        }
+    };
+    let (checked, asked) = check(one)?;
+    Ok((vec![checked; count], vec![asked]))
+}
+
+/// `n`, which has to be the same for all prompts.
+fn copies(sampling: &[Checked]) -> Result<usize, ApiError> {
+    let first = sampling.first().map_or(1, |checked| checked.n);
+    match sampling.iter().find(|checked| checked.n != first) {
+        None => Ok(first),
+        Some(other) => {
+            let bound = format!("the same for all prompts ({first})");
+            Err(out_of_bounds("n", &bound, other.n).within("sampling_params"))
+        }
+    }
+}
+
+fn encode(served: &Served, input: Input) -> Result<Vec<Vec<u32>>, ApiError> {
+    match input {
+        Input::Ids(lists) => Ok(lists),
+        Input::Texts(texts) => {
+            let texts = texts.iter();
+            texts
+                .map(|text| prompt::encode(served, "text", text, true))
+                .collect()
+        }
+    }
+}
+
+fn first_scored(prompt: &[u32], asked: Option<LogprobsAsked>) -> u32 {
+    let from = asked.and_then(|asked| asked.from).unwrap_or(0);
+    prompt.get(from).copied().unwrap_or_default()
+}
+
+/// A choice, and whether there is news of it since the last write.
+#[derive(Default)]
+struct Growing {
+    whole: Whole,
+    news: bool,
+}
+
+/// SGLang's stream: every event has the whole text so far.
+struct GrowingTexts {
+    writer: Writer,
+    listed: bool,
+    choices: Vec<Growing>,
+}
+
+impl ChunkFormat for GrowingTexts {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+        let news = matches!(update, Update::Text(_) | Update::Finished(_));
+        let ended = matches!(update, Update::Finished(_));
+        let choice = &mut self.choices[index];
+        choice.news |= news;
+        // Failures do not come here.
+        let _ = choice.whole.take(update);
+        if ended {
+            self.writer.end(index, &mut choice.whole);
+            self.write(index, tally, out);
+            // Nothing more comes of it; what it said need not wait for the others.
+            self.choices[index] = Growing::default();
+        }
+    }
+
+    fn flush(&mut self, tally: &Tally, out: &mut BytesMut) {
+        for index in 0..self.choices.len() {
+            if self.choices[index].news {
+                self.write(index, tally, out);
+            }
+        }
+    }
+
+    fn close(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+
+    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+        sse::push(out, &Shape::Sglang.body(error));
+    }
+}
+
+impl GrowingTexts {
+    fn write(&mut self, index: usize, tally: &Tally, out: &mut BytesMut) {
+        self.choices[index].news = false;
+        let whole = &self.choices[index].whole;
+        sse::push(out, &self.writer.answer(index, whole, tally, self.listed));
+    }
+}

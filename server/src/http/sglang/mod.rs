@@ -1,0 +1,10 @@
+//! SGLang's own API, as its front-end language, its load generator and its router ask it.
+
+pub mod control;
+pub mod generate;
+mod input;
+mod meta;
+pub mod model;
+pub(super) mod request;
+pub(super) mod sampling;
+pub mod tokens;

@@ -1,0 +1,205 @@
+//! What SGLang's clients and its router ask about the model and the load.
+
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use actix_web::web::{Data, Query};
+use futures_util::StreamExt;
+use hearth_engine::SamplingParams;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::error::ApiError;
+use super::super::generate::{Job, Update, submit};
+use super::super::openai::sampling::out_of_bounds;
+use super::super::shape::{Shape, Shaped};
+use super::super::state::{AppState, unix_time};
+use crate::served::Served;
+
+/// A server that does not make one token in this time is not healthy (SGLang's bound).
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
+/// What probes leave in the cache is nobody's prefix.
+const PROBE_NAMESPACE: &str = "hearth-health";
+
+/// # Errors
+/// 503 without a model.
+pub async fn model_info(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
+    let served = state
+        .served()
+        .map_err(|error| Shape::Sglang.refuse(error))?;
+    let info = &served.info;
+    Ok(HttpResponse::Ok().json(json!({
+        "model_path": info.model_path,
+        "tokenizer_path": info.model_path,
+        "served_model_name": served.id,
+        "is_generation": true,
+        "preferred_sampling_params": null,
+        "weight_version": "default",
+        "has_image_understanding": false,
+        "has_audio_understanding": false,
+        "model_type": model_type(&info.architecture),
+        "architectures": [info.architecture],
+        "max_model_len": served.context(),
+        "load_format": state.config.load_format,
+        "reasoning_parser": null,
+        "tool_call_parser": null,
+        "disaggregation_mode": "null",
+    })))
+}
+
+/// `LlamaForCausalLM` is of the type `llama`.
+pub fn model_type(architecture: &str) -> String {
+    let family = architecture.split("For").next().unwrap_or_default();
+    family.to_lowercase()
+}
+
+/// SGLang's keys of `/server_info`, which its router reads.
+pub fn server_args(served: &Served) -> Value {
+    json!({
+        "model_path": served.info.model_path,
+        "tokenizer_path": served.info.model_path,
+        "tp_size": 1,
+        "dp_size": 1,
+        "disaggregation_mode": "null",
+        "max_total_num_tokens": served.engine.limits().kv_slots,
+        "max_req_input_len": served.context().saturating_sub(1),
+        "status": "ready",
+    })
+}
+
+/// SGLang's older view of the load, which its router balances by.
+pub async fn get_load(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
+    let served = state
+        .served()
+        .map_err(|error| Shape::Sglang.refuse(error))?;
+    let stats = served.engine.stats();
+    Ok(HttpResponse::Ok().json(json!([{
+        "dp_rank": 0,
+        "num_reqs": stats.running + stats.waiting,
+        "num_waiting_reqs": stats.waiting,
+        "num_tokens": stats.kv.held + stats.kv.protected,
+    }])))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadsQuery {
+    dp_rank: Option<i64>,
+    include: Option<String>,
+    format: Option<String>,
+}
+
+/// The sections of `/v1/loads` that there is something to say about.
+const SECTIONS: [&str; 4] = ["core", "memory", "queues", "all"];
+
+/// # Errors
+/// 400 for a section or format that there is not, 503 without a model.
+pub async fn loads(
+    state: Data<AppState>,
+    query: Result<Query<LoadsQuery>, actix_web::Error>,
+) -> Result<HttpResponse, Shaped> {
+    let answer = move || {
+        let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+        report(state.served()?, &query)
+    };
+    let answer = answer().map_err(|error| Shape::Sglang.refuse(error))?;
+    Ok(HttpResponse::Ok().json(answer))
+}
+
+fn report(served: &Served, query: &LoadsQuery) -> Result<Value, ApiError> {
+    if let Some(rank) = query.dp_rank.filter(|&rank| rank != 0) {
+        return Err(out_of_bounds("dp_rank", "0, the only one", rank));
+    }
+    if let Some(format) = query.format.as_deref().filter(|&format| format != "json") {
+        return Err(out_of_bounds("format", "json", format!("{format:?}")));
+    }
+    let include = query.include.as_deref().unwrap_or("all");
+    let sections: Vec<&str> = include.split(',').collect();
+    if let Some(other) = sections.iter().find(|section| !SECTIONS.contains(section)) {
+        let bound = format!("a list of {}", SECTIONS.join(", "));
+        return Err(out_of_bounds("include", &bound, format!("{other:?}")));
+    }
+    let wants = |section| sections.contains(&section) || sections.contains(&"all");
+    let stats = served.engine.stats();
+    let used = stats.kv.held + stats.kv.protected;
+    let mut load = json!({
+        "dp_rank": 0,
+        "num_running_reqs": stats.running,
+        "num_waiting_reqs": stats.waiting,
+        "num_total_reqs": stats.running + stats.waiting,
+        "num_used_tokens": used,
+        "max_total_num_tokens": stats.kv.total,
+        "token_usage": used as f64 / stats.kv.total.max(1) as f64,
+    });
+    if wants("memory") {
+        load["memory"] = json!({
+            "weight_bytes": served.info.weight_bytes,
+            "kv_cache_bytes": served.info.kv_bytes,
+            "cached_tokens": stats.kv.cached(),
+            "free_tokens": stats.kv.free,
+        });
+    }
+    if wants("queues") {
+        load["queues"] = json!({"waiting": stats.waiting});
+    }
+    Ok(json!({
+        "timestamp": unix_time(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "accelerator": served.info.device,
+        "num_accelerators": 1,
+        "loads": [load],
+    }))
+}
+
+/// One token through the model: the engine is not only there, it computes.
+///
+/// # Errors
+/// 503 without a model, when it is too busy, and when no token comes in time.
+pub async fn health_generate(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
+    let probed = async {
+        let served = state.served()?;
+        let job = Job {
+            prompts: vec![vec![0]],
+            copies: 1,
+            params: SamplingParams {
+                max_tokens: 1,
+                temperature: 0.0,
+                ..SamplingParams::default()
+            },
+            namespace: Some(PROBE_NAMESPACE.to_owned()),
+            prompt_field: "text",
+            ..Job::default()
+        };
+        let mut updates = submit(served, job)?;
+        let end = async {
+            while let Some((_, update)) = updates.next().await {
+                match update {
+                    Update::Failed(error) => return Err(error),
+                    Update::Finished(_) => return Ok(()),
+                    Update::Started { .. } | Update::PromptLogprobs(_) | Update::Text(_) => {}
+                }
+            }
+            Err(ApiError::internal("the probe's stream broke off"))
+        };
+        tokio::time::timeout(PROBE_TIMEOUT, end)
+            .await
+            .unwrap_or_else(|_| {
+                let message = format!("no token came within {} s", PROBE_TIMEOUT.as_secs());
+                Err(ApiError::unavailable("no_token", message))
+            })
+    };
+    probed.await.map_err(|error| Shape::Sglang.refuse(error))?;
+    Ok(HttpResponse::Ok().json(json!({"status": "ok"})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_of_a_model_is_its_family_in_lower_case() {
+        assert_eq!(model_type("LlamaForCausalLM"), "llama");
+        assert_eq!(model_type("Qwen3ForCausalLM"), "qwen3");
+        assert_eq!(model_type(""), "");
+    }
+}
