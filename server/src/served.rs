@@ -8,6 +8,7 @@ use hearth_engine::detokenize::Detokenize;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
 
 /// A chat to be made into a prompt.
@@ -65,6 +66,7 @@ pub struct Served {
     pub engine: EngineHandle,
     pub text: Arc<dyn TextCodec>,
     pub defaults: Defaults,
+    pub grammars: Arc<Grammars>,
     pub info: ModelInfo,
     /// Sequences that may wait; a request of more could never be taken.
     pub max_queue: usize,

@@ -14,7 +14,9 @@ use hearth_engine::output::Detokenize;
 use hearth_engine::{
     Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
 };
+use hearth_otel::Telemetry;
 use hearth_server::config::Config;
+use hearth_server::grammars::{GrammarDefaults, Grammars};
 use hearth_server::http::openai::sampling::Defaults;
 use hearth_server::http::server;
 use hearth_server::http::state::AppState;
@@ -39,6 +41,8 @@ pub struct Behaviour {
     pub max_model_len: usize,
     /// Whether 'z' is followed by 'a' instead of the end.
     pub endless: bool,
+    /// What the model's makers suggest for a chat that names no limit.
+    pub max_new_tokens: Option<usize>,
 }
 
 impl Default for Behaviour {
@@ -48,6 +52,7 @@ impl Default for Behaviour {
             kv_slots: 4096,
             max_model_len: 512,
             endless: false,
+            max_new_tokens: None,
         }
     }
 }
@@ -185,7 +190,10 @@ impl TestServer {
 
     /// A server whose model never comes, unless a test brings it.
     pub fn start_loading(config: Config) -> Self {
-        let state = Data::new(AppState::new(Config { port: 0, ..config }));
+        let state = Data::new(AppState::new(
+            Config { port: 0, ..config },
+            Telemetry::local(),
+        ));
         let (report, bound) = mpsc::channel();
         let shared = state.clone();
         thread::spawn(move || {
@@ -236,11 +244,15 @@ impl Drop for TestServer {
 pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
     let max_queue = config.max_queue;
     let engine = Engine::spawn(config, move || Ok(FakeExecutor(behaviour))).unwrap();
+    let text = Arc::new(FakeCodec);
+    let grammars = Grammars::start(text, VOCAB, vec![EOS], GrammarDefaults::default()).unwrap();
     Served {
+        grammars: Arc::new(grammars),
         id: MODEL.to_owned(),
         engine,
         text: Arc::new(FakeCodec),
         defaults: Defaults {
+            max_tokens: behaviour.max_new_tokens,
             eos_token_ids: vec![EOS],
             ..Defaults::default()
         },

@@ -162,25 +162,6 @@ impl<'de> Deserialize<'de> for Word {
     }
 }
 
-/// `{"type": "text"}`, which asks for nothing, or another `response_format`.
-#[derive(Debug)]
-pub struct ResponseFormat(Entries<Word, 2>);
-
-impl ResponseFormat {
-    pub fn is_plain_text(&self) -> bool {
-        match self.0.items.as_slice() {
-            [(key, Word(Some(kind)))] => key == "type" && kind == "text",
-            _ => false,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for ResponseFormat {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Entries::deserialize(deserializer).map(Self)
-    }
-}
-
 /// Values, at every depth together, that one [`Variables`] may have.
 pub const MAX_VALUES: usize = 4096;
 
@@ -275,15 +256,6 @@ mod tests {
         let entries: Entries<u8, 2> = from_str(r#"{"a": 1, "a": 2, "b": []}"#).unwrap();
         let first = vec![("a".to_owned(), 1), ("a".to_owned(), 2)];
         assert_eq!((entries.items, entries.given), (first, 3));
-    }
-
-    #[test]
-    fn only_a_bare_text_format_is_plain_text() {
-        let plain = |json| from_str::<ResponseFormat>(json).unwrap().is_plain_text();
-        assert!(plain(r#"{"type": "text"}"#));
-        assert!(!plain(r#"{"type": "json_object"}"#));
-        assert!(!plain(r#"{"type": "text", "strict": true}"#));
-        assert!(!plain(r#"{"type": {}}"#) && !plain("{}"));
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! `/v1/completions` as it comes in.
 
-use super::capped::ResponseFormat;
 use super::sampling::{alternatives, at_least, generation_request, out_of_bounds};
 use super::wire::{Prompt, Prompts};
 use crate::http::error::ApiError;
@@ -18,7 +17,6 @@ generation_request! {
         echo: Option<bool>,
         best_of: Option<i64>,
         suffix: Option<String>,
-        response_format: Option<ResponseFormat>,
     }
 }
 
@@ -32,13 +30,6 @@ impl CompletionRequest {
             .is_some_and(|suffix| !suffix.is_empty())
         {
             return Err(ApiError::unsupported("suffix"));
-        }
-        if self
-            .response_format
-            .as_ref()
-            .is_some_and(|format| !format.is_plain_text())
-        {
-            return Err(ApiError::unsupported("response_format"));
         }
         let n = self.n.unwrap_or(1);
         match self.best_of {
