@@ -1,6 +1,7 @@
 //! From text to token ids, without tokenising what cannot fit.
 
 use super::error::ApiError;
+use super::exchange;
 use crate::served::Served;
 
 /// Token ids of `text`.
@@ -23,11 +24,12 @@ pub fn encode(
         );
         return Err(ApiError::context_length(field, message));
     }
-    let encoded = served.text.encode(text, add_special);
+    let encoded = exchange::while_tokenizing(|| served.text.encode(text, add_special));
     encoded.map_err(|error| ApiError::field(field, format!("`{field}`: {error}")))
 }
 
-/// Output tokens that fit beside a prompt, and no more than `asked`.
+/// Output tokens that fit beside a prompt, and no more than `asked` or, where nothing was
+/// asked, than the model's makers suggest.
 ///
 /// # Errors
 /// 400 when the prompt leaves no room, or less than was asked for.
@@ -57,6 +59,9 @@ pub fn output_limit(
             Err(ApiError::context_length(limit_field, message))
         }
         Some(asked) => Ok(asked),
-        None => Ok(room),
+        None => Ok(served
+            .defaults
+            .max_tokens
+            .map_or(room, |most| most.min(room))),
     }
 }

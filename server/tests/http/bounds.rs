@@ -101,6 +101,34 @@ async fn more_prompts_than_the_queue_takes_are_refused_before_any_is_tokenised()
 }
 
 #[tokio::test]
+async fn a_chat_without_a_limit_gets_the_one_that_the_model_suggests_where_it_fits() {
+    let outputs = async |max_new_tokens, max_model_len, body: Value| {
+        let behaviour = Behaviour {
+            max_new_tokens,
+            max_model_len,
+            endless: true,
+            ..Behaviour::default()
+        };
+        let server = TestServer::start(behaviour, EngineConfig::default(), Config::default());
+        let answer = ok(&server, CHAT, &body).await;
+        let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+        (
+            answer["usage"]["completion_tokens"].as_u64().unwrap(),
+            prompt,
+        )
+    };
+    let silent = json!({"messages": [{"role": "user", "content": "a"}]});
+    let mut asking = silent.clone();
+    asking["max_tokens"] = json!(9);
+    assert_eq!(outputs(Some(5), 64, silent.clone()).await.0, 5);
+    assert_eq!(outputs(Some(5), 64, asking).await.0, 9);
+    for suggested in [Some(1_000), None] {
+        let (output, prompt) = outputs(suggested, 64, silent.clone()).await;
+        assert_eq!(output + prompt, 64, "{suggested:?}");
+    }
+}
+
+#[tokio::test]
 async fn more_messages_than_any_conversation_has_are_only_counted() {
     let server = TestServer::plain();
     let messages = vec![json!({"role": "user", "content": "a"}); 20_000];
