@@ -182,6 +182,37 @@ fn a_prefix_that_many_wait_for_is_computed_once_under_every_policy() {
 }
 
 #[test]
+fn long_prompts_hold_up_no_short_one_and_the_first_of_them_gets_half_of_every_step() {
+    let config = EngineConfig {
+        max_batch_tokens: 64,
+        prefill_chunk: 64,
+        ..EngineConfig::default()
+    };
+    let (fixture, permits) = Fixture::gated(config, 4096);
+    let long: Vec<_> = (1..4).map(|i| fixture.submit(&prompt(i, 400), 1)).collect();
+    permits.send(()).unwrap();
+    fixture.wait_until("they run", |f| f.engine.stats().running == 3);
+    let short = fixture.submit(&prompt(9, 20), 2);
+    // The step that was scheduled, the short prompt's, and its second token's.
+    for _ in 0..4 {
+        permits.send(()).unwrap();
+    }
+    fixture.wait_until("the short one is done", |f| f.engine.stats().finished == 1);
+    assert_eq!(answer(short).tokens, expected(&prompt(9, 20), 2));
+    drop(permits);
+    for (i, generation) in (1..).zip(long) {
+        assert_eq!(answer(generation).tokens, expected(&prompt(i, 400), 1));
+    }
+    let steps = fixture.steps();
+    assert!(steps.iter().all(|step| step.tokens <= 64), "{steps:?}");
+    assert!(steps.iter().any(|step| step.prefills > 2), "{steps:?}");
+    // 400 tokens, 32 of them and more in each step.
+    let (first, end) = (prompt(1, 400), prompt(1, 400)[399]);
+    let done = steps.iter().position(|step| step.ends.contains(&end));
+    assert!(done.unwrap() <= first.len() / 32, "{steps:?}");
+}
+
+#[test]
 fn several_outputs_of_one_prompt_compute_it_once() {
     let fixture = Fixture::new(EngineConfig::default(), 4096);
     let seeded = |seed| Request {
