@@ -172,7 +172,7 @@ async fn the_same_request_again_finds_its_prompt_cached_and_says_the_same() {
     let slots = |key: &str| kv[key].as_u64().unwrap();
     assert_eq!(slots("free") + slots("cached") + slots("held"), 4096);
     assert!(
-        info["model"]["weight_bytes"].as_u64().unwrap() > 0,
+        info["model_info"]["weight_bytes"].as_u64().unwrap() > 0,
         "{info}"
     );
 }

@@ -192,7 +192,10 @@ def test_what_the_load_generator_sends():
 def test_what_the_router_asks():
     assert requests.get(BASE_URL + "/health", timeout=60).status_code == 200
     info = requests.get(BASE_URL + "/server_info", timeout=60).json()
-    assert (info["tp_size"], info["dp_size"]) == (1, 1) and info["served_model_name"] == MODEL
+    assert (info["tp_size"], info["dp_size"]) == (1, 1), info
+    # Of another type, these make the router forget all of them.
+    assert info["model"] == info["served_model_name"] == MODEL, info
+    assert type(info["model_path"]) is type(info["version"]) is str, info
     model = requests.get(BASE_URL + "/model_info", timeout=60).json()
     assert model["served_model_name"] == MODEL and model["architectures"], model
     (load,) = requests.get(BASE_URL + "/get_load", timeout=60).json()

@@ -64,7 +64,9 @@ pub async fn server_info(state: Data<AppState>) -> impl Responder {
         "uptime_seconds": state.started.elapsed().as_secs_f64(),
         "config": state.config.without_keys(),
         "served_model_name": loaded.map(|served| &served.id),
-        "model": loaded.map(|served| &served.info),
+        // SGLang's router takes a `model` here for the id, and it has to be a string.
+        "model": loaded.map(|served| &served.id),
+        "model_info": loaded.map(|served| &served.info),
         "max_model_len": loaded.map(Served::context),
         "internal_states": loaded.map(engine_state).into_iter().collect::<Vec<_>>(),
     });

@@ -140,11 +140,18 @@ async fn batches_and_several_continuations_answer_with_lists() {
     assert_eq!(texts(&answer), ["xyz", "yz"]);
     let answer = ok(&server, GENERATE, &front_end("w", json!({"n": 2}))).await;
     assert_eq!(texts(&answer), ["xyz", "xyz"]);
-    let answer = ok(&server, GENERATE, &json!({"input_ids": [119]})).await;
+    let answer = ok(
+        &server,
+        GENERATE,
+        &json!({"input_ids": [119], "sampling_params": {"temperature": 0}}),
+    )
+    .await;
     assert_eq!(answer["text"], "xyz");
     let body = json!({
         "input_ids": [[119], [97]],
-        "sampling_params": [{"max_new_tokens": 1}, {"max_new_tokens": 2}],
+        "sampling_params": [
+            {"max_new_tokens": 1, "temperature": 0}, {"max_new_tokens": 2, "temperature": 0},
+        ],
         "rid": ["one", "two"],
         "return_logprob": [true, false],
     });
@@ -474,7 +481,7 @@ async fn what_sglangs_router_adds_to_openais_requests_asks_for_nothing() {
 async fn what_sglangs_router_adds_to_a_request_asks_for_nothing() {
     let server = TestServer::plain();
     let body = json!({
-        "text": "w", "model": null, "sampling_params": {"max_new_tokens": 8},
+        "text": "w", "model": null, "sampling_params": {"max_new_tokens": 8, "temperature": 0},
         "return_text_in_logprobs": false, "stream": false, "log_metrics": true,
         "return_hidden_states": false, "background": false, "no_logs": false,
         "return_bytes": false, "return_entropy": false,
@@ -523,6 +530,11 @@ async fn the_routes_about_the_model_and_the_load_have_what_the_router_reads() {
         let info = get_json(&server, path).await;
         assert_eq!((&info["tp_size"], &info["dp_size"]), (&json!(1), &json!(1)));
         assert_eq!(info["disaggregation_mode"], "null");
+        // The router takes nothing of it where one of these has another type.
+        assert_eq!(
+            (&info["model"], &info["served_model_name"]),
+            (&json!(MODEL), &json!(MODEL))
+        );
         assert_eq!(info["max_total_num_tokens"], 4096);
         assert_eq!(info["internal_states"][0]["kv"]["total"], 4096);
     }
@@ -649,12 +661,14 @@ async fn wait_until_running(server: &TestServer, count: usize) {
 #[tokio::test]
 async fn an_aborted_request_ends_with_what_it_has_and_others_go_on() {
     let server = slow();
-    let long = json!({"max_new_tokens": 50_000});
+    let long = json!({"max_new_tokens": 50_000, "temperature": 0});
     let mut one = json!({"text": "a", "rid": "job-1", "sampling_params": long});
     let mut two = one.clone();
     two["rid"] = json!("job-2");
     one["stream"] = json!(true);
-    let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "a"}]});
+    let chat = json!({
+        "model": MODEL, "messages": [{"role": "user", "content": "a"}], "temperature": 0,
+    });
     let others = async {
         wait_until_running(&server, 3).await;
         let gone = ok(&server, "/abort_request", &json!({"rid": "nobody"})).await;
@@ -685,7 +699,8 @@ async fn an_aborted_request_ends_with_what_it_has_and_others_go_on() {
 #[tokio::test]
 async fn the_cache_is_flushed_when_nothing_runs() {
     let server = slow();
-    let body = json!({"text": "abcdefgh", "sampling_params": {"max_new_tokens": 4}});
+    let body =
+        json!({"text": "abcdefgh", "sampling_params": {"max_new_tokens": 4, "temperature": 0}});
     ok(&server, GENERATE, &body).await;
     assert_eq!(
         ok(&server, GENERATE, &body).await["meta_info"]["cached_tokens"],
@@ -697,7 +712,7 @@ async fn the_cache_is_flushed_when_nothing_runs() {
         ok(&server, GENERATE, &body).await["meta_info"]["cached_tokens"],
         0
     );
-    let long = json!({"text": "a", "rid": "long", "sampling_params": {"max_new_tokens": 50_000}});
+    let long = json!({"text": "a", "rid": "long", "sampling_params": {"max_new_tokens": 50_000, "temperature": 0}});
     let while_it_runs = async {
         wait_until_running(&server, 1).await;
         let client = reqwest::Client::new();
@@ -721,7 +736,7 @@ async fn the_cache_is_flushed_when_nothing_runs() {
 #[tokio::test]
 async fn a_pause_holds_requests_and_a_continuation_lets_them_go() {
     let server = slow();
-    let body = json!({"text": "a", "sampling_params": {"max_new_tokens": 40}});
+    let body = json!({"text": "a", "sampling_params": {"max_new_tokens": 40, "temperature": 0}});
     let (answer, ()) = tokio::join!(ok(&server, GENERATE, &body), async {
         wait_until_running(&server, 1).await;
         ok(&server, "/pause_generation", &json!({"mode": "in_place"})).await;
@@ -732,7 +747,8 @@ async fn a_pause_holds_requests_and_a_continuation_lets_them_go() {
     });
     assert_eq!(answer["meta_info"]["completion_tokens"], 40);
     // Without a word about how, what runs is aborted, as with SGLang.
-    let long = json!({"text": "a", "sampling_params": {"max_new_tokens": 50_000}});
+    let long =
+        json!({"text": "a", "sampling_params": {"max_new_tokens": 50_000, "temperature": 0}});
     let (answer, ()) = tokio::join!(ok(&server, GENERATE, &long), async {
         wait_until_running(&server, 1).await;
         let client = reqwest::Client::new();
