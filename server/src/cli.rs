@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use serde::Serialize;
 
-use crate::config::{Config, ConfigError, Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch};
+use crate::config::{
+    Config, ConfigError, Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
+    RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch,
+};
 use crate::secret::Secret;
 
 const EXAMPLES: &str = "\

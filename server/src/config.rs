@@ -443,7 +443,10 @@ impl Config {
             ("max_body_bytes", Some(self.max_body_bytes)),
             ("http_workers", Some(self.http_workers)),
             ("log_stats_interval", Some(self.log_stats_interval as usize)),
-            ("decode_log_interval", Some(self.decode_log_interval as usize)),
+            (
+                "decode_log_interval",
+                Some(self.decode_log_interval as usize),
+            ),
         ];
         for (field, value) in at_least_one {
             if value == Some(0) {
@@ -736,11 +739,17 @@ mod tests {
     fn an_empty_key_is_refused_and_a_key_is_not_for_others_to_read() {
         Jail::expect_with(|jail| {
             let error = resolve(None, json!({"api_key": ""})).unwrap_err();
-            assert!(error.contains("`api_key` must be at least 1 character"), "{error}");
+            assert!(
+                error.contains("`api_key` must be at least 1 character"),
+                "{error}"
+            );
             jail.set_env("HEARTH_API_KEY", "open sesame");
             let config = resolve(None, json!({"admin_api_key": "lift up"})).unwrap();
             let shown = serde_json::to_string(&config.without_keys()).unwrap();
-            assert!(!shown.contains("sesame") && !shown.contains("lift"), "{shown}");
+            assert!(
+                !shown.contains("sesame") && !shown.contains("lift"),
+                "{shown}"
+            );
             assert!(!format!("{config:?}").contains("sesame"));
             Ok(())
         });
