@@ -6,6 +6,7 @@ use std::time::Duration;
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
 use anyhow::{Context, Result, anyhow, bail};
+use hearth_otel::Telemetry;
 use tokio::sync::oneshot;
 
 use crate::banner::banner;
@@ -14,9 +15,12 @@ use crate::http::server;
 use crate::http::state::AppState;
 use crate::load;
 use crate::served::Served;
+use crate::telemetry;
 
 /// How often the server looks whether its engine is there.
 const ENGINE_WATCH: Duration = Duration::from_millis(250);
+/// How long the last spans and metrics have to reach a collector.
+const LAST_TELEMETRY: Duration = Duration::from_secs(3);
 /// How long connections have to end when the engine is gone.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -32,11 +36,15 @@ pub fn run(config: Config) -> Result<()> {
             "this environment variable is no setting of hearth; it is ignored"
         );
     }
-    System::new().block_on(serve(config))
+    let telemetry = telemetry::start(&config)?;
+    let served = System::new().block_on(serve(config, telemetry.clone()));
+    // Here, where no runtime waits for it, whichever way the serving ended.
+    telemetry.shutdown(LAST_TELEMETRY);
+    served
 }
 
-async fn serve(config: Config) -> Result<()> {
-    let state = Data::new(AppState::new(config.clone()));
+async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
+    let state = Data::new(AppState::new(config.clone(), telemetry));
     // The port opens before the model is loaded: until then /ready and the API answer 503.
     let (server, addresses) = server::bind(state.clone())
         .with_context(|| format!("cannot listen on {}:{}", config.host, config.port))?;

@@ -7,6 +7,7 @@ use std::thread::available_parallelism;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
+use super::exchange::{self, Exchange};
 
 /// A body of this size is parsed, templated and tokenised in well under a
 /// millisecond; handing it to another thread would cost more than it spares.
@@ -30,11 +31,12 @@ pub async fn when_large<T: Send + 'static>(
     if input_bytes <= INLINE_BYTES {
         return Ok(work());
     }
+    let exchange = Exchange::current();
     let turn = TURNS.acquire().await.expect("nothing closes the semaphore");
     let done = actix_web::web::block(move || {
         // Held to the end of the work, also when the client has gone by then.
         let _turn = turn;
-        work()
+        exchange::carried(exchange, work)
     })
     .await;
     done.map_err(|_| ApiError::internal("preparing the prompt or writing the answer failed"))

@@ -1,7 +1,7 @@
 //! What is measured about one continuation, from its coming to its end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hearth_engine::{FinishReason, Generation, SamplingParams};
@@ -16,6 +16,8 @@ const SHOWN_PREEMPTIONS: usize = 32;
 pub struct Siblings {
     exchange: Arc<Exchange>,
     copies: usize,
+    /// Whether any of them came to be: a request may be refused.
+    ended: AtomicBool,
     longest: AtomicUsize,
 }
 
@@ -23,12 +25,10 @@ impl Siblings {
     /// Of the exchange at hand, if there is one; of a request for `copies` of each prompt.
     pub fn new(copies: usize) -> Option<Arc<Self>> {
         let exchange = Exchange::current()?;
-        if let Some(engine) = exchange.telemetry.engine() {
-            engine.accepted(copies);
-        }
         Some(Arc::new(Self {
             exchange,
             copies,
+            ended: AtomicBool::new(false),
             longest: AtomicUsize::new(0),
         }))
     }
@@ -36,7 +36,10 @@ impl Siblings {
 
 impl Drop for Siblings {
     fn drop(&mut self) {
-        if let Some(engine) = self.exchange.telemetry.engine() {
+        if let Some(engine) = self.exchange.telemetry.engine()
+            && *self.ended.get_mut()
+        {
+            engine.accepted(self.copies);
             engine.longest(self.longest.load(Ordering::Relaxed));
         }
     }
@@ -173,6 +176,7 @@ impl Record {
             return;
         }
         let exchange = &self.siblings.exchange;
+        self.siblings.ended.store(true, Ordering::Relaxed);
         let longest = &self.siblings.longest;
         longest.fetch_max(completion_tokens, Ordering::Relaxed);
         let times = RequestTimes {

@@ -4,22 +4,27 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use hearth_otel::Telemetry;
+
 use super::error::ApiError;
 use crate::config::Config;
 use crate::served::Served;
+use crate::telemetry;
 
 pub struct AppState {
     pub config: Config,
     pub started: Instant,
+    pub telemetry: Telemetry,
     served: OnceLock<Served>,
     draining: AtomicBool,
 }
 
 impl AppState {
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: Config, telemetry: Telemetry) -> Self {
         Self {
             config,
             started: Instant::now(),
+            telemetry,
             served: OnceLock::new(),
             draining: AtomicBool::new(false),
         }
@@ -27,6 +32,9 @@ impl AppState {
 
     /// From here on requests are answered. The first model stays.
     pub fn set_ready(&self, served: Served) {
+        if let Err(error) = telemetry::attach(&self.telemetry, &served, &self.config) {
+            tracing::warn!(%error, "the engine is not measured");
+        }
         let _ = self.served.set(served);
     }
 

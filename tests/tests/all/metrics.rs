@@ -435,3 +435,60 @@ async fn settings_that_make_no_sense_are_refused_at_the_start() {
         );
     }
 }
+
+/// `HEARTH_PROMTOOL`, which test.sh unpacks from Debian's package, or the one on the PATH.
+fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
+    let tool = std::env::var("HEARTH_PROMTOOL").unwrap_or_else(|_| "promtool".to_owned());
+    let child = Command::new(&tool)
+        .args(arguments)
+        .current_dir(workspace())
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(error) => {
+            assert!(
+                std::env::var_os("HEARTH_PROMTOOL").is_none(),
+                "{tool}: {error}"
+            );
+            eprintln!("SKIPPED: there is no promtool: {error}");
+            return None;
+        }
+    };
+    child.stdin.take()?.write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    Some((output.status.success(), text))
+}
+
+#[test]
+fn promtool_finds_no_fault_in_the_rules() {
+    let files = ["otel/rules/alerts.yml", "otel/rules/recording.yml"];
+    if let Some((ok, said)) = promtool(&[&["check", "rules"], &files[..]].concat(), "") {
+        assert!(ok && said.contains("6 rules found"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn promtool_finds_no_fault_in_the_page_but_names_that_others_chose() {
+    let server = Server::start(&["--metrics-names", "vllm,sglang,otel,plain"]).await;
+    server.ok(COMPLETIONS, &six_tokens("a")).await;
+    let page = server.http.get(server.url("/metrics")).send().await;
+    let page = page.unwrap().text().await.unwrap();
+    let Some((_, said)) = promtool(&["check", "metrics"], &page) else {
+        return;
+    };
+    let others = [
+        "metric names should not contain ':'",
+        "iteration_tokens_total non-counter metrics should not have \"_total\" suffix",
+        "tokens_histogram metric name should not include type 'histogram'",
+        "process_unix_file_descriptor_count non-histogram and non-summary metrics should not",
+        "process_thread_count non-histogram and non-summary metrics should not",
+    ];
+    let known = |line: &&str| others.iter().any(|other| line.contains(other));
+    let faults: Vec<_> = said.lines().filter(|line| !known(line)).collect();
+    assert!(faults.is_empty(), "{faults:#?}");
+}

@@ -2,11 +2,13 @@
 
 mod binary;
 mod model;
+mod python;
 mod random;
 mod server;
 mod socket;
 
 pub use binary::{hearth, workspace};
+pub use python::telemetry_python;
 pub use random::Random;
 pub use server::{Answer, Server};
 pub use socket::{post_bytes, raw_socket};

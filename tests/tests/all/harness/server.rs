@@ -89,6 +89,13 @@ impl Server {
         Self::of(MODEL, flags).await
     }
 
+    /// The same with environment variables.
+    pub async fn start_with(flags: &[&str], environment: &[(&str, &str)]) -> Self {
+        let mut command = Self::command(MODEL, flags);
+        command.envs(environment.iter().copied());
+        Self::spawn(command, Share::Some(MACHINE.read().await)).await
+    }
+
     /// Serves the model that is compiled in, on the CPU.
     pub async fn embedded(flags: &[&str]) -> Self {
         let mut command = binary::hearth();
