@@ -12,7 +12,10 @@ fn python() -> Result<PathBuf, String> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
     let found = Command::new(&path)
-        .args(["-c", "import anthropic, ollama, openai, requests"])
+        .args([
+            "-c",
+            "import anthropic, ollama, openai, requests, sglang_router",
+        ])
         .output();
     match found {
         Ok(output) if output.status.success() => Ok(path),
@@ -27,6 +30,11 @@ fn python() -> Result<PathBuf, String> {
 
 /// Runs `script` against a server; `base` is where its client begins its paths.
 async fn passes(script: &str, base: &str) {
+    passes_with(script, base, 1).await;
+}
+
+/// Runs `script` against so many servers.
+async fn passes_with(script: &str, base: &str, servers: usize) {
     let python = match python() {
         Ok(python) => python,
         Err(reason) => {
@@ -38,12 +46,17 @@ async fn passes(script: &str, base: &str) {
             return;
         }
     };
-    let server = Server::start(&["--max-model-len", "2048"]).await;
+    let mut running = Vec::new();
+    for _ in 0..servers {
+        running.push(Server::start(&["--max-model-len", "2048"]).await);
+    }
+    let mut urls = running.iter().map(|server| server.url(base));
     let mut command = Command::new(python);
     command
         .arg(workspace().join(FOLDER).join(script))
-        .arg(server.url(base))
-        .arg(MODEL);
+        .arg(urls.next().expect("one server at the least"))
+        .arg(MODEL)
+        .args(urls);
     let output = tokio::task::spawn_blocking(move || command.output())
         .await
         .unwrap()
@@ -58,7 +71,9 @@ async fn passes(script: &str, base: &str) {
         "{script} failed ({}):\n{out}\n{err}",
         output.status
     );
-    server.wait_until_idle().await;
+    for server in &running {
+        server.wait_until_idle().await;
+    }
 }
 
 #[tokio::test]
@@ -79,4 +94,9 @@ async fn the_ollama_python_client_gets_everything_it_asks_for() {
 #[tokio::test]
 async fn sglangs_front_end_load_generator_and_router_get_what_they_ask_for() {
     passes("sglang_contract.py", "").await;
+}
+
+#[tokio::test]
+async fn sglangs_router_shares_requests_between_two_servers() {
+    passes_with("sglang_router.py", "", 2).await;
 }
