@@ -126,7 +126,7 @@ mod tests {
         let many: Vec<usize> = (0..100_000).collect();
         let given: GivenSchema = from_value(json!({"enum": many})).unwrap();
         assert_eq!(given.values, 100_002);
-        let kept = given.schema["enum"].as_array().unwrap().len();
+        let kept = given.schema["enum"].as_array().map_or(0, Vec::len);
         assert!(kept <= MAX_SCHEMA_VALUES, "{kept}");
     }
 }
