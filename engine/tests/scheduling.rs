@@ -163,3 +163,40 @@ fn prompt_logprobs_are_the_same_in_any_chunks_and_ignore_the_cache() {
     };
     assert_eq!(collect(&Fixture::new(chunks, 512)), first);
 }
+
+#[test]
+fn prompt_logprobs_of_the_end_reuse_what_the_cache_has_of_the_beginning() {
+    let fixture = Fixture::new(config(), 512);
+    let collect = |from: usize| {
+        let params = SamplingParams {
+            prompt_logprobs: Some(1),
+            prompt_logprobs_from: from,
+            ..greedy(0)
+        };
+        let request = Request {
+            params,
+            ..request(&prompt(1, 40), 0)
+        };
+        let mut generation = fixture.engine.submit(request).unwrap();
+        let (mut found, mut cached) = (None, 0);
+        while let Some(event) = generation.next_blocking() {
+            match event {
+                Event::Started { cached_tokens, .. } => cached = cached_tokens,
+                Event::PromptLogprobs(logprobs) => found = Some(logprobs),
+                _ => {}
+            }
+        }
+        (found.unwrap(), cached)
+    };
+    let (all, cached) = collect(0);
+    assert_eq!(cached, 0);
+    for from in [1, 30, 38, 39] {
+        let (tail, cached) = collect(from);
+        assert_eq!(tail.len(), 40);
+        assert_eq!(tail[from + 1..], all[from + 1..], "from {from}");
+        assert!(tail[..=from].iter().all(Option::is_none), "from {from}");
+        assert_eq!(cached, from, "what comes before is not computed again");
+    }
+    // Beyond the prompt there is nothing to score.
+    assert!(collect(99).0.iter().all(Option::is_none));
+}

@@ -14,8 +14,8 @@ use super::response::{
     Chunk, CompletionChoice, CompletionLogprobs, Head, Response, SYSTEM_FINGERPRINT, Usage,
 };
 use super::sampling::{StreamUsage, check_logprob_entries};
-use super::wire::Prompt;
 use super::structured::{self, Asked};
+use super::wire::Prompt;
 use crate::http::error::ApiError;
 use crate::http::generate::{Job, PieceToken, Update, check_sequences, submit};
 use crate::http::request_id::RequestId;
