@@ -103,7 +103,7 @@ pub struct Compiled {
 #[derive(Debug)]
 enum Engine {
     Fsm(Arc<Fsm>, Arc<MaskCache>),
-    Llguidance(Template),
+    Llguidance(Box<Template>),
 }
 
 impl Compiled {
@@ -286,7 +286,7 @@ impl Compiler {
         ticket: &Ticket,
     ) -> Result<(Engine, Mask), GrammarError> {
         let (template, first) = self.llguidance()?.compile(grammar, ticket)?;
-        Ok((Engine::Llguidance(template), first))
+        Ok((Engine::Llguidance(Box::new(template)), first))
     }
 }
 
