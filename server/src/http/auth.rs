@@ -38,7 +38,8 @@ pub async fn check(
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
     let state = request.app_data::<Data<AppState>>();
     let refused = state.and_then(|state| {
-        let path = request.path();
+        // Decoded, as the routes are found: `/flush%5Fcache` is `/flush_cache` too.
+        let path = request.match_info().as_str();
         refusal(&state.config, path, request.headers()).map(|error| (Shape::of(path), error))
     });
     let Some((shape, error)) = refused else {

@@ -156,6 +156,15 @@ async fn the_admins_key_and_no_other_changes_the_server() {
         401
     );
     assert_eq!(status(&server, "/flush_cache", &key("admin")).await, 200);
+    // However it is written.
+    for path in ["/flush%5Fcache", "/%66lush_cache"] {
+        assert_eq!(
+            status(&server, path, &key("everybody")).await,
+            401,
+            "{path}"
+        );
+        assert_eq!(status(&server, path, &key("admin")).await, 200, "{path}");
+    }
     assert_eq!(status(&server, "/v1/models", &key("admin")).await, 401);
     for path in [
         "/abort_request",
