@@ -3,6 +3,7 @@
 pub mod chat_template;
 pub mod checkpoint;
 pub mod config;
+mod cpu_threads;
 pub mod device;
 pub mod dtype;
 pub mod hub;

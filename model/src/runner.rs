@@ -10,6 +10,7 @@ use hearth_shaders::Kernels;
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
+use crate::cpu_threads::CpuThreads;
 use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
 use crate::dtype::Dtype;
 use crate::kv_pool::KvPool;
@@ -134,7 +135,7 @@ pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn De
     match &opened.handle {
         Handle::Cpu => {
             let runner = Runner::<Flex>::load(checkpoint, options, report, &Default::default())?;
-            Ok(Box::new(OnPool(runner)))
+            Ok(Box::new(OnThreads::new(runner)?))
         }
         Handle::Cuda(cuda) => guarded(report, || {
             Ok(Box::new(Runner::<Cuda>::load(
@@ -242,18 +243,30 @@ impl<B: Kernels> Decoder for Runner<B> {
     }
 }
 
-/// A runner on the CPU. A forward is hundreds of short parallel loops: one that starts on a
-/// thread of rayon's pool is shared out at once, one that starts elsewhere waits to be taken up
-/// and to be told of its end, a seventh of a decode step in all.
-struct OnPool(Runner<Flex>);
+/// A runner on the CPU, which needs threads.
+struct OnThreads {
+    runner: Runner<Flex>,
+    threads: CpuThreads,
+}
 
-impl Decoder for OnPool {
+impl OnThreads {
+    fn new(runner: Runner<Flex>) -> Result<Self, LoadError> {
+        let threads = CpuThreads::start().map_err(|error| LoadError::DeviceFailed {
+            device: runner.report.device.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { runner, threads })
+    }
+}
+
+impl Decoder for OnThreads {
     fn report(&self) -> &Report {
-        self.0.report()
+        self.runner.report()
     }
 
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError> {
-        rayon::scope(|_| self.0.forward(batch))
+        let runner = &mut self.runner;
+        self.threads.run(|| runner.forward(batch))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::simd::{Simd, Stored, Task, add_scaled, dispatch, dot, exp};
+use super::simd::{Simd, Stored, Task, dispatch, exp};
 use crate::HeadLayout;
 
 /// Positions scored before their values are mixed in.
@@ -71,39 +71,240 @@ impl<E: Stored> Task for Group<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let dim = self.layout.head_dim;
-        let row = |slot: i32| {
-            let at = (slot as usize * self.layout.kv_heads + self.kv_head) * dim;
-            at..at + dim
-        };
-        let scale = 1.0 / (dim as f32).sqrt();
-        for (q, out) in self.q.chunks_exact(dim).zip(self.out.chunks_exact_mut(dim)) {
-            let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0f32);
-            out.fill(0.0);
-            for slots in self.slots.chunks(TILE) {
-                let mut scores = [0.0f32; TILE];
-                let scores = &mut scores[..slots.len()];
-                let mut new_max = max;
-                for (score, slot) in scores.iter_mut().zip(slots) {
-                    *score = unsafe { dot::<S, E>(q, &self.k_pool[row(*slot)]) } * scale;
-                    new_max = new_max.max(*score);
-                }
-                // Zero at first: exp saturates far below any other weight.
-                let correction = if max == f32::NEG_INFINITY {
-                    0.0
-                } else {
-                    exp(max - new_max)
-                };
-                out.iter_mut().for_each(|out| *out *= correction);
-                sum *= correction;
-                max = new_max;
-                for (score, slot) in scores.iter().zip(slots) {
-                    let weight = exp(score - max);
-                    sum += weight;
-                    unsafe { add_scaled::<S, E>(out, weight, &self.v_pool[row(*slot)]) };
+        // Keys and values are read, and widened, once for up to four heads.
+        let heads = self.q.chunks(MAX_HEADS * dim);
+        for (q, out) in heads.zip(self.out.chunks_mut(MAX_HEADS * dim)) {
+            let rows = Rows {
+                k_pool: self.k_pool,
+                v_pool: self.v_pool,
+                width: self.layout.kv_heads * dim,
+                at: self.kv_head * dim,
+                dim,
+            };
+            unsafe {
+                match q.len() / dim {
+                    1 => attend::<S, E, 1>(q, &rows, self.slots, out),
+                    2 => attend::<S, E, 2>(q, &rows, self.slots, out),
+                    3 => attend::<S, E, 3>(q, &rows, self.slots, out),
+                    _ => attend::<S, E, MAX_HEADS>(q, &rows, self.slots, out),
                 }
             }
-            let inverse = 1.0 / sum;
-            out.iter_mut().for_each(|out| *out *= inverse);
+        }
+    }
+}
+
+/// Query heads that share a pass over keys and values, and slots scored side by side: as many
+/// sums as fit the registers.
+const MAX_HEADS: usize = 4;
+const SLOTS: usize = 4;
+
+/// One KV head's rows in the pools.
+struct Rows<'a, E> {
+    k_pool: &'a [E],
+    v_pool: &'a [E],
+    /// Elements of a slot.
+    width: usize,
+    /// Where in a slot the head begins.
+    at: usize,
+    dim: usize,
+}
+
+impl<E> Rows<'_, E> {
+    #[inline(always)]
+    fn of(&self, slot: i32) -> std::ops::Range<usize> {
+        let from = slot as usize * self.width + self.at;
+        from..from + self.dim
+    }
+}
+
+/// Online softmax (Milakov and Gimelshein, 2018) over tiles of slots, for `HEADS` heads.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
+    q: &[f32],
+    rows: &Rows<'_, E>,
+    slots: &[i32],
+    out: &mut [f32],
+) {
+    let scale = 1.0 / (rows.dim as f32).sqrt();
+    let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
+    out.fill(0.0);
+    for slots in slots.chunks(TILE) {
+        let mut weights = [[0.0f32; TILE]; HEADS];
+        for (from, few) in slots.chunks(SLOTS).enumerate() {
+            let scores = unsafe { scores::<S, E, HEADS>(q, rows, few) };
+            for (weights, scores) in weights.iter_mut().zip(scores) {
+                for (weight, score) in weights[from * SLOTS..].iter_mut().zip(scores) {
+                    *weight = score * scale;
+                }
+            }
+        }
+        for head in 0..HEADS {
+            let weights = &mut weights[head][..slots.len()];
+            let new_max = by_lanes(
+                weights,
+                max[head],
+                |max, score| if score > max { score } else { max },
+            );
+            // Zero at first: exp saturates far below any other weight.
+            let correction = if max[head] == f32::NEG_INFINITY {
+                0.0
+            } else {
+                exp(max[head] - new_max)
+            };
+            max[head] = new_max;
+            weights
+                .iter_mut()
+                .for_each(|weight| *weight = exp(*weight - new_max));
+            sum[head] = sum[head] * correction + by_lanes(weights, 0.0, |sum, weight| sum + weight);
+            let out = &mut out[head * rows.dim..][..rows.dim];
+            out.iter_mut().for_each(|out| *out *= correction);
+        }
+        unsafe { mix::<S, E, HEADS>(&weights, rows, slots, out) };
+    }
+    for (out, sum) in out.chunks_exact_mut(rows.dim).zip(sum) {
+        let inverse = 1.0 / sum;
+        out.iter_mut().for_each(|out| *out *= inverse);
+    }
+}
+
+/// Combines `values` in sixteen lanes, each from `start`, and then these: the compiler may not
+/// reorder floats by itself.
+#[inline(always)]
+fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; 16];
+    let chunks = values.chunks_exact(16);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = combine(*lane, *value);
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(rest) {
+        *lane = combine(*lane, *value);
+    }
+    lanes.into_iter().reduce(combine).unwrap_or(start)
+}
+
+/// Dot products of each head with the keys at up to four slots.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
+    q: &[f32],
+    rows: &Rows<'_, E>,
+    slots: &[i32],
+) -> [[f32; SLOTS]; HEADS] {
+    let dim = rows.dim;
+    let whole = dim / S::LANES * S::LANES;
+    // A slot that is not there is the first one again, and nobody looks at its score.
+    let keys: [&[E]; SLOTS] = std::array::from_fn(|i| {
+        let slot = slots.get(i).unwrap_or(&slots[0]);
+        &rows.k_pool[rows.of(*slot)]
+    });
+    let mut sums = [[unsafe { S::zero() }; SLOTS]; HEADS];
+    for i in (0..whole).step_by(S::LANES) {
+        unsafe {
+            let keys = keys.map(|key| E::load::<S>(key.as_ptr().add(i)));
+            for (head, sums) in sums.iter_mut().enumerate() {
+                let q = S::load_f32(q.as_ptr().add(head * dim + i));
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = sum.add_mul(q, key);
+                }
+            }
+        }
+    }
+    let mut scores = [[0.0; SLOTS]; HEADS];
+    for (head, scores) in scores.iter_mut().enumerate() {
+        *scores = unsafe { S::sums(sums[head]) };
+        for (slot, score) in scores.iter_mut().enumerate() {
+            for i in whole..dim {
+                *score += q[head * dim + i] * keys[slot][i].widen();
+            }
+        }
+    }
+    scores
+}
+
+/// Adds the values at `slots`, by each head's weights, to `out`.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+unsafe fn mix<S: Simd, E: Stored, const HEADS: usize>(
+    weights: &[[f32; TILE]; HEADS],
+    rows: &Rows<'_, E>,
+    slots: &[i32],
+    out: &mut [f32],
+) {
+    /// Vectors of a head that are kept in registers.
+    const WIDE: usize = 4;
+    let dim = rows.dim;
+    let whole = dim / S::LANES * S::LANES;
+    let mut from = 0;
+    while from < whole {
+        let wide = ((whole - from) / S::LANES).min(WIDE);
+        unsafe {
+            match wide {
+                1 => mix_vectors::<S, E, HEADS, 1>(weights, rows, slots, out, from),
+                2 => mix_vectors::<S, E, HEADS, 2>(weights, rows, slots, out, from),
+                3 => mix_vectors::<S, E, HEADS, 3>(weights, rows, slots, out, from),
+                _ => mix_vectors::<S, E, HEADS, WIDE>(weights, rows, slots, out, from),
+            }
+        }
+        from += wide * S::LANES;
+    }
+    for (head, weights) in weights.iter().enumerate() {
+        for i in whole..dim {
+            for (weight, slot) in weights.iter().zip(slots) {
+                out[head * dim + i] += weight * rows.v_pool[rows.of(*slot)][i].widen();
+            }
+        }
+    }
+}
+
+/// [`mix`] for `WIDE` vectors of each head, from element `from` of it.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+unsafe fn mix_vectors<S: Simd, E: Stored, const HEADS: usize, const WIDE: usize>(
+    weights: &[[f32; TILE]; HEADS],
+    rows: &Rows<'_, E>,
+    slots: &[i32],
+    out: &mut [f32],
+    from: usize,
+) {
+    let out = &mut out[..HEADS * rows.dim];
+    unsafe {
+        let at =
+            |out: *mut f32, head: usize, i: usize| out.add(head * rows.dim + from + i * S::LANES);
+        let mut sums = [[S::zero(); WIDE]; HEADS];
+        for (head, sums) in sums.iter_mut().enumerate() {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = S::load_f32(at(out.as_mut_ptr(), head, i));
+            }
+        }
+        for (slot, index) in slots.iter().zip(0..TILE) {
+            let value = &rows.v_pool[rows.of(*slot)];
+            let mut vectors = [S::zero(); WIDE];
+            for (i, vector) in vectors.iter_mut().enumerate() {
+                *vector = E::load::<S>(value.as_ptr().add(from + i * S::LANES));
+            }
+            for (head, sums) in sums.iter_mut().enumerate() {
+                let weight = S::splat(weights[head][index]);
+                for (sum, vector) in sums.iter_mut().zip(vectors) {
+                    *sum = sum.add_mul(weight, vector);
+                }
+            }
+        }
+        for (head, sums) in sums.iter().enumerate() {
+            for (i, sum) in sums.iter().enumerate() {
+                sum.store(at(out.as_mut_ptr(), head, i));
+            }
         }
     }
 }

@@ -89,6 +89,11 @@ pub trait Simd: Copy {
     /// `self + a * b`
     unsafe fn add_mul(self, a: Self, b: Self) -> Self;
     unsafe fn sum(self) -> f32;
+    /// [`Self::sum`] of each.
+    #[inline(always)]
+    unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        vectors.map(|vector| unsafe { vector.sum() })
+    }
 }
 
 /// What runs under a chosen instruction set.
@@ -139,52 +144,6 @@ pub fn vectorised(work: impl FnOnce()) {
         }
     }
     dispatch(Plain(work));
-}
-
-/// Dot product of equally long slices.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-pub unsafe fn dot<S: Simd, E: Stored>(a: &[f32], b: &[E]) -> f32 {
-    let length = a.len().min(b.len());
-    let whole = length / S::LANES * S::LANES;
-    let mut tail = 0.0;
-    for i in whole..length {
-        tail += a[i] * b[i].widen();
-    }
-    unsafe {
-        let mut sum = S::zero();
-        for i in (0..whole).step_by(S::LANES) {
-            sum = sum.add_mul(
-                S::load_f32(a.as_ptr().add(i)),
-                E::load::<S>(b.as_ptr().add(i)),
-            );
-        }
-        sum.sum() + tail
-    }
-}
-
-/// `into += weight * row`, over equally long slices.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-pub unsafe fn add_scaled<S: Simd, E: Stored>(into: &mut [f32], weight: f32, row: &[E]) {
-    let length = into.len().min(row.len());
-    let whole = length / S::LANES * S::LANES;
-    unsafe {
-        let scale = S::splat(weight);
-        for i in (0..whole).step_by(S::LANES) {
-            let at = into.as_mut_ptr().add(i);
-            S::load_f32(at)
-                .add_mul(scale, E::load::<S>(row.as_ptr().add(i)))
-                .store(at);
-        }
-    }
-    for i in whole..length {
-        into[i] += weight * row[i].widen();
-    }
 }
 
 /// e^x to about 2 ulp on finite input, branch-free so that loops over it vectorise
@@ -291,6 +250,29 @@ mod x86 {
         unsafe fn sum(self) -> f32 {
             unsafe { _mm512_reduce_add_ps(self.0) }
         }
+        #[inline(always)]
+        unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+            unsafe {
+                // Halves onto halves, then the four remaining lanes of each side by side.
+                let [a, b, c, d] = vectors.map(|Self(vector)| {
+                    let half = _mm256_add_ps(
+                        _mm512_castps512_ps256(vector),
+                        _mm512_extractf32x8_ps::<1>(vector),
+                    );
+                    _mm_add_ps(
+                        _mm256_castps256_ps128(half),
+                        _mm256_extractf128_ps::<1>(half),
+                    )
+                });
+                let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+                let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+                let even = _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movelh_ps(ab_high, cd_high));
+                let odd = _mm_add_ps(_mm_movehl_ps(cd, ab), _mm_movehl_ps(cd_high, ab_high));
+                let mut sums = [0.0; 4];
+                _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
+                sums
+            }
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -343,6 +325,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn four_sums_are_those_of_each() {
+        struct Sums<'a>(&'a [f32; 64], &'a mut [f32; 4], &'a mut [f32; 4]);
+        impl Task for Sums<'_> {
+            unsafe fn run<S: Simd>(self) {
+                let at = |i: usize| self.0[i * S::LANES..].as_ptr();
+                unsafe {
+                    let vectors = std::array::from_fn(|i| S::load_f32(at(i)));
+                    *self.1 = S::sums(vectors);
+                    *self.2 = vectors.map(|vector| vector.sum());
+                }
+            }
+        }
+        let values = std::array::from_fn(|i| (i as f32 * 0.7).sin() * 1e3);
+        let (mut together, mut each) = ([f32::NAN; 4], [0.0; 4]);
+        dispatch(Sums(&values, &mut together, &mut each));
+        assert_eq!(together, each);
+    }
+
+    #[test]
     fn exp_agrees_with_the_standard_library() {
         for step in -8700..8800 {
             let x = step as f32 * 0.01;
@@ -360,11 +361,19 @@ mod tests {
         struct Dot<'a>(&'a [f32], &'a [bf16], &'a mut f32);
         impl Task for Dot<'_> {
             unsafe fn run<S: Simd>(self) {
-                *self.2 = unsafe { dot::<S, bf16>(self.0, self.1) };
+                let whole = self.0.len() / S::LANES * S::LANES;
+                unsafe {
+                    let mut sum = S::zero();
+                    for i in (0..whole).step_by(S::LANES) {
+                        let b = bf16::load::<S>(self.1.as_ptr().add(i));
+                        sum = sum.add_mul(S::load_f32(self.0.as_ptr().add(i)), b);
+                    }
+                    *self.2 = sum.sum();
+                }
             }
         }
-        let a: Vec<f32> = (0..77).map(|i| (i as f32 * 0.37).sin()).collect();
-        let b: Vec<bf16> = (0..77)
+        let a: Vec<f32> = (0..80).map(|i| (i as f32 * 0.37).sin()).collect();
+        let b: Vec<bf16> = (0..80)
             .map(|i| bf16::from_f32((i as f32 * 0.11).cos()))
             .collect();
         let (mut wide, mut plain) = (f32::NAN, f32::NAN);
