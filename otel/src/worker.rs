@@ -18,6 +18,8 @@ use crate::telemetry::TelemetryOptions;
 const TICK: Duration = Duration::from_secs(1);
 /// Seconds that throughputs are averaged over.
 const WINDOW: usize = 10;
+/// Requests whose steps are watched at a time: far more than can run and wait.
+const MOST_WATCHED: usize = 1 << 16;
 /// How long a step waits for the requests in it to be told of: the engine is faster
 /// than whoever submits to it says so.
 const BEGINNINGS: Duration = Duration::from_millis(50);
@@ -179,6 +181,10 @@ impl Worker {
             Message::Step(step) => self.step(step),
             Message::Begins(id, span) => {
                 let totals = Totals::default();
+                if self.watched.len() >= MOST_WATCHED {
+                    // The ends of most of them were dropped, as this thread was behind.
+                    self.watched.clear();
+                }
                 self.watched.insert(id, Watched { span, totals });
             }
             // Without the detailed level there is no step to wait for.
