@@ -81,9 +81,9 @@ impl<B: Backend> Layer<B> {
         let bias = self.qkv_bias.as_ref().map(|bias| bias.val());
         // `[rows * count, head_dim]`
         let part = |from: usize, count: usize| {
-            let rows_of = |from: usize, count: usize| from * dim..(from + count) * dim;
-            let weight = stacked.clone().slice([rows_of(from, count)]);
-            let bias = bias.clone().map(|bias| bias.slice([rows_of(from, count)]));
+            let (from, size) = (from * dim, count * dim);
+            let weight = stacked.clone().narrow(0, from, size);
+            let bias = bias.clone().map(|bias| bias.narrow(0, from, size));
             linear(x.clone(), weight, bias).reshape([rows * count, dim])
         };
         let (mut q, mut k, v) = (
@@ -122,9 +122,9 @@ impl<B: Backend> Layer<B> {
     fn mlp(&self, config: &ModelConfig, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let inner = config.intermediate_size;
         let half = |from: usize| {
-            let weight = self.gate_up.val().slice([from..from + inner]);
+            let weight = self.gate_up.val().narrow(0, from, inner);
             let bias = self.gate_up_bias.as_ref();
-            let bias = bias.map(|bias| bias.val().slice([from..from + inner]));
+            let bias = bias.map(|bias| bias.val().narrow(0, from, inner));
             linear(x.clone(), weight, bias)
         };
         linear(
