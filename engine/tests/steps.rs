@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::{FAILS, Fixture, prompt};
-use hearth_engine::{EngineConfig, Event, StepObserver, StepReport};
+use hearth_engine::{EngineConfig, Event, PauseMode, StepObserver, StepReport};
 
 fn observed(config: EngineConfig, kv_slots: usize) -> (Fixture, Receiver<StepReport>) {
     let fixture = Fixture::new(config, kv_slots);
@@ -72,7 +72,11 @@ fn a_stream_says_when_it_was_queued_started_preempted_and_got_its_tokens() {
     };
     let (fixture, _reports) = observed(config, 256);
     let begun = Instant::now();
+    // Both begin in one step: on its own, the first would be done before the second comes.
+    let paused = fixture.engine.pause(PauseMode::InPlace);
+    paused.wait_blocking().unwrap();
     let streams = [1, 2].map(|seed| fixture.submit(&prompt(seed, 10), 30));
+    fixture.engine.resume().wait_blocking().unwrap();
     let mut preempted = 0;
     for mut stream in streams {
         let mut times = vec![begun];
