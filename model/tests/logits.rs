@@ -236,7 +236,8 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
 }
 
 /// Weights stored in 16 bits and computed with as such: what `--dtype auto` does. Only
-/// the rounding of KV (and, on a GPU, of activations) sets it apart from the golden.
+/// the rounding of KV (and, on a GPU or on matrix tiles, of activations) sets it apart from
+/// the golden.
 fn sixteen_bits_stay_close(device: DeviceSpec, dtype: Dtype, name: &str, tolerance: f32) {
     let golden = goldens()
         .into_iter()
@@ -264,7 +265,8 @@ fn sixteen_bits_stay_close(device: DeviceSpec, dtype: Dtype, name: &str, toleran
 
 #[test]
 fn the_cpu_stays_close_in_bf16_and_f16() {
-    sixteen_bits_stay_close(CPU, Dtype::Bf16, "mistral-window-bf16", 0.1);
+    // On matrix tiles activations are bf16 too. `transformers` in bf16 is off by up to 0.53.
+    sixteen_bits_stay_close(CPU, Dtype::Bf16, "mistral-window-bf16", 0.25);
     sixteen_bits_stay_close(CPU, Dtype::F16, "llama-f16-old-names", 0.02);
 }
 
