@@ -25,10 +25,14 @@ fi
 if ! .venv/bin/python -c 'import anthropic, grpc, ollama, openai, opentelemetry.proto, prometheus_client, requests, sglang_router' 2>/dev/null; then
     rm -rf .venv
     python3 -m venv .venv 2>/dev/null || {
-        root apt-get install -y -q python3-venv >/dev/null
+        (root apt-get update -q && root apt-get install -y -q python3-venv) >/dev/null
         python3 -m venv .venv
     }
-    .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt
+    # An index that cannot be reached for a moment is no failure of the tests.
+    for tries_left in 2 1 0; do
+        .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt && break
+        [ "$tries_left" -gt 0 ] && sleep 5 || exit 1
+    done
 fi
 # promtool, unpacked and not installed: Debian's package would start a server.
 if [ ! -x target/tools/usr/bin/promtool ] && command -v apt-get >/dev/null && command -v dpkg >/dev/null; then

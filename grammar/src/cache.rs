@@ -1,6 +1,6 @@
 //! Compiled grammars by what they were compiled from, refusals too, within a bound.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::compile::Compiled;
@@ -18,7 +18,9 @@ pub struct GrammarCache {
 
 #[derive(Debug, Default)]
 struct Kept {
-    grammars: HashMap<String, Entry>,
+    grammars: HashMap<Arc<str>, Entry>,
+    /// Keys by last use: whoever inserts holds up the event loop, and must not search.
+    by_use: BTreeMap<u64, Arc<str>>,
     bytes: usize,
     clock: u64,
 }
@@ -41,10 +43,13 @@ impl GrammarCache {
     /// What `key` was compiled to.
     pub fn get(&self, key: &str) -> Option<Outcome> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.clock += 1;
-        let now = kept.clock;
+        let kept = &mut *kept;
         let entry = kept.grammars.get_mut(key)?;
-        entry.used = now;
+        kept.clock += 1;
+        if let Some(key) = kept.by_use.remove(&entry.used) {
+            kept.by_use.insert(kept.clock, key);
+        }
+        entry.used = kept.clock;
         Some(entry.outcome.clone())
     }
 
@@ -55,14 +60,15 @@ impl GrammarCache {
             return;
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.remove(&key);
         while kept.bytes + bytes > self.max_bytes {
-            let oldest = kept.grammars.iter().min_by_key(|(_, entry)| entry.used);
-            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+            let Some((_, oldest)) = kept.by_use.first_key_value() else {
                 break;
             };
+            let oldest = Arc::clone(oldest);
             kept.remove(&oldest);
         }
-        kept.remove(&key);
+        let key: Arc<str> = key.into();
         kept.clock += 1;
         let used = kept.clock;
         let entry = Entry {
@@ -70,6 +76,7 @@ impl GrammarCache {
             bytes,
             used,
         };
+        kept.by_use.insert(used, Arc::clone(&key));
         kept.grammars.insert(key, entry);
         kept.bytes += bytes;
     }
@@ -84,6 +91,7 @@ impl GrammarCache {
 impl Kept {
     fn remove(&mut self, key: &str) {
         if let Some(entry) = self.grammars.remove(key) {
+            self.by_use.remove(&entry.used);
             self.bytes -= entry.bytes;
         }
     }
@@ -105,5 +113,24 @@ mod tests {
         assert!(cache.get("b").is_none(), "it was used longest ago");
         assert!(cache.get("a").is_some() && cache.get("d").is_some());
         assert!(cache.bytes() <= 900);
+    }
+
+    #[test]
+    fn each_entry_has_one_place_in_the_order_however_many_come_and_go() {
+        let refusal = || Err(GrammarError::invalid("no"));
+        let cache = GrammarCache::new(20_000 * 300);
+        for index in 0..20_000 {
+            cache.insert(format!("{index}"), refusal());
+            cache.insert(format!("{index}"), refusal());
+            assert!(cache.get(&format!("{}", index / 2)).is_some());
+        }
+        let places = || {
+            let kept = cache.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            assert_eq!(kept.by_use.len(), kept.grammars.len());
+            kept.by_use.len()
+        };
+        assert_eq!(places(), 20_000);
+        cache.insert("x".repeat(20_000 * 300 - 256), refusal());
+        assert_eq!(places(), 1, "all others made room");
     }
 }

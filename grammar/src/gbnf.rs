@@ -14,7 +14,7 @@ use crate::regex::MAX_REPETITION;
 
 /// Alternatives of one rule.
 const MAX_ALTERNATIVES: usize = 1_500;
-/// Groups within groups, and rules within rules.
+/// Groups within groups, rules within rules, and operators on one item.
 const MAX_NESTING: usize = 100;
 /// Bytes of the regex that a grammar is inlined into.
 const MAX_REGEX_BYTES: usize = 256 * 1024;
@@ -214,7 +214,8 @@ impl<'a> Parser<'a> {
 
     fn repeated(&mut self, item: Expr) -> Result<Expr, GrammarError> {
         let mut item = item;
-        loop {
+        // Each operator is a level of the tree that others then walk down.
+        for _ in 0..=MAX_NESTING {
             let (least, most) = if self.eat("*") {
                 (0, None)
             } else if self.eat("+") {
@@ -228,6 +229,9 @@ impl<'a> Parser<'a> {
             };
             item = Expr::Repeat(Box::new(item), least, most);
         }
+        Err(GrammarError::too_complex(format!(
+            "an item must have at most {MAX_NESTING} repetition operators"
+        )))
     }
 
     fn counts(&mut self) -> Result<(u32, Option<u32>), GrammarError> {
@@ -668,6 +672,8 @@ mod tests {
         assert_eq!(refusal("root ::= <think>").problem, Problem::Unsupported);
         let deep = format!("root ::= {}\"a\"{}", "(".repeat(5000), ")".repeat(5000));
         assert_eq!(refusal(&deep).problem, Problem::TooComplex);
+        let stacked = format!("root ::= \"a\"{}", "*".repeat(100_000));
+        assert_eq!(refusal(&stacked).problem, Problem::TooComplex);
         let mut doubling = "root ::= r0\n".to_owned();
         for i in 0..40 {
             doubling += &format!("r{i} ::= r{} r{}\n", i + 1, i + 1);

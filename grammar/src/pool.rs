@@ -13,6 +13,9 @@ use crate::error::GrammarError;
 
 /// Grammars that may wait to be compiled.
 const MAX_WAITING: usize = 64;
+/// A parser of grammars that goes down as deep as a grammar does, and an overflow would
+/// end the process. Only what is touched takes memory.
+const STACK_BYTES: usize = 256 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 type OnCancel = Box<dyn FnOnce() + Send>;
@@ -90,7 +93,9 @@ impl CompilePool {
         let work = Arc::new(Mutex::new(work));
         for index in 0..threads.max(1) {
             let work = Arc::clone(&work);
-            let builder = thread::Builder::new().name(format!("hearth-grammar-{index}"));
+            let builder = thread::Builder::new()
+                .name(format!("hearth-grammar-{index}"))
+                .stack_size(STACK_BYTES);
             builder.spawn(move || serve(&work))?;
         }
         let pool = Self { compiler, queue };

@@ -142,7 +142,7 @@ impl Spans {
                 KeyValue::new(METHOD, method),
                 KeyValue::new(SCHEME, "http"),
                 KeyValue::new(ROUTE, route.to_owned()),
-                KeyValue::new("url.path", path.to_owned()),
+                KeyValue::new("url.path", cut(path).to_owned()),
             ]);
         ServerSpan(builder.start_with_context(&self.tracer, &parent))
     }
@@ -381,4 +381,23 @@ fn decimal(value: f32) -> f64 {
 
 fn seconds(name: &'static str, value: Duration) -> KeyValue {
     KeyValue::new(name, value.as_secs_f64())
+}
+
+/// The beginning of a path: clients make them up, 64 KB long if they like, and thousands of spans
+/// may wait for a collector.
+fn cut(path: &str) -> &str {
+    const MAX_BYTES: usize = 256;
+    &path[..path.floor_char_boundary(MAX_BYTES)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_path_is_cut_between_characters() {
+        assert_eq!(cut("/v1/models"), "/v1/models");
+        let long = format!("/{}", "\u{e9}".repeat(40_000));
+        assert_eq!(cut(&long), &long[..255]);
+    }
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
 pub use hearth_grammar::Whitespace;
 use hearth_grammar::{
-    CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, VocabularySource,
+    CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, Ticket,
+    VocabularySource,
 };
 use tokio::sync::oneshot;
 
@@ -91,16 +92,11 @@ impl Grammars {
         let ticket = self
             .pool
             .submit(spec, |outcome| drop(reply.send(outcome)))?;
+        let asking = Asking(ticket);
         match tokio::time::timeout(COMPILE_DEADLINE, outcome).await {
             Ok(Ok(outcome)) => Ok(ready(outcome?)),
-            _ => {
-                ticket.cancel();
-                Err(if ticket.has_started() {
-                    CompileError::TooSlow
-                } else {
-                    CompileError::Waited
-                })
-            }
+            _ if asking.0.has_started() => Err(CompileError::TooSlow),
+            _ => Err(CompileError::Waited),
         }
     }
 
@@ -110,6 +106,15 @@ impl Grammars {
             grammar,
             jump_forward: jump_forward.unwrap_or(self.defaults.jump_forward),
         }
+    }
+}
+
+/// Whoever waits for a grammar: once it does not any longer, the thread is for others.
+struct Asking(Arc<Ticket>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.cancel();
     }
 }
 

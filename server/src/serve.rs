@@ -115,8 +115,16 @@ async fn engine_gone(served: &Served) {
 }
 
 async fn stop_engine(served: Served, grace: Duration) {
-    let outcome = rt::task::spawn_blocking(move || served.engine.shutdown(grace)).await;
-    tracing::debug!(?outcome, "the engine is down");
+    // Not a task of the runtime, which would wait for it after a second signal.
+    let (report, down) = oneshot::channel();
+    let waiting = thread::Builder::new()
+        .name("hearth-stop".to_owned())
+        .spawn(move || {
+            // After a second signal nobody listens.
+            let _ = report.send(served.engine.shutdown(grace));
+        });
+    let outcome = down.await;
+    tracing::debug!(?outcome, started = waiting.is_ok(), "the engine is down");
 }
 
 /// SIGINT and SIGTERM, or Ctrl-C where there are no signals.

@@ -133,9 +133,13 @@ impl WaitingQueue {
     /// Who starts next.
     pub fn first(&mut self) -> Option<&ActiveRequest> {
         self.plan();
-        self.generations.begin();
         let &(_, id) = self.order.first()?;
-        Some(&self.waiters[&id].request)
+        let waiter = &self.waiters[&id];
+        // Else nobody of the current one is chosen, and whoever comes may still join it.
+        if waiter.generation != RETURNED {
+            self.generations.begin();
+        }
+        Some(&waiter.request)
     }
 
     /// Plans the walk over all that wait, if none is planned that they are in.

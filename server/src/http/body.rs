@@ -95,7 +95,11 @@ async fn share(bytes: usize) -> Option<SemaphorePermit<'static>> {
 
 fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
     let Some(value) = request.headers().get(CONTENT_TYPE) else {
-        return Ok(());
+        // A browser sends a body without a type to anybody without asking, but names its page.
+        return match request.headers().contains_key(ORIGIN) {
+            true => Err(ApiError::media_type("none")),
+            false => Ok(()),
+        };
     };
     let given = String::from_utf8_lossy(value.as_bytes());
     let is_json = given.parse::<mime::Mime>().is_ok_and(|mime| {

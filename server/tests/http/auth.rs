@@ -243,16 +243,22 @@ async fn pages_of_the_given_origins_may_read_answers_and_no_others() {
 #[tokio::test]
 async fn a_web_page_cannot_pass_for_curl() {
     let server = TestServer::plain();
-    let post = async |origin: Option<&str>| {
+    let stranger = Some("https://stranger.example");
+    let post = async |route: &str, kind: Option<&str>, origin: Option<&str>| {
         let mut request = reqwest::Client::new()
-            .post(format!("{}/api/generate", server.url))
-            .header("content-type", "text/plain")
+            .post(format!("{}{route}", server.url))
             .body(json!({"model": super::fake::MODEL}).to_string());
+        if let Some(kind) = kind {
+            request = request.header("content-type", kind);
+        }
         if let Some(origin) = origin {
             request = request.header("origin", origin);
         }
         request.send().await.unwrap().status().as_u16()
     };
-    assert_eq!(post(None).await, 200);
-    assert_eq!(post(Some("https://stranger.example")).await, 415);
+    for kind in [Some("text/plain"), None] {
+        assert_eq!(post("/api/generate", kind, None).await, 200);
+        assert_eq!(post("/api/generate", kind, stranger).await, 415);
+        assert_eq!(post("/pause_generation", kind, stranger).await, 415);
+    }
 }

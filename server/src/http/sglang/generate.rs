@@ -123,6 +123,8 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     request.refuse_unsupported()?;
     let (input, mut listed) = request.take_input()?;
     let (field, count) = (input.field(), input.len());
+    // Before each prompt gets its parameters, which can be large.
+    check_sequences(served, count, 1, field)?;
     let (sampling, asked) = sampling(served, &mut request, count)?;
     let n = copies(&sampling)?;
     listed |= n > 1;
@@ -134,6 +136,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let logprobs = request.logprobs(&lengths)?;
     let (mut jobs, mut metas) = (Vec::new(), Vec::new());
+    let streamed = request.stream == Some(true);
     let mut entries = 0usize;
     let each = prompts.into_iter().zip(sampling).zip(rids).zip(logprobs);
     for (((prompt, checked), rid), asked) in each {
@@ -146,7 +149,12 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         )?;
         let max_new_tokens = checked.tokens(room);
         if let Some(asked) = asked {
-            let scored = asked.from.map_or(0, |from| length - from) + max_new_tokens;
+            // Every event of a stream repeats those of the prompt.
+            let events = if streamed { max_new_tokens.max(1) } else { 1 };
+            let of_prompt = asked.from.map_or(0, |from| length - from);
+            let scored = of_prompt
+                .saturating_mul(events)
+                .saturating_add(max_new_tokens);
             entries = entries.saturating_add(scored.saturating_mul(asked.top + 1));
         }
         metas.push(PromptMeta {

@@ -61,6 +61,10 @@ pub async fn detokenize(
     answer(request, payload, state, text).await
 }
 
+/// Tokens of a request to `/detokenize`, and bytes of one to `/tokenize` that no context bounds:
+/// an answer is many times as large.
+const MAX_TOGETHER: usize = 1 << 20;
+
 async fn answer(
     request: HttpRequest,
     payload: Payload,
@@ -71,10 +75,13 @@ async fn answer(
         let served = state.served()?.clone();
         let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
         let size = bytes.len();
-        offload::when_large(size, move || work(&served, &bytes)).await?
+        let written = move || work(&served, &bytes).map(|answer| answer.to_string());
+        offload::when_large(size, written).await?
     };
     let answer = answer.await.map_err(|error| Shape::Sglang.refuse(error))?;
-    Ok(HttpResponse::Ok().json(answer))
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(answer))
 }
 
 fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
@@ -120,6 +127,12 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
                 let bound = format!("between 1 and {MAX_PROMPTS} prompts");
                 return Err(out_of_bounds("prompt", &bound, texts.given));
             }
+            let size: usize = texts.items.iter().map(String::len).sum();
+            let most = served.max_prompt_bytes().max(MAX_TOGETHER);
+            if size > most {
+                let bound = format!("at most {most} bytes in all");
+                return Err(out_of_bounds("prompt", &bound, format!("{size} bytes")));
+            }
             let each = texts.items.iter();
             let lists: Vec<Vec<u32>> = each
                 .map(|text| prompt::encode(served, "prompt", text, special))
@@ -138,6 +151,7 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
             Ok(answer)
         }
         (None, Some(messages)) => {
+            conversation::refuse_too_many(served, messages.given)?;
             // The template frames the conversation itself.
             let special = request.add_special_tokens.unwrap_or(false);
             let text = served
@@ -171,6 +185,14 @@ fn text(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
         }
         None => Ok(served.text.decode(ids, skip)),
     };
+    let together = match &request.tokens {
+        Ids::One(ids) => ids.len(),
+        Ids::Many(lists) => lists.items.iter().map(|ids| ids.len()).sum(),
+    };
+    if together > MAX_TOGETHER {
+        let bound = format!("at most {MAX_TOGETHER} token ids");
+        return Err(out_of_bounds("tokens", &bound, together));
+    }
     let text: Value = match request.tokens {
         Ids::One(ids) => decode(&ids)?.into(),
         Ids::Many(lists) if lists.given > MAX_PROMPTS => {
