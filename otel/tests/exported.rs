@@ -96,8 +96,8 @@ fn everything() -> Telemetry {
         requests: vec![1],
     });
     let deadline = Instant::now() + Duration::from_secs(20);
-    // The step is recorded on a thread of its own.
-    while !telemetry.scrape().contains("\nllm_iteration_tokens_count{") {
+    // The step is recorded on a thread of its own, its hit rate last.
+    while !line(&telemetry.scrape(), "sglang:cache_hit_rate{").ends_with("} 0.75") {
         assert!(Instant::now() < deadline, "{}", telemetry.scrape());
         std::thread::yield_now();
     }
