@@ -12,7 +12,7 @@ use crate::compile::{Compiler, Spec};
 use crate::error::GrammarError;
 
 /// Grammars that may wait to be compiled.
-const MAX_WAITING: usize = 64;
+const MAX_WAITING: usize = 256;
 /// A parser of grammars that goes down as deep as a grammar does, and an overflow would
 /// end the process. Only what is touched takes memory.
 const STACK_BYTES: usize = 256 << 20;
