@@ -1,17 +1,19 @@
 //! The instruments of [`crate::catalog`], made in a meter, with what records to them.
 
+mod http;
+
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{
-    BoundCounter, BoundHistogram, Counter, Histogram, Meter, UpDownCounter,
-};
+use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, Meter};
 
 use crate::catalog::{
-    ERROR, Instrument, Kind, METHOD, MODEL, OPERATION, PHASE, PROVIDER, REASON, REJECTION, ROUTE,
-    SCHEME, SOURCE, STATE, STATUS, STREAM, find,
+    ERROR, Instrument, Kind, MODEL, OPERATION, PHASE, PROVIDER, REASON, REJECTION, SOURCE, STATE,
+    STREAM, find,
 };
+pub use http::{HttpInstruments, HttpOutcome};
+
 use crate::exposition::instrument_bounds;
 use crate::process::{self, ProcessStats};
 
@@ -158,68 +160,6 @@ fn observed(
                 .build(),
         ),
         Kind::Histogram => unreachable!("{name}: histograms are recorded, not observed"),
-    }
-}
-
-/// One HTTP exchange, as the middleware saw it.
-#[derive(Clone, Debug)]
-pub struct HttpOutcome {
-    pub status: u16,
-    /// `error.type`: a disconnect, or the status of a server error.
-    pub error: Option<String>,
-    pub duration: Duration,
-    pub request_bytes: u64,
-    pub response_bytes: u64,
-}
-
-/// Instruments of the HTTP server.
-#[derive(Clone, Debug)]
-pub struct HttpInstruments {
-    duration: Histogram<f64>,
-    active: UpDownCounter<i64>,
-    request_size: Histogram<f64>,
-    response_size: Histogram<f64>,
-}
-
-fn http_attributes(method: &'static str, route: &str) -> Vec<KeyValue> {
-    vec![
-        KeyValue::new(METHOD, method),
-        KeyValue::new(SCHEME, "http"),
-        KeyValue::new(ROUTE, route.to_owned()),
-    ]
-}
-
-impl HttpInstruments {
-    fn new(meter: &Meter) -> Self {
-        let active = told("http.server.active_requests");
-        Self {
-            duration: histogram(meter, "http.server.request.duration", 0),
-            active: meter
-                .i64_up_down_counter(active.name)
-                .with_unit(active.unit)
-                .with_description(active.help)
-                .build(),
-            request_size: histogram(meter, "http.server.request.body.size", 0),
-            response_size: histogram(meter, "http.server.response.body.size", 0),
-        }
-    }
-
-    pub fn begin(&self, method: &'static str, route: &str) {
-        self.active.add(1, &http_attributes(method, route));
-    }
-
-    pub fn end(&self, method: &'static str, route: &str, outcome: &HttpOutcome) {
-        let mut attributes = http_attributes(method, route);
-        self.active.add(-1, &attributes);
-        attributes.push(KeyValue::new(STATUS, i64::from(outcome.status)));
-        let (sent, received) = (outcome.response_bytes, outcome.request_bytes);
-        self.request_size.record(received as f64, &attributes);
-        self.response_size.record(sent as f64, &attributes);
-        if let Some(error) = &outcome.error {
-            attributes.push(KeyValue::new(ERROR, error.clone()));
-        }
-        let seconds = outcome.duration.as_secs_f64();
-        self.duration.record(seconds, &attributes);
     }
 }
 

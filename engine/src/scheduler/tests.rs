@@ -1,0 +1,282 @@
+use super::*;
+use crate::inbox::Withdrawal;
+use hearth_radix::EvictionPolicy;
+
+use crate::inbox::Inbox;
+use crate::params::SamplingParams;
+use crate::request::Request;
+
+const LIMITS: ExecutorLimits = ExecutorLimits {
+    kv_slots: 64,
+    max_model_len: 48,
+    vocab_size: 4,
+};
+
+/// A scheduler without a thread, looked into after every move.
+struct Bench {
+    inbox: Inbox,
+    scheduler: Scheduler,
+    batch: StepBatch,
+    random: u64,
+    ids: Vec<RequestId>,
+}
+
+impl Bench {
+    fn new(config: EngineConfig, seed: u64) -> Self {
+        Self {
+            inbox: Inbox::new(usize::MAX),
+            scheduler: Scheduler::new(config, LIMITS),
+            batch: StepBatch::default(),
+            random: seed,
+            ids: Vec::new(),
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self
+            .random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1);
+        (self.random >> 33) % bound
+    }
+
+    /// Prompts of two tokens in random order, so that many share a beginning.
+    fn submit(&mut self) {
+        let len = 1 + self.below(30) as usize;
+        let params = SamplingParams {
+            max_tokens: self.below((LIMITS.max_model_len - len) as u64) as usize,
+            prompt_logprobs: (self.below(8) == 0).then_some(1),
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt: (0..len).map(|_| self.below(2) as u32).collect(),
+            params,
+            namespace: (self.below(4) == 0).then(|| "other".to_owned()),
+            priority: self.below(3) as i32,
+            ..Request::default()
+        };
+        let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+        self.ids.push(self.inbox.submit(request, sender).unwrap());
+        self.scheduler.enqueue(self.inbox.collect(false).submitted);
+    }
+
+    fn withdraw(&mut self) {
+        let index = self.below(self.ids.len() as u64 + 1) as usize;
+        if let Some(&id) = self.ids.get(index) {
+            let twice = vec![(id, Withdrawal::Cancelled), (id, Withdrawal::Satisfied)];
+            self.scheduler.withdraw(twice);
+        }
+    }
+
+    fn step(&mut self, fails: bool) {
+        self.scheduler.schedule(&mut self.batch);
+        self.check();
+        if fails {
+            return self.scheduler.fail(&self.batch, "as it was told to");
+        }
+        let rows = self.batch.forward.logit_rows.len();
+        let values = (0..rows * LIMITS.vocab_size).map(|_| self.below(100) as f32 / 20.0);
+        let mut logits = Logits {
+            values: values.collect(),
+            vocab: LIMITS.vocab_size,
+        };
+        self.scheduler.advance(&self.batch, &mut logits);
+    }
+
+    fn check(&mut self) {
+        let Scheduler {
+            running,
+            waiting,
+            kv,
+            ..
+        } = &mut self.scheduler;
+        kv.check(running.iter().map(|running| &running.kv));
+        let running = running.iter().map(|running| running.request.id);
+        let arrivals: Vec<_> = running.chain(waiting.iter().map(|r| r.id)).collect();
+        if self.scheduler.config.schedule == SchedulePolicy::Fcfs {
+            assert!(
+                arrivals.is_sorted(),
+                "first come, first served: {arrivals:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
+    let mut preemptions = 0;
+    for seed in 0..60 {
+        let config = EngineConfig {
+            max_running: 1 + seed as usize % 12,
+            max_batch_tokens: 1 + seed as usize * 7 % 50,
+            prefill_chunk: 1 + seed as usize % 9,
+            prefix_cache: seed % 4 != 0,
+            page_size: 1 << (seed / 4 % 3),
+            schedule: [
+                SchedulePolicy::Fcfs,
+                SchedulePolicy::Lpm,
+                SchedulePolicy::DfsWeight,
+                SchedulePolicy::Lof,
+                SchedulePolicy::Priority,
+                SchedulePolicy::Random,
+            ][seed as usize % 6],
+            eviction: [EvictionPolicy::Lru, EvictionPolicy::Priority][seed as usize % 2],
+            ..EngineConfig::default()
+        };
+        let mut bench = Bench::new(config, seed);
+        for _ in 0..300 {
+            match bench.below(20) {
+                0..4 => bench.submit(),
+                4 => bench.withdraw(),
+                5 => bench.step(true),
+                _ => bench.step(false),
+            }
+            bench.check();
+        }
+        while !bench.scheduler.is_idle() {
+            bench.step(false);
+            assert!(!bench.batch.is_empty(), "whoever waits gets on");
+        }
+        let stats = bench.scheduler.stats(0);
+        assert_eq!((stats.kv.held, stats.kv.protected), (0, 0));
+        let ended = stats.finished + stats.cancelled + stats.failed;
+        assert_eq!(ended, bench.ids.len() as u64);
+        preemptions += stats.preemptions;
+    }
+    assert!(
+        preemptions > 20,
+        "the pool is too small for all: {preemptions}"
+    );
+}
+
+/// How many others start before a request with nothing in the cache, while two
+/// that have all of theirs there come in every step.
+fn passed_by(policy: SchedulePolicy) -> u64 {
+    let config = EngineConfig {
+        max_running: 1,
+        schedule: policy,
+        ..EngineConfig::default()
+    };
+    let mut bench = Bench::new(config, 1);
+    let submit = |bench: &mut Bench, prompt: Vec<u32>, max_tokens| {
+        let request = Request {
+            prompt,
+            params: SamplingParams {
+                max_tokens,
+                ..SamplingParams::default()
+            },
+            ..Request::default()
+        };
+        let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+        let id = bench.inbox.submit(request, sender).unwrap();
+        bench
+            .scheduler
+            .enqueue(bench.inbox.collect(false).submitted);
+        id
+    };
+    submit(&mut bench, vec![1; 20], 5);
+    bench.step(false);
+    let cold = submit(&mut bench, vec![2; 20], 1);
+    for started in 0..2000 {
+        if bench.scheduler.running.iter().any(|r| r.request.id == cold) {
+            return started;
+        }
+        for _ in 0..2 {
+            submit(&mut bench, vec![1; 20], 5);
+        }
+        while bench.scheduler.running() > 0 {
+            bench.step(false);
+        }
+        bench.scheduler.schedule(&mut bench.batch);
+    }
+    u64::MAX
+}
+
+#[test]
+fn a_request_without_a_match_starts_within_the_bound_whatever_keeps_coming() {
+    // Two more come with each start: two before its generation begins, and 256 join.
+    let bound = 1 + 2 + 256;
+    for policy in [SchedulePolicy::Lpm, SchedulePolicy::Lof] {
+        let passed = passed_by(policy);
+        assert!((100..=bound).contains(&passed), "{policy:?}: {passed}");
+    }
+    assert!(passed_by(SchedulePolicy::Fcfs) <= 1);
+    assert!(passed_by(SchedulePolicy::DfsWeight) <= 3);
+    assert!(passed_by(SchedulePolicy::Random) <= bound);
+}
+
+#[test]
+fn prompt_logprobs_of_all_requests_together_keep_to_their_bound() {
+    let limits = ExecutorLimits {
+        kv_slots: 1000,
+        max_model_len: 500,
+        vocab_size: PROMPT_LOGITS / 8,
+    };
+    let mut scheduler = Scheduler::new(EngineConfig::default(), limits);
+    let inbox = Inbox::new(usize::MAX);
+    for _ in 0..3 {
+        let params = SamplingParams {
+            prompt_logprobs: Some(0),
+            ..SamplingParams::default()
+        };
+        let request = Request {
+            prompt: vec![1; 6],
+            params,
+            ..Request::default()
+        };
+        let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+        inbox.submit(request, sender).unwrap();
+    }
+    scheduler.enqueue(inbox.collect(false).submitted);
+    let mut batch = StepBatch::default();
+    scheduler.schedule(&mut batch);
+    let tokens: Vec<_> = batch.grants.iter().map(|grant| grant.tokens).collect();
+    // Five rows of the first prompt, whose last token's is not for a log-probability.
+    assert_eq!(tokens, [6, 3]);
+}
+
+#[test]
+fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
+    let limits = ExecutorLimits {
+        kv_slots: 1000,
+        max_model_len: 500,
+        vocab_size: PROMPT_LOGITS / 8,
+    };
+    let config = EngineConfig {
+        max_batch_tokens: 5,
+        prefill_chunk: 5,
+        prefix_cache: false,
+        ..EngineConfig::default()
+    };
+    let mut scheduler = Scheduler::new(config, limits);
+    let inbox = Inbox::new(usize::MAX);
+    let params = SamplingParams {
+        prompt_logprobs: Some(0),
+        ..SamplingParams::default()
+    };
+    let request = Request {
+        prompt: vec![1; 40],
+        params,
+        ..Request::default()
+    };
+    let (sender, _) = tokio::sync::mpsc::unbounded_channel();
+    inbox.submit(request, sender).unwrap();
+    scheduler.enqueue(inbox.collect(false).submitted);
+    let mut batch = StepBatch::default();
+    let mut step = |scheduler: &mut Scheduler| {
+        scheduler.schedule(&mut batch);
+        let rows = batch.forward.logit_rows.len();
+        let mut logits = Logits {
+            values: vec![0.0; rows * limits.vocab_size],
+            vocab: limits.vocab_size,
+        };
+        scheduler.advance(&batch, &mut logits);
+        (batch.grants[0].tokens, rows)
+    };
+    assert_eq!(step(&mut scheduler), (5, 5));
+    // Nothing of it is cached: it computes the five again, which want no logits now.
+    scheduler.preempt(0);
+    scheduler.config.max_batch_tokens = 40;
+    assert_eq!(step(&mut scheduler), (13, 8));
+    assert_eq!(step(&mut scheduler), (8, 8));
+}
