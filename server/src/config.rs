@@ -3,13 +3,19 @@
 //! Every key exists once, here. `hearth config` prints the result as TOML, which
 //! is itself a valid `hearth.toml`.
 
+mod choices;
+
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use hearth_otel::{Detail, Vocabulary};
 use serde::{Deserialize, Serialize};
+
+pub use choices::{
+    Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, RadixEvictionPolicy,
+    SamplingDefaults, SchedulePolicy, Switch,
+};
 
 use crate::grammars::{GrammarDefaults, Whitespace};
 use crate::secret::Secret;
@@ -19,171 +25,6 @@ pub const DEFAULT_FILE: &str = "hearth.toml";
 const ENV_PREFIX: &str = "HEARTH_";
 /// Environment variables of ours that are not configuration keys.
 const ENV_NOT_KEYS: [&str; 1] = ["config"];
-
-/// Number format of the weights and the KV cache on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    /// What the checkpoint was saved in, where the device computes it.
-    Auto,
-    F32,
-    F16,
-    Bf16,
-}
-
-/// Where the weights come from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LoadFormat {
-    /// The checkpoint's safetensors files.
-    Auto,
-    /// Random weights from `config.json` alone: for benchmarks.
-    Dummy,
-}
-
-/// Shape of the log lines on standard error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogFormat {
-    Text,
-    Json,
-}
-
-impl From<LogFormat> for hearth_otel::LogFormat {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
-    }
-}
-
-/// Where sampling defaults come from when a request leaves a field out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum SamplingDefaults {
-    /// The model's `generation_config.json`.
-    Model,
-    /// OpenAI's: temperature 1, top_p 1, nothing else.
-    Openai,
-}
-
-/// Who of the waiting requests starts next; a request that was interrupted goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum SchedulePolicy {
-    /// First come, first served.
-    Fcfs,
-    /// Longest cached prefix first.
-    Lpm,
-    /// A depth-first walk over the tree of waiting prompts, the heaviest branch first.
-    DfsWeight,
-    /// Longest output first, by `max_tokens`.
-    Lof,
-    /// Highest `priority` first, interrupting lower ones.
-    Priority,
-    /// A random order, the same in every run.
-    Random,
-}
-
-impl From<SchedulePolicy> for hearth_engine::SchedulePolicy {
-    fn from(policy: SchedulePolicy) -> Self {
-        match policy {
-            SchedulePolicy::Fcfs => Self::Fcfs,
-            SchedulePolicy::Lpm => Self::Lpm,
-            SchedulePolicy::DfsWeight => Self::DfsWeight,
-            SchedulePolicy::Lof => Self::Lof,
-            SchedulePolicy::Priority => Self::Priority,
-            SchedulePolicy::Random => Self::Random,
-        }
-    }
-}
-
-/// Which cached prefix goes first when room is needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum RadixEvictionPolicy {
-    /// Least recently used.
-    Lru,
-    /// Least frequently used.
-    Lfu,
-    /// First computed.
-    Fifo,
-    /// Used once, before used again (segmented LRU).
-    Slru,
-    /// Lowest `priority` of the requests that used it.
-    Priority,
-}
-
-impl From<RadixEvictionPolicy> for hearth_engine::EvictionPolicy {
-    fn from(policy: RadixEvictionPolicy) -> Self {
-        match policy {
-            RadixEvictionPolicy::Lru => Self::Lru,
-            RadixEvictionPolicy::Lfu => Self::Lfu,
-            RadixEvictionPolicy::Fifo => Self::Fifo,
-            RadixEvictionPolicy::Slru => Self::Slru,
-            RadixEvictionPolicy::Priority => Self::Priority,
-        }
-    }
-}
-
-/// How OTLP is spoken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum OtlpProtocol {
-    /// http/protobuf, on port 4318 as a rule.
-    Http,
-    /// gRPC, on port 4317 as a rule.
-    Grpc,
-}
-
-impl From<OtlpProtocol> for hearth_otel::OtlpProtocol {
-    fn from(protocol: OtlpProtocol) -> Self {
-        match protocol {
-            OtlpProtocol::Http => Self::Http,
-            OtlpProtocol::Grpc => Self::Grpc,
-        }
-    }
-}
-
-/// The periodic log lines about the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum LogStats {
-    /// vLLM's line, at an interval, while there is work.
-    Vllm,
-    /// SGLang's lines, for each prefill batch and every so many decode steps.
-    Sglang,
-    Off,
-}
-
-impl From<LogStats> for hearth_otel::StatsLog {
-    fn from(style: LogStats) -> Self {
-        match style {
-            LogStats::Vllm => Self::Vllm,
-            LogStats::Sglang => Self::Sglang,
-            LogStats::Off => Self::Off,
-        }
-    }
-}
-
-/// Whether something is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Switch {
-    On,
-    Off,
-}
-
-/// How JSON of a schema is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum JsonWhitespace {
-    /// `{"a": 1, "b": 2}`, as models have mostly read it.
-    Natural,
-    /// `{"a":1,"b":2}`: fewer tokens.
-    Compact,
-}
 
 /// Everything a `hearth` process can be told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -495,6 +336,7 @@ impl Config {
         Self {
             api_key: self.api_key.as_ref().map(Secret::hidden),
             admin_api_key: self.admin_api_key.as_ref().map(Secret::hidden),
+            otlp_endpoint: self.otlp_endpoint.as_deref().map(without_password),
             ..self.clone()
         }
     }
@@ -594,6 +436,17 @@ impl Config {
 pub const EMBEDDED_MODEL: &str = "hearth-tiny";
 
 /// One line per problem: what, for which key, from where.
+/// A URL, or a host and port, without what stands before an `@`.
+fn without_password(endpoint: &str) -> String {
+    let start = endpoint.find("://").map_or(0, |scheme| scheme + 3);
+    let (scheme, rest) = endpoint.split_at(start);
+    let authority = rest.find('/').unwrap_or(rest.len());
+    match rest[..authority].rfind('@') {
+        Some(at) => format!("{scheme}***@{}", &rest[at + 1..]),
+        None => endpoint.to_owned(),
+    }
+}
+
 fn describe(error: figment::Error) -> String {
     let line = |error: figment::Error| {
         let source = error.metadata.as_ref().map(|meta| match &meta.source {
@@ -614,199 +467,4 @@ fn describe(error: figment::Error) -> String {
     clippy::result_large_err,
     reason = "the jail's closures return figment's error"
 )]
-mod tests {
-    use super::*;
-    use figment::Jail;
-    use serde_json::json;
-
-    fn resolve(file: Option<&str>, flags: serde_json::Value) -> Result<Config, String> {
-        Config::resolve(file.map(Path::new), &flags).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn nothing_given_means_defaults() {
-        Jail::expect_with(|_| {
-            assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn flags_beat_environment_beats_file_beats_defaults() {
-        Jail::expect_with(|jail| {
-            jail.create_file(
-                "hearth.toml",
-                "port = 1\nmax_queue = 2\nprefill_chunk = 3\n",
-            )?;
-            jail.set_env("HEARTH_PORT", "4");
-            jail.set_env("HEARTH_MAX_QUEUE", "5");
-            let config = resolve(None, json!({"port": 6})).unwrap();
-            assert_eq!(
-                (config.port, config.max_queue, config.prefill_chunk),
-                (6, 5, 3)
-            );
-            assert_eq!(config.host, Config::default().host);
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn an_unknown_key_in_the_file_is_an_error_that_names_it() {
-        Jail::expect_with(|jail| {
-            jail.create_file("hearth.toml", "prot = 1\n")?;
-            let error = resolve(None, json!({})).unwrap_err();
-            assert!(
-                error.contains("prot") && error.contains("hearth.toml"),
-                "{error}"
-            );
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn an_unknown_environment_variable_is_reported_and_does_nothing() {
-        Jail::expect_with(|jail| {
-            jail.set_env("HEARTH_PORT_8000_TCP", "tcp://10.0.0.1:8000");
-            jail.set_env("HEARTH_CONFIG", "hearth.toml");
-            assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
-            // Whoever runs the tests may have set others.
-            let unknown = Config::unknown_environment();
-            assert!(unknown.iter().any(|name| name == "HEARTH_PORT_8000_TCP"));
-            assert!(!unknown.iter().any(|name| name == "HEARTH_CONFIG"));
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn the_list_of_keys_is_the_struct() {
-        let full = Config {
-            model: Some(String::new()),
-            served_model_name: Some(String::new()),
-            max_model_len: Some(1),
-            kv_tokens: Some(1),
-            max_batch_tokens: Some(1),
-            api_key: "a".parse().ok(),
-            admin_api_key: "a".parse().ok(),
-            cors: Some(String::new()),
-            show_hidden_metrics_for_version: Some(String::new()),
-            otlp_endpoint: Some(String::new()),
-            otlp_protocol: Some(OtlpProtocol::Http),
-            collect_detailed_traces: Some(String::new()),
-            ..Config::default()
-        };
-        let json = serde_json::to_value(full).unwrap();
-        let fields: Vec<&str> = json
-            .as_object()
-            .unwrap()
-            .keys()
-            .map(String::as_str)
-            .collect();
-        assert_eq!(fields, Config::keys());
-    }
-
-    #[test]
-    fn a_wrong_type_names_the_key_and_what_was_found() {
-        Jail::expect_with(|jail| {
-            jail.create_file("other.toml", "port = \"high\"\n")?;
-            let error = resolve(Some("other.toml"), json!({})).unwrap_err();
-            assert!(error.contains("port") && error.contains("high"), "{error}");
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn a_named_file_must_exist() {
-        Jail::expect_with(|_| {
-            let error = resolve(Some("absent.toml"), json!({})).unwrap_err();
-            assert_eq!(error, "configuration file absent.toml does not exist");
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn zero_is_refused_where_it_means_nothing() {
-        Jail::expect_with(|_| {
-            let error = resolve(None, json!({"max_queue": 0})).unwrap_err();
-            assert_eq!(
-                error,
-                "configuration: `max_queue` must be at least 1, given 0"
-            );
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn an_empty_key_is_refused_and_a_key_is_not_for_others_to_read() {
-        Jail::expect_with(|jail| {
-            let error = resolve(None, json!({"api_key": ""})).unwrap_err();
-            assert!(
-                error.contains("`api_key` must be at least 1 character"),
-                "{error}"
-            );
-            jail.set_env("HEARTH_API_KEY", "open sesame");
-            let config = resolve(None, json!({"admin_api_key": "lift up"})).unwrap();
-            let shown = serde_json::to_string(&config.without_keys()).unwrap();
-            assert!(
-                !shown.contains("sesame") && !shown.contains("lift"),
-                "{shown}"
-            );
-            assert!(!format!("{config:?}").contains("sesame"));
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn a_context_of_one_token_is_refused() {
-        Jail::expect_with(|_| {
-            let error = resolve(None, json!({"max_model_len": 1})).unwrap_err();
-            assert!(
-                error.contains("`max_model_len` must be at least 2") && error.ends_with("given 1"),
-                "{error}"
-            );
-            assert!(resolve(None, json!({"max_model_len": 2})).is_ok());
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn a_quiet_command_logs_what_any_layer_asks_for_and_warnings_otherwise() {
-        Jail::expect_with(|jail| {
-            let level = |flags: serde_json::Value| {
-                let config = Config::resolve_quiet(None, &flags);
-                config.map(|config| config.log_level).unwrap()
-            };
-            assert_eq!(level(json!({})), "warn");
-            assert_eq!(level(json!({"log_level": "debug"})), "debug");
-            jail.set_env("HEARTH_LOG_LEVEL", "info");
-            assert_eq!(level(json!({})), "info");
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn the_printed_configuration_reads_back_as_itself() {
-        Jail::expect_with(|jail| {
-            let given = json!({"model": "org/name", "kv_tokens": 4096, "prefix_cache": false});
-            let config = resolve(None, given).unwrap();
-            jail.create_file("printed.toml", &config.to_toml())?;
-            assert_eq!(resolve(Some("printed.toml"), json!({})).unwrap(), config);
-            Ok(())
-        });
-    }
-
-    #[test]
-    fn the_model_id_is_the_served_name_or_the_last_part_of_the_path() {
-        Jail::expect_with(|jail| {
-            jail.create_dir("models/qwen")?;
-            let id = |flags| resolve(None, flags).unwrap().model_id();
-            assert_eq!(id(json!({})), "hearth-tiny");
-            assert_eq!(id(json!({"model": "models/qwen"})), "qwen");
-            assert_eq!(id(json!({"model": "org/name"})), "org/name");
-            assert_eq!(
-                id(json!({"model": "org/name", "served_model_name": "x"})),
-                "x"
-            );
-            Ok(())
-        });
-    }
-}
+mod tests;

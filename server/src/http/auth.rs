@@ -4,12 +4,14 @@ use actix_web::Error;
 use actix_web::ResponseError;
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
 use actix_web::http::header::{
     AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE,
 };
 use actix_web::middleware::Next;
 use actix_web::web::Data;
 
+use super::cors;
 use super::error::ApiError;
 use super::shape::Shape;
 use super::state::AppState;
@@ -46,8 +48,10 @@ pub async fn check(
         return Ok(next.call(request).await?.map_into_left_body());
     };
     let mut response = shape.refuse(error).error_response();
-    let challenge = HeaderValue::from_static("Bearer");
-    response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    if response.status() == StatusCode::UNAUTHORIZED {
+        let challenge = HeaderValue::from_static("Bearer");
+        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+    }
     Ok(request.into_response(response).map_into_right_body())
 }
 
@@ -55,6 +59,12 @@ pub async fn check(
 fn refusal(config: &Config, path: &str, headers: &HeaderMap) -> Option<ApiError> {
     if OPEN.contains(&path) {
         return None;
+    }
+    // Whoever reads a page of another site must not empty the cache of a server at home with it.
+    if ADMIN.contains(&path) && cors::is_a_strangers(config.cors.as_deref(), headers) {
+        return Some(ApiError::forbidden(
+            "a web page may do this only if --cors names its origin",
+        ));
     }
     let (key, flag) = match (&config.admin_api_key, &config.api_key) {
         (Some(admin), _) if ADMIN.contains(&path) => (admin, "--admin-api-key"),

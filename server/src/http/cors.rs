@@ -6,13 +6,15 @@ use actix_web::http::Method;
 use actix_web::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
-    ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderValue, ORIGIN, VARY,
+    ACCESS_CONTROL_REQUEST_METHOD, HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY,
 };
 use actix_web::middleware::Next;
 use actix_web::web::Data;
 use actix_web::{Error, HttpResponse};
 
 use super::state::AppState;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
@@ -55,6 +57,18 @@ pub async fn share(
         .insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
     grant(response.headers_mut(), origin);
     Ok(response.map_into_left_body())
+}
+
+/// Whether a page that `--cors` does not name has a browser send this. An image or a form sends
+/// no origin, but a browser says that it is another site's.
+pub(super) fn is_a_strangers(allowed: Option<&str>, headers: &HeaderMap) -> bool {
+    if allowed.is_some_and(|allowed| granted(allowed, headers).is_some()) {
+        return false;
+    }
+    let cross_site = headers
+        .get(SEC_FETCH_SITE)
+        .is_some_and(|site| site == "cross-site");
+    cross_site || headers.contains_key(ORIGIN)
 }
 
 /// The origin to be let in, if `allowed` has that of the request.

@@ -85,6 +85,11 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).code("invalid_api_key")
     }
 
+    /// 403: who asks may not have this done.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message).code("origin_not_allowed")
+    }
+
     /// Puts the field under `parent`, where the body has it.
     #[must_use]
     pub fn within(mut self, parent: &str) -> Self {

@@ -6,8 +6,10 @@ use std::thread::available_parallelism;
 
 use tokio::sync::Semaphore;
 
+use super::body::Body;
 use super::error::ApiError;
 use super::exchange::{self, Exchange};
+use crate::served::Served;
 
 /// A body of this size is parsed, templated and tokenised in well under a
 /// millisecond; handing it to another thread would cost more than it spares.
@@ -19,6 +21,22 @@ static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
     let cores = available_parallelism().map_or(1, NonZero::get);
     Semaphore::new((cores / 2).max(1))
 });
+
+/// What `work` makes of a body, with the model it is for; as [`when_large`].
+///
+/// # Errors
+/// Those of `work`, and 500 when it panics.
+pub async fn prepare<T: Send + 'static>(
+    served: Served,
+    body: Body,
+    work: impl FnOnce(&Served, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(Served, T), ApiError> {
+    when_large(body.len(), move || {
+        let prepared = work(&served, &body)?;
+        Ok((served, prepared))
+    })
+    .await?
+}
 
 /// Runs `work` here if its input is small, else on the blocking pool when its turn comes.
 ///

@@ -259,6 +259,30 @@ async fn a_web_page_cannot_pass_for_curl() {
     for kind in [Some("text/plain"), None] {
         assert_eq!(post("/api/generate", kind, None).await, 200);
         assert_eq!(post("/api/generate", kind, stranger).await, 415);
-        assert_eq!(post("/pause_generation", kind, stranger).await, 415);
+        assert_eq!(post("/pause_generation", kind, stranger).await, 403);
+    }
+}
+
+#[tokio::test]
+async fn a_strangers_page_cannot_flush_the_cache_and_a_granted_one_can() {
+    let home = "https://home.example";
+    let server = server(Config {
+        cors: Some(home.to_owned()),
+        ..Config::default()
+    });
+    let stranger = ("origin", "https://stranger.example");
+    let image = ("sec-fetch-site", "cross-site");
+    for (headers, status) in [
+        (vec![], 200),
+        (vec![stranger], 403),
+        (vec![image], 403),
+        (vec![("origin", home), image], 200),
+        (vec![("sec-fetch-site", "none")], 200),
+    ] {
+        for method in [Method::GET, Method::POST] {
+            let answer = ask(&server, method, "/flush_cache", &headers).await;
+            assert_eq!(answer.status(), status, "{headers:?}");
+            assert!(!answer.headers().contains_key("www-authenticate"));
+        }
     }
 }

@@ -12,6 +12,7 @@ mod lifecycle;
 mod ollama;
 mod refusals;
 mod sglang;
+mod sglang_routes;
 mod talk;
 
 use fake::TestServer;

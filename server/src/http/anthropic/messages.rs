@@ -63,13 +63,10 @@ async fn answer(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let (size, name) = (bytes.len(), RequestId::of(&request));
-    let (served, prepared) = offload::when_large(size, move || {
-        let prepared = prepare(&served, &bytes, name);
-        (served, prepared)
-    })
-    .await?;
-    let (job, asked, stream) = prepared?;
+    let name = RequestId::of(&request);
+    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, name);
+    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
+    let (job, asked, stream) = prepared;
     let constraint = compile(&served, asked).await.map_err(in_output_format)?;
     let updates = submit(&served, Job { constraint, ..job })?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, 1, 1);

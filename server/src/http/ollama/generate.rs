@@ -63,21 +63,18 @@ async fn answer(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
-    let (size, id) = (bytes.len(), RequestId::of(&request));
-    let (served, prepared) = offload::when_large(size, move || {
-        let prepared = match place {
-            Place::Message => prepare_chat(&served, &bytes, id),
-            Place::Response => prepare_generate(&served, &bytes, id),
-        };
-        (served, prepared)
-    })
-    .await?;
+    let id = RequestId::of(&request);
+    let prepare = move |served: &Served, bytes: &[u8]| match place {
+        Place::Message => prepare_chat(served, bytes, id),
+        Place::Response => prepare_generate(served, bytes, id),
+    };
+    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
     let Prepared {
         job,
         asked,
         stream,
         model,
-    } = prepared?;
+    } = prepared;
     let lines = Lines { model, place };
     let Some(job) = job else {
         return Ok(HttpResponse::Ok().json(lines.loaded()));
@@ -126,6 +123,15 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
     let text = request.prompt.unwrap_or_default();
     // A model without a template takes texts as they are, as Ollama's do.
     let raw = request.raw.unwrap_or(false) || !served.text.can_chat();
+    if raw
+        && request
+            .system
+            .as_ref()
+            .is_some_and(|system| !system.is_empty())
+    {
+        let message = "`system` must be left out where `raw` is true or the model has no template";
+        return Err(ApiError::field("system", message));
+    }
     let prompt = match text.as_str() {
         "" => None,
         text if raw => Some(prompt::encode(served, "prompt", text, true)?),

@@ -281,11 +281,6 @@ impl GenerateRequest {
     /// 400 naming the first field that asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
         let text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        let raw = self.raw == Some(true);
-        if raw && text(&self.system) {
-            let message = "`system` must be left out where `raw` is true";
-            return Err(ApiError::field("system", message));
-        }
         refuse(
             &[
                 ("suffix", text(&self.suffix)),

@@ -171,27 +171,43 @@ pub struct Variables(pub Map<String, Value>);
 
 impl<'de> Deserialize<'de> for Variables {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let left = Cell::new(MAX_VALUES);
-        match Counted(&left).deserialize(deserializer)? {
+        let (value, given) = counted(deserializer, MAX_VALUES)?;
+        if given > MAX_VALUES {
+            let bound = format!("must be at most {MAX_VALUES} values in all, got {given}");
+            return Err(de::Error::custom(bound));
+        }
+        match value {
             Value::Object(map) => Ok(Self(map)),
             _ => Err(de::Error::custom("invalid type, expected an object")),
         }
     }
 }
 
-/// A value that takes itself and what it holds from what is left.
-struct Counted<'a>(&'a Cell<usize>);
+/// Any JSON, of which at most `most` values are kept, and how many it has at every depth together.
+pub fn counted<'de, D: Deserializer<'de>>(
+    deserializer: D,
+    most: usize,
+) -> Result<(Value, usize), D::Error> {
+    let count = Cell::new(0);
+    let value = Counted {
+        count: &count,
+        most,
+    };
+    let value = value.deserialize(deserializer)?;
+    Ok((value, count.get()))
+}
+
+/// A value that counts itself and what it holds.
+#[derive(Clone, Copy)]
+struct Counted<'a> {
+    count: &'a Cell<usize>,
+    most: usize,
+}
 
 impl<'de> DeserializeSeed<'de> for Counted<'_> {
     type Value = Value;
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        match self.0.get().checked_sub(1) {
-            Some(left) => self.0.set(left),
-            None => {
-                let bound = format!("must be at most {MAX_VALUES} values in all, got more");
-                return Err(de::Error::custom(bound));
-            }
-        }
+        self.count.set(self.count.get() + 1);
         deserializer.deserialize_any(self)
     }
 }
@@ -221,15 +237,20 @@ impl<'de> Visitor<'de> for Counted<'_> {
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut list = Vec::new();
-        while let Some(value) = seq.next_element_seed(Counted(self.0))? {
-            list.push(value);
+        while let Some(value) = seq.next_element_seed(self)? {
+            if self.count.get() <= self.most {
+                list.push(value);
+            }
         }
         Ok(list.into())
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
-        while let Some(key) = entries.next_key()? {
-            map.insert(key, entries.next_value_seed(Counted(self.0))?);
+        while let Some(key) = entries.next_key::<String>()? {
+            let value = entries.next_value_seed(self)?;
+            if self.count.get() <= self.most {
+                map.insert(key, value);
+            }
         }
         Ok(map.into())
     }

@@ -45,18 +45,15 @@ pub async fn chat_completions(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let (size, id) = (bytes.len(), RequestId::of(&request));
-    let (served, prepared) = offload::when_large(size, move || {
-        let prepared = prepare(&served, &bytes, id);
-        (served, prepared)
-    })
-    .await?;
+    let id = RequestId::of(&request);
+    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, id);
+    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
     let Prepared {
         mut job,
         asked,
         stream,
         logprobs,
-    } = prepared?;
+    } = prepared;
     job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
     let updates = submit(&served, job)?;

@@ -1,10 +1,9 @@
 //! JSON of clients that is kept only as far as it may be used.
 
-use std::cell::Cell;
-use std::fmt;
+use serde::de::{self, Deserialize, Deserializer};
+use serde_json::Value;
 
-use serde::de::{self, Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Value};
+use super::capped::counted;
 
 /// Values, at every depth together, that are kept of one schema.
 pub const MAX_SCHEMA_VALUES: usize = 20_000;
@@ -20,12 +19,12 @@ pub struct GivenSchema {
 
 impl<'de> Deserialize<'de> for GivenSchema {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (schema, values) = counted(deserializer)?;
+        let (schema, values) = counted(deserializer, MAX_SCHEMA_VALUES)?;
         match schema {
             Value::String(text) => {
                 let wrong = |error| de::Error::custom(format!("it is no valid JSON: {error}"));
                 let mut json = serde_json::Deserializer::from_str(&text);
-                let (schema, values) = counted(&mut json).map_err(wrong)?;
+                let (schema, values) = counted(&mut json, MAX_SCHEMA_VALUES).map_err(wrong)?;
                 json.end().map_err(wrong)?;
                 check(schema, values)
             }
@@ -40,67 +39,6 @@ fn check<E: de::Error>(schema: Value, values: usize) -> Result<GivenSchema, E> {
         _ => Err(E::custom(
             "invalid type, expected a JSON Schema (an object)",
         )),
-    }
-}
-
-fn counted<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(Value, usize), D::Error> {
-    let count = Cell::new(0);
-    let value = Counted(&count).deserialize(deserializer)?;
-    Ok((value, count.get()))
-}
-
-/// A value that counts itself and what it holds.
-struct Counted<'a>(&'a Cell<usize>);
-
-impl<'de> DeserializeSeed<'de> for Counted<'_> {
-    type Value = Value;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        self.0.set(self.0.get() + 1);
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Counted<'_> {
-    type Value = Value;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any value")
-    }
-    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(value) = seq.next_element_seed(Counted(self.0))? {
-            if self.0.get() <= MAX_SCHEMA_VALUES {
-                list.push(value);
-            }
-        }
-        Ok(list.into())
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            let value = entries.next_value_seed(Counted(self.0))?;
-            if self.0.get() <= MAX_SCHEMA_VALUES {
-                map.insert(key, value);
-            }
-        }
-        Ok(map.into())
     }
 }
 

@@ -57,19 +57,14 @@ async fn answer(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let size = bytes.len();
-    let (served, prepared) = offload::when_large(size, move || {
-        let prepared = prepare(&served, &bytes);
-        (served, prepared)
-    })
-    .await?;
+    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
     let Prepared {
         mut jobs,
         asked,
         writer,
         stream,
         listed,
-    } = prepared?;
+    } = prepared;
     let shared = asked.len() == 1;
     for (index, asked) in asked.into_iter().enumerate() {
         let constraint = compile(&served, asked)

@@ -108,6 +108,22 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
         answer["tokens"] = ids.into();
         answer
     };
+    let of_messages = [
+        (
+            "add_generation_prompt",
+            request.add_generation_prompt.is_some(),
+        ),
+        (
+            "chat_template_kwargs",
+            request.chat_template_kwargs.is_some(),
+        ),
+    ];
+    if request.prompt.is_some()
+        && let Some((field, _)) = of_messages.into_iter().find(|(_, given)| *given)
+    {
+        let message = format!("`{field}` must be left out where `prompt` is given");
+        return Err(ApiError::field(field, message));
+    }
     match (request.prompt.take(), &request.messages) {
         (Some(_), Some(_)) => {
             let message = "`messages` must be left out where `prompt` is given";

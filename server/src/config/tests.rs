@@ -1,0 +1,205 @@
+use super::*;
+
+#[test]
+fn a_collectors_password_is_not_shown() {
+    for (given, shown) in [
+        ("http://a:b@host:4318/v1", "http://***@host:4318/v1"),
+        ("a:b@host:4317", "***@host:4317"),
+        ("http://host:4318/a@b", "http://host:4318/a@b"),
+    ] {
+        assert_eq!(without_password(given), shown);
+    }
+}
+use figment::Jail;
+use serde_json::json;
+
+fn resolve(file: Option<&str>, flags: serde_json::Value) -> Result<Config, String> {
+    Config::resolve(file.map(Path::new), &flags).map_err(|error| error.to_string())
+}
+
+#[test]
+fn nothing_given_means_defaults() {
+    Jail::expect_with(|_| {
+        assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
+        Ok(())
+    });
+}
+
+#[test]
+fn flags_beat_environment_beats_file_beats_defaults() {
+    Jail::expect_with(|jail| {
+        jail.create_file(
+            "hearth.toml",
+            "port = 1\nmax_queue = 2\nprefill_chunk = 3\n",
+        )?;
+        jail.set_env("HEARTH_PORT", "4");
+        jail.set_env("HEARTH_MAX_QUEUE", "5");
+        let config = resolve(None, json!({"port": 6})).unwrap();
+        assert_eq!(
+            (config.port, config.max_queue, config.prefill_chunk),
+            (6, 5, 3)
+        );
+        assert_eq!(config.host, Config::default().host);
+        Ok(())
+    });
+}
+
+#[test]
+fn an_unknown_key_in_the_file_is_an_error_that_names_it() {
+    Jail::expect_with(|jail| {
+        jail.create_file("hearth.toml", "prot = 1\n")?;
+        let error = resolve(None, json!({})).unwrap_err();
+        assert!(
+            error.contains("prot") && error.contains("hearth.toml"),
+            "{error}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn an_unknown_environment_variable_is_reported_and_does_nothing() {
+    Jail::expect_with(|jail| {
+        jail.set_env("HEARTH_PORT_8000_TCP", "tcp://10.0.0.1:8000");
+        jail.set_env("HEARTH_CONFIG", "hearth.toml");
+        assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
+        // Whoever runs the tests may have set others.
+        let unknown = Config::unknown_environment();
+        assert!(unknown.iter().any(|name| name == "HEARTH_PORT_8000_TCP"));
+        assert!(!unknown.iter().any(|name| name == "HEARTH_CONFIG"));
+        Ok(())
+    });
+}
+
+#[test]
+fn the_list_of_keys_is_the_struct() {
+    let full = Config {
+        model: Some(String::new()),
+        served_model_name: Some(String::new()),
+        max_model_len: Some(1),
+        kv_tokens: Some(1),
+        max_batch_tokens: Some(1),
+        api_key: "a".parse().ok(),
+        admin_api_key: "a".parse().ok(),
+        cors: Some(String::new()),
+        show_hidden_metrics_for_version: Some(String::new()),
+        otlp_endpoint: Some(String::new()),
+        otlp_protocol: Some(OtlpProtocol::Http),
+        collect_detailed_traces: Some(String::new()),
+        ..Config::default()
+    };
+    let json = serde_json::to_value(full).unwrap();
+    let fields: Vec<&str> = json
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(fields, Config::keys());
+}
+
+#[test]
+fn a_wrong_type_names_the_key_and_what_was_found() {
+    Jail::expect_with(|jail| {
+        jail.create_file("other.toml", "port = \"high\"\n")?;
+        let error = resolve(Some("other.toml"), json!({})).unwrap_err();
+        assert!(error.contains("port") && error.contains("high"), "{error}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    Jail::expect_with(|_| {
+        let error = resolve(Some("absent.toml"), json!({})).unwrap_err();
+        assert_eq!(error, "configuration file absent.toml does not exist");
+        Ok(())
+    });
+}
+
+#[test]
+fn zero_is_refused_where_it_means_nothing() {
+    Jail::expect_with(|_| {
+        let error = resolve(None, json!({"max_queue": 0})).unwrap_err();
+        assert_eq!(
+            error,
+            "configuration: `max_queue` must be at least 1, given 0"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn an_empty_key_is_refused_and_a_key_is_not_for_others_to_read() {
+    Jail::expect_with(|jail| {
+        let error = resolve(None, json!({"api_key": ""})).unwrap_err();
+        assert!(
+            error.contains("`api_key` must be at least 1 character"),
+            "{error}"
+        );
+        jail.set_env("HEARTH_API_KEY", "open sesame");
+        let config = resolve(None, json!({"admin_api_key": "lift up"})).unwrap();
+        let shown = serde_json::to_string(&config.without_keys()).unwrap();
+        assert!(
+            !shown.contains("sesame") && !shown.contains("lift"),
+            "{shown}"
+        );
+        assert!(!format!("{config:?}").contains("sesame"));
+        Ok(())
+    });
+}
+
+#[test]
+fn a_context_of_one_token_is_refused() {
+    Jail::expect_with(|_| {
+        let error = resolve(None, json!({"max_model_len": 1})).unwrap_err();
+        assert!(
+            error.contains("`max_model_len` must be at least 2") && error.ends_with("given 1"),
+            "{error}"
+        );
+        assert!(resolve(None, json!({"max_model_len": 2})).is_ok());
+        Ok(())
+    });
+}
+
+#[test]
+fn a_quiet_command_logs_what_any_layer_asks_for_and_warnings_otherwise() {
+    Jail::expect_with(|jail| {
+        let level = |flags: serde_json::Value| {
+            let config = Config::resolve_quiet(None, &flags);
+            config.map(|config| config.log_level).unwrap()
+        };
+        assert_eq!(level(json!({})), "warn");
+        assert_eq!(level(json!({"log_level": "debug"})), "debug");
+        jail.set_env("HEARTH_LOG_LEVEL", "info");
+        assert_eq!(level(json!({})), "info");
+        Ok(())
+    });
+}
+
+#[test]
+fn the_printed_configuration_reads_back_as_itself() {
+    Jail::expect_with(|jail| {
+        let given = json!({"model": "org/name", "kv_tokens": 4096, "prefix_cache": false});
+        let config = resolve(None, given).unwrap();
+        jail.create_file("printed.toml", &config.to_toml())?;
+        assert_eq!(resolve(Some("printed.toml"), json!({})).unwrap(), config);
+        Ok(())
+    });
+}
+
+#[test]
+fn the_model_id_is_the_served_name_or_the_last_part_of_the_path() {
+    Jail::expect_with(|jail| {
+        jail.create_dir("models/qwen")?;
+        let id = |flags| resolve(None, flags).unwrap().model_id();
+        assert_eq!(id(json!({})), "hearth-tiny");
+        assert_eq!(id(json!({"model": "models/qwen"})), "qwen");
+        assert_eq!(id(json!({"model": "org/name"})), "org/name");
+        assert_eq!(
+            id(json!({"model": "org/name", "served_model_name": "x"})),
+            "x"
+        );
+        Ok(())
+    });
+}
