@@ -78,7 +78,12 @@ fn url(config: &Config, address: Option<&SocketAddr>) -> String {
         host if host.contains(':') => format!("[{host}]"),
         host => host.to_owned(),
     };
-    format!("http://{host}:{port}")
+    let scheme = if config.tls_cert.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{host}:{port}")
 }
 
 /// Powers of 1024, as memory is counted.

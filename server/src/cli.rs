@@ -208,6 +208,14 @@ pub struct ServeFlags {
     #[arg(long, value_name = "ORIGINS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<String>,
+    /// Speak HTTPS (and HTTP/2) with this certificate chain, a PEM file [default: plain HTTP]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of --tls-cert, a PEM file
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
     /// Seconds that running requests get to finish on SIGINT or SIGTERM [default: 30]
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]

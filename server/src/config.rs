@@ -82,6 +82,12 @@ pub struct Config {
     /// Origins of web pages that may read answers, comma-separated, or `*`; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<String>,
+    /// PEM file with the certificate chain, the server's own first; absent: plain HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the private key of `tls_cert`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
     /// Seconds that requests in flight have to finish after SIGINT or SIGTERM.
     pub shutdown_timeout: u64,
     /// Whose names `/metrics` shows: a comma-separated list of `vllm`, `sglang`, `otel`
@@ -138,6 +144,8 @@ impl Default for Config {
             api_key: None,
             admin_api_key: None,
             cors: None,
+            tls_cert: None,
+            tls_key: None,
             shutdown_timeout: 30,
             metrics_names: "vllm,otel".to_owned(),
             show_hidden_metrics_for_version: None,
@@ -247,6 +255,8 @@ impl Config {
             "api_key",
             "admin_api_key",
             "cors",
+            "tls_cert",
+            "tls_key",
             "shutdown_timeout",
             "metrics_names",
             "show_hidden_metrics_for_version",
@@ -323,6 +333,26 @@ impl Config {
                 bound: "at least 2 (a token of the prompt and one of the output)",
                 given: given.to_string(),
             });
+        }
+        for (field, bound, missing) in [
+            (
+                "tls_cert",
+                "given with `tls_key`",
+                self.tls_key.is_some() && self.tls_cert.is_none(),
+            ),
+            (
+                "tls_key",
+                "given with `tls_cert`",
+                self.tls_cert.is_some() && self.tls_key.is_none(),
+            ),
+        ] {
+            if missing {
+                return Err(ConfigError::Bound {
+                    field,
+                    bound,
+                    given: "nothing".to_owned(),
+                });
+            }
         }
         self.vocabularies()?;
         self.shown_version()?;

@@ -19,6 +19,7 @@ mod serve;
 pub mod served;
 pub mod telemetry;
 pub mod text;
+pub mod tls;
 
 use cli::{Cli, Command};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, anyhow, bail};
 use hearth_otel::Telemetry;
 use tokio::sync::oneshot;
 
@@ -46,8 +46,7 @@ pub fn run(config: Config) -> Result<()> {
 async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     let state = Data::new(AppState::new(config.clone(), telemetry));
     // The port opens before the model is loaded: until then /ready and the API answer 503.
-    let (server, addresses) = server::bind(state.clone())
-        .with_context(|| format!("cannot listen on {}:{}", config.host, config.port))?;
+    let (server, addresses) = server::bind(state.clone())?;
     let handle = server.handle();
     rt::spawn(server);
     let mut signals = Signals::new()?;

@@ -320,3 +320,10 @@ fn bench_measures_every_batch_size() {
         assert!(row["bandwidth_percent"].as_f64().unwrap() > 0.0, "{row}");
     }
 }
+
+#[test]
+fn a_certificate_that_is_not_there_is_the_last_word_of_a_server() {
+    let (code, _, err) = run(&["--port", "0", "--tls-cert", "no.pem", "--tls-key", "no.key"]);
+    assert_ne!(code, 0);
+    assert!(err.contains("--tls-cert no.pem: "), "{err}");
+}

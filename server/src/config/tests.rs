@@ -45,6 +45,18 @@ fn flags_beat_environment_beats_file_beats_defaults() {
 }
 
 #[test]
+fn a_certificate_and_its_key_are_given_together() {
+    Jail::expect_with(|_| {
+        for (given, missing) in [("tls_cert", "tls_key"), ("tls_key", "tls_cert")] {
+            let error = resolve(None, json!({given: "x.pem"})).unwrap_err();
+            let expected = format!("`{missing}` must be given with `{given}`");
+            assert!(error.contains(&expected), "{error}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn an_unknown_key_in_the_file_is_an_error_that_names_it() {
     Jail::expect_with(|jail| {
         jail.create_file("hearth.toml", "prot = 1\n")?;

@@ -190,6 +190,11 @@ impl TestServer {
 
     /// A server whose model never comes, unless a test brings it.
     pub fn start_loading(config: Config) -> Self {
+        let scheme = if config.tls_cert.is_some() {
+            "https"
+        } else {
+            "http"
+        };
         let state = Data::new(AppState::new(
             Config { port: 0, ..config },
             Telemetry::local(),
@@ -205,14 +210,15 @@ impl TestServer {
         });
         let (handle, address) = bound.recv().unwrap();
         Self {
-            url: format!("http://{address}"),
+            url: format!("{scheme}://{address}"),
             state,
             handle,
         }
     }
 
     pub fn address(&self) -> &str {
-        &self.url["http://".len()..]
+        let (_, address) = self.url.split_once("://").unwrap();
+        address
     }
 
     /// Waits until the engine has nothing to do, and checks that no slot is lost.

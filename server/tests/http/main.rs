@@ -14,6 +14,7 @@ mod refusals;
 mod sglang;
 mod sglang_routes;
 mod talk;
+mod tls;
 
 use fake::TestServer;
 use hearth_client::sse_data;
