@@ -1,12 +1,14 @@
 //! A request inside the engine, waiting or running.
 
+mod following;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::constraint::{Constrained, Settled, apply};
+use crate::constraint::{Constrained, Mask};
 use crate::inbox::{RequestId, Submission};
 use crate::kv::RequestKv;
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
@@ -14,6 +16,7 @@ use crate::params::SamplingParams;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
 use crate::sampler::{Sampled, SamplerState};
 use crate::step::panic_text;
+use following::Unsent;
 
 /// How a request left the engine.
 #[derive(Clone, Debug)]
@@ -47,9 +50,9 @@ pub(crate) struct ActiveRequest {
     /// Sampled and forced tokens, the one that stopped the request included.
     generated: usize,
     constrained: Option<Constrained>,
-    /// What the grammar forces at the very beginning; in `tokens` already, so that it is
-    /// computed with the prompt. Taken when the prompt is done.
-    beginning: Option<Result<Settled, String>>,
+    /// Logits of the next token, `[vocab]`, while its mask is late.
+    late_row: Option<Vec<f32>>,
+    unsent: Option<Unsent>,
     /// Whether the prompt was computed once.
     prompt_is_done: bool,
     /// One entry per prompt token so far, until they are sent.
@@ -76,28 +79,23 @@ impl ActiveRequest {
         };
         // Without an output there is nothing to constrain.
         let constrained = request.constraint.filter(|_| request.params.max_tokens > 0);
-        let mut constrained =
+        let constrained =
             constrained.map(|constrain| Constrained::begin(&constrain, request.params.max_tokens));
-        let beginning = constrained.as_mut().and_then(Constrained::settle);
-        let prompt_len = request.prompt.len();
-        let mut tokens = request.prompt;
-        if let Some(Ok(settled)) = &beginning {
-            tokens.extend_from_slice(&settled.forced);
-        }
         Self {
             id,
             namespace: request.namespace.unwrap_or_default(),
             name: request.id,
             priority: request.priority,
             params: request.params,
-            prompt_len,
-            tokens,
+            prompt_len: request.prompt.len(),
+            tokens: request.prompt,
             cached_tokens: None,
             outcome: None,
             sampler: None,
             generated: 0,
             constrained,
-            beginning,
+            late_row: None,
+            unsent: None,
             prompt_is_done: false,
             prompt_logprobs,
             events,
@@ -118,19 +116,31 @@ impl ActiveRequest {
     /// next token is sampled from what the last one computes; and nothing whose
     /// log-probabilities are still to be computed.
     pub fn reusable(&self) -> usize {
-        match self.prompt_logprobs.len() {
-            0 => self.tokens.len() - 1,
-            known => known - 1,
+        self.missing_logprobs().start.min(self.tokens.len() - 1)
+    }
+
+    /// The positions whose logits are still wanted for the log-probabilities of the
+    /// tokens after them, which were not sampled: the prompt's, and what a grammar forced.
+    fn missing_logprobs(&self) -> Range<usize> {
+        let forced = self.missing_forced_logprobs();
+        match self.prompt_logprobs.len().checked_sub(1) {
+            // What is forced before those are sent follows the prompt.
+            Some(first) if forced.is_empty() => first..self.prompt_len - 1,
+            Some(first) => first..forced.end,
+            None => forced,
         }
     }
 
-    /// The positions of `start..end` whose logits are wanted for the next prompt token.
-    pub fn wanted_prompt_logprobs(&self, start: usize, end: usize) -> Range<usize> {
-        let Some(first) = self.prompt_logprobs.len().checked_sub(1) else {
-            return start..start;
-        };
-        let first = first.max(start);
-        first..end.min(self.prompt_len - 1).max(first)
+    /// Those of them that are in `start..end`.
+    pub fn wanted_logprobs(&self, start: usize, end: usize) -> Range<usize> {
+        let missing = self.missing_logprobs();
+        let first = missing.start.max(start);
+        first..missing.end.min(end).max(first)
+    }
+
+    /// Whether a token is to be sampled after the last one.
+    pub fn samples_next(&self) -> bool {
+        self.remaining() > 0 && self.unsent.as_ref().is_none_or(|unsent| !unsent.is_last())
     }
 
     /// The request got its slots, `reused` of them from the cache. Returns
@@ -154,13 +164,18 @@ impl ActiveRequest {
     }
 
     /// The request gave its slots back.
-    pub fn preempted(&self) {
+    pub fn preempted(&mut self) {
+        // Its token is computed again.
+        self.late_row = None;
         self.send(Event::Preempted { at: Instant::now() });
     }
 
-    /// Notes the log-probability of the next prompt token, `[vocab]` logits
-    /// having come out of the one before it.
-    pub fn note_prompt_logprob(&mut self, logits: &[f32]) {
+    /// Notes the log-probability of the next token of those that were not sampled,
+    /// `[vocab]` logits having come out of the one before it.
+    pub fn note_logprob(&mut self, logits: &[f32]) {
+        if self.prompt_logprobs.is_empty() || self.prompt_logprobs.len() == self.prompt_len {
+            return self.note_forced_logprob(logits);
+        }
         let token = self.tokens[self.prompt_logprobs.len()];
         let top_n = self.params.prompt_logprobs.unwrap_or(0);
         self.prompt_logprobs
@@ -172,9 +187,8 @@ impl ActiveRequest {
         !self.prompt_is_done && computed >= self.prompt_len
     }
 
-    /// The whole prompt is computed, and what follows it by force. Returns how many
-    /// tokens that is.
-    pub fn prompt_done(&mut self) -> usize {
+    /// The whole prompt is computed.
+    pub fn prompt_done(&mut self) {
         self.prompt_is_done = true;
         if self.prompt_logprobs.len() == self.prompt_len {
             let logprobs = std::mem::take(&mut self.prompt_logprobs);
@@ -183,96 +197,22 @@ impl ActiveRequest {
         if self.params.max_tokens == 0 {
             self.outcome = Some(Outcome::Finished(FinishReason::Length));
         }
-        match self.beginning.take() {
-            Some(beginning) => self.take_settled(beginning),
-            None => 0,
-        }
-    }
-
-    /// Takes in what follows the latest token by force. Returns how many tokens that is.
-    pub fn settle(&mut self) -> usize {
-        if self.outcome.is_some() {
-            return 0;
-        }
-        match self.constrained.as_mut().and_then(Constrained::settle) {
-            Some(settled) => {
-                if let Ok(Settled { forced, .. }) = &settled {
-                    self.tokens.extend_from_slice(forced);
-                }
-                self.take_settled(settled)
-            }
-            None => 0,
-        }
-    }
-
-    /// Counts and sends what was forced, which is in `tokens`, and ends the request if
-    /// its output is whole or as long as it may be.
-    fn take_settled(&mut self, settled: Result<Settled, String>) -> usize {
-        let Settled {
-            mut forced,
-            complete,
-        } = match settled {
-            Ok(settled) => settled,
-            Err(error) => {
-                self.outcome = Some(Outcome::Failed(error));
-                return 0;
-            }
-        };
-        let stop = forced.iter().position(|&id| self.params.is_stop_token(id));
-        let mut reason = match (complete, self.remaining()) {
-            (true, _) => Some(FinishReason::Stop { token: None }),
-            (false, 0) => Some(FinishReason::Length),
-            (false, _) => None,
-        };
-        if let Some(stop) = stop {
-            let token = Some(forced[stop]);
-            reason = Some(FinishReason::Stop { token });
-            forced.truncate(stop);
-        }
-        let count = forced.len() + usize::from(stop.is_some());
-        self.generated += count;
-        let at = Instant::now();
-        let event = |id| TokenEvent {
-            id,
-            // The grammar leaves one way: of those tokens that are allowed it has all
-            // of the probability.
-            logprob: self.params.logprobs.map(|top_n| TokenLogprobs {
-                token: id,
-                logprob: 0.0,
-                top: (0..top_n.min(1)).map(|_| (id, 0.0)).collect(),
-            }),
-            at,
-        };
-        if !forced.is_empty() {
-            let events = forced.iter().map(|&id| event(id)).collect();
-            if let Some(sampler) = &mut self.sampler {
-                forced.iter().for_each(|&id| sampler.record(id));
-            }
-            self.send(Event::Forced(events));
-        }
-        self.outcome = self.outcome.take().or(reason.map(Outcome::Finished));
-        count
     }
 
     /// Samples the next token from its `[vocab]` logits, and ends the request if
     /// it is the last or cannot be had. Returns whether there is one.
-    pub fn sample(&mut self, logits: &mut [f32]) -> bool {
-        if let Some(constrained) = &self.constrained {
-            match constrained.mask() {
-                Ok(mask) => apply(&mask, logits),
-                Err(error) => {
-                    self.outcome = Some(Outcome::Failed(error));
-                    return false;
-                }
-            }
-        }
+    fn sample_under(&mut self, mask: Option<&Mask>, logits: &mut [f32]) -> bool {
         let position = self.output_len();
         let sampler = self
             .sampler
             .as_mut()
             .expect("a running request was started");
+        let sample = || match mask {
+            Some(mask) => sampler.sample_masked(logits, mask, position),
+            None => sampler.sample(logits, position),
+        };
         // A panic here would be a bug of ours; it need not end the others' requests.
-        let sampled = catch_unwind(AssertUnwindSafe(|| sampler.sample(logits, position)))
+        let sampled = catch_unwind(AssertUnwindSafe(sample))
             .map_err(|panic| format!("sampling panicked: {}", panic_text(&*panic)))
             .and_then(|result| result.map_err(|error| error.to_string()));
         match sampled {
@@ -295,9 +235,9 @@ impl ActiveRequest {
         self.send(Event::Token(TokenEvent { id, logprob, at }));
         let remaining = self.remaining();
         if let Some(constrained) = &mut self.constrained {
-            // Whether this was the last, `settle` sees: a whole output ends as one, also
+            // Whether this was the last is heard later: a whole output ends as one, also
             // with the last token that it may have.
-            constrained.advance(Some(id), remaining);
+            constrained.advance(id, remaining);
         } else if remaining == 0 {
             self.outcome = Some(Outcome::Finished(FinishReason::Length));
         }

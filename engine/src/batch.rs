@@ -11,8 +11,8 @@ pub(crate) struct Grant {
     /// The request's number.
     pub id: u64,
     pub tokens: usize,
-    /// Rows of logits for the log-probabilities of its prompt.
-    pub prompt_rows: usize,
+    /// Rows of logits for the log-probabilities of tokens that are not sampled.
+    pub scored_rows: usize,
     /// Whether one more row is there to sample from.
     pub samples: bool,
 }
@@ -70,12 +70,12 @@ impl StepBatch {
         batch.write_slots.extend_from_slice(&kv.slots[start..end]);
         batch.slot_table.extend_from_slice(&kv.slots[..end]);
         let rows = batch.logit_rows.len();
-        let wanted = active.wanted_prompt_logprobs(start, end);
+        let wanted = active.wanted_logprobs(start, end);
         batch
             .logit_rows
             .extend(wanted.map(|position| index(first_token + position - start)));
-        let prompt_rows = batch.logit_rows.len() - rows;
-        let samples = end == active.tokens.len() && active.remaining() > 0;
+        let scored_rows = batch.logit_rows.len() - rows;
+        let samples = end == active.tokens.len() && active.samples_next();
         if samples {
             batch.logit_rows.push(index(first_token + count - 1));
         }
@@ -83,7 +83,7 @@ impl StepBatch {
             request,
             id: active.id.number(),
             tokens: count,
-            prompt_rows,
+            scored_rows,
             samples,
         });
     }

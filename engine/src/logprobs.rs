@@ -1,5 +1,6 @@
 //! Log-probabilities of tokens under the model's own distribution: before temperature, penalties
-//! and filters, so that they do not depend on how a request samples.
+//! and filters, so that they do not depend on how a request samples. A grammar that leaves a choice
+//! narrows it to what it allows; where it leaves none, it is the whole vocabulary's.
 
 use crate::softmax::{clean, log_sum_exp};
 use crate::topk::{Candidate, top_k};

@@ -2,10 +2,11 @@
 //!
 //! The order is vLLM V1's: logit bias, `min_tokens`, repetition, presence and frequency penalties,
 //! temperature, min-p, top-k, top-p over the share of what those two left, draw. A grammar's mask
-//! comes before all of it: the caller sets the logits of forbidden tokens to -inf.
+//! comes before all of it.
 
 use thiserror::Error;
 
+use crate::constraint::apply;
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
 use crate::nucleus::keep_top_p;
 use crate::params::SamplingParams;
@@ -47,7 +48,7 @@ pub struct SamplerState {
     penalties: Option<Penalties>,
     seed: u64,
     logprobs: Option<usize>,
-    /// The row as the model gave it, kept from step to step for its allocation.
+    /// The row that log-probabilities are taken from, kept from step to step for its allocation.
     raw: Vec<f32>,
     /// Kept likewise.
     candidates: Vec<Candidate>,
@@ -84,10 +85,41 @@ impl SamplerState {
     /// # Errors
     /// If no token is left to sample.
     pub fn sample(&mut self, logits: &mut [f32], generated: usize) -> Result<Sampled, SampleError> {
+        self.keep_raw(logits);
+        self.draw(logits, generated)
+    }
+
+    /// As [`sample`](Self::sample), only of tokens that `mask` has. Log-probabilities are of
+    /// those; but of a token that is alone in it, which has all of the probability there,
+    /// they are the model's own, as if it had been forced.
+    ///
+    /// # Errors
+    /// If no token is left to sample.
+    pub(crate) fn sample_masked(
+        &mut self,
+        logits: &mut [f32],
+        mask: &[u32],
+        generated: usize,
+    ) -> Result<Sampled, SampleError> {
+        let allowed: u32 = mask.iter().map(|word| word.count_ones()).sum();
+        if allowed == 1 {
+            self.keep_raw(logits);
+            apply(mask, logits);
+        } else {
+            apply(mask, logits);
+            self.keep_raw(logits);
+        }
+        self.draw(logits, generated)
+    }
+
+    fn keep_raw(&mut self, logits: &[f32]) {
         if self.logprobs.is_some() {
             self.raw.clear();
             self.raw.extend_from_slice(logits);
         }
+    }
+
+    fn draw(&mut self, logits: &mut [f32], generated: usize) -> Result<Sampled, SampleError> {
         self.adjust(logits, generated);
         let token = self.choose(logits, generated)?;
         if let Some(penalties) = &mut self.penalties {

@@ -1,6 +1,7 @@
 //! Who runs next, with which slots.
 
 mod ending;
+mod grammars;
 
 use std::cmp::Reverse;
 
@@ -11,6 +12,7 @@ use crate::active::{ActiveRequest, Outcome, Running};
 use crate::admission::NewTokenRatio;
 use crate::batch::StepBatch;
 use crate::config::EngineConfig;
+use crate::constraint::Grace;
 use crate::executor::{ExecutorLimits, Logits};
 use crate::inbox::{RequestId, Submission};
 use crate::kv::{Kv, RequestKv};
@@ -18,9 +20,9 @@ use crate::queue::{SchedulePolicy, WaitingQueue};
 use crate::request::{Event, FinishReason};
 use crate::stats::{EngineStats, KvStats};
 
-/// Logits that a step may compute for log-probabilities of prompts, in values
-/// (64 MiB).
-const PROMPT_LOGITS: usize = 16 << 20;
+/// Logits that a step may compute for log-probabilities of tokens that are not sampled,
+/// in values (64 MiB).
+const SCORED_LOGITS: usize = 16 << 20;
 
 /// Waiting requests looked at in one step: bounds what a step costs, and with it
 /// how many requests can start in one.
@@ -78,9 +80,13 @@ impl Scheduler {
     }
 
     /// Fills `batch` with the next step: every decoding request's row, then chunks
-    /// of several prompts as far as the token budget goes.
+    /// of several prompts as far as the token budget goes. Requests whose grammars are
+    /// late are not in it.
     pub fn schedule(&mut self, batch: &mut StepBatch) {
         batch.clear();
+        self.hear_grammars(&mut Grace::none());
+        self.retire_done();
+        self.begin_grammars(&mut Grace::to_begin());
         self.scheduled += 1;
         if let Some(every) = self.config.retract_every
             && self.scheduled.is_multiple_of(every)
@@ -90,15 +96,17 @@ impl Scheduler {
         if self.make_room_to_decode() {
             self.admit();
         }
-        let mut prompt_rows = (PROMPT_LOGITS / self.limits.vocab_size).max(1);
+        let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
         for (index, running) in self.running.iter().enumerate() {
             match running.pending() {
-                1 => grant(batch, index, running, 1, &mut prompt_rows),
+                // What comes next depends on its grammar, which need not keep the others.
+                _ if running.request.is_late() => {}
+                1 => grant(batch, index, running, 1, &mut scored_rows),
                 _ => prefills.push(index),
             }
         }
-        self.share_among_prefills(&mut prefills, batch, &mut prompt_rows);
+        self.share_among_prefills(&mut prefills, batch, &mut scored_rows);
     }
 
     /// Divides what the decoding requests left of the token budget: at least half
@@ -109,7 +117,7 @@ impl Scheduler {
         &self,
         prefills: &mut [usize],
         batch: &mut StepBatch,
-        prompt_rows: &mut usize,
+        scored_rows: &mut usize,
     ) {
         let fair_share = self.config.max_batch_tokens / prefills.len().max(1);
         let most = self.config.prefill_chunk.max(fair_share);
@@ -125,7 +133,7 @@ impl Scheduler {
         for (index, kept) in order {
             let budget = self.config.max_batch_tokens - batch.tokens() - kept;
             let tokens = chunk(index).min(budget);
-            grant(batch, index, &self.running[index], tokens, prompt_rows);
+            grant(batch, index, &self.running[index], tokens, scored_rows);
         }
     }
 
@@ -173,7 +181,10 @@ impl Scheduler {
     /// Back to the queue. What it computed stays cached for as long as nobody needs
     /// the room, and its output so far stays with it.
     fn preempt(&mut self, index: usize) {
-        let Running { request, mut kv } = self.running.remove(index);
+        let Running {
+            mut request,
+            mut kv,
+        } = self.running.remove(index);
         checkpoint(&mut self.kv, &mut self.waiting, &request, &mut kv);
         self.kv.release(kv);
         self.counters.preemptions += 1;
@@ -283,8 +294,8 @@ impl Scheduler {
         for grant in &batch.grants {
             let Running { request, kv } = &mut self.running[grant.request];
             kv.computed += grant.tokens;
-            for row in rows.by_ref().take(grant.prompt_rows) {
-                request.note_prompt_logprob(row);
+            for row in rows.by_ref().take(grant.scored_rows) {
+                request.note_logprob(row);
             }
             if grant.tokens > 1 || request.output_len() == 0 {
                 // A prompt is shared as soon as it is computed, not when its
@@ -292,8 +303,9 @@ impl Scheduler {
                 checkpoint(&mut self.kv, &mut self.waiting, request, kv);
             }
             if request.is_prompt_done(kv.computed) {
-                self.counters.forced_tokens += request.prompt_done() as u64;
+                request.prompt_done();
             }
+            self.counters.forced_tokens += request.send_forced() as u64;
             if grant.samples {
                 let row = rows.next().expect("the executor's rows were counted");
                 // What is forced may have ended it.
@@ -303,10 +315,7 @@ impl Scheduler {
             }
         }
         // After all rows, so that grammars of several requests are worked out together.
-        for grant in &batch.grants {
-            let forced = self.running[grant.request].request.settle();
-            self.counters.forced_tokens += forced as u64;
-        }
+        self.hear_grammars(&mut Grace::to_follow());
         self.retire_done();
     }
 
@@ -390,26 +399,24 @@ impl Scheduler {
     }
 }
 
-/// Adds `tokens` of `running` to the batch, or as many as have not more rows of
-/// prompt log-probabilities than `prompt_rows`, which are taken from it.
+/// Adds `tokens` of `running` to the batch, or as many as have not more rows for
+/// log-probabilities than `scored_rows`, which are taken from it.
 fn grant(
     batch: &mut StepBatch,
     index: usize,
     running: &Running,
     mut tokens: usize,
-    prompt_rows: &mut usize,
+    scored_rows: &mut usize,
 ) {
     // Not all of a chunk's rows need be wanted: after a preemption it may
     // begin before the first whose log-probability is still missing.
     let start = running.kv.computed;
-    let mut wanted = running
-        .request
-        .wanted_prompt_logprobs(start, start + tokens);
-    if wanted.len() > *prompt_rows {
-        wanted.end = wanted.start + *prompt_rows;
+    let mut wanted = running.request.wanted_logprobs(start, start + tokens);
+    if wanted.len() > *scored_rows {
+        wanted.end = wanted.start + *scored_rows;
         tokens = wanted.end - start;
     }
-    *prompt_rows -= wanted.len();
+    *scored_rows -= wanted.len();
     if tokens > 0 {
         batch.push(index, running, tokens);
     }

@@ -116,8 +116,12 @@ impl<E: Executor> Core<E> {
         }
         self.publish();
         if self.batch.is_empty() {
-            debug_assert!(self.scheduler.is_idle(), "whoever waits alone gets on");
-            return;
+            if self.scheduler.waits_for_grammars() {
+                self.scheduler.await_grammars();
+            } else {
+                debug_assert!(self.scheduler.is_idle(), "whoever waits alone gets on");
+            }
+            return self.publish();
         }
         let computed = forward(&mut self.executor, &self.batch.forward);
         if let Some(watch) = &mut watch {

@@ -4,19 +4,16 @@
 mod common;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use common::{Answer, Fixture, VOCAB, answer, prompt, request};
 use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
-use hearth_engine::{EngineConfig, FinishReason, Request, SamplingParams};
+use hearth_engine::logprobs::TokenLogprobs;
+use hearth_engine::{EngineConfig, Event, FinishReason, Request};
 
 /// One set of tokens for each place; whole after the last.
 #[derive(Clone, Debug)]
 struct Places {
     sets: Vec<Vec<u32>>,
-    /// At this place the mask takes this long, or panics.
-    slow: Option<(usize, Duration)>,
-    panics: Option<usize>,
     at: usize,
 }
 
@@ -24,8 +21,6 @@ impl Places {
     fn new(sets: &[&[u32]]) -> Self {
         Self {
             sets: sets.iter().map(|set| set.to_vec()).collect(),
-            slow: None,
-            panics: None,
             at: 0,
         }
     }
@@ -61,12 +56,6 @@ impl Grammar for Places {
 
 impl Constraint for Places {
     fn mask(&mut self) -> Result<Mask, String> {
-        if let Some((place, time)) = self.slow
-            && place == self.at
-        {
-            std::thread::sleep(time);
-        }
-        assert_ne!(self.panics, Some(self.at), "as it was told to");
         let mut mask = vec![0; VOCAB.div_ceil(32)];
         for token in &self.sets[self.at] {
             mask[*token as usize / 32] |= 1 << (token % 32);
@@ -226,65 +215,110 @@ fn preemption_in_the_middle_of_a_jump_loses_nothing() {
     }
 }
 
+/// The tokens of a request with their log-probabilities.
+fn scored(fixture: &Fixture, mut request: Request) -> Vec<TokenLogprobs> {
+    request.params.logprobs = Some(2);
+    let mut generation = fixture.engine.submit(request).unwrap();
+    let mut scored = Vec::new();
+    while let Some(event) = generation.next_blocking() {
+        let tokens = match event {
+            Event::Token(token) => vec![token],
+            Event::Forced(tokens) => tokens,
+            _ => Vec::new(),
+        };
+        scored.extend(tokens.into_iter().map(|token| {
+            let logprob = token.logprob.unwrap();
+            assert_eq!(token.id, logprob.token);
+            logprob
+        }));
+    }
+    scored
+}
+
 #[test]
-fn penalties_and_logprobs_see_forced_tokens() {
+fn penalties_see_forced_tokens() {
     let places = Places::new(&[&[5], &[5, 6], &[6]]);
     let fixture = Fixture::new(EngineConfig::default(), 512);
-    let with = |presence_penalty| {
+    let second = |presence_penalty| {
         let mut request = constrained(&[1], 50, &places, true);
-        request.params = SamplingParams {
-            presence_penalty,
-            logprobs: Some(2),
-            ..request.params
-        };
-        let mut generation = fixture.engine.submit(request).unwrap();
-        let (mut tokens, mut forced) = (Vec::new(), Vec::new());
-        while let Some(event) = generation.next_blocking() {
-            match event {
-                hearth_engine::Event::Token(token) => tokens.push(token),
-                hearth_engine::Event::Forced(list) => forced.extend(list),
-                _ => {}
-            }
-        }
-        (tokens, forced)
+        request.params.presence_penalty = presence_penalty;
+        run(&fixture, request).tokens[1]
     };
-    let (down, forced) = with(2.0);
-    let (up, _) = with(-2.0);
     // The model's own difference between the two is less than what the penalty adds.
-    let spread = |tokens: &[hearth_engine::TokenEvent]| tokens[0].id;
     assert!(
-        spread(&down) == 6 || spread(&up) == 5,
+        second(2.0) == 6 || second(-2.0) == 5,
         "the forced 5 was not counted"
     );
-    let logprob = down[0].logprob.as_ref().unwrap();
-    let total: f32 = logprob.top.iter().map(|(_, l)| l.exp()).sum();
-    assert!(
-        (total - 1.0).abs() < 1e-4,
-        "only what the mask allows has a probability"
-    );
-    assert_eq!(forced.len(), 2);
-    for token in forced {
-        let logprob = token.logprob.unwrap();
-        assert_eq!((logprob.logprob, logprob.top), (0.0, vec![(token.id, 0.0)]));
+}
+
+#[test]
+fn forced_tokens_have_the_log_probabilities_that_the_model_gives_them() {
+    let text = [1, 2, 3];
+    for first in 0..5 {
+        let mut places = Places::alternating(2, 3, 4);
+        places.sets.rotate_left(first);
+        // All rows at once, and a few at a time with interruptions.
+        for (max_batch_tokens, retract_every) in [(2048, None), (4, Some(3))] {
+            let config = EngineConfig {
+                max_batch_tokens,
+                retract_every,
+                ..EngineConfig::default()
+            };
+            let fixture = Fixture::new(config, 512);
+            let beside = fixture.submit(&[7, 8], 60);
+            let jumped = scored(&fixture, constrained(&text, 100, &places, true));
+            let sampled = scored(&fixture, constrained(&text, 100, &places, false));
+            assert_eq!(jumped.len(), 20);
+            assert_eq!(jumped, sampled, "jumping changes no number");
+            let whole: Vec<u32> = text
+                .into_iter()
+                .chain(jumped.iter().map(|t| t.token))
+                .collect();
+            let mut request = request(&whole, 0);
+            request.params.prompt_logprobs = Some(2);
+            let mut scoring = fixture.engine.submit(request).unwrap();
+            while let Some(event) = scoring.next_blocking() {
+                if let Event::PromptLogprobs(prompt) = event {
+                    let prompt: Vec<_> = prompt.into_iter().skip(3).map(Option::unwrap).collect();
+                    for ((place, prompt), token) in places.sets.iter().zip(prompt).zip(&jumped) {
+                        let choice = place.len() > 1;
+                        let total: f32 = token.top.iter().map(|(_, l)| l.exp()).sum();
+                        assert!(choice || prompt == *token, "as if it had been in a prompt");
+                        assert!(
+                            !choice || token.logprob > prompt.logprob,
+                            "of ten, not of all"
+                        );
+                        assert!(choice || token.logprob < 0.0 && total < 0.9);
+                    }
+                }
+            }
+            answer(beside);
+            fixture.assert_idle_and_conserved();
+        }
     }
 }
 
 #[test]
-fn a_grammar_that_panics_or_hangs_ends_its_request_alone() {
-    let mut panics = Places::alternating(1, 1, 5);
-    panics.panics = Some(4);
-    let mut hangs = Places::alternating(1, 1, 5);
-    hangs.slow = Some((4, Duration::from_secs(3)));
-    let fine = Places::alternating(1, 1, 5);
+fn an_output_that_ends_by_force_has_all_of_its_log_probabilities() {
     let fixture = Fixture::new(EngineConfig::default(), 512);
-    let all = [&panics, &hangs, &fine].map(|places| {
-        let request = constrained(&[1, 2], 50, places, true);
-        fixture.engine.submit(request).unwrap()
-    });
-    let [panicked, hung, went_on] = all.map(answer);
-    assert!(panicked.end.unwrap_err().contains("panicked"));
-    assert!(hung.end.unwrap_err().contains("took longer than"));
-    assert_eq!(went_on.end.unwrap().0, WHOLE);
+    let places = Places::new(&[&[5], &[7], &[8], &[9]]);
+    for (most, stop, expected) in [
+        (50, None, 4),
+        (3, None, 3),
+        (50, Some(8), 2),
+        (50, Some(5), 0),
+    ] {
+        let mut request = constrained(&[1, 2], most, &places, true);
+        request.params.stop_token_ids = stop.into_iter().collect();
+        // Once computed, once from the cache.
+        let first = scored(&fixture, request.clone());
+        let second = scored(&fixture, request.clone());
+        assert_eq!(first.len(), expected);
+        assert_eq!(first, second);
+        // The prompt's own come before, from the same forward.
+        request.params.prompt_logprobs = Some(0);
+        assert_eq!(scored(&fixture, request), first);
+    }
     fixture.assert_idle_and_conserved();
 }
 

@@ -4,6 +4,7 @@
 //! at the first in order, at those whose prefixes have just been cached, and at
 //! those that waited for a running request's prefix.
 
+mod beginners;
 mod dfs;
 mod generation;
 mod growth;
@@ -52,6 +53,9 @@ pub(crate) struct WaitingQueue {
     policy: SchedulePolicy,
     page_size: usize,
     waiters: BTreeMap<RequestId, Waiter>,
+    /// Those whose grammars have not told yet what their outputs begin with: they join
+    /// the others as if they came only then.
+    beginners: BTreeMap<RequestId, ActiveRequest>,
     /// Those that their callers named.
     names: BTreeSet<(String, RequestId)>,
     order: BTreeSet<(Rank, RequestId)>,
@@ -68,6 +72,7 @@ impl WaitingQueue {
             policy,
             page_size,
             waiters: BTreeMap::new(),
+            beginners: BTreeMap::new(),
             names: BTreeSet::new(),
             order: BTreeSet::new(),
             parked: BTreeMap::new(),
@@ -81,15 +86,32 @@ impl WaitingQueue {
     }
 
     pub fn len(&self) -> usize {
-        self.waiters.len()
+        self.waiters.len() + self.beginners.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.waiters.is_empty() && self.beginners.is_empty()
     }
 
     /// A request that has never run.
     pub fn push(&mut self, request: ActiveRequest) {
+        if let Some(name) = &request.name {
+            self.names.insert((name.clone(), request.id));
+        }
+        if request.is_late() {
+            self.beginners.insert(request.id, request);
+        } else {
+            self.join(request);
+        }
+    }
+
+    fn forget_name(&mut self, request: &ActiveRequest, id: RequestId) {
+        if let Some(name) = &request.name {
+            self.names.remove(&(name.clone(), id));
+        }
+    }
+
+    fn join(&mut self, request: ActiveRequest) {
         let generation = self.generations.join();
         if self.policy == SchedulePolicy::Lpm {
             self.growth.is_due(request.id);
@@ -99,15 +121,15 @@ impl WaitingQueue {
 
     /// A request that had to give its slots back.
     pub fn put_back(&mut self, request: ActiveRequest) {
+        if let Some(name) = &request.name {
+            self.names.insert((name.clone(), request.id));
+        }
         self.insert(request, RETURNED);
     }
 
     fn insert(&mut self, request: ActiveRequest, generation: u64) {
         let rank = self.rank(&request, generation);
         self.order.insert((rank, request.id));
-        if let Some(name) = &request.name {
-            self.names.insert((name.clone(), request.id));
-        }
         let waiter = Waiter {
             generation,
             place: Place::Ordered(rank),
@@ -285,6 +307,10 @@ impl WaitingQueue {
 
     /// Takes a request out, to run or to leave.
     pub fn remove(&mut self, id: RequestId) -> Option<ActiveRequest> {
+        if let Some(request) = self.beginners.remove(&id) {
+            self.forget_name(&request, id);
+            return Some(request);
+        }
         let waiter = self.waiters.remove(&id)?;
         match waiter.place {
             Place::Ordered(rank) => drop(self.order.remove(&(rank, id))),
@@ -300,9 +326,7 @@ impl WaitingQueue {
         if let Some(page) = waiter.watched {
             self.growth.forget(page, id);
         }
-        if let Some(name) = &waiter.request.name {
-            self.names.remove(&(name.clone(), id));
-        }
+        self.forget_name(&waiter.request, id);
         if waiter.generation != RETURNED && self.generations.leave(waiter.generation) {
             self.planned = false;
         }
@@ -312,7 +336,7 @@ impl WaitingQueue {
     /// Those that `target` means, found without a look at the others.
     pub fn meant_by(&self, target: &AbortTarget) -> Vec<RequestId> {
         let (AbortTarget::Id(start) | AbortTarget::Prefix(start)) = target else {
-            return self.waiters.keys().copied().collect();
+            return self.iter().map(|request| request.id).collect();
         };
         let from = (start.clone(), RequestId::FIRST);
         self.names
@@ -322,9 +346,10 @@ impl WaitingQueue {
             .collect()
     }
 
-    /// All that wait, in order of arrival.
+    /// All that wait.
     pub fn iter(&self) -> impl Iterator<Item = &ActiveRequest> {
-        self.waiters.values().map(|waiter| &waiter.request)
+        let waiters = self.waiters.values().map(|waiter| &waiter.request);
+        waiters.chain(self.beginners.values())
     }
 }
 

@@ -210,7 +210,7 @@ fn prompt_logprobs_of_all_requests_together_keep_to_their_bound() {
     let limits = ExecutorLimits {
         kv_slots: 1000,
         max_model_len: 500,
-        vocab_size: PROMPT_LOGITS / 8,
+        vocab_size: SCORED_LOGITS / 8,
     };
     let mut scheduler = Scheduler::new(EngineConfig::default(), limits);
     let inbox = Inbox::new(usize::MAX);
@@ -240,7 +240,7 @@ fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
     let limits = ExecutorLimits {
         kv_slots: 1000,
         max_model_len: 500,
-        vocab_size: PROMPT_LOGITS / 8,
+        vocab_size: SCORED_LOGITS / 8,
     };
     let config = EngineConfig {
         max_batch_tokens: 5,

@@ -352,6 +352,37 @@ async fn logprobs_count_only_what_the_grammar_allows() {
     assert!((first - 1.0).abs() < 1e-3, "{answer}");
 }
 
+#[tokio::test]
+async fn forced_tokens_have_the_models_log_probabilities_jump_or_not() {
+    let server = Server::embedded(&[]).await;
+    let mut seen = Vec::new();
+    for jump in [true, false] {
+        let body = with(
+            ask("What is 3 + 4?"),
+            "guided_regex",
+            json!("zebra crossing (yes|no)"),
+        );
+        let body = with(body, "jump_forward", json!(jump));
+        let body = with(body, "logprobs", json!(true));
+        let answer = server.ok(CHAT, &body).await;
+        let tokens = answer["choices"][0]["logprobs"]["content"]
+            .as_array()
+            .unwrap();
+        let logprobs = tokens.iter().map(|token| {
+            let logprob = token["logprob"].as_f64().unwrap();
+            (token["token"].to_string(), logprob)
+        });
+        seen.push(logprobs.collect::<Vec<_>>());
+    }
+    assert_eq!(seen[0].len(), seen[1].len());
+    for (jumped, sampled) in seen[0].iter().zip(&seen[1]) {
+        assert_eq!(jumped.0, sampled.0);
+        assert!((jumped.1 - sampled.1).abs() < 1e-3, "{seen:?}");
+    }
+    // Nobody answers a sum with this.
+    assert!(seen[0][0].1 < -1.0, "{seen:?}");
+}
+
 /// Grammars that are too much, or nothing.
 fn abuses() -> Vec<(&'static str, &'static str, Value)> {
     let invalid = "invalid_grammar";

@@ -1,0 +1,175 @@
+//! What a grammar says of a request's output, and when.
+
+use std::ops::Range;
+use std::task::Poll;
+use std::time::Instant;
+
+use super::{ActiveRequest, Outcome};
+use crate::constraint::{Grace, Settled};
+use crate::logprobs::{TokenLogprobs, prompt_logprob};
+use crate::request::{Event, FinishReason, TokenEvent};
+
+/// What was forced and is in `tokens`, so that it is computed with what is before it, but
+/// was not told to the consumer: the prompt comes first, and so do log-probabilities.
+#[derive(Debug)]
+pub(super) struct Unsent {
+    /// Where in `tokens`.
+    places: Range<usize>,
+    /// Of the first of them, as far as they are computed.
+    logprobs: Vec<TokenLogprobs>,
+    /// Whether a token follows that ends the output and is none of it.
+    stops: bool,
+    /// If the output ends with them.
+    end: Option<FinishReason>,
+}
+
+impl Unsent {
+    pub fn is_last(&self) -> bool {
+        self.end.is_some()
+    }
+}
+
+/// How many tokens became known.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Heard {
+    pub sampled: usize,
+    pub forced: usize,
+}
+
+impl ActiveRequest {
+    /// Whether what comes next depends on an answer of its grammar.
+    pub fn is_late(&self) -> bool {
+        let unsettled = |c: &crate::constraint::Constrained| !c.is_settled();
+        self.late_row.is_some() || self.constrained.as_ref().is_some_and(unsettled)
+    }
+
+    /// Samples the next token from its `[vocab]` logits, unless its mask is late: then it
+    /// keeps a copy and [`hear`](Self::hear) does. Returns whether there is a token.
+    pub fn sample(&mut self, logits: &mut [f32]) -> bool {
+        let Some(constrained) = &mut self.constrained else {
+            return self.sample_under(None, logits);
+        };
+        match constrained.mask(&mut Grace::none()) {
+            Poll::Ready(Ok(mask)) => self.sample_under(Some(&mask), logits),
+            Poll::Ready(Err(error)) => {
+                self.outcome = Some(Outcome::Failed(error));
+                false
+            }
+            Poll::Pending => {
+                self.late_row = Some(logits.to_vec());
+                false
+            }
+        }
+    }
+
+    /// Goes on by what its grammar has answered, as far as it has.
+    pub fn hear(&mut self, grace: &mut Grace) -> Heard {
+        let mut heard = Heard::default();
+        let (None, Some(constrained)) = (&self.outcome, &mut self.constrained) else {
+            return heard;
+        };
+        if let Some(mut row) = self.late_row.take() {
+            match constrained.mask(grace) {
+                Poll::Ready(Ok(mask)) => {
+                    heard.sampled = usize::from(self.sample_under(Some(&mask), &mut row));
+                }
+                Poll::Ready(Err(error)) => self.outcome = Some(Outcome::Failed(error)),
+                Poll::Pending => self.late_row = Some(row),
+            }
+        }
+        let (None, Some(constrained)) = (&self.outcome, &mut self.constrained) else {
+            return heard;
+        };
+        if let Poll::Ready(settled) = constrained.settled(grace) {
+            match settled {
+                Ok(settled) => self.append_forced(settled),
+                Err(error) => self.outcome = Some(Outcome::Failed(error)),
+            }
+            heard.forced = self.send_forced();
+        }
+        heard
+    }
+
+    /// Appends what follows by force up to a stop token, and sees whether the output is
+    /// whole or as long as it may be.
+    fn append_forced(&mut self, settled: Settled) {
+        let Settled {
+            mut forced,
+            complete,
+        } = settled;
+        let stop = forced.iter().position(|&id| self.params.is_stop_token(id));
+        let stop_token = stop.map(|at| forced[at]);
+        forced.truncate(stop.unwrap_or(forced.len()));
+        let from = self.tokens.len();
+        self.tokens.extend_from_slice(&forced);
+        let end = if stop_token.is_some() || complete {
+            Some(FinishReason::Stop { token: stop_token })
+        } else if self.remaining() == 0 {
+            Some(FinishReason::Length)
+        } else {
+            None
+        };
+        if forced.is_empty() && end.is_none() {
+            return;
+        }
+        self.unsent = Some(Unsent {
+            places: from..self.tokens.len(),
+            logprobs: Vec::new(),
+            stops: stop_token.is_some(),
+            end,
+        });
+    }
+
+    /// The positions whose logits are wanted for the log-probabilities of forced tokens;
+    /// past the end if none are.
+    pub(super) fn missing_forced_logprobs(&self) -> Range<usize> {
+        match &self.unsent {
+            Some(unsent) if self.params.logprobs.is_some() => {
+                let Range { start, end } = unsent.places;
+                start + unsent.logprobs.len() - 1..end - 1
+            }
+            _ => self.tokens.len()..self.tokens.len(),
+        }
+    }
+
+    pub(super) fn note_forced_logprob(&mut self, logits: &[f32]) {
+        let top_n = self.params.logprobs.unwrap_or(0);
+        let unsent = self.unsent.as_mut().expect("its row was wanted");
+        let token = self.tokens[unsent.places.start + unsent.logprobs.len()];
+        let logprob = prompt_logprob(logits, token, top_n);
+        unsent.logprobs.push(logprob);
+    }
+
+    /// Counts and sends what was forced, once all of it is known, and ends the request if
+    /// its output ends with it. Returns how many tokens that is.
+    pub fn send_forced(&mut self) -> usize {
+        let with_logprobs = self.params.logprobs.is_some();
+        let is_known =
+            |unsent: &mut Unsent| !with_logprobs || unsent.logprobs.len() == unsent.places.len();
+        if !self.prompt_is_done {
+            return 0;
+        }
+        let Some(unsent) = self.unsent.take_if(is_known) else {
+            return 0;
+        };
+        let forced = &self.tokens[unsent.places.clone()];
+        let count = forced.len() + usize::from(unsent.stops);
+        self.generated += count;
+        if !forced.is_empty() {
+            let at = Instant::now();
+            let mut logprobs = unsent.logprobs.into_iter();
+            let event = |&id| TokenEvent {
+                id,
+                logprob: logprobs.next(),
+                at,
+            };
+            let events = forced.iter().map(event).collect();
+            if let Some(sampler) = &mut self.sampler {
+                forced.iter().for_each(|&id| sampler.record(id));
+            }
+            self.send(Event::Forced(events));
+        }
+        self.outcome = self.outcome.take().or(unsent.end.map(Outcome::Finished));
+        count
+    }
+}

@@ -1,0 +1,350 @@
+//! Grammars that are slow, panic or hang, beside requests that have nothing to do with
+//! them.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::fmt;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use common::{Answer, Fixture, VOCAB, answer, expected, greedy, request};
+use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
+use hearth_engine::{AbortTarget, EngineConfig, Event, FinishReason, Request, SamplingParams};
+
+/// What a grammar is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Question {
+    Start,
+    Forced,
+    Mask,
+}
+
+const QUESTIONS: [Question; 3] = [Question::Start, Question::Forced, Question::Mask];
+
+impl Question {
+    /// A number of tokens after which it is asked.
+    fn place(self) -> usize {
+        match self {
+            Self::Start => 0,
+            Self::Forced => 5,
+            Self::Mask => 6,
+        }
+    }
+}
+
+/// What it does when it is asked, after so many tokens.
+type Mischief = Arc<dyn Fn(Question, usize) + Send + Sync>;
+
+/// Ten tokens may come at each even place, and one at each odd one.
+#[derive(Clone)]
+struct Naughty {
+    length: usize,
+    mischief: Mischief,
+    at: usize,
+}
+
+impl fmt::Debug for Naughty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Naughty")
+    }
+}
+
+impl Naughty {
+    fn request(
+        prompt: &[u32],
+        length: usize,
+        mischief: impl Fn(Question, usize) + Send + Sync + 'static,
+    ) -> Request {
+        let grammar = Self {
+            length,
+            mischief: Arc::new(mischief),
+            at: 0,
+        };
+        Request {
+            constraint: Some(Constrain {
+                grammar: Arc::new(grammar),
+                jump_forward: true,
+            }),
+            ..request(prompt, 400)
+        }
+    }
+}
+
+impl Grammar for Naughty {
+    fn start(&self) -> Box<dyn Constraint> {
+        (self.mischief)(Question::Start, 0);
+        Box::new(self.clone())
+    }
+}
+
+impl Constraint for Naughty {
+    fn mask(&mut self) -> Result<Mask, String> {
+        (self.mischief)(Question::Mask, self.at);
+        let mut mask = vec![0; VOCAB.div_ceil(32)];
+        let many = if self.at.is_multiple_of(2) { 10 } else { 1 };
+        for token in (0..many).map(|i| (self.at * 3 + i) % 90) {
+            mask[token / 32] |= 1 << (token % 32);
+        }
+        Ok(mask.into())
+    }
+
+    fn consume(&mut self, _token: u32) -> Result<(), String> {
+        self.at += 1;
+        Ok(())
+    }
+
+    fn forced(&mut self, limit: usize) -> Vec<u32> {
+        (self.mischief)(Question::Forced, self.at);
+        let forced = (self.at % 2 == 1 && limit > 0).then_some((self.at * 3 % 90) as u32);
+        forced.into_iter().collect()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.at >= self.length
+    }
+
+    fn canceller(&self) -> Box<dyn Fn() + Send> {
+        Box::new(|| {})
+    }
+}
+
+/// Holds whoever comes until it is opened.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let open = self.open.lock().unwrap();
+        drop(self.opened.wait_while(open, |open| !*open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.opened.notify_all();
+    }
+}
+
+fn run(fixture: &Fixture, request: Request) -> Answer {
+    answer(fixture.engine.submit(request).unwrap())
+}
+
+/// Tokens that came before the end, and the end's text.
+fn failed(answer: Answer) -> (usize, String) {
+    (answer.tokens.len(), answer.end.unwrap_err())
+}
+
+/// Those that walk grammars.
+fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    (cores / 2).clamp(2, 16)
+}
+
+const WHOLE: FinishReason = FinishReason::Stop { token: None };
+
+#[test]
+fn others_go_on_while_a_grammar_hangs_and_it_fails_alone() {
+    for question in QUESTIONS {
+        let fixture = Fixture::new(EngineConfig::default(), 1024);
+        let gate = Arc::new(Gate::default());
+        let hold = Arc::clone(&gate);
+        let hanging = Naughty::request(&[1, 2], 20, move |asked, at| {
+            if (asked, at) == (question, question.place()) {
+                hold.pass();
+            }
+        });
+        let hanging = fixture.engine.submit(hanging).unwrap();
+        // All of this ends before the gate is opened.
+        let others = [
+            fixture.submit(&[3, 4], 200),
+            fixture
+                .engine
+                .submit(Naughty::request(&[5, 6], 50, |_, _| {}))
+                .unwrap(),
+        ];
+        let [plain, constrained] = others.map(answer);
+        assert_eq!(plain.tokens, expected(&[3, 4], 200), "{question:?}");
+        assert_eq!(constrained.end.unwrap().0, WHOLE);
+        let (tokens, error) = failed(answer(hanging));
+        assert!(error.contains("took longer than 1000 ms"), "{error}");
+        assert_eq!(tokens, question.place());
+        assert_eq!(run(&fixture, request(&[3, 4], 5)).tokens.len(), 5);
+        gate.open();
+        fixture.assert_idle_and_conserved();
+    }
+}
+
+#[test]
+fn more_hanging_grammars_than_threads_leave_the_threads_to_others() {
+    let fixture = Fixture::new(EngineConfig::default(), 1024);
+    let gate = Arc::new(Gate::default());
+    let hanging: Vec<_> = (0..threads() + 1)
+        .map(|i| {
+            let hold = Arc::clone(&gate);
+            let question = QUESTIONS[1 + i % 2];
+            let request = Naughty::request(&[1, 2], 20, move |asked, at| {
+                if (asked, at) == (question, question.place()) {
+                    hold.pass();
+                }
+            });
+            fixture.engine.submit(request).unwrap()
+        })
+        .collect();
+    for hanging in hanging {
+        assert!(failed(answer(hanging)).1.contains("took longer"));
+    }
+    let fine = run(&fixture, Naughty::request(&[5, 6], 50, |_, _| {}));
+    assert_eq!(fine.end.unwrap().0, WHOLE);
+    gate.open();
+    fixture.assert_idle_and_conserved();
+}
+
+#[test]
+fn a_panic_at_any_question_ends_its_request_alone() {
+    for question in QUESTIONS {
+        let fixture = Fixture::new(EngineConfig::default(), 1024);
+        let beside = fixture.submit(&[3, 4], 100);
+        let panicking = Naughty::request(&[1, 2], 20, move |asked, at| {
+            assert!(
+                (asked, at) != (question, question.place()),
+                "as it was told to"
+            );
+        });
+        let (_, error) = failed(run(&fixture, panicking));
+        assert!(error.contains("panicked: as it was told to"), "{error}");
+        assert_eq!(answer(beside).tokens, expected(&[3, 4], 100));
+        fixture.assert_idle_and_conserved();
+    }
+}
+
+#[test]
+fn outputs_do_not_depend_on_how_late_a_grammar_is() {
+    let params = |seed| SamplingParams {
+        seed: Some(seed),
+        temperature: 1.0,
+        ..greedy(400)
+    };
+    let run_all = |pause: Option<Duration>, config: EngineConfig, slots| {
+        let fixture = Fixture::new(config, slots);
+        let running: Vec<_> = (0..6)
+            .map(|i| {
+                // Late now and then, each at places of its own.
+                let request = Naughty::request(&[1, i, 3], 24, move |_, at| {
+                    if let Some(pause) = pause
+                        && (at + i as usize).is_multiple_of(5)
+                    {
+                        std::thread::sleep(pause);
+                    }
+                });
+                let request = Request {
+                    params: params(u64::from(i)),
+                    ..request
+                };
+                fixture.engine.submit(request).unwrap()
+            })
+            .collect();
+        let plain = fixture.submit(&[9, 9], 50);
+        let tokens: Vec<Vec<u32>> = running
+            .into_iter()
+            .map(|generation| {
+                let answer = answer(generation);
+                assert_eq!(answer.end.unwrap().0, WHOLE);
+                answer.tokens
+            })
+            .collect();
+        assert_eq!(answer(plain).tokens, expected(&[9, 9], 50));
+        fixture.assert_idle_and_conserved();
+        tokens
+    };
+    let on_time = run_all(None, EngineConfig::default(), 1024);
+    let pause = Some(Duration::from_millis(3));
+    assert_eq!(run_all(pause, EngineConfig::default(), 1024), on_time);
+    let retracting = EngineConfig {
+        retract_every: Some(3),
+        ..EngineConfig::default()
+    };
+    assert_eq!(run_all(pause, retracting, 1024), on_time);
+    assert_eq!(run_all(pause, EngineConfig::default(), 80), on_time);
+}
+
+#[test]
+fn waiting_behind_slow_grammars_is_nobodys_fault() {
+    let fixture = Fixture::new(EngineConfig::default(), 1024);
+    // Together they take several times what one of them may, on any number of threads.
+    let slow = |question| {
+        Naughty::request(&[1, 2], 2, move |asked, _| {
+            if asked == question {
+                std::thread::sleep(Duration::from_millis(350));
+            }
+        })
+    };
+    let all: Vec<_> = (0..threads() * 3)
+        .map(|_| fixture.engine.submit(slow(Question::Start)).unwrap())
+        .collect();
+    for generation in all {
+        assert_eq!(answer(generation).end.unwrap().0, WHOLE);
+    }
+}
+
+#[test]
+fn who_waits_for_a_grammar_can_be_aborted_and_counts_as_waiting() {
+    let fixture = Fixture::new(EngineConfig::default(), 1024);
+    let gate = Arc::new(Gate::default());
+    let begun = Arc::new(AtomicUsize::new(0));
+    let submit = |id: &str| {
+        let (hold, begun) = (Arc::clone(&gate), Arc::clone(&begun));
+        let request = Naughty::request(&[1, 2], 4, move |asked, _| {
+            if asked == Question::Start {
+                begun.fetch_add(1, Ordering::SeqCst);
+                hold.pass();
+            }
+        });
+        let id = Some(id.to_owned());
+        fixture.engine.submit(Request { id, ..request }).unwrap()
+    };
+    let (named, dropped) = (submit("named"), submit("dropped"));
+    assert_eq!(fixture.engine.stats().waiting, 2);
+    drop(dropped);
+    let target = AbortTarget::Prefix("nam".to_owned());
+    assert_eq!(fixture.engine.abort(target).wait_blocking(), Ok(1));
+    assert_eq!(answer(named).end.unwrap().0, FinishReason::Aborted);
+    gate.open();
+    fixture.assert_idle_and_conserved();
+    assert!(begun.load(Ordering::SeqCst) <= 2);
+}
+
+#[test]
+fn a_late_mask_takes_its_request_out_of_the_steps_and_nobody_else() {
+    let fixture = Fixture::new(EngineConfig::default(), 1024);
+    let gate = Arc::new(Gate::default());
+    let hold = Arc::clone(&gate);
+    let late = Naughty::request(&[1, 2], 20, move |asked, at| {
+        if asked == Question::Mask && at == 4 {
+            hold.pass();
+        }
+    });
+    let mut late = fixture.engine.submit(late).unwrap();
+    let mut tokens = 0;
+    while tokens < 4 {
+        tokens += match late.next_blocking().unwrap() {
+            Event::Token(_) => 1,
+            Event::Forced(tokens) => tokens.len(),
+            _ => 0,
+        };
+    }
+    let before = fixture.steps().len();
+    run(&fixture, request(&[3, 4], 100));
+    let steps = fixture.steps().split_off(before);
+    // It is in the step that computed the row it waits with, and then in none.
+    let beside = steps.iter().filter(|step| step.sequences > 1).count();
+    assert!((100..=101).contains(&steps.len()), "{}", steps.len());
+    assert!(beside <= 1, "{beside}");
+    gate.open();
+    drop(late);
+    fixture.assert_idle_and_conserved();
+}
