@@ -216,6 +216,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
+    /// Seconds that a client may stop reading in the middle of a stream before it is cut off
+    /// [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_timeout: Option<u64>,
     /// Seconds that running requests get to finish on SIGINT or SIGTERM [default: 30]
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -88,6 +88,8 @@ pub struct Config {
     /// PEM file with the private key of `tls_cert`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_key: Option<PathBuf>,
+    /// Seconds that a client may take nothing of what was written before it is cut off.
+    pub stall_timeout: u64,
     /// Seconds that requests in flight have to finish after SIGINT or SIGTERM.
     pub shutdown_timeout: u64,
     /// Whose names `/metrics` shows: a comma-separated list of `vllm`, `sglang`, `otel`
@@ -146,6 +148,7 @@ impl Default for Config {
             cors: None,
             tls_cert: None,
             tls_key: None,
+            stall_timeout: 60,
             shutdown_timeout: 30,
             metrics_names: "vllm,otel".to_owned(),
             show_hidden_metrics_for_version: None,
@@ -257,6 +260,7 @@ impl Config {
             "cors",
             "tls_cert",
             "tls_key",
+            "stall_timeout",
             "shutdown_timeout",
             "metrics_names",
             "show_hidden_metrics_for_version",
@@ -293,6 +297,7 @@ impl Config {
             ("prefill_chunk", Some(self.prefill_chunk)),
             ("max_body_bytes", Some(self.max_body_bytes)),
             ("http_workers", Some(self.http_workers)),
+            ("stall_timeout", Some(self.stall_timeout as usize)),
             ("log_stats_interval", Some(self.log_stats_interval as usize)),
             (
                 "decode_log_interval",

@@ -20,8 +20,8 @@ use crate::config::Config;
 /// Anthropic's clients send the key here.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// For probes and scrapers, which have no keys.
-const OPEN: [&str; 3] = ["/health", "/ready", "/metrics"];
+/// For probes, scrapers and browsers, which have no keys.
+const OPEN: [&str; 5] = ["/health", "/ready", "/metrics", "/openapi.json", "/docs"];
 /// What changes the server for everybody.
 const ADMIN: [&str; 4] = [
     "/flush_cache",

@@ -10,49 +10,31 @@ use super::ollama::{options, request as ollama};
 use super::openai::chat_request::{ChatRequest, Message};
 use super::openai::completion_request::CompletionRequest;
 use super::openai::sampling::StreamOptions;
+use super::openapi::manual::{quoted, table};
+use super::openapi::probe::schema;
 use super::sglang::request::GenerateRequest;
 use super::sglang::sampling::Sampling;
 use super::sglang::{control, tokens};
 
-const PAGE: &str = include_str!("../../../docs/API.md");
 const ROUTES: &str = include_str!("routes.rs");
 const STATES: [&str; 3] = ["honoured", "refused", "ignored"];
 
-/// The fields that `T` knows, as serde says them when it meets one that it does not.
 fn fields_of<T: DeserializeOwned>() -> BTreeSet<String> {
-    let error = serde_json::from_str::<T>(r#"{"?": 0}"#).err();
-    let error = error.expect("no type takes every field").to_string();
-    let (_, known) = error
-        .split_once("expected ")
-        .expect("unknown field `?`, expected ...");
-    quoted(known)
-}
-
-/// What is between backticks.
-fn quoted(text: &str) -> BTreeSet<String> {
-    let between = text.split('`').skip(1).step_by(2);
-    between.map(str::to_owned).collect()
-}
-
-/// The rows of the table under `heading`: the first cell, and the second.
-fn table(heading: &str) -> Vec<(&'static str, &'static str)> {
-    let start = format!("\n{heading}\n");
-    let (_, section) = PAGE
-        .split_once(&start)
-        .unwrap_or_else(|| panic!("docs/API.md has no {heading:?}"));
-    let section = section.split("\n#").next().unwrap_or_default();
-    let rows = section.lines().filter(|line| line.starts_with("| `"));
-    rows.map(|row| {
-        let mut cells = row.split('|').skip(1).map(str::trim);
-        (cells.next().unwrap_or(""), cells.next().unwrap_or(""))
-    })
-    .collect()
+    let schema = schema::<T>();
+    let known = schema["properties"].as_object();
+    known
+        .expect("no type takes every field")
+        .keys()
+        .cloned()
+        .collect()
 }
 
 fn assert_documented<T: DeserializeOwned>(title: &str) {
     let heading = format!("### {title}");
     let mut documented = BTreeSet::new();
-    for (field, state) in table(&heading) {
+    let rows = table(&heading);
+    let rows = rows.unwrap_or_else(|| panic!("docs/API.md has no {heading:?}"));
+    for [field, state, _] in rows {
         assert!(STATES.contains(&state), "{heading}, {field}: {state:?}");
         let name = field.trim_matches('`').to_owned();
         assert!(documented.insert(name), "{heading}: {field} twice");
@@ -105,10 +87,9 @@ fn every_route_is_documented_with_its_methods_and_no_other() {
         }));
     }
     let documented: BTreeSet<_> = table("## Routes")
-        .into_iter()
-        .flat_map(|(paths, methods)| {
-            let paths = quoted(paths).into_iter();
-            paths.map(move |path| (path, methods.to_owned()))
+        .expect("docs/API.md lists the routes")
+        .flat_map(|[paths, methods, _]| {
+            quoted(paths).map(move |path| (path.to_owned(), methods.to_owned()))
         })
         .collect();
     assert_eq!(documented, routes);

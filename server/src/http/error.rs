@@ -123,6 +123,12 @@ impl ApiError {
         .code("body_too_large")
     }
 
+    /// 499, nginx's status for a client that did not wait: for the record, as nobody reads it.
+    pub fn client_gone() -> Self {
+        let status = StatusCode::from_u16(499).expect("between 100 and 999");
+        Self::new(status, "client_closed_request", "the client has gone")
+    }
+
     pub fn body_timeout(seconds: u64) -> Self {
         let message = format!("the request body did not arrive within {seconds} s");
         Self::new(

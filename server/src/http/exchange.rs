@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hearth_otel::{Clock, SpanContext, Telemetry};
 
@@ -21,6 +21,8 @@ pub struct Exchange {
     /// The span of the exchange, where traces are wanted.
     pub span: Option<SpanContext>,
     pub request_id: String,
+    /// How long the client may take nothing of a stream.
+    pub stall_timeout: Duration,
     /// OpenTelemetry's word for what the route does.
     pub operation: &'static str,
     streams: AtomicBool,
@@ -33,6 +35,7 @@ impl Exchange {
         clock: Clock,
         span: Option<SpanContext>,
         request_id: String,
+        stall_timeout: Duration,
         route: &str,
     ) -> Self {
         let is_chat = route.contains("chat") || route.contains("messages");
@@ -41,6 +44,7 @@ impl Exchange {
             clock,
             span,
             request_id,
+            stall_timeout,
             operation: if is_chat { "chat" } else { "text_completion" },
             streams: AtomicBool::new(false),
             tokenized: Mutex::new(None),

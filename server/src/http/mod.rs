@@ -3,6 +3,7 @@
 //! Architecture invariant: JSON of the APIs is known here and nowhere else; the
 //! engine is reached through [`generate`] alone.
 
+mod abandoned;
 pub mod anthropic;
 pub mod auth;
 pub mod body;
@@ -18,6 +19,7 @@ pub mod observe;
 mod offload;
 pub mod ollama;
 pub mod openai;
+mod openapi;
 pub mod prompt;
 mod record;
 pub mod request_id;
@@ -27,6 +29,7 @@ pub mod server;
 pub mod sglang;
 pub mod shape;
 pub mod sse;
+mod stall;
 pub mod state;
 mod status;
 pub mod tally;

@@ -4,7 +4,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -57,6 +57,7 @@ pub async fn observe(
         watch.clock,
         watch.span.as_ref().map(ServerSpan::context),
         RequestId::of(request.request()),
+        Duration::from_secs(state.config.stall_timeout),
         &watch.route,
     ));
     // A client that goes away drops this future, and the watch with it.

@@ -9,9 +9,10 @@ use hearth_engine::logprobs::TokenLogprobs;
 use serde::Serialize;
 
 use super::error::ApiError;
-use super::exchange;
+use super::exchange::{self, Exchange};
 use super::generate::{Finish, PieceToken, Update, Updates};
 use super::sse;
+use super::stall;
 use super::tally::Tally;
 
 /// A write to the socket takes in what is ready until it has this many bytes.
@@ -49,11 +50,16 @@ pub fn streamed(
     format: impl ChunkFormat + 'static,
 ) -> HttpResponse {
     exchange::note_stream();
-    HttpResponse::Ok()
+    let mut response = HttpResponse::Ok();
+    response
         .content_type(format.content_type())
         .insert_header((CACHE_CONTROL, "no-cache"))
-        .insert_header((X_ACCEL_BUFFERING, "no"))
-        .streaming(events(updates, tally, format))
+        .insert_header((X_ACCEL_BUFFERING, "no"));
+    let events = events(updates, tally, format);
+    match Exchange::current() {
+        Some(exchange) => response.streaming(stall::cut_off(events, exchange.stall_timeout)),
+        None => response.streaming(events),
+    }
 }
 
 struct Streaming<F> {

@@ -11,6 +11,7 @@ use super::error::ApiError;
 use super::metrics;
 use super::ollama;
 use super::openai::{chat, completions};
+use super::openapi;
 use super::sglang::{control, generate, model, tokens};
 use super::shape::{Shape, Shaped};
 use super::status;
@@ -22,6 +23,8 @@ pub fn configure(app: &mut ServiceConfig) {
         .service(get("/ready", status::ready))
         .service(get("/metrics", metrics::metrics))
         .service(get("/version", status::version))
+        .service(get("/openapi.json", openapi::document))
+        .service(get("/docs", openapi::page))
         .service(get("/server_info", status::server_info))
         .service(get("/get_server_info", status::server_info))
         .service(get("/v1/models", status::models))

@@ -9,11 +9,13 @@ use actix_web::middleware::from_fn;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer};
 
+use super::abandoned;
 use super::auth;
 use super::cors;
 use super::observe;
 use super::request_id;
 use super::routes;
+use super::stall;
 use super::state::AppState;
 use crate::tls::{self, TlsError};
 
@@ -50,11 +52,13 @@ pub fn bind(state: Data<AppState>) -> Result<(Server, Vec<SocketAddr>), BindErro
     };
     let (host, port) = (config.host.clone(), config.port);
     let address = (config.host.clone(), config.port);
+    let stall = Duration::from_secs(config.stall_timeout);
     let (workers, shutdown) = (config.http_workers, config.shutdown_timeout);
     let app = move || {
         App::new()
             .app_data(state.clone())
             // The last is the first to see a request.
+            .wrap(from_fn(abandoned::watch))
             .wrap(from_fn(auth::check))
             .wrap(from_fn(observe::observe))
             .wrap(from_fn(cors::share))
@@ -71,6 +75,7 @@ pub fn bind(state: Data<AppState>) -> Result<(Server, Vec<SocketAddr>), BindErro
         .h1_allow_half_closed(false)
         // Tokens leave when they are there.
         .tcp_nodelay(true)
+        .on_connect(move |io, _| stall::bound_writes(io, stall))
         .disable_signals()
         .shutdown_timeout(shutdown.saturating_add(SHUTDOWN_MARGIN_SECONDS));
     // HTTP/2 comes with TLS, by ALPN. Not without it: actix would wait for ever for the first

@@ -10,9 +10,11 @@ mod completions;
 mod fake;
 mod lifecycle;
 mod ollama;
+mod openapi;
 mod refusals;
 mod sglang;
 mod sglang_routes;
+mod stall;
 mod talk;
 mod tls;
 

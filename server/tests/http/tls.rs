@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use hearth_client::sse_data;
@@ -110,17 +111,21 @@ async fn plain_http_on_the_port_of_tls_gets_nothing_and_disturbs_nobody() {
     assert_eq!(health.unwrap().status(), 200);
 }
 
-#[tokio::test]
-async fn a_client_that_leaves_a_stream_of_http_2_cancels_its_request() {
-    let identity = identity("leaves");
-    let endless = Behaviour {
-        step: std::time::Duration::from_millis(5),
+/// A model that would go on for minutes.
+fn endless() -> Behaviour {
+    Behaviour {
+        step: Duration::from_millis(5),
         max_model_len: 100_000,
         kv_slots: 100_000,
         endless: true,
         ..Behaviour::default()
-    };
-    let server = start(&identity, endless);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_a_stream_of_http_2_cancels_its_request() {
+    let identity = identity("leaves");
+    let server = start(&identity, endless());
     let client = client(&identity, Version::HTTP_2);
     let body = json!({"prompt": "a", "max_tokens": 90_000, "stream": true});
     let request = client
@@ -132,6 +137,27 @@ async fn a_client_that_leaves_a_stream_of_http_2_cancels_its_request() {
     drop(stream);
     server.wait_until_idle().await;
     assert_eq!(server.state.loaded().unwrap().engine.stats().cancelled, 1);
+}
+
+#[tokio::test]
+async fn a_client_of_http_2_that_leaves_without_a_stream_cancels_its_request_too() {
+    let identity = identity("gone");
+    let server = start(&identity, endless());
+    let client = client(&identity, Version::HTTP_2);
+    let url = format!("{}{COMPLETIONS}", server.url);
+    let body = json!({"prompt": "a", "max_tokens": 90_000});
+    let request = tokio::spawn(client.post(url).json(&body).send());
+    let engine = server.state.loaded().unwrap().engine.clone();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while engine.stats().running == 0 {
+        assert!(Instant::now() < deadline, "{:?}", engine.stats());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // The connection stays: the client holds it.
+    request.abort();
+    server.wait_until_idle().await;
+    assert_eq!(engine.stats().cancelled, 1);
+    drop(client);
 }
 
 #[test]

@@ -74,7 +74,9 @@ pub async fn flush_cache(
     };
     let tokens = flushed.await.map_err(|error| Shape::Sglang.refuse(error))?;
     tracing::info!(tokens, "the cache was flushed");
-    Ok(HttpResponse::Ok().body(format!("Cache flushed: {tokens} tokens.\n")))
+    Ok(HttpResponse::Ok()
+        .content_type("text/plain; charset=utf-8")
+        .body(format!("Cache flushed: {tokens} tokens.\n")))
 }
 
 /// # Errors

@@ -1,0 +1,238 @@
+//! What each route takes and gives.
+
+use serde_json::{Map, Value, json};
+
+use super::super::anthropic::request as anthropic;
+use super::super::ollama::request as ollama;
+use super::super::openai::chat_request::ChatRequest;
+use super::super::openai::completion_request::CompletionRequest;
+use super::super::sglang::request::GenerateRequest;
+use super::super::sglang::{control, model, tokens};
+use super::super::shape::Shape;
+use super::manual::{quoted, table};
+use super::probe::schema;
+
+const ANSWERS: &str = include_str!("answers.json");
+
+/// The whole document.
+pub fn document() -> Value {
+    let mut schemas: Map<String, Value> =
+        serde_json::from_str(ANSWERS).expect("answers.json is JSON: a test reads it");
+    let mut paths = Map::new();
+    for [names, methods, what] in table("## Routes").into_iter().flatten() {
+        for path in quoted(names) {
+            let mut operations = Map::new();
+            let parameters = parameters(path);
+            for method in methods.split(", ") {
+                let mut operation = operation(path, what, &mut schemas);
+                if !parameters.is_empty() {
+                    operation["parameters"] = parameters.clone().into();
+                }
+                if method == "GET" {
+                    operation.as_object_mut().map(|o| o.remove("requestBody"));
+                }
+                operation["operationId"] = format!("{method} {path}").into();
+                operations.insert(method.to_lowercase(), operation);
+            }
+            paths.insert(template(path), operations.into());
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Hearth",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "A language model server that speaks OpenAI's, SGLang's, Anthropic's and \
+                        Ollama's APIs",
+            "license": {"name": "MIT OR Apache-2.0"},
+        },
+        // A server without --api-key wants none.
+        "security": [{}, {"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    })
+}
+
+/// Actix writes patterns into its paths, OpenAPI does not.
+fn template(path: &str) -> String {
+    path.replace(":.+}", "}")
+}
+
+fn operation(path: &str, what: &str, schemas: &mut Map<String, Value>) -> Value {
+    let error = match Shape::of(path) {
+        Shape::OpenAi => "OpenAiError",
+        Shape::Sglang => "SglangError",
+        Shape::Anthropic => "AnthropicError",
+        Shape::Ollama => "OllamaError",
+    };
+    let error = json!({
+        "description": "refused, in the words of this API",
+        "content": {"application/json": {"schema": reference(error)}},
+    });
+    let mut operation = json!({
+        "summary": what.replace('`', ""),
+        "responses": {
+            "200": {"description": "OK", "content": answer(path)},
+            "4XX": error,
+            "5XX": error,
+        },
+    });
+    if let Some((name, schema)) = body(path) {
+        schemas.insert(name.to_owned(), described(schema, path));
+        operation["requestBody"] = json!({
+            "required": !matches!(path, "/pause_generation" | "/continue_generation"),
+            "content": {"application/json": {"schema": reference(name)}},
+        });
+    }
+    operation
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// What a request to `path` has for a body, and what it is called.
+fn body(path: &str) -> Option<(&'static str, Value)> {
+    Some(match path {
+        "/v1/chat/completions" => ("ChatRequest", schema::<ChatRequest>()),
+        "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
+        "/generate" => ("GenerateRequest", schema::<GenerateRequest>()),
+        "/tokenize" | "/v1/tokenize" => ("TokenizeRequest", schema::<tokens::TokenizeRequest>()),
+        "/detokenize" | "/v1/detokenize" => {
+            ("DetokenizeRequest", schema::<tokens::DetokenizeRequest>())
+        }
+        "/abort_request" => ("AbortRequest", schema::<control::AbortRequest>()),
+        "/pause_generation" => ("PauseRequest", schema::<control::PauseRequest>()),
+        "/continue_generation" => ("ContinueRequest", schema::<control::ContinueRequest>()),
+        "/v1/messages" => ("MessagesRequest", schema::<anthropic::MessagesRequest>()),
+        "/v1/messages/count_tokens" => ("CountRequest", schema::<anthropic::CountRequest>()),
+        "/api/chat" => ("OllamaChatRequest", schema::<ollama::ChatRequest>()),
+        "/api/generate" => ("OllamaGenerateRequest", schema::<ollama::GenerateRequest>()),
+        "/api/show" => ("ShowRequest", schema::<ollama::ShowRequest>()),
+        _ => return None,
+    })
+}
+
+/// `schema` with what docs/API.md says about the fields of `path`.
+fn described(mut schema: Value, path: &str) -> Value {
+    let heading = format!(
+        "### `{}`",
+        path.replacen("/v1/tok", "/tok", 1)
+            .replacen("/v1/detok", "/detok", 1)
+    );
+    for [name, state, note] in table(&heading).into_iter().flatten() {
+        let name = name.trim_matches('`');
+        if let Some(Value::Object(property)) = schema["properties"].get_mut(name) {
+            let words = match note {
+                "" => state.to_owned(),
+                note => format!("{state}: {note}"),
+            };
+            property.insert("description".to_owned(), words.into());
+        }
+    }
+    schema
+}
+
+/// What a successful answer is, by its content type.
+fn answer(path: &str) -> Value {
+    let json = |name: &str| json!({"application/json": {"schema": reference(name)}});
+    let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
+    let streamed = |name: &str, kind: &str| {
+        let mut content = json(name);
+        content[kind] = json!({"schema": {"type": "string"}});
+        content
+    };
+    const EVENTS: &str = "text/event-stream";
+    const LINES: &str = "application/x-ndjson";
+    match path {
+        "/" | "/metrics" | "/flush_cache" => text("text/plain"),
+        "/docs" => text("text/html"),
+        "/health"
+        | "/ready"
+        | "/health_generate"
+        | "/pause_generation"
+        | "/continue_generation" => json("Status"),
+        "/version" | "/api/version" => json("Version"),
+        "/v1/models" => json("ModelList"),
+        "/v1/models/{id:.+}" => json("Model"),
+        "/v1/chat/completions" => streamed("ChatCompletion", EVENTS),
+        "/v1/completions" => streamed("Completion", EVENTS),
+        "/generate" => streamed("Generated", EVENTS),
+        "/tokenize" | "/v1/tokenize" => json("Tokens"),
+        "/detokenize" | "/v1/detokenize" => json("Text"),
+        "/model_info" | "/get_model_info" => json("ModelInfo"),
+        "/server_info" | "/get_server_info" => json("ServerInfo"),
+        "/get_load" => json("Load"),
+        "/v1/loads" => json("Loads"),
+        "/abort_request" => json("Aborted"),
+        "/v1/messages" => streamed("Message", EVENTS),
+        "/v1/messages/count_tokens" => json("TokenCount"),
+        "/api/chat" => streamed("OllamaChat", LINES),
+        "/api/generate" => streamed("OllamaGenerated", LINES),
+        "/api/tags" | "/api/ps" => json("OllamaModels"),
+        "/api/show" => json("OllamaModel"),
+        _ => json!({"application/json": {"schema": {"type": "object"}}}),
+    }
+}
+
+fn parameters(path: &str) -> Vec<Value> {
+    if let Some((_, name)) = path.split_once('{') {
+        let name = name.split([':', '}']).next();
+        let schema = json!({"type": "string"});
+        return vec![json!({"name": name, "in": "path", "required": true, "schema": schema})];
+    }
+    let query = match path {
+        "/flush_cache" => schema::<control::FlushQuery>(),
+        "/v1/loads" => schema::<model::LoadsQuery>(),
+        _ => return Vec::new(),
+    };
+    let fields = query["properties"].as_object().into_iter().flatten();
+    fields
+        // The first of the kinds: a query has no null.
+        .map(|(name, schema)| json!({"name": name, "in": "query", "schema": schema["anyOf"][0]}))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_says_what_it_takes_and_gives_and_every_name_is_there() {
+        let document = document();
+        let paths = document["paths"].as_object().unwrap();
+        assert!(paths.len() > 30, "{paths:?}");
+        let text = document.to_string();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for name in text.split("#/components/schemas/").skip(1) {
+            let name = name.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "{name} is nowhere");
+        }
+        for (path, operations) in paths {
+            for (method, operation) in operations.as_object().unwrap() {
+                let content = &operation["responses"]["200"]["content"];
+                assert!(content.is_object(), "{method} {path}");
+                let vague = json!({"type": "object"});
+                let is_vague = content["application/json"]["schema"] == vague;
+                assert!(
+                    !is_vague || path == "/openapi.json",
+                    "{method} {path}: {content}"
+                );
+                let takes = operation["requestBody"].is_object();
+                assert!(
+                    takes == (method != "get" && path != "/flush_cache"),
+                    "{method} {path}"
+                );
+            }
+        }
+        let model = &paths["/v1/models/{id}"]["get"]["parameters"][0];
+        assert_eq!(model["name"], "id");
+        let timeout = &paths["/flush_cache"]["post"]["parameters"][0];
+        assert_eq!(timeout["schema"]["type"], "number");
+        let words = &schemas["ChatRequest"]["properties"]["temperature"]["description"];
+        assert_eq!(words, "honoured: 0 to 2; 0 is greedy");
+    }
+}
