@@ -1,5 +1,5 @@
 //! A model as it is published: config, tokenizer, chat template and weights, from a directory,
-//! the Hugging Face Hub or the binary itself.
+//! a GGUF file, the Hugging Face Hub or the binary itself.
 
 mod embedded;
 mod generation;
@@ -14,9 +14,10 @@ use serde_json::{Map, Value};
 use crate::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::config::{ConfigError, ModelConfig};
 use crate::dtype::Dtype;
+use crate::gguf::{Gguf, GgufError};
 use crate::hub::{self, HubError, HubOptions};
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::weights::{WeightError, Weights};
+use crate::weights::{self, WeightError, Weights};
 pub use embedded::EMBEDDED_NAME;
 pub use generation::{GenerationConfig, GenerationConfigError};
 
@@ -25,7 +26,7 @@ const TOKENIZER: &str = "tokenizer.json";
 /// What can go wrong when a checkpoint is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    #[error("{path} is not a directory")]
+    #[error("{path} is neither a directory nor a GGUF file (*.gguf)")]
     NotADirectory { path: PathBuf },
     #[error("{place} has no {file}")]
     MissingFile { place: String, file: String },
@@ -54,6 +55,8 @@ pub enum CheckpointError {
         place: String,
         source: TokenizerError,
     },
+    #[error("{file}: {source}")]
+    Gguf { file: PathBuf, source: GgufError },
     #[error(transparent)]
     Weights(#[from] WeightError),
     #[error(transparent)]
@@ -63,7 +66,7 @@ pub enum CheckpointError {
 /// Where the numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadFormat {
-    /// The checkpoint's safetensors files.
+    /// What the checkpoint has: safetensors files, or the tensors of a GGUF file.
     #[default]
     Safetensors,
     /// Random weights of the config's shapes, for measuring speed.
@@ -76,7 +79,7 @@ pub struct Checkpoint {
     pub name: String,
     pub config: ModelConfig,
     pub generation: GenerationConfig,
-    /// `None` when there is no `tokenizer.json`; see [`Checkpoint::tokenizer`].
+    /// `None` when there is none; see [`Checkpoint::tokenizer`].
     pub tokenizer: Option<Tokenizer>,
     /// An error when there is none or it does not compile: completions work without one.
     pub chat_template: Result<ChatTemplate, ChatTemplateError>,
@@ -91,12 +94,19 @@ enum Files {
 }
 
 impl Checkpoint {
-    /// Opens what `--model` names: a directory, else a repository `org/name` of the Hub.
+    /// Opens what `--model` names: a directory, a file `*.gguf`, else a repository `org/name` of
+    /// the Hub.
     ///
     /// # Errors
     /// [`CheckpointError`] names the file, field or tensor that is missing or wrong.
     pub fn open(model: &str, format: LoadFormat) -> Result<Self, CheckpointError> {
         let path = Path::new(model);
+        let extension = path.extension();
+        if extension.is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+            && !path.is_dir()
+        {
+            return Self::open_gguf(path, format);
+        }
         if path.exists() || !hub::is_repo_id(model) {
             return Self::open_dir(path, format);
         }
@@ -126,12 +136,48 @@ impl Checkpoint {
             .unwrap_or(full.as_os_str())
             .to_string_lossy()
             .into_owned();
-        Self::assemble(name, Files::Dir(dir.to_owned()), |config| match format {
-            LoadFormat::Safetensors => Weights::open_dir(dir),
-            LoadFormat::Dummy { seed } => Ok(Weights::dummy(
-                config.torch_dtype.unwrap_or(Dtype::Bf16),
-                seed,
-            )),
+        let parts = Parts::read(&Files::Dir(dir.to_owned()))?;
+        Self::assemble(name, parts, |config| match format {
+            LoadFormat::Safetensors => Ok(Weights::open_dir(dir)?),
+            LoadFormat::Dummy { seed } => Ok(dummy(config, seed)),
+        })
+    }
+
+    /// Opens a GGUF file, which has all parts in it.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn open_gguf(path: &Path, format: LoadFormat) -> Result<Self, CheckpointError> {
+        let place = path.display().to_string();
+        let wrong = |source| CheckpointError::Gguf {
+            file: path.to_owned(),
+            source,
+        };
+        let bytes = weights::map(path)?;
+        let file = Gguf::parse(bytes.as_slice()).map_err(wrong)?;
+        let config = file.config().map_err(wrong)?;
+        let files = file.tokenizer().map_err(wrong)?;
+        let tensors = file.into_tensors(&config).map_err(wrong)?;
+        let mut parts = Parts {
+            place,
+            config,
+            generation: GenerationConfig::default(),
+            tokenizer: None,
+            tokenizer_config: Map::new(),
+            special_tokens_map: Map::new(),
+            chat_template: None,
+        };
+        if let Some(files) = files {
+            parts.tokenizer = Some(Cow::Owned(files.tokenizer));
+            parts.tokenizer_config = files.config;
+            parts.generation.eos_token_ids = Some(files.eos_token_ids);
+        }
+        let name = path.file_stem().unwrap_or(path.as_os_str());
+        Self::assemble(name.to_string_lossy().into_owned(), parts, |config| {
+            Ok(match format {
+                LoadFormat::Safetensors => Weights::from_gguf(path.to_owned(), bytes, tensors),
+                LoadFormat::Dummy { seed } => dummy(config, seed),
+            })
         })
     }
 
@@ -141,44 +187,24 @@ impl Checkpoint {
     /// [`CheckpointError::NotEmbedded`] when the binary was built without it.
     pub fn embedded() -> Result<Self, CheckpointError> {
         let files = embedded::files()?;
-        Self::assemble(EMBEDDED_NAME.to_owned(), Files::Embedded(files), |_| {
-            let file = files
-                .iter()
-                .find(|(name, _)| *name == crate::weights::SINGLE);
-            Weights::from_static(EMBEDDED_NAME, file.map_or(&[], |(_, bytes)| *bytes))
+        let parts = Parts::read(&Files::Embedded(files))?;
+        Self::assemble(EMBEDDED_NAME.to_owned(), parts, |_| {
+            let file = files.iter().find(|(name, _)| *name == weights::SINGLE);
+            let bytes = file.map_or(&[] as &[u8], |(_, bytes)| *bytes);
+            Ok(Weights::from_static(EMBEDDED_NAME, bytes)?)
         })
     }
 
     fn assemble(
         name: String,
-        files: Files,
-        weights: impl FnOnce(&ModelConfig) -> Result<Weights, WeightError>,
+        parts: Parts,
+        weights: impl FnOnce(&ModelConfig) -> Result<Weights, CheckpointError>,
     ) -> Result<Self, CheckpointError> {
-        let place = files.place();
-        let config = files
-            .text("config.json")?
-            .ok_or_else(|| CheckpointError::MissingFile {
-                place: place.clone(),
-                file: "config.json".to_owned(),
-            })?;
-        let config = ModelConfig::from_json(&config).map_err(|source| CheckpointError::Config {
-            place: place.clone(),
-            source,
-        })?;
-        let generation = match files.text("generation_config.json")? {
-            None => GenerationConfig::default(),
-            Some(text) => GenerationConfig::from_json(&text).map_err(|source| {
-                CheckpointError::Generation {
-                    place: place.clone(),
-                    source,
-                }
-            })?,
-        };
-        let tokenizer_config = files.object("tokenizer_config.json")?;
-        let special_tokens_map = files.object("special_tokens_map.json")?;
-        let tokenizer = files
-            .read(TOKENIZER)?
-            .map(|json| Tokenizer::from_json(&json, &tokenizer_config, &special_tokens_map))
+        let Parts { place, config, .. } = parts;
+        let tokenizer_config = parts.tokenizer_config;
+        let tokenizer = parts
+            .tokenizer
+            .map(|json| Tokenizer::from_json(&json, &tokenizer_config, &parts.special_tokens_map))
             .transpose()
             .map_err(|source| CheckpointError::Tokenizer {
                 place: place.clone(),
@@ -188,7 +214,7 @@ impl Checkpoint {
             .as_ref()
             .map(|tokenizer| tokenizer.special_tokens().clone());
         let chat_template = ChatTemplate::from_checkpoint(
-            files.text("chat_template.jinja")?.as_deref(),
+            parts.chat_template.as_deref(),
             &tokenizer_config,
             special_tokens.unwrap_or_default(),
         );
@@ -205,7 +231,7 @@ impl Checkpoint {
         Ok(Self {
             name,
             config,
-            generation,
+            generation: parts.generation,
             tokenizer,
             chat_template,
             weights,
@@ -236,6 +262,58 @@ impl Checkpoint {
         ids.dedup();
         ids
     }
+}
+
+/// Everything but the weights, before it is put together.
+struct Parts {
+    /// For messages.
+    place: String,
+    config: ModelConfig,
+    generation: GenerationConfig,
+    /// `tokenizer.json`
+    tokenizer: Option<Cow<'static, [u8]>>,
+    tokenizer_config: Map<String, Value>,
+    special_tokens_map: Map<String, Value>,
+    /// `chat_template.jinja`
+    chat_template: Option<String>,
+}
+
+impl Parts {
+    fn read(files: &Files) -> Result<Self, CheckpointError> {
+        let place = files.place();
+        let config = files
+            .text("config.json")?
+            .ok_or_else(|| CheckpointError::MissingFile {
+                place: place.clone(),
+                file: "config.json".to_owned(),
+            })?;
+        let config = ModelConfig::from_json(&config).map_err(|source| CheckpointError::Config {
+            place: place.clone(),
+            source,
+        })?;
+        let generation = match files.text("generation_config.json")? {
+            None => GenerationConfig::default(),
+            Some(text) => GenerationConfig::from_json(&text).map_err(|source| {
+                CheckpointError::Generation {
+                    place: place.clone(),
+                    source,
+                }
+            })?,
+        };
+        Ok(Self {
+            place,
+            config,
+            generation,
+            tokenizer: files.read(TOKENIZER)?,
+            tokenizer_config: files.object("tokenizer_config.json")?,
+            special_tokens_map: files.object("special_tokens_map.json")?,
+            chat_template: files.text("chat_template.jinja")?,
+        })
+    }
+}
+
+fn dummy(config: &ModelConfig, seed: u64) -> Weights {
+    Weights::dummy(config.torch_dtype.unwrap_or(Dtype::Bf16), seed)
 }
 
 impl Files {

@@ -23,8 +23,14 @@ impl Dtype {
 
     /// The little-endian bytes of `values`, each rounded to this format.
     pub fn encode(self, values: impl ExactSizeIterator<Item = f32>) -> Vec<u8> {
-        // Into place, by fixed widths: collecting byte by byte takes minutes for a large model.
         let mut bytes = vec![0; values.len() * self.size()];
+        self.encode_into(values, &mut bytes);
+        bytes
+    }
+
+    /// As [`Dtype::encode`], to the start of `bytes`.
+    pub fn encode_into(self, values: impl Iterator<Item = f32>, bytes: &mut [u8]) {
+        // Into place, by fixed widths: collecting byte by byte takes minutes for a large model.
         match self {
             Dtype::F32 => {
                 for (slot, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
@@ -42,7 +48,27 @@ impl Dtype {
                 }
             }
         }
-        bytes
+    }
+
+    /// The values of elements in this format: as many as both slices have room for.
+    pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
+        match self {
+            Dtype::F32 => {
+                for (word, value) in bytes.as_chunks::<4>().0.iter().zip(values) {
+                    *value = f32::from_le_bytes(*word);
+                }
+            }
+            Dtype::F16 => {
+                for (word, value) in bytes.as_chunks::<2>().0.iter().zip(values) {
+                    *value = f16::from_le_bytes(*word).to_f32();
+                }
+            }
+            Dtype::Bf16 => {
+                for (word, value) in bytes.as_chunks::<2>().0.iter().zip(values) {
+                    *value = bf16::from_le_bytes(*word).to_f32();
+                }
+            }
+        }
     }
 
     /// Parses the names that `config.json` (`bfloat16`) and command lines (`bf16`) use.

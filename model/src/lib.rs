@@ -6,6 +6,7 @@ pub mod config;
 mod cpu_threads;
 pub mod device;
 pub mod dtype;
+pub mod gguf;
 pub mod hub;
 mod kv_pool;
 mod memory;

@@ -1,11 +1,15 @@
-//! Weights by name: safetensors files mapped into memory, bytes compiled into the binary, or
-//! random values.
+//! Weights by name: safetensors and GGUF files mapped into memory, bytes compiled into the
+//! binary, or random values.
 //!
 //! A file of any size opens at once; pages are read when a tensor is. Headers come from
 //! strangers, so each is checked against its file before a byte of data is handed out.
 
+mod blocks;
 mod dummy;
 mod error;
+mod format;
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -21,8 +25,11 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::dtype::Dtype;
+use crate::gguf::GgufTensor;
+pub use blocks::BlockType;
 pub use error::WeightError;
-pub use view::TensorView;
+pub use format::Format;
+pub use view::{HeadOrder, TensorView};
 
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -30,19 +37,21 @@ pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// Where one tensor lies.
 struct Entry {
     file: usize,
-    dtype: safetensors::Dtype,
+    format: Format,
     shape: Vec<usize>,
     start: usize,
     end: usize,
+    heads: Option<HeadOrder>,
 }
 
-enum Bytes {
+/// The bytes of a file.
+pub(crate) enum Bytes {
     Mapped(Mmap),
     Static(&'static [u8]),
 }
 
 impl Bytes {
-    fn as_slice(&self) -> &[u8] {
+    pub fn as_slice(&self) -> &[u8] {
         match self {
             Bytes::Mapped(map) => map,
             Bytes::Static(bytes) => bytes,
@@ -113,6 +122,27 @@ impl Weights {
         Ok(weights)
     }
 
+    /// The tensors of a GGUF file that was mapped and read.
+    pub(crate) fn from_gguf(path: PathBuf, bytes: Bytes, tensors: Vec<GgufTensor>) -> Self {
+        let mut weights = Self::empty(path.display().to_string());
+        let entries = tensors.into_iter().map(|tensor| {
+            let entry = Entry {
+                file: 0,
+                format: tensor.format,
+                shape: tensor.shape,
+                start: tensor.bytes.start,
+                end: tensor.bytes.end,
+                heads: tensor.heads,
+            };
+            (tensor.name, entry)
+        });
+        weights.source = Source::Files {
+            entries: entries.collect(),
+            files: vec![(path, bytes)],
+        };
+        weights
+    }
+
     /// Random weights of whatever name and shape is asked for: standard deviation 0.02, norms 1.
     /// A tensor's values depend on its name and `seed` only.
     pub fn dummy(dtype: Dtype, seed: u64) -> Self {
@@ -134,9 +164,10 @@ impl Weights {
     pub fn get(&self, name: &str, expected: &[usize]) -> Result<TensorView<'_>, WeightError> {
         let view = match &self.source {
             Source::Dummy { dtype, seed } => TensorView {
-                dtype: *dtype,
+                format: Format::Float(*dtype),
                 shape: expected.to_vec(),
                 bytes: Cow::Owned(dummy::tensor(name, expected, *dtype, *seed)),
+                heads: None,
             },
             Source::Files { files, .. } => {
                 let entry = self.entry(name).ok_or_else(|| WeightError::MissingTensor {
@@ -145,11 +176,16 @@ impl Weights {
                 })?;
                 let (path, bytes) = &files[entry.file];
                 let file = || path.display().to_string();
-                let dtype = float(entry.dtype).ok_or_else(|| WeightError::UnsupportedDtype {
-                    tensor: name.to_owned(),
-                    file: file(),
-                    found: entry.dtype.to_string(),
-                })?;
+                let row: usize = entry.shape.iter().skip(1).product();
+                // Rows that are put in order must begin with a block.
+                let cut = entry.heads.is_some() && !row.is_multiple_of(entry.format.block().0);
+                if cut || matches!(entry.format, Format::Other(_)) {
+                    return Err(WeightError::UnsupportedDtype {
+                        tensor: name.to_owned(),
+                        file: file(),
+                        found: entry.format.to_string(),
+                    });
+                }
                 if entry.shape != expected {
                     return Err(WeightError::WrongShape {
                         tensor: name.to_owned(),
@@ -160,9 +196,10 @@ impl Weights {
                 }
                 let bytes = Cow::Borrowed(&bytes.as_slice()[entry.start..entry.end]);
                 TensorView {
-                    dtype,
+                    format: entry.format.clone(),
                     shape: entry.shape.clone(),
                     bytes,
+                    heads: entry.heads,
                 }
             }
         };
@@ -197,7 +234,8 @@ impl Weights {
     }
 
     /// The format that most bytes are in, which is what `--dtype auto` means; `None` when no
-    /// tensor is a float.
+    /// tensor is a float. Blocks count as bf16: they hold less, and it overflows no sooner than
+    /// the numbers that they were made from.
     pub fn dtype(&self) -> Option<Dtype> {
         let entries = match &self.source {
             Source::Dummy { dtype, .. } => return Some(*dtype),
@@ -205,7 +243,12 @@ impl Weights {
         };
         let mut bytes = [(Dtype::F32, 0), (Dtype::Bf16, 0), (Dtype::F16, 0)];
         for entry in entries.values() {
-            if let Some(dtype) = float(entry.dtype)
+            let dtype = match &entry.format {
+                Format::Float(dtype) => Some(*dtype),
+                Format::Blocks(_) => Some(Dtype::Bf16),
+                Format::Other(_) => None,
+            };
+            if let Some(dtype) = dtype
                 && let Some((_, sum)) = bytes.iter_mut().find(|(other, _)| *other == dtype)
             {
                 *sum += entry.end - entry.start;
@@ -291,10 +334,11 @@ impl Weights {
                 name,
                 Entry {
                     file: files.len(),
-                    dtype: info.dtype,
+                    format: Format::of_safetensors(info.dtype),
                     shape,
                     start,
                     end,
+                    heads: None,
                 },
             );
         }
@@ -343,7 +387,8 @@ impl Weights {
     }
 }
 
-fn map(path: &Path) -> Result<Bytes, WeightError> {
+/// Maps a file into memory.
+pub(crate) fn map(path: &Path) -> Result<Bytes, WeightError> {
     let io = |source| WeightError::Io {
         path: path.to_owned(),
         source,
@@ -353,13 +398,4 @@ fn map(path: &Path) -> Result<Bytes, WeightError> {
     // truncates a weight file under a running server gets SIGBUS, as with every mmap loader.
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;
     Ok(Bytes::Mapped(map))
-}
-
-fn float(dtype: safetensors::Dtype) -> Option<Dtype> {
-    match dtype {
-        safetensors::Dtype::F32 => Some(Dtype::F32),
-        safetensors::Dtype::F16 => Some(Dtype::F16),
-        safetensors::Dtype::BF16 => Some(Dtype::Bf16),
-        _ => None,
-    }
 }

@@ -14,6 +14,7 @@ const TOLERANCE: f32 = 1e-3;
 const SLOTS: usize = 128;
 
 struct Golden {
+    /// The checkpoint: a directory, or a GGUF file.
     dir: PathBuf,
     prompt: Vec<u32>,
     /// `[prompt, vocab]`
@@ -37,7 +38,28 @@ fn goldens() -> Vec<Golden> {
 }
 
 fn read(dir: PathBuf) -> Golden {
-    let bytes = std::fs::read(dir.join("golden.safetensors")).expect("a golden");
+    let golden = dir.join("golden.safetensors");
+    read_as(dir, &golden)
+}
+
+/// GGUF files: converted, with the golden of what they were made from, and quantised.
+fn gguf_goldens() -> Vec<Golden> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    let converted = ["llama-llama3-tied", "qwen2-sharded-tied", "qwen3"];
+    let mut goldens: Vec<Golden> = converted
+        .iter()
+        .map(|name| {
+            let file = root.join(format!("gguf/{name}.gguf"));
+            read_as(file, &root.join(name).join("golden.safetensors"))
+        })
+        .collect();
+    let mixed = root.join("gguf/mixed.gguf");
+    goldens.push(read_as(mixed, &root.join("gguf/mixed.safetensors")));
+    goldens
+}
+
+fn read_as(dir: PathBuf, golden: &Path) -> Golden {
+    let bytes = std::fs::read(golden).expect("a golden");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let words = |name: &str| -> Vec<[u8; 4]> {
         let tensor = file.tensor(name).expect(name);
@@ -68,8 +90,8 @@ fn load(golden: &Golden, device: DeviceSpec) -> Box<dyn Decoder> {
 }
 
 fn load_as(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> Box<dyn Decoder> {
-    let checkpoint =
-        Checkpoint::open_dir(&golden.dir, LoadFormat::Safetensors).expect("the golden opens");
+    let path = golden.dir.to_str().expect("a path in UTF-8");
+    let checkpoint = Checkpoint::open(path, LoadFormat::Safetensors).expect("the golden opens");
     let options = LoadOptions {
         device,
         dtype: Some(dtype),
@@ -120,8 +142,8 @@ fn assert_close(what: &str, got: &[f32], want: &[f32]) {
     assert!(worst <= TOLERANCE, "{what}: off by {worst}");
 }
 
-fn prefill_and_decode_agree(device: DeviceSpec) {
-    for golden in goldens() {
+fn prefill_and_decode_agree(device: DeviceSpec, goldens: Vec<Golden>) {
+    for golden in goldens {
         let name = golden
             .dir
             .file_name()
@@ -302,7 +324,7 @@ const CUDA: DeviceSpec = DeviceSpec::Named {
 
 #[test]
 fn the_cpu_agrees_with_transformers() {
-    prefill_and_decode_agree(CPU);
+    prefill_and_decode_agree(CPU, goldens());
 }
 
 #[test]
@@ -312,9 +334,14 @@ fn the_cpu_agrees_in_chunks_and_in_mixed_batches() {
 }
 
 #[test]
+fn gguf_files_give_the_logits_of_their_dequantised_weights() {
+    prefill_and_decode_agree(CPU, gguf_goldens());
+}
+
+#[test]
 fn vulkan_agrees_with_transformers() {
     if let Some(device) = wgpu_devices(Api::Vulkan) {
-        prefill_and_decode_agree(device);
+        prefill_and_decode_agree(device, goldens());
         chunks_agree(device);
         a_mixed_batch_agrees(device);
     }
@@ -323,7 +350,7 @@ fn vulkan_agrees_with_transformers() {
 #[test]
 fn wgsl_agrees_with_transformers() {
     if let Some(device) = wgpu_devices(Api::WebGpu) {
-        prefill_and_decode_agree(device);
+        prefill_and_decode_agree(device, goldens());
         a_mixed_batch_agrees(device);
     }
 }
@@ -334,7 +361,7 @@ fn cuda_agrees_with_transformers() {
         eprintln!("skipped: no usable CUDA device on this machine");
         return;
     }
-    prefill_and_decode_agree(CUDA);
+    prefill_and_decode_agree(CUDA, goldens());
     chunks_agree(CUDA);
     a_mixed_batch_agrees(CUDA);
 }

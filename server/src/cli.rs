@@ -16,6 +16,7 @@ const EXAMPLES: &str = "\
 Examples:
   hearth                                    serve the embedded model on 127.0.0.1:8000
   hearth serve --model ./Qwen3-0.6B         serve a Hugging Face checkpoint directory
+  hearth serve --model ./Qwen3-0.6B.gguf    serve a GGUF file
   hearth serve --model Qwen/Qwen3-0.6B      the same, fetched from the hub (HF_TOKEN, HF_HOME)
   hearth serve --device vulkan:1 --kv-tokens 65536
   hearth chat                               talk to the embedded model, in this process
@@ -85,8 +86,8 @@ pub struct FileArgs {
 #[derive(Debug, Default, Args, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub struct ModelFlags {
-    /// Checkpoint directory or hub id (org/name) [default: the embedded hearth-tiny]
-    #[arg(long, value_name = "DIR|ORG/NAME")]
+    /// Checkpoint directory, GGUF file or hub id (org/name) [default: the embedded hearth-tiny]
+    #[arg(long, value_name = "DIR|FILE|ORG/NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// auto, cpu, cuda, vulkan, metal, dx12 or webgpu, with :index for one of several
@@ -134,7 +135,8 @@ pub struct ServeFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// The model's id in the API [default: the directory's name or the hub id]
+    /// The model's id in the API [default: the name of the directory or
+    /// GGUF file, or the hub id]
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_model_name: Option<String>,

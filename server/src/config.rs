@@ -34,7 +34,7 @@ pub struct Config {
     pub host: String,
     /// TCP port; 0 takes a free one.
     pub port: u16,
-    /// Directory or `org/name`; absent: the embedded model.
+    /// Directory, GGUF file or `org/name`; absent: the embedded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
     /// The model's id in the API; absent: derived from `model`.
@@ -456,13 +456,16 @@ impl Config {
         }
         match &self.model {
             None => EMBEDDED_MODEL.to_owned(),
-            // A directory is named by its last part, a hub id by itself.
+            // A directory or file is named by its last part, a hub id by itself.
             Some(model) if Path::new(model).is_dir() => Path::new(model)
                 .canonicalize()
                 .ok()
                 .and_then(|path| path.file_name().map(|n| n.to_string_lossy().into_owned()))
                 .unwrap_or_else(|| model.clone()),
-            Some(model) => model.clone(),
+            Some(model) => match Path::new(model).file_stem() {
+                Some(stem) if Path::new(model).is_file() => stem.to_string_lossy().into_owned(),
+                _ => model.clone(),
+            },
         }
     }
 }

@@ -1,6 +1,7 @@
 use std::fs;
 
 use super::*;
+use crate::weights::Format;
 
 fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
@@ -141,7 +142,7 @@ fn random_weights_need_a_config_only() {
     let checkpoint = Checkpoint::open_dir(&copy.0, LoadFormat::Dummy { seed: 1 }).unwrap();
     for (name, shape) in checkpoint.config.tensors() {
         let view = checkpoint.weights.get(&name, &shape).unwrap();
-        assert_eq!(view.dtype, Dtype::F32, "that of the config");
+        assert_eq!(view.format, Format::Float(Dtype::F32), "that of the config");
         assert_eq!(view.len(), shape.iter().product::<usize>());
     }
 }

@@ -34,6 +34,11 @@ pub enum RopeScaling {
         high_freq_factor: f64,
         original_max_position: usize,
     },
+    /// Every frequency divided by its own factor, `[rotary_dim / 2]`: how GGUF files say
+    /// `Llama3`.
+    Divided {
+        factors: Vec<f32>,
+    },
     /// YaRN: a ramp over dimensions between interpolation and extrapolation.
     Yarn {
         factor: f64,
@@ -182,12 +187,16 @@ impl RopeConfig {
         // The exponent is rounded to f32 first; the power is then the correctly rounded f32.
         let wavelengths = (0..self.rotary_dim / 2)
             .map(|pair| base.powf(f64::from((2 * pair) as f32 / dim)) as f32);
-        match self.scaling {
+        match &self.scaling {
             RopeScaling::None => wavelengths.map(|w| 1.0 / w).collect(),
+            RopeScaling::Divided { factors } => wavelengths
+                .zip(factors)
+                .map(|(w, factor)| 1.0 / w / factor)
+                .collect(),
             RopeScaling::Linear { factor } => {
-                wavelengths.map(|w| 1.0 / w / factor as f32).collect()
+                wavelengths.map(|w| 1.0 / w / *factor as f32).collect()
             }
-            RopeScaling::Llama3 {
+            &RopeScaling::Llama3 {
                 factor,
                 low_freq_factor,
                 high_freq_factor,
@@ -213,7 +222,7 @@ impl RopeConfig {
                     })
                     .collect()
             }
-            RopeScaling::Yarn {
+            &RopeScaling::Yarn {
                 factor,
                 beta_fast,
                 beta_slow,

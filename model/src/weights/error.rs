@@ -33,7 +33,10 @@ pub enum WeightError {
         found: Vec<usize>,
         expected: Vec<usize>,
     },
-    #[error("tensor {tensor} in {file} is {found}; supported: f32, f16, bf16")]
+    #[error(
+        "tensor {tensor} in {file} is {found}; supported: f32, f16, bf16 and, in GGUF files, \
+         Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"
+    )]
     UnsupportedDtype {
         tensor: String,
         file: String,

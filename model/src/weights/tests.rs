@@ -81,8 +81,12 @@ fn all_three_float_formats_come_back_as_the_same_numbers() {
     let b = weights.get("b", &[4]).unwrap();
     let c = weights.get("c", &[1, 4]).unwrap();
     assert_eq!(
-        (a.dtype, b.dtype, c.dtype),
-        (Dtype::F32, Dtype::F16, Dtype::Bf16)
+        [&a.format, &b.format, &c.format],
+        [
+            &Format::Float(Dtype::F32),
+            &Format::Float(Dtype::F16),
+            &Format::Float(Dtype::Bf16)
+        ]
     );
     for view in [&a, &b, &c] {
         assert_eq!(view.to_f32(), values);

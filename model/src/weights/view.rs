@@ -2,52 +2,104 @@
 
 use std::borrow::Cow;
 
-use half::{bf16, f16};
-
+use super::format::Format;
 use crate::dtype::Dtype;
 
-/// One tensor: row-major little-endian elements, not necessarily aligned.
+/// Values decoded at a time: a whole number of blocks, and little beside a tensor.
+const PIECE: usize = 1 << 12;
+
+/// The rows of each head as GGUF's `llama` has them: those that are rotated together lie next
+/// to each other. Hugging Face has the first of each pair in the first half of the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadOrder {
+    pub head_dim: usize,
+    /// The first rows of a head, which come in pairs.
+    pub rotary_dim: usize,
+}
+
+impl HeadOrder {
+    /// Where the row lies that Hugging Face has at `row`.
+    fn source(self, row: usize) -> usize {
+        let (head, at) = (row / self.head_dim, row % self.head_dim);
+        let half = self.rotary_dim / 2;
+        let at = match at {
+            at if at < half => 2 * at,
+            at if at < 2 * half => 2 * (at - half) + 1,
+            at => at,
+        };
+        head * self.head_dim + at
+    }
+}
+
+/// One tensor: row-major little-endian elements or blocks, not necessarily aligned.
 #[derive(Debug, Clone)]
 pub struct TensorView<'a> {
-    pub dtype: Dtype,
+    pub format: Format,
     pub shape: Vec<usize>,
-    /// `shape.product() * dtype.size()` bytes; borrowed from the file where there is one.
+    /// Borrowed from the file where there is one.
     pub bytes: Cow<'a, [u8]>,
+    /// The order of its rows, where it is not Hugging Face's.
+    pub heads: Option<HeadOrder>,
 }
 
 impl TensorView<'_> {
     /// Elements.
     pub fn len(&self) -> usize {
-        self.bytes.len() / self.dtype.size()
+        self.shape.iter().product()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.len() == 0
     }
 
     /// The elements as f32, which holds every f16 and bf16 exactly.
     pub fn to_f32(&self) -> Vec<f32> {
-        let pairs = || self.bytes.chunks_exact(2).map(|pair| [pair[0], pair[1]]);
-        match self.dtype {
-            Dtype::F32 => self
-                .bytes
-                .chunks_exact(4)
-                .map(|quad| f32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]))
-                .collect(),
-            Dtype::F16 => pairs()
-                .map(|pair| f16::from_le_bytes(pair).to_f32())
-                .collect(),
-            Dtype::Bf16 => pairs()
-                .map(|pair| bf16::from_le_bytes(pair).to_f32())
-                .collect(),
-        }
+        let bytes = self.to_dtype(Dtype::F32);
+        let words = bytes.as_chunks::<4>().0.iter();
+        words.map(|word| f32::from_le_bytes(*word)).collect()
     }
 
-    /// The bytes of the elements rounded to `dtype`; borrowed when they are in it already.
+    /// The bytes of the elements rounded to `dtype`, rows in Hugging Face's order; borrowed when
+    /// they are that already.
     pub fn to_dtype(&self, dtype: Dtype) -> Cow<'_, [u8]> {
-        if dtype == self.dtype {
+        if self.format == Format::Float(dtype) && self.heads.is_none() {
             return Cow::Borrowed(&self.bytes);
         }
-        Cow::Owned(dtype.encode(self.to_f32().into_iter()))
+        let mut encoded = vec![0; self.len() * dtype.size()];
+        let mut values = [0.0; PIECE];
+        // In place there are no rows to tell apart.
+        let row: usize = match self.heads {
+            Some(_) => self.shape[1..].iter().product(),
+            None => self.len(),
+        };
+        let row_bytes = self.bytes_of(row);
+        for (to, out) in encoded
+            .chunks_exact_mut((row * dtype.size()).max(1))
+            .enumerate()
+        {
+            let from = self.heads.map_or(to, |heads| heads.source(to));
+            let bytes = &self.bytes[from * row_bytes..][..row_bytes];
+            let pieces = bytes.chunks(self.bytes_of(PIECE));
+            for (bytes, out) in pieces.zip(out.chunks_mut(PIECE * dtype.size())) {
+                let values = &mut values[..out.len() / dtype.size()];
+                self.decode(bytes, values);
+                dtype.encode_into(values.iter().copied(), out);
+            }
+        }
+        Cow::Owned(encoded)
+    }
+
+    fn bytes_of(&self, elements: usize) -> usize {
+        let (per_block, bytes) = self.format.block();
+        elements / per_block * bytes
+    }
+
+    fn decode(&self, bytes: &[u8], values: &mut [f32]) {
+        match &self.format {
+            Format::Float(dtype) => dtype.decode(bytes, values),
+            Format::Blocks(blocks) => blocks.decode(bytes, values),
+            // `Weights::get` gives out none.
+            Format::Other(name) => unreachable!("a tensor of type {name}"),
+        }
     }
 }

@@ -10,6 +10,7 @@
 
 mod disconnects;
 mod embedded;
+mod gguf;
 mod harness;
 mod identical_outputs;
 mod large_bodies;

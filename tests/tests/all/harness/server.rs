@@ -103,6 +103,14 @@ impl Server {
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
+    /// Serves a GGUF file of the goldens, on the CPU.
+    pub async fn gguf(name: &str) -> Self {
+        let path = binary::workspace().join("model/goldens/gguf").join(name);
+        let mut command = binary::hearth();
+        command.arg("--model").arg(path).args(["--device", "cpu"]);
+        Self::spawn(command, Share::Some(MACHINE.read().await)).await
+    }
+
     async fn spawn(mut command: Command, share: Share) -> Self {
         command.args(["--port", "0", "--log-format", "json"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,0 +1,291 @@
+"""Tiny GGUF files, and what the `gguf` package and transformers make of them.
+
+    python gguf_files.py /path/to/llama-quantize
+
+    gguf/<name>.gguf        a checkpoint of this directory in f32; its golden is <name>'s
+    gguf/mixed.gguf         every block type, quantised by llama.cpp, with a tokenizer
+    gguf/mixed.safetensors  its golden, as the others' (see checkpoints.py)
+    gguf/types.gguf         tensors of random bytes in every type
+    gguf/types.safetensors  their values by gguf.quants.dequantize
+    gguf/byte-level.gguf    a tokenizer only: that of tokenizers/byte-level
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Type
+from safetensors.numpy import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import checkpoints
+
+HERE = Path(__file__).parent
+OUT = HERE / "gguf"
+PARTS = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+# Which matrix of mixed.gguf gets which type.
+MIXED = {
+    "attn_q": "q4_0",
+    "attn_k": "q4_1",
+    "attn_v": "q5_0",
+    "attn_output": "q5_1",
+    "ffn_gate": "q4_K",
+    "ffn_up": "q5_K",
+    "ffn_down": "q8_0",
+    "token_embd": "q6_K",
+}
+
+
+def gguf_name(name):
+    whole = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "model.norm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    }
+    if name in whole:
+        return whole[name]
+    _, _, layer, rest = name.split(".", 3)
+    part, suffix = rest.rsplit(".", 1)
+    return f"blk.{layer}.{PARTS[part]}.{suffix}"
+
+
+def permuted(weights, heads):
+    """As LlamaModel.permute of llama.cpp's conversion/llama.py."""
+    shape = weights.shape
+    halves = weights.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])
+    return halves.swapaxes(1, 2).reshape(shape)
+
+
+def unpermuted(weights, heads):
+    shape = weights.shape
+    pairs = weights.reshape(heads, shape[0] // heads // 2, 2, *shape[1:])
+    return pairs.swapaxes(1, 2).reshape(shape)
+
+
+def heads_of(name, config):
+    if config["model_type"] != "llama":
+        return None
+    for part, key in (("attn_q.", "num_attention_heads"), ("attn_k.", "num_key_value_heads")):
+        if part in name:
+            return config[key]
+    return None
+
+
+def llama3_factors(rope, head_dim):
+    """As LlamaModel.generate_extra_tensors of llama.cpp's conversion/llama.py."""
+    base, factor = rope["rope_theta"], rope["factor"]
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    context = rope["original_max_position_embeddings"]
+    factors = []
+    for i in range(0, head_dim, 2):
+        wavelength = 2 * math.pi * base ** (i / head_dim)
+        if wavelength < context / high:
+            factors.append(1)
+        elif wavelength > context / low:
+            factors.append(factor)
+        else:
+            smooth = (context / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / factor + smooth))
+    return np.array(factors, dtype=np.float32)
+
+
+def write(path, config, tensors, tokenizer=None):
+    writer = gguf.GGUFWriter(path, config["model_type"])
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config["rope_parameters"]
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    if tokenizer:
+        tokenizer(writer)
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(rope, head_dim))
+    for name, values in sorted(tensors.items()):
+        name = gguf_name(name)
+        count = heads_of(name, config)
+        writer.add_tensor(name, values if count is None else permuted(values, count))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def whole(name):
+    path = HERE / name
+    tensors = {}
+    for file in sorted(path.glob("model*.safetensors")):
+        tensors.update(load_file(file))
+    config = json.loads((path / "config.json").read_text())
+    write(OUT / f"{name}.gguf", config, tensors)
+
+
+def sentencepiece(writer):
+    """Scores that make SentencePiece merge in the order of the merges."""
+    file = json.loads((HERE / "tokenizers/sentencepiece/tokenizer.json").read_text())
+    tokens = sorted(file["model"]["vocab"], key=file["model"]["vocab"].get)
+    rank = {a + b: -float(i) for i, (a, b) in enumerate(file["model"]["merges"])}
+    kinds = {"<unk>": 2, "<s>": 3, "</s>": 3}
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([rank.get(token, -1e6) for token in tokens])
+    writer.add_token_types(
+        [6 if token.startswith("<0x") else kinds.get(token, 1) for token in tokens]
+    )
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+    writer.add_chat_template("{{ bos_token }}{{ messages[0].content }}")
+
+
+def byte_level():
+    file = json.loads((HERE / "tokenizers/byte-level/tokenizer.json").read_text())
+    vocabulary = dict(file["model"]["vocab"])
+    kinds = {}
+    for added in file["added_tokens"]:
+        vocabulary[added["content"]] = added["id"]
+        kinds[added["content"]] = 3 if added["special"] else 4
+    tokens = sorted(vocabulary, key=vocabulary.get)
+    writer = gguf.GGUFWriter(OUT / "byte-level.gguf", "qwen2")
+    writer.add_tokenizer_model("gpt2")
+    # The pattern that this tokenizer was trained with, under a name without more to it.
+    writer.add_tokenizer_pre("smaug-bpe")
+    writer.add_token_list(tokens)
+    writer.add_token_types([kinds.get(token, 1) for token in tokens])
+    writer.add_token_merges([" ".join(merge) for merge in file["model"]["merges"]])
+    writer.add_eos_token_id(2)
+    writer.add_pad_token_id(0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def types():
+    """Random bytes but for the scales, which are small and finite."""
+    random = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(OUT / "types.gguf", "llama")
+    expected = {}
+    rows, columns = 3, 256
+    # Where the f16 scales lie in a block.
+    two = (Type.Q4_1, Type.Q5_1, Type.Q4_K, Type.Q5_K)
+    scales = {Type.Q6_K: [208], **{kind: [0, 2] for kind in two}}
+    names = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+    for index, name in enumerate(names):
+        kind = Type[name]
+        if name in ("F32", "F16", "BF16"):
+            values = random.standard_normal((rows, columns), dtype=np.float32)
+            data = gguf.quants.quantize(values, kind)
+        else:
+            per_block, size = gguf.GGML_QUANT_SIZES[kind]
+            blocks = random.integers(0, 256, (rows, columns // per_block, size), dtype=np.uint8)
+            for at in scales.get(kind, [0]):
+                scale = random.standard_normal(blocks.shape[:2]).astype(np.float16) / 64
+                blocks[:, :, at : at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
+            data = blocks.reshape(rows, -1)
+        writer.add_tensor(f"blk.{index}.ffn_up.weight", data, raw_dtype=kind)
+        expected[f"model.layers.{index}.mlp.up_proj.weight"] = gguf.quants.dequantize(data, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    save_file(expected, OUT / "types.safetensors")
+
+
+@torch.no_grad()
+def mixed(quantize):
+    config = LlamaConfig(
+        vocab_size=406,
+        hidden_size=256,
+        intermediate_size=128,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+    )
+    model = LlamaForCausalLM(config)
+    checkpoints.randomise(model, 1)
+    tensors = {
+        name: tensor.numpy()
+        for name, tensor in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "f32.gguf"
+        write(source, config.to_dict(), tensors, sentencepiece)
+        kinds = [
+            argument
+            for name, kind in MIXED.items()
+            for argument in ("--tensor-type", f"{name}={kind}")
+        ]
+        command = [quantize, *kinds, str(source), str(OUT / "mixed.gguf"), "Q8_0"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    names = {gguf_name(name): name for name in tensors}
+    state = {}
+    for tensor in gguf.GGUFReader(OUT / "mixed.gguf").tensors:
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        values = values.reshape(tuple(int(side) for side in reversed(tensor.shape)))
+        count = heads_of(tensor.name, config.to_dict())
+        values = values if count is None else unpermuted(values, count)
+        state[names[tensor.name]] = torch.from_numpy(values.copy())
+        print(tensor.name, tensor.tensor_type.name, values.shape)
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model.load_state_dict(state)
+    model = model.eval()
+    model.set_attn_implementation("eager")
+    checkpoints.DECODE = 8
+    generator = torch.Generator().manual_seed(1)
+    prompt = torch.randint(3, 406, (16,), generator=generator)
+    prefill, tokens, decode, margin = checkpoints.run(model, prompt)
+    print(f"mixed: logits std {prefill.std():.2f}, margin {margin:.3f}")
+    golden = {
+        "prompt": prompt.to(torch.int32),
+        "prefill_logits": prefill,
+        "decode_tokens": tokens.to(torch.int32),
+        "decode_logits": decode,
+    }
+    save_file({k: v.numpy() for k, v in golden.items()}, OUT / "mixed.safetensors")
+
+
+def main():
+    OUT.mkdir(exist_ok=True)
+    for name in ("llama-llama3-tied", "qwen2-sharded-tied", "qwen3"):
+        whole(name)
+    byte_level()
+    types()
+    mixed(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+//! GGUF: one file with the config, the tokenizer, the chat template and the weights
+//! (github.com/ggml-org/ggml, docs/gguf.md).
+//!
+//! The file is turned into what a Hugging Face checkpoint consists of, so that everything
+//! after this module knows one kind of model: metadata becomes a [`ModelConfig`], a
+//! `tokenizer.json` and a `tokenizer_config.json`, tensors get their Hugging Face names.
+//!
+//! Files come from strangers. Lengths, counts and offsets are checked against the bytes that
+//! are there before anything is allocated for them, and nothing is copied but names.
+//!
+//! [`ModelConfig`]: crate::config::ModelConfig
+
+mod config;
+mod error;
+mod metadata;
+mod pre_tokenizer;
+mod tensors;
+#[cfg(test)]
+mod tests;
+mod tokenizer;
+
+pub use error::GgufError;
+use metadata::{Metadata, Reader};
+pub use tensors::GgufTensor;
+use tensors::Tensors;
+
+use serde_json::{Map, Value};
+
+use crate::config::ModelConfig;
+
+const MAGIC: &[u8; 4] = b"GGUF";
+/// Versions that differ in nothing that is read here. Version 1 had 32-bit lengths.
+const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
+/// Where data begins unless `general.alignment` says otherwise.
+const ALIGNMENT: u64 = 32;
+const MAX_ALIGNMENT: u64 = 1 << 16;
+
+/// A file whose header was read and checked.
+pub struct Gguf<'a> {
+    metadata: Metadata<'a>,
+    tensors: Tensors<'a>,
+}
+
+/// The parts of a tokenizer in Hugging Face's format.
+pub struct TokenizerFiles {
+    /// `tokenizer.json`
+    pub tokenizer: Vec<u8>,
+    /// `tokenizer_config.json`: special tokens and chat templates.
+    pub config: Map<String, Value>,
+    /// Tokens that end a generation.
+    pub eos_token_ids: Vec<u32>,
+}
+
+impl<'a> Gguf<'a> {
+    /// Reads the header of `bytes`, a whole file.
+    ///
+    /// # Errors
+    /// [`GgufError::Corrupt`] says what is wrong at which byte.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, GgufError> {
+        let mut reader = Reader::new(bytes);
+        if reader.take(MAGIC.len())? != MAGIC {
+            return Err(reader.corrupt("it does not begin with \"GGUF\""));
+        }
+        let version = reader.u32()?;
+        if !VERSIONS.contains(&version) {
+            return Err(GgufError::Version {
+                given: if VERSIONS.contains(&version.swap_bytes()) {
+                    "big-endian".to_owned()
+                } else {
+                    version.to_string()
+                },
+            });
+        }
+        let tensor_count = reader.u64()?;
+        let metadata_count = reader.u64()?;
+        let metadata = Metadata::read(&mut reader, metadata_count)?;
+        let alignment = match metadata.count("general.alignment")? {
+            None => ALIGNMENT,
+            Some(given) if given.is_power_of_two() && (8..=MAX_ALIGNMENT).contains(&given) => given,
+            Some(given) => {
+                return Err(GgufError::Invalid {
+                    key: "general.alignment".to_owned(),
+                    bound: format!("a power of two from 8 to {MAX_ALIGNMENT}"),
+                    given: given.to_string(),
+                });
+            }
+        };
+        // A part of a model has its own header, and would only be missing tensors.
+        if let Some(parts) = metadata.count("split.count")?.filter(|parts| *parts > 1) {
+            return Err(GgufError::Unsupported {
+                key: "split.count".to_owned(),
+                given: parts.to_string(),
+                supported: "one file (llama-gguf-split --merge makes one)".to_owned(),
+            });
+        }
+        let tensors = Tensors::read(&mut reader, tensor_count, alignment)?;
+        Ok(Self { metadata, tensors })
+    }
+
+    /// The description of the decoder.
+    ///
+    /// # Errors
+    /// Names the key that is missing or has a value that is not supported.
+    pub fn config(&self) -> Result<ModelConfig, GgufError> {
+        config::read(&self.metadata, &self.tensors)
+    }
+
+    /// The tokenizer and chat template; `None` when the file has none.
+    ///
+    /// # Errors
+    /// As [`Gguf::config`].
+    pub fn tokenizer(&self) -> Result<Option<TokenizerFiles>, GgufError> {
+        tokenizer::convert(&self.metadata)
+    }
+
+    /// The tensors under their Hugging Face names. `config` is this file's.
+    ///
+    /// # Errors
+    /// Names a tensor that is part of no supported model.
+    pub fn into_tensors(self, config: &ModelConfig) -> Result<Vec<GgufTensor>, GgufError> {
+        let rotated = (self.metadata.architecture() == Ok("llama")).then_some(config);
+        self.tensors.renamed(rotated)
+    }
+}

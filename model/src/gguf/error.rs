@@ -1,0 +1,28 @@
+//! What can be wrong with a GGUF file, said with the names of its keys.
+
+use crate::config::ConfigError;
+
+/// What can be wrong with a GGUF file.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum GgufError {
+    #[error("not a valid GGUF file: {reason}, at byte {at}")]
+    Corrupt { at: usize, reason: String },
+    #[error("GGUF version {given} is not supported; supported: 2 and 3, little-endian")]
+    Version { given: String },
+    #[error("{key} is missing")]
+    Missing { key: String },
+    #[error("{key} must be {bound}, got {given}")]
+    Invalid {
+        key: String,
+        bound: String,
+        given: String,
+    },
+    #[error("{key} = {given} is not supported; supported: {supported}")]
+    Unsupported {
+        key: String,
+        given: String,
+        supported: String,
+    },
+    #[error("its metadata, as a {0}")]
+    Config(#[from] ConfigError),
+}

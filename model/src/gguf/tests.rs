@@ -1,0 +1,414 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use safetensors::SafeTensors;
+use serde::Deserialize;
+
+use super::*;
+use crate::checkpoint::{Checkpoint, LoadFormat};
+use crate::dtype::Dtype;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{BlockType, Format, Weights};
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
+}
+
+fn golden(name: &str) -> Vec<u8> {
+    fs::read(goldens().join("gguf").join(name)).unwrap()
+}
+
+fn open(name: &str) -> Checkpoint {
+    let path = goldens().join("gguf").join(name);
+    Checkpoint::open(path.to_str().unwrap(), LoadFormat::Safetensors).unwrap()
+}
+
+/// A file that is written by hand, to be wrong in one place.
+#[derive(Default)]
+struct File {
+    keys: Vec<Vec<u8>>,
+    tensors: Vec<Vec<u8>>,
+    data: usize,
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+impl File {
+    fn key(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
+        let mut bytes = text(key);
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(value);
+        self.keys.push(bytes);
+        self
+    }
+
+    fn text(self, key: &str, value: &str) -> Self {
+        self.key(key, 8, &text(value))
+    }
+
+    fn number(self, key: &str, value: u32) -> Self {
+        self.key(key, 4, &value.to_le_bytes())
+    }
+
+    fn texts(self, key: &str, values: &[&str]) -> Self {
+        let mut bytes = 8u32.to_le_bytes().to_vec();
+        bytes.extend((values.len() as u64).to_le_bytes());
+        values.iter().for_each(|value| bytes.extend(text(value)));
+        self.key(key, 9, &bytes)
+    }
+
+    fn numbers(self, key: &str, values: &[f32]) -> Self {
+        let mut bytes = 6u32.to_le_bytes().to_vec();
+        bytes.extend((values.len() as u64).to_le_bytes());
+        values.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
+        self.key(key, 9, &bytes)
+    }
+
+    fn tensor(mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> Self {
+        let mut bytes = text(name);
+        bytes.extend((shape.len() as u32).to_le_bytes());
+        shape
+            .iter()
+            .for_each(|side| bytes.extend(side.to_le_bytes()));
+        bytes.extend(kind.to_le_bytes());
+        bytes.extend(offset.to_le_bytes());
+        self.tensors.push(bytes);
+        self
+    }
+
+    fn data(mut self, bytes: usize) -> Self {
+        self.data = bytes;
+        self
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend((self.tensors.len() as u64).to_le_bytes());
+        bytes.extend((self.keys.len() as u64).to_le_bytes());
+        self.keys.iter().for_each(|key| bytes.extend(key));
+        self.tensors.iter().for_each(|tensor| bytes.extend(tensor));
+        bytes.resize(bytes.len().next_multiple_of(32) + self.data, 0);
+        bytes
+    }
+
+    fn parse_error(&self) -> String {
+        parse_error(&self.bytes())
+    }
+
+    fn config_error(&self) -> String {
+        let bytes = self.bytes();
+        let file = Gguf::parse(&bytes).unwrap();
+        file.config().unwrap_err().to_string()
+    }
+
+    fn tokenizer_error(&self) -> String {
+        let bytes = self.bytes();
+        let file = Gguf::parse(&bytes).unwrap();
+        file.tokenizer().err().expect("an error").to_string()
+    }
+
+    /// A tiny Llama's metadata.
+    fn llama() -> Self {
+        File::default()
+            .text("general.architecture", "llama")
+            .number("llama.embedding_length", 8)
+            .number("llama.feed_forward_length", 8)
+            .number("llama.block_count", 1)
+            .number("llama.attention.head_count", 2)
+            .number("llama.context_length", 64)
+            .key(
+                "llama.attention.layer_norm_rms_epsilon",
+                6,
+                &1e-5f32.to_le_bytes(),
+            )
+            .tensor("token_embd.weight", &[8, 4], 0, 0)
+            .data(128)
+    }
+}
+
+fn parse_error(bytes: &[u8]) -> String {
+    Gguf::parse(bytes).err().expect("an error").to_string()
+}
+
+#[test]
+fn every_type_has_the_bits_of_the_reference_dequantisation() {
+    let bytes = golden("types.gguf");
+    let tensors = Gguf::parse(&bytes).unwrap().tensors.renamed(None).unwrap();
+    let blocks: Vec<_> = tensors.iter().map(|tensor| tensor.format.clone()).collect();
+    for block in BlockType::ALL {
+        assert!(blocks.contains(&Format::Blocks(block)), "{block:?}");
+    }
+    let path = goldens().join("gguf/types.gguf");
+    let map = crate::weights::map(&path).unwrap();
+    let weights = Weights::from_gguf(path, map, tensors);
+    let expected = golden("types.safetensors");
+    let expected = SafeTensors::deserialize(&expected).unwrap();
+    assert_eq!(expected.len(), 3 + BlockType::ALL.len());
+    for (name, tensor) in expected.tensors() {
+        let view = weights.get(&name, tensor.shape()).unwrap();
+        let values = view.to_f32();
+        let words = tensor.data().as_chunks::<4>().0.iter();
+        for (i, (got, want)) in values.iter().zip(words).enumerate() {
+            let want = f32::from_le_bytes(*want);
+            assert_eq!(
+                got.to_bits(),
+                want.to_bits(),
+                "{name} ({}) at {i}",
+                view.format
+            );
+        }
+        // In a type that holds less, the same numbers rounded.
+        let halves = view.to_dtype(Dtype::Bf16);
+        assert_eq!(
+            *halves,
+            *Dtype::Bf16.encode(values.iter().copied()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn a_converted_checkpoint_has_the_tensors_and_the_config_that_it_was_made_from() {
+    for name in ["llama-llama3-tied", "qwen2-sharded-tied", "qwen3"] {
+        let from = Checkpoint::open_dir(&goldens().join(name), LoadFormat::Safetensors).unwrap();
+        let made = open(&format!("{name}.gguf"));
+        assert_eq!(made.name, name);
+        for (tensor, shape) in from.config.tensors() {
+            let want = from.weights.get(&tensor, &shape).unwrap().to_f32();
+            let got = made.weights.get(&tensor, &shape).unwrap().to_f32();
+            assert_eq!(got, want, "{name}: {tensor}");
+        }
+        let (got, want) = (
+            made.config.rope.inverse_frequencies(),
+            from.config.rope.inverse_frequencies(),
+        );
+        for (got, want) in got.iter().zip(&want) {
+            assert!(
+                (got - want).abs() <= 1e-6 * want,
+                "{name}: {got} is not {want}"
+            );
+        }
+        let mut expected = from.config.clone();
+        expected.rope.scaling = made.config.rope.scaling.clone();
+        expected.torch_dtype = None;
+        // These are in the tokenizer, which these files have none of.
+        expected.bos_token_id = made.config.bos_token_id;
+        expected.eos_token_ids = made.config.eos_token_ids.clone();
+        assert_eq!(made.config, expected, "{name}");
+        assert!(made.tokenizer.is_none());
+    }
+}
+
+#[derive(Deserialize)]
+struct Cases {
+    encode: Vec<Case>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+    ids_with_special: Vec<u32>,
+}
+
+#[test]
+fn tokenizers_encode_as_the_ones_that_they_were_made_from() {
+    for (file, name) in [
+        ("byte-level.gguf", "byte-level"),
+        ("mixed.gguf", "sentencepiece"),
+    ] {
+        let bytes = golden(file);
+        let files = Gguf::parse(&bytes).unwrap().tokenizer().unwrap().unwrap();
+        let tokenizer = Tokenizer::from_json(&files.tokenizer, &files.config, &Map::new()).unwrap();
+        let cases = goldens().join("tokenizers").join(name).join("cases.json");
+        let cases: Cases = serde_json::from_slice(&fs::read(cases).unwrap()).unwrap();
+        for case in cases.encode {
+            let ids = tokenizer.encode(&case.text, false).unwrap();
+            assert_eq!(ids, case.ids, "{name} {case:?}");
+            let ids = tokenizer.encode(&case.text, true).unwrap();
+            assert_eq!(ids, case.ids_with_special, "{name} {case:?}");
+            let back = tokenizer.decode(&case.ids, false).unwrap();
+            // A control character has no token there.
+            if name == "byte-level" {
+                assert_eq!(back, case.text);
+            }
+        }
+        // `<|endoftext|>` ends a generation too, whatever the file names.
+        let ends: &[u32] = if name == "byte-level" { &[0, 2] } else { &[2] };
+        assert_eq!(files.eos_token_ids, ends);
+    }
+}
+
+#[test]
+fn one_file_has_a_tokenizer_a_template_and_special_tokens() {
+    let checkpoint = open("mixed.gguf");
+    assert_eq!(checkpoint.eos_token_ids(), [2]);
+    assert_eq!(checkpoint.tokenizer().unwrap().bos_id(), Some(1));
+    assert_eq!(checkpoint.weights.dtype(), Some(Dtype::Bf16));
+    let prompt = checkpoint.chat_template.unwrap();
+    let prompt = prompt.render(crate::chat_template::ChatInput {
+        messages: &serde_json::json!([{"role": "user", "content": "hi"}]),
+        tools: None,
+        add_generation_prompt: true,
+        kwargs: &Map::new(),
+    });
+    assert_eq!(prompt.as_deref(), Ok("<s>hi"));
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let error = File::default()
+        .text("general.architecture", "mamba")
+        .config_error();
+    assert!(
+        error.contains("\"mamba\"") && error.contains("qwen3"),
+        "{error}"
+    );
+    let error = File::llama().number("llama.expert_count", 8).config_error();
+    assert!(error.contains("llama.expert_count = 8"), "{error}");
+    let error = File::llama()
+        .text("llama.rope.scaling.type", "longrope")
+        .config_error();
+    assert!(
+        error.contains("longrope") && error.contains("yarn"),
+        "{error}"
+    );
+    let error = File::default()
+        .text("general.architecture", "qwen2")
+        .config_error();
+    assert!(
+        error.contains("qwen2.attention.head_count is missing"),
+        "{error}"
+    );
+    let error = File::llama().number("split.count", 3).parse_error();
+    assert!(error.contains("split.count = 3"), "{error}");
+    let config = {
+        let bytes = File::llama().bytes();
+        Gguf::parse(&bytes).unwrap().config().unwrap()
+    };
+    assert_eq!(
+        (config.layers, config.head_dim, config.vocab_size),
+        (1, 4, 4)
+    );
+
+    let tokens = |model: &str| {
+        File::default()
+            .text("tokenizer.ggml.model", model)
+            .texts("tokenizer.ggml.tokens", &["a", "b"])
+    };
+    let error = tokens("bert").tokenizer_error();
+    assert!(
+        error.contains("\"bert\"") && error.contains("gpt2"),
+        "{error}"
+    );
+    let error = tokens("gpt2")
+        .text("tokenizer.ggml.pre", "new")
+        .tokenizer_error();
+    assert!(
+        error.contains("\"new\"") && error.contains("qwen2"),
+        "{error}"
+    );
+    let error = tokens("gpt2").tokenizer_error();
+    assert!(
+        error.contains("tokenizer.ggml.merges is missing"),
+        "{error}"
+    );
+    let error = tokens("llama")
+        .numbers("tokenizer.ggml.scores", &[1.0])
+        .tokenizer_error();
+    assert!(
+        error.contains("tokenizer.ggml.scores must be an array of 2"),
+        "{error}"
+    );
+    let error = tokens("gpt2")
+        .texts("tokenizer.ggml.merges", &["ab"])
+        .tokenizer_error();
+    assert!(
+        error.contains("pairs of tokens") && error.contains("\"ab\""),
+        "{error}"
+    );
+    let error = tokens("llama")
+        .numbers("tokenizer.ggml.scores", &[0.0, 0.0])
+        .number("tokenizer.ggml.bos_token_id", 2)
+        .tokenizer_error();
+    assert!(
+        error.contains("bos_token_id must be below 2, got 2"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_type_or_a_tensor_that_is_not_known_is_named() {
+    let file = File::llama().tensor("blk.0.ffn_up.weight", &[8, 8], 20, 0);
+    let bytes = file.bytes();
+    let read = Gguf::parse(&bytes).unwrap();
+    let config = read.config().unwrap();
+    let tensors = read.into_tensors(&config).unwrap();
+    let path = goldens().join("gguf/types.gguf");
+    let weights = Weights::from_gguf(path.clone(), crate::weights::map(&path).unwrap(), tensors);
+    let error = weights.get("model.layers.0.mlp.up_proj.weight", &[8, 8]);
+    let error = error.expect_err("an error").to_string();
+    assert!(
+        error.contains("IQ4_NL") && error.contains("Q4_K"),
+        "{error}"
+    );
+
+    let bytes = File::llama().tensor("output.bias", &[4], 0, 0).bytes();
+    let read = Gguf::parse(&bytes).unwrap();
+    let error = read.into_tensors(&config).unwrap_err().to_string();
+    assert!(error.contains("output.bias"), "{error}");
+}
+
+#[test]
+fn numbers_that_lie_about_the_file_are_errors() {
+    let good = File::llama().bytes();
+    assert!(Gguf::parse(&good).is_ok());
+    assert!(parse_error(b"").contains("end of the file"));
+    assert!(parse_error(b"GGML\x03\0\0\0").contains("\"GGUF\""));
+    let mut old = good.clone();
+    old[4] = 1;
+    assert!(parse_error(&old).contains("version 1"));
+    old[4..8].copy_from_slice(&3u32.to_be_bytes());
+    assert!(parse_error(&old).contains("big-endian"));
+    for count in [8, 16] {
+        let mut many = good.clone();
+        many[count..count + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(
+            parse_error(&many).contains("18446744073709551615"),
+            "{count}"
+        );
+    }
+    for length in (0..good.len()).step_by(3) {
+        assert!(Gguf::parse(&good[..length]).is_err(), "cut at {length}");
+    }
+
+    let array = |kind: u32, count: u64| [&kind.to_le_bytes()[..], &count.to_le_bytes()].concat();
+    let with = |kind: u32, value: &[u8]| File::default().key("a", kind, value).parse_error();
+    assert!(with(9, &array(4, 1 << 62)).contains("4611686018427387904"));
+    assert!(with(9, &array(8, 1 << 40)).contains("1099511627776"));
+    assert!(with(9, &array(9, 1)).contains("array of arrays"));
+    assert!(with(13, &[]).contains("no type 13"));
+    assert!(with(8, &u64::MAX.to_le_bytes()).contains("beyond the end"));
+    assert!(with(8, &[&2u64.to_le_bytes()[..], &[0xff, 0xfe]].concat()).contains("UTF-8"));
+    let twice = File::default().number("a", 1).number("a", 1);
+    assert!(twice.parse_error().contains("twice"));
+    let error = File::default().number("general.alignment", 3).parse_error();
+    assert!(error.contains("general.alignment"), "{error}");
+
+    let with = |shape: &[u64], kind: u32, offset: u64| {
+        let file = File::default().tensor("t", shape, kind, offset).data(64);
+        file.parse_error()
+    };
+    assert!(with(&[17], 0, 0).contains("beyond the end"));
+    assert!(with(&[1 << 40, 1 << 40], 0, 0).contains("too large"));
+    assert!(with(&[u64::MAX], 0, 0).contains("too large"));
+    assert!(with(&[u64::MAX / 32 * 32], 8, 0).contains("too large"));
+    assert!(with(&[8], 0, u64::MAX - 31).contains("beyond the end"));
+    assert!(with(&[8], 0, 8).contains("aligned"));
+    assert!(with(&[33], 8, 0).contains("multiple of 32"));
+    assert!(with(&[], 0, 0).contains("dimensions"));
+    assert!(with(&[1; 5], 0, 0).contains("dimensions"));
+}

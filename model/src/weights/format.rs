@@ -1,0 +1,91 @@
+//! How the elements of a tensor are stored.
+
+use std::fmt;
+
+use super::blocks::BlockType;
+use crate::dtype::Dtype;
+
+/// How the elements of a tensor are stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Format {
+    Float(Dtype),
+    /// Small integers with a scale for each block.
+    Blocks(BlockType),
+    /// Anything else, by the name that its file format has for it.
+    Other(String),
+}
+
+impl Format {
+    pub(super) fn of_safetensors(dtype: safetensors::Dtype) -> Self {
+        match dtype {
+            safetensors::Dtype::F32 => Format::Float(Dtype::F32),
+            safetensors::Dtype::F16 => Format::Float(Dtype::F16),
+            safetensors::Dtype::BF16 => Format::Float(Dtype::Bf16),
+            other => Format::Other(other.to_string()),
+        }
+    }
+
+    /// A number of `enum ggml_type`.
+    pub(crate) fn of_gguf(number: u32) -> Self {
+        match number {
+            0 => Format::Float(Dtype::F32),
+            1 => Format::Float(Dtype::F16),
+            30 => Format::Float(Dtype::Bf16),
+            2 => Format::Blocks(BlockType::Q4_0),
+            3 => Format::Blocks(BlockType::Q4_1),
+            6 => Format::Blocks(BlockType::Q5_0),
+            7 => Format::Blocks(BlockType::Q5_1),
+            8 => Format::Blocks(BlockType::Q8_0),
+            12 => Format::Blocks(BlockType::Q4_K),
+            13 => Format::Blocks(BlockType::Q5_K),
+            14 => Format::Blocks(BlockType::Q6_K),
+            other => {
+                const NAMES: [(u32, &str); 22] = [
+                    (9, "Q8_1"),
+                    (10, "Q2_K"),
+                    (11, "Q3_K"),
+                    (15, "Q8_K"),
+                    (16, "IQ2_XXS"),
+                    (17, "IQ2_XS"),
+                    (18, "IQ3_XXS"),
+                    (19, "IQ1_S"),
+                    (20, "IQ4_NL"),
+                    (21, "IQ3_S"),
+                    (22, "IQ2_S"),
+                    (23, "IQ4_XS"),
+                    (24, "I8"),
+                    (25, "I16"),
+                    (26, "I32"),
+                    (27, "I64"),
+                    (28, "F64"),
+                    (29, "IQ1_M"),
+                    (34, "TQ1_0"),
+                    (35, "TQ2_0"),
+                    (39, "MXFP4"),
+                    (40, "NVFP4"),
+                ];
+                let name = NAMES.iter().find(|(number, _)| *number == other);
+                Format::Other(name.map_or(format!("GGUF type {other}"), |(_, name)| (*name).into()))
+            }
+        }
+    }
+
+    /// `(elements, bytes)` of the smallest piece; no bytes where it is not known.
+    pub(crate) fn block(&self) -> (usize, usize) {
+        match self {
+            Format::Float(dtype) => (1, dtype.size()),
+            Format::Blocks(blocks) => (blocks.elements(), blocks.bytes()),
+            Format::Other(_) => (1, 0),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Format::Float(dtype) => dtype.fmt(f),
+            Format::Blocks(blocks) => fmt::Debug::fmt(blocks, f),
+            Format::Other(name) => f.write_str(name),
+        }
+    }
+}
