@@ -55,6 +55,9 @@ cargo clippy --release --workspace --all-targets --locked -- -D warnings
 step "radix and engine"
 cargo test --locked -p hearth-radix -p hearth-engine
 
+step "every order in which callers and the engine can meet"
+cargo test --locked -p hearth-engine --features loom --lib interleavings
+
 # Optimised, in the profile of `cargo run --release`, the `hearth` binary included. Always
 # the whole workspace: another selection unifies features differently and builds Burn again.
 step "everything"

@@ -1,8 +1,13 @@
 //! Where callers' threads and the engine thread meet: one mutex, one condition
 //! variable, held for a few moves on either side.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
+#[cfg(not(feature = "loom"))]
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+#[cfg(feature = "loom")]
+use loom::sync::{Condvar, Mutex, MutexGuard};
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -211,11 +216,18 @@ impl Inbox {
 
     /// Waits until the engine thread has ended; `false` if it has not in time.
     pub fn wait_stopped(&self, timeout: Duration) -> bool {
-        let (state, _) = self
-            .changed
-            .wait_timeout_while(self.state(), timeout, |state| state.phase != Phase::Stopped)
-            .unwrap_or_else(PoisonError::into_inner);
-        state.phase == Phase::Stopped
+        let start = Instant::now();
+        let mut state = self.state();
+        while state.phase != Phase::Stopped {
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                return false;
+            };
+            (state, _) = self
+                .changed
+                .wait_timeout(state, left)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        true
     }
 }
 
@@ -268,3 +280,6 @@ impl Inbox {
         self.changed.notify_all();
     }
 }
+
+#[cfg(all(test, feature = "loom"))]
+mod interleavings;
