@@ -229,7 +229,7 @@ impl Fixture {
         while !holds(self) {
             let stats = self.engine.stats();
             assert!(
-                start.elapsed() < Duration::from_secs(20),
+                start.elapsed() < Duration::from_secs(60),
                 "never: {what}; {stats:?}"
             );
             std::thread::yield_now();

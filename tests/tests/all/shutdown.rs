@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use super::harness::{COMPLETIONS, Server};
 
-/// Beyond `--shutdown-timeout`, for the last bytes to leave.
-const MARGIN: Duration = Duration::from_secs(3);
+/// Beyond `--shutdown-timeout`, for the last bytes to leave, however busy the machine is:
+/// less than what an endless stream or a longer bound would take.
+const MARGIN: Duration = Duration::from_secs(40);
 
 /// Reads to the end: whether all was said, or the server broke off in words.
 async fn completed(mut events: Events) -> bool {
@@ -39,7 +40,7 @@ async fn streams(server: &Server, count: usize, max_tokens: u64) -> Vec<Events> 
 
 #[tokio::test]
 async fn sigterm_lets_streams_finish_within_the_bound_and_the_exit_code_is_0() {
-    let mut server = Server::start(&["--shutdown-timeout", "30"]).await;
+    let mut server = Server::start(&["--shutdown-timeout", "120"]).await;
     let streams = streams(&server, 16, 600).await;
     let started = Instant::now();
     server.signal("-TERM");
@@ -51,7 +52,7 @@ async fn sigterm_lets_streams_finish_within_the_bound_and_the_exit_code_is_0() {
         started.elapsed()
     );
     assert!(
-        started.elapsed() < Duration::from_secs(30),
+        started.elapsed() < Duration::from_secs(120),
         "{:?}",
         started.elapsed()
     );
@@ -66,15 +67,19 @@ async fn sigterm_cuts_endless_streams_off_at_the_bound_and_the_exit_code_is_0() 
     server.wait_until_running(17).await;
     let started = Instant::now();
     server.signal("-TERM");
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    let new = server
+    // From the moment on when the signal is seen.
+    let one = json!({"prompt": "a", "max_tokens": 1});
+    while let Ok(answer) = server
         .http
         .post(server.url(COMPLETIONS))
-        .json(&json!({"prompt": "a"}))
+        .json(&one)
         .send()
-        .await;
-    let refused = new.is_err() || new.is_ok_and(|answer| answer.status() == 503);
-    assert!(refused, "a new request was taken while the server stops");
+        .await
+        && answer.status() != 503
+    {
+        assert!(started.elapsed() < MARGIN, "new requests are still taken");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     let completed = join_all(streams.into_iter().map(completed)).await;
     assert_eq!(completed, [false; 16]);
     assert_eq!(whole.await.unwrap().unwrap().status(), 503);
@@ -86,7 +91,7 @@ async fn sigterm_cuts_endless_streams_off_at_the_bound_and_the_exit_code_is_0() 
 
 #[tokio::test]
 async fn sigterm_on_an_idle_server_ends_it_at_once() {
-    let mut server = Server::start(&[]).await;
+    let mut server = Server::start(&["--shutdown-timeout", "600"]).await;
     println!(
         "/ready {:?} after the start of the process",
         server.ready_after

@@ -10,18 +10,25 @@ use super::harness::{COMPLETIONS, Server, post_bytes, raw_socket};
 
 const HEAD: &str =
     "POST /v1/completions HTTP/1.1\r\nhost: hearth\r\ncontent-type: application/json\r\n";
-/// The server gives the head of a request ten seconds.
-const HEAD_PATIENCE: Duration = Duration::from_secs(20);
+/// The server gives the head of a request ten seconds; the machine may take its own time.
+const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 
-async fn is_served(server: &Server) {
+/// Answers, and says how long it took.
+async fn is_served(server: &Server) -> Duration {
     let started = Instant::now();
     let body = json!({"prompt": "a", "max_tokens": 8, "ignore_eos": true});
     server.ok(COMPLETIONS, &body).await;
-    assert!(
-        started.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        started.elapsed()
-    );
+    started.elapsed()
+}
+
+/// Answers ten requests, none of which waits for a client that is stalled: that would take
+/// seconds, or fifty times what it takes `alone` on this machine.
+async fn is_not_delayed(server: &Server, alone: Duration) {
+    for _ in 0..10 {
+        let took = is_served(server).await;
+        let limit = (alone * 50).max(Duration::from_secs(5));
+        assert!(took < limit, "{took:?}, alone {alone:?}");
+    }
 }
 
 /// Opens connections that send `bytes` and then nothing.
@@ -44,8 +51,7 @@ async fn a_client_that_closes_its_side_after_the_request_counts_as_gone() {
         post_bytes(&mut socket, COMPLETIONS, body.to_string().as_bytes());
         server.wait_until_running(1).await;
         socket.shutdown(Shutdown::Write).unwrap();
-        let took = server.wait_until_idle().await;
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        server.wait_until_idle().await;
     }
     assert_eq!(server.stat("cancelled").await, 2);
     is_served(&server).await;
@@ -91,11 +97,10 @@ async fn sockets_half_closed_within_a_request_leave_nothing_behind() {
 #[tokio::test]
 async fn slow_heads_are_cut_off_and_delay_nobody() {
     let server = Server::start(&[]).await;
+    let alone = is_served(&server).await;
     let started = Instant::now();
     let sockets = stalled(&server, 100, &HEAD[..HEAD.len() - 2]);
-    for _ in 0..10 {
-        is_served(&server).await;
-    }
+    is_not_delayed(&server, alone).await;
     let ends = tokio::task::spawn_blocking(move || {
         let end = |mut socket: TcpStream| {
             let mut answer = Vec::new();
@@ -119,14 +124,13 @@ async fn slow_heads_are_cut_off_and_delay_nobody() {
 #[tokio::test]
 async fn slow_bodies_delay_nobody() {
     let server = Server::start(&[]).await;
+    let alone = is_served(&server).await;
     let stalled = stalled(
         &server,
         100,
         &format!("{HEAD}content-length: 100\r\n\r\n{{"),
     );
-    for _ in 0..10 {
-        is_served(&server).await;
-    }
+    is_not_delayed(&server, alone).await;
     drop(stalled);
     is_served(&server).await;
     server.wait_until_idle().await;
