@@ -20,9 +20,9 @@ pub struct StepReport {
     pub prefill_tokens: usize,
     pub decode_rows: usize,
     pub failed: bool,
-    /// Ids of the requests in the batch, as [`Generation::id`](crate::Generation::id)
-    /// has them.
-    pub requests: Vec<u64>,
+    /// The requests in the batch, by the ids that [`Generation::id`](crate::Generation::id)
+    /// has, and how many tokens each computed.
+    pub requests: Vec<(u64, usize)>,
     /// Requests that started for the first time.
     pub started_requests: u64,
     /// The engine before the step and after it; counters differ by what the step did.
@@ -90,7 +90,7 @@ impl StepWatch {
             after,
         };
         for (request, tokens) in batch {
-            report.requests.push(request);
+            report.requests.push((request, tokens));
             match tokens {
                 1 => report.decode_rows += 1,
                 tokens => {

@@ -39,8 +39,9 @@ fn an_observer_is_told_of_every_step_with_its_rows_requests_and_times() {
     assert_eq!(rows(&reports[2]), (0, 0, 1));
     assert_eq!(reports[0].started_requests, 1);
     assert_eq!(reports[1].started_requests, 0);
+    assert_eq!(reports[0].requests, [(id, 20)]);
     for report in &reports {
-        assert_eq!(report.requests, [id]);
+        assert!(report.requests.iter().all(|(request, _)| *request == id));
         assert!(report.started <= report.scheduled && report.scheduled <= report.forwarded);
         assert!(report.forwarded <= report.finished && !report.failed);
         assert_eq!(

@@ -2,7 +2,7 @@
 
 /// Whose bounds a histogram is shown with. An instrument records with the union of
 /// the bounds of all its families, so that each of them can be shown exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Buckets {
     /// vLLM: whole requests, in seconds.
     RequestLatency,
@@ -121,9 +121,39 @@ const ROWS: [f64; 11] = [
     0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0,
 ];
 
+/// What a family is called where its bounds are chosen (`--custom-histogram-buckets`);
+/// vLLM's have vLLM's names.
+#[rustfmt::skip]
+pub const FAMILIES: [(&str, Buckets); 23] = [
+    ("request_latency", Buckets::RequestLatency),
+    ("time_to_first_token", Buckets::FirstToken),
+    ("inter_token_latency", Buckets::InterToken),
+    ("iteration_tokens", Buckets::IterationTokens),
+    ("request_tokens", Buckets::RequestTokens),
+    ("request_params_n", Buckets::Copies),
+    ("request_num_preemptions", Buckets::Preemptions),
+    ("sglang_time_to_first_token", Buckets::SglangFirstToken),
+    ("sglang_e2e_request_latency", Buckets::SglangRequest),
+    ("sglang_inter_token_latency", Buckets::SglangInterToken),
+    ("sglang_tokens", Buckets::SglangTokens),
+    ("sglang_queue_time", Buckets::SglangQueue),
+    ("sglang_stage_latency", Buckets::SglangStage),
+    ("gen_ai_request_duration", Buckets::GenAiRequest),
+    ("gen_ai_time_to_first_token", Buckets::GenAiFirstToken),
+    ("gen_ai_time_per_output_token", Buckets::GenAiPerToken),
+    ("http_duration_highr", Buckets::HttpFine),
+    ("http_duration", Buckets::HttpCoarse),
+    ("http_server_duration", Buckets::HttpServer),
+    ("body_bytes", Buckets::Bytes),
+    ("step_time", Buckets::Step),
+    ("model_time", Buckets::ModelTime),
+    ("step_rows", Buckets::Rows),
+];
+
 impl Buckets {
-    /// Ascending; `context` is the longest sequence in tokens.
-    pub fn bounds(self, context: usize) -> Vec<f64> {
+    /// What the family's origin gives it, ascending; `context` is the longest sequence in
+    /// tokens.
+    pub fn standard(self, context: usize) -> Vec<f64> {
         match self {
             Self::RequestLatency => REQUEST_LATENCY.to_vec(),
             Self::FirstToken => FIRST_TOKEN.to_vec(),
@@ -165,17 +195,6 @@ fn one_two_five(most: usize) -> Vec<f64> {
         .collect()
 }
 
-/// All bounds of `families`, ascending, each once.
-pub fn union(families: impl IntoIterator<Item = Buckets>, context: usize) -> Vec<f64> {
-    let mut bounds: Vec<f64> = families
-        .into_iter()
-        .flat_map(|family| family.bounds(context))
-        .collect();
-    bounds.sort_by(f64::total_cmp);
-    bounds.dedup();
-    bounds
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,16 +204,5 @@ mod tests {
         assert_eq!(one_two_five(60), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0]);
         assert_eq!(one_two_five(1), [1.0]);
         assert!(one_two_five(usize::MAX).is_sorted_by(|a, b| a < b));
-    }
-
-    #[test]
-    fn the_union_has_every_bound_once_in_order() {
-        let bounds = union([Buckets::FirstToken, Buckets::SglangFirstToken], 1);
-        assert!(bounds.is_sorted_by(|a, b| a < b));
-        // 22 and 18, six of them the same: as measured with the published dashboards.
-        assert_eq!(bounds.len(), 34);
-        for family in [Buckets::FirstToken, Buckets::SglangFirstToken] {
-            assert!(family.bounds(1).iter().all(|b| bounds.contains(b)));
-        }
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use crate::bounds::Bounds;
 use crate::catalog::{self, Instrument, Kind};
 use crate::points::{Distribution, Point, Points, Value};
 use crate::rows::{self, Label, Row, Shape, Source};
-use crate::text::{head, sample};
+use crate::text::{TextFormat, sample};
 
 /// Whose names metrics are shown under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,13 +32,14 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// The page; `context` is the longest sequence, which bounds of tokens depend on.
-    pub fn render(&self, points: &Points, context: usize) -> String {
+    /// The page.
+    pub fn render(&self, points: &Points, bounds: &Bounds, format: TextFormat) -> String {
         let mut page = Page {
             out: String::with_capacity(64 * 1024),
             model: &self.model,
             points,
-            context,
+            bounds,
+            format,
             written: HashSet::new(),
         };
         for vocabulary in &self.vocabularies {
@@ -49,6 +51,7 @@ impl Exposition {
             }
         }
         self.rows(&mut page, rows::PROCESS, false);
+        format.end(&mut page.out);
         page.out
     }
 
@@ -78,7 +81,8 @@ struct Page<'a> {
     out: String,
     model: &'a str,
     points: &'a Points,
-    context: usize,
+    bounds: &'a Bounds,
+    format: TextFormat,
     written: HashSet<String>,
 }
 
@@ -102,7 +106,7 @@ impl Page<'_> {
             Shape::Summary => "summary",
         };
         let before = self.out.len();
-        head(&mut self.out, &name, kind, &help(first));
+        self.format.head(&mut self.out, &name, kind, &help(first));
         let after_head = self.out.len();
         for row in family {
             match row.shape {
@@ -178,7 +182,7 @@ impl Page<'_> {
         let engine = !self.of("llm.kv_cache_capacity").is_empty();
         // A histogram of the engine without labels of its own is there from the start.
         if series.is_empty() && fixed && engine && catalog::ENGINE.iter().any(|i| i.name == from) {
-            let bounds = instrument_bounds(from, self.context);
+            let bounds = self.bounds.of_instrument(from);
             let counts = vec![0; bounds.len() + 1];
             let empty = Distribution {
                 bounds,
@@ -203,7 +207,7 @@ impl Page<'_> {
     fn histograms(&mut self, name: &str, row: &Row) {
         let bounds = row
             .buckets
-            .map_or_else(Vec::new, |buckets| buckets.bounds(self.context));
+            .map_or_else(Vec::new, |buckets| self.bounds.of(buckets));
         for (values, distribution) in self.distributions(row) {
             let labels = labels(row, values);
             self.histogram(name, &labels, &bounds, row.scale, &distribution);
@@ -251,7 +255,8 @@ impl Page<'_> {
             Kind::Level | Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        head(&mut self.out, &name, kind, instrument.help);
+        self.format
+            .head(&mut self.out, &name, kind, instrument.help);
         for point in points {
             let labels: Vec<(String, String)> = point
                 .attributes
@@ -261,7 +266,11 @@ impl Page<'_> {
             match point.value {
                 Value::Number(value) => sample(&mut self.out, &name, "", &labels, None, value),
                 Value::Distribution(distribution) => {
-                    let bounds = own_bounds(instrument, &distribution, self.context);
+                    // OpenTelemetry's advice where there is one, else all that is recorded.
+                    let bounds = match instrument.buckets {
+                        [] => distribution.bounds.clone(),
+                        own => self.bounds.union(own.iter().copied()),
+                    };
                     self.histogram(&name, &labels, &bounds, 1.0, &distribution);
                 }
             }
@@ -279,21 +288,6 @@ impl Page<'_> {
             }
         };
         row.labels.iter().map(value).collect()
-    }
-}
-
-/// What an instrument records with: its own bounds and those of its projections.
-pub fn instrument_bounds(name: &str, context: usize) -> Vec<f64> {
-    let own = catalog::find(name).map_or(&[][..], |instrument| instrument.buckets);
-    let families = own.iter().copied().chain(rows::buckets_of(name));
-    crate::buckets::union(families, context)
-}
-
-/// OpenTelemetry's advice where there is one, else all that is recorded.
-fn own_bounds(instrument: &Instrument, of: &Distribution, context: usize) -> Vec<f64> {
-    match instrument.buckets {
-        [] => of.bounds.clone(),
-        own => crate::buckets::union(own.to_vec(), context),
     }
 }
 

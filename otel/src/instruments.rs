@@ -14,7 +14,7 @@ use crate::catalog::{
 };
 pub use http::{HttpInstruments, HttpOutcome};
 
-use crate::exposition::instrument_bounds;
+use crate::bounds::Bounds;
 use crate::process::{self, ProcessStats};
 
 pub const PROVIDER_NAME: &str = "hearth";
@@ -83,13 +83,13 @@ fn told(name: &str) -> &'static Instrument {
     find(name).unwrap_or_else(|| panic!("{name} is not in the catalog"))
 }
 
-fn histogram(meter: &Meter, name: &'static str, context: usize) -> Histogram<f64> {
+fn histogram(meter: &Meter, name: &'static str, bounds: &Bounds) -> Histogram<f64> {
     let instrument = told(name);
     meter
         .f64_histogram(name)
         .with_unit(instrument.unit)
         .with_description(instrument.help)
-        .with_boundaries(instrument_bounds(name, context))
+        .with_boundaries(bounds.of_instrument(name))
         .build()
 }
 
@@ -166,6 +166,7 @@ fn observed(
 /// Makes the instruments that are there before the model.
 pub fn server_instruments(
     meter: &Meter,
+    bounds: &Bounds,
     dropped: Arc<dyn Fn() -> u64 + Send + Sync>,
 ) -> HttpInstruments {
     let cache = Mutex::new(None::<(Instant, Option<ProcessStats>)>);
@@ -210,7 +211,7 @@ pub fn server_instruments(
     observed(meter, "hearth.telemetry.dropped", move || {
         vec![(Vec::new(), dropped() as f64)]
     });
-    HttpInstruments::new(meter)
+    HttpInstruments::new(meter, bounds)
 }
 
 /// How a continuation ended, in vLLM's words.
@@ -310,15 +311,15 @@ impl EngineInstruments {
         meter: &Meter,
         model: &str,
         facts: &EngineFacts,
+        bounds: &Bounds,
         read: &ReadEngine,
         derived: &ReadDerived,
     ) -> Self {
         let model_attribute = [KeyValue::new(MODEL, model.to_owned())];
-        let context = facts.context;
-        let bound = |name| histogram(meter, name, context).bind(&model_attribute);
+        let bound = |name| histogram(meter, name, bounds).bind(&model_attribute);
         let bound_with = |name, key: &'static str, value: &'static str| {
             let [model] = &model_attribute;
-            histogram(meter, name, context).bind(&[model.clone(), KeyValue::new(key, value)])
+            histogram(meter, name, bounds).bind(&[model.clone(), KeyValue::new(key, value)])
         };
         let requests = counter(meter, "llm.requests");
         // vLLM's reasons are there from the start, so that rates have a beginning.
@@ -353,9 +354,9 @@ impl EngineInstruments {
         observe_engine(meter, model, facts, read, derived);
         Self {
             model: model.to_owned(),
-            first_token: histogram(meter, "gen_ai.server.time_to_first_token", context),
-            duration: histogram(meter, "gen_ai.server.request.duration", context),
-            per_token: histogram(meter, "gen_ai.server.time_per_output_token", context),
+            first_token: histogram(meter, "gen_ai.server.time_to_first_token", bounds),
+            duration: histogram(meter, "gen_ai.server.request.duration", bounds),
+            per_token: histogram(meter, "gen_ai.server.time_per_output_token", bounds),
             inter_token: bound("llm.inter_token_latency"),
             queue: bound("llm.request.queue_time"),
             prefill: bound("llm.request.prefill_time"),

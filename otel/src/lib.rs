@@ -8,6 +8,7 @@
 //! and times; only this crate decides where they go. Nothing here ever makes a
 //! request wait: what cannot be kept up with is dropped and counted.
 
+mod bounds;
 pub mod buckets;
 pub mod catalog;
 mod export;
@@ -26,6 +27,7 @@ mod telemetry;
 mod text;
 mod worker;
 
+pub use bounds::CustomBuckets;
 pub use export::{OtlpOptions, OtlpProtocol, TelemetryError};
 pub use exposition::Vocabulary;
 pub use instruments::{
@@ -38,7 +40,7 @@ pub use records::{Clock, RequestRecord, RequestTimes, StepRecord};
 pub use spans::{Detail, RequestSpan, ServerSpan};
 pub use stats_log::StatsLog;
 pub use telemetry::{Telemetry, TelemetryOptions};
-pub use text::CONTENT_TYPE;
+pub use text::TextFormat;
 
 /// Of a span, to hang others under it.
 pub use opentelemetry::trace::SpanContext;

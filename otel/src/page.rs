@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::buckets::{Buckets, FAMILIES};
 use crate::catalog::{self, Instrument, Kind};
 use crate::exposition::help;
 use crate::rows::{self, Label, Row, Shape, Source};
@@ -101,6 +102,7 @@ pub fn metrics_page() -> String {
             let _ = writeln!(out, " {major}.{minor} |");
         }
     }
+    families_of_bounds(&mut out);
     out.push_str(
         "\n## Not here\n\nA metric of a feature that does not exist is absent; none is a made-up zero.\n\n\
          | metric | needs |\n|---|---|\n",
@@ -109,6 +111,31 @@ pub fn metrics_page() -> String {
         let _ = writeln!(out, "| {names} | {needs} |");
     }
     out
+}
+
+fn families_of_bounds(out: &mut String) {
+    out.push_str(
+        "\n## Buckets\n\nThe bounds of histograms, by the family that their origin gives them. \
+         `--custom-histogram-buckets '{\"time_to_first_token\": [0.1, 0.5, 1, 5]}'` puts others in \
+         the place of a family's, wherever it is shown; OTLP has the union of an instrument's \
+         families.\n\n| family | bounds | histograms |\n|---|---|---|\n",
+    );
+    for (name, family) in FAMILIES {
+        let rows = rows::VLLM.iter().chain(rows::SGLANG);
+        let rows = rows.filter(|row| row.buckets == Some(family));
+        let mut shown: Vec<String> = rows.map(|row| format!("`{}`", row.name)).collect();
+        shown.dedup();
+        let own = catalog::instruments().filter(|i| i.buckets.contains(&family));
+        shown.extend(own.map(|instrument| format!("`{}`", instrument.exposed())));
+        let bounds = match family {
+            Buckets::RequestTokens => "1 2 5 10 20 ... as far as the context".to_owned(),
+            family => {
+                let bounds = family.standard(0).into_iter();
+                bounds.map(|b| b.to_string()).collect::<Vec<_>>().join(" ")
+            }
+        };
+        let _ = writeln!(out, "| `{name}` | {bounds} | {} |", shown.join(", "));
+    }
 }
 
 fn canonical(out: &mut String, instrument: &Instrument) {

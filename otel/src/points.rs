@@ -113,7 +113,10 @@ fn read<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<Point> 
 }
 
 fn attributes<'a>(given: impl Iterator<Item = &'a KeyValue>) -> Vec<(String, String)> {
-    given
+    let mut attributes: Vec<_> = given
         .map(|pair| (pair.key.to_string(), pair.value.to_string()))
-        .collect()
+        .collect();
+    // Observed ones come in another order every time.
+    attributes.sort_unstable();
+    attributes
 }

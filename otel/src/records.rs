@@ -59,8 +59,8 @@ pub struct StepRecord {
     pub kv_used: usize,
     pub kv_usage: f64,
     pub failed: bool,
-    /// Engine's ids of the requests in the batch.
-    pub requests: Vec<u64>,
+    /// The requests in the batch by the engine's ids, and how many tokens each computed.
+    pub requests: Vec<(u64, usize)>,
 }
 
 impl StepRecord {

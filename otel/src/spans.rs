@@ -17,12 +17,58 @@ use crate::records::{Clock, RequestRecord, RequestTimes, StepRecord};
 /// Links of one span; the standard's limit.
 const MOST_LINKS: usize = 128;
 
-/// Sums over the steps of a request.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Totals {
+/// Chunks of a prompt that have spans of their own.
+const MOST_CHUNKS: usize = 64;
+
+/// What the steps that a request took part in say of it.
+#[derive(Clone, Debug, Default)]
+pub struct Steps {
+    /// Sums.
     pub scheduler: Duration,
     pub forward: Duration,
     pub execute: Duration,
+    /// The first of them; those before its first token computed its prompt.
+    first: Vec<Chunk>,
+}
+
+/// What one step computed of a request.
+#[derive(Clone, Copy, Debug)]
+struct Chunk {
+    scheduled: Instant,
+    forwarded: Instant,
+    tokens: usize,
+}
+
+impl Steps {
+    /// A step that computed `tokens` of the request.
+    pub fn add(&mut self, step: &StepRecord, tokens: usize) {
+        self.scheduler += step.scheduler();
+        self.forward += step.forward();
+        self.execute += step.execute();
+        if self.first.len() < MOST_CHUNKS {
+            self.first.push(Chunk {
+                scheduled: step.scheduled,
+                forwarded: step.forwarded,
+                tokens,
+            });
+        }
+    }
+
+    /// The time from `from` to `to`, when the first token came, in parts of which each ends
+    /// with a forward: when, and how many tokens it computed.
+    fn chunks(&self, from: Instant, to: Instant) -> Vec<(Instant, Instant, usize)> {
+        let computed = self.first.iter().filter(|chunk| chunk.scheduled < to);
+        let mut chunks: Vec<_> = computed
+            .scan(from, |since, chunk| {
+                let begun = std::mem::replace(since, chunk.forwarded.clamp(*since, to));
+                Some((begun, *since, chunk.tokens))
+            })
+            .collect();
+        if let Some((_, end, _)) = chunks.last_mut() {
+            *end = to;
+        }
+        chunks
+    }
 }
 
 /// Makes spans.
@@ -181,11 +227,14 @@ impl Spans {
         RequestSpan(mut span): RequestSpan,
         model: &str,
         record: &RequestRecord,
-        totals: Option<Totals>,
+        steps: Option<&Steps>,
     ) {
+        if !span.is_recording() {
+            return;
+        }
         let times = &record.times;
         let system = |at| times.clock.system(at);
-        span.set_attributes(self.request_attributes(model, record, totals));
+        span.set_attributes(self.request_attributes(model, record, steps));
         for (name, at, attributes) in request_events(record) {
             span.add_event_with_timestamp(name, at, attributes);
         }
@@ -212,12 +261,23 @@ impl Spans {
         let queued_until = times.started.unwrap_or(end);
         part("queue", Some(times.queued), Some(queued_until), Vec::new());
         let prefilled = times.first_token.or(times.started.map(|_| end));
-        let computed = record.prompt_tokens.saturating_sub(record.cached_tokens);
-        let attributes = vec![
-            count("llm.prefill.computed_tokens", computed),
-            count("llm.prefill.cached_tokens", record.cached_tokens),
-        ];
-        part("prefill", times.started, prefilled, attributes);
+        let chunks = match (steps, times.started, prefilled) {
+            (Some(steps), Some(from), Some(to)) => steps.chunks(from, to),
+            _ => Vec::new(),
+        };
+        let cached = count("llm.prefill.cached_tokens", record.cached_tokens);
+        if chunks.is_empty() {
+            let computed = record.prompt_tokens.saturating_sub(record.cached_tokens);
+            let computed = count("llm.prefill.computed_tokens", computed);
+            part("prefill", times.started, prefilled, vec![computed, cached]);
+        } else {
+            for (index, (from, to, tokens)) in chunks.into_iter().enumerate() {
+                let computed = count("llm.prefill.computed_tokens", tokens);
+                let index = count("llm.prefill.chunk", index);
+                let attributes = vec![computed, cached.clone(), index];
+                part("prefill", Some(from), Some(to), attributes);
+            }
+        }
         let attributes = vec![count("llm.decode.tokens", record.completion_tokens)];
         part("decode", times.first_token, times.last_token, attributes);
         if let Some((from, to, busy)) = times.detokenized {
@@ -234,7 +294,7 @@ impl Spans {
         &self,
         model: &str,
         record: &RequestRecord,
-        totals: Option<Totals>,
+        steps: Option<&Steps>,
     ) -> Vec<KeyValue> {
         let mut attributes = vec![
             KeyValue::new(OPERATION, record.operation),
@@ -271,7 +331,7 @@ impl Spans {
             Ending::Error => attributes.push(KeyValue::new(ERROR, "internal_error")),
         }
         if !self.latest_only {
-            attributes.extend(vllm_attributes(record, totals));
+            attributes.extend(vllm_attributes(record, steps));
         }
         attributes
     }
@@ -322,7 +382,7 @@ impl Spans {
 }
 
 /// The names that vLLM's own span has.
-fn vllm_attributes(record: &RequestRecord, totals: Option<Totals>) -> Vec<KeyValue> {
+fn vllm_attributes(record: &RequestRecord, steps: Option<&Steps>) -> Vec<KeyValue> {
     let times: &RequestTimes = &record.times;
     let mut attributes = vec![
         KeyValue::new("gen_ai.request.id", record.request_id.clone()),
@@ -340,15 +400,15 @@ fn vllm_attributes(record: &RequestRecord, totals: Option<Totals>) -> Vec<KeyVal
         ("gen_ai.latency.time_in_model_inference", times.inference()),
         (
             "gen_ai.latency.time_in_scheduler",
-            totals.map(|t| t.scheduler),
+            steps.map(|s| s.scheduler),
         ),
         (
             "gen_ai.latency.time_in_model_forward",
-            totals.map(|t| t.forward),
+            steps.map(|s| s.forward),
         ),
         (
             "gen_ai.latency.time_in_model_execute",
-            totals.map(|t| t.execute),
+            steps.map(|s| s.execute),
         ),
     ];
     for (name, latency) in latencies {
@@ -393,6 +453,24 @@ fn cut(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_chunks_of_a_prompt_fill_the_time_to_its_first_token() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut steps = Steps::default();
+        for (scheduled, forwarded, tokens) in [(1, 5, 32), (6, 9, 32), (10, 12, 7), (15, 17, 1)] {
+            steps.first.push(Chunk {
+                scheduled: at(scheduled),
+                forwarded: at(forwarded),
+                tokens,
+            });
+        }
+        let chunks = [(0, 5, 32), (5, 9, 32), (9, 13, 7)];
+        let chunks = chunks.map(|(from, to, tokens)| (at(from), at(to), tokens));
+        assert_eq!(steps.chunks(at(0), at(13)), chunks);
+        assert_eq!(Steps::default().chunks(at(0), at(13)), []);
+    }
 
     #[test]
     fn a_long_path_is_cut_between_characters() {

@@ -170,7 +170,7 @@ mod tests {
             kv_used: 25,
             kv_usage: 0.25,
             failed: false,
-            requests: vec![1, 2],
+            requests: Vec::new(),
         }
     }
 

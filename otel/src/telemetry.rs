@@ -17,6 +17,7 @@ use opentelemetry_sdk::metrics::{
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tokio::runtime::Runtime;
 
+use crate::bounds::{Bounds, CustomBuckets};
 use crate::export::{
     OtlpOptions, Signal, TelemetryError, environment, metric_exporter, propagates, resource,
     runtime, target, tracer_provider,
@@ -30,6 +31,7 @@ use crate::points::points;
 use crate::records::{Clock, RequestRecord, StepRecord};
 use crate::spans::{Detail, RequestSpan, ServerSpan, Spans};
 use crate::stats_log::StatsLog;
+use crate::text::TextFormat;
 use crate::worker::{Message, Shared, Worker};
 
 /// Records on their way to the telemetry thread; beyond it they are dropped.
@@ -43,6 +45,8 @@ pub struct TelemetryOptions {
     pub vocabularies: Vec<Vocabulary>,
     /// Names that this version of vLLM still had are shown.
     pub show_hidden: Option<(u32, u32)>,
+    /// Bounds of histograms that are not their family's.
+    pub buckets: CustomBuckets,
     pub otlp: OtlpOptions,
     /// A trace for each step of the engine.
     pub detailed: Option<Detail>,
@@ -57,6 +61,7 @@ impl Default for TelemetryOptions {
             version: env!("CARGO_PKG_VERSION"),
             vocabularies: vec![Vocabulary::Vllm, Vocabulary::Otel],
             show_hidden: None,
+            buckets: CustomBuckets::default(),
             otlp: OtlpOptions::default(),
             detailed: None,
             stats_log: StatsLog::Off,
@@ -114,7 +119,7 @@ struct Inner {
 
 struct Model {
     name: String,
-    context: usize,
+    bounds: Bounds,
     instruments: Arc<EngineInstruments>,
     sender: SyncSender<Message>,
 }
@@ -165,7 +170,9 @@ impl Telemetry {
         let meter = metrics.meter(SCOPE);
         let dropped = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&dropped);
-        let http = server_instruments(&meter, Arc::new(move || count.load(Ordering::Relaxed)));
+        let bounds = Bounds::new(0, options.buckets.clone());
+        let read_dropped = Arc::new(move || count.load(Ordering::Relaxed));
+        let http = server_instruments(&meter, &bounds, read_dropped);
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
@@ -207,7 +214,8 @@ impl Telemetry {
         let rates = Arc::clone(&shared);
         let derived: Arc<dyn Fn(&EngineSnapshot) -> Derived + Send + Sync> =
             Arc::new(move |snapshot| rates.derived(Instant::now(), snapshot));
-        let instruments = EngineInstruments::new(meter, name, &facts, &read, &derived);
+        let bounds = Bounds::new(facts.context, options.buckets.clone());
+        let instruments = EngineInstruments::new(meter, name, &facts, &bounds, &read, &derived);
         let instruments = Arc::new(instruments);
         let (sender, receiver) = sync_channel(QUEUE);
         let worker = Worker::new(
@@ -225,7 +233,7 @@ impl Telemetry {
         // The first model stays, as it does where it is served.
         let _ = self.inner.engine.set(Model {
             name: name.to_owned(),
-            context: facts.context,
+            bounds,
             instruments,
             sender,
         });
@@ -233,7 +241,7 @@ impl Telemetry {
     }
 
     /// The page of `/metrics`.
-    pub fn scrape(&self) -> String {
+    pub fn scrape(&self, format: TextFormat) -> String {
         let mut collected = ResourceMetrics::default();
         // It fails only after the shutdown, when there is nothing to show.
         let _ = self.inner.reader.collect(&mut collected);
@@ -243,7 +251,14 @@ impl Telemetry {
             vocabularies: self.inner.options.vocabularies.clone(),
             show_hidden: self.inner.options.show_hidden,
         };
-        exposition.render(&points(&collected), model.map_or(0, |model| model.context))
+        let points = points(&collected);
+        match model {
+            Some(model) => exposition.render(&points, &model.bounds, format),
+            None => {
+                let bounds = Bounds::new(0, self.inner.options.buckets.clone());
+                exposition.render(&points, &bounds, format)
+            }
+        }
     }
 
     pub fn http(&self) -> &HttpInstruments {
@@ -273,7 +288,8 @@ impl Telemetry {
         self.inner.spans.is_some()
     }
 
-    /// Begins the span of a continuation, where its exchange is traced.
+    /// Begins the span of a continuation, where its exchange is traced. In detail one that
+    /// is not sampled has one too, which goes nowhere: steps wait to be told of it.
     pub fn request_span(
         &self,
         engine_id: u64,
@@ -281,11 +297,12 @@ impl Telemetry {
         at: SystemTime,
     ) -> Option<RequestSpan> {
         let spans = self.inner.spans.as_ref()?;
-        if !parent.is_sampled() {
+        let detailed = self.inner.options.detailed.is_some();
+        if !parent.is_sampled() && !detailed {
             return None;
         }
         let span = spans.begin_request(parent, at);
-        if self.inner.options.detailed.is_some() {
+        if detailed {
             self.send(|| Message::Begins(engine_id, span.context().clone()));
         }
         Some(span)

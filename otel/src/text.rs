@@ -1,13 +1,40 @@
-//! Prometheus' text format 0.0.4.
+//! Prometheus' text formats.
 
 use std::fmt::Write;
 
-/// What `/metrics` answers with.
-pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// How a page is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TextFormat {
+    /// 0.0.4, which everything reads.
+    #[default]
+    Prometheus,
+    /// OpenMetrics 1.0.0: the same samples, and an end that shows that nothing is missing.
+    OpenMetrics,
+}
 
-pub fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-    let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+impl TextFormat {
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    pub fn head(self, out: &mut String, name: &str, kind: &str, help: &str) {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        // A counter's family has the name that its samples have a `_total` after.
+        let name = match (self, kind) {
+            (Self::OpenMetrics, "counter") => name.strip_suffix("_total").unwrap_or(name),
+            _ => name,
+        };
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    pub fn end(self, out: &mut String) {
+        if self == Self::OpenMetrics {
+            out.push_str("# EOF\n");
+        }
+    }
 }
 
 pub fn sample<K: AsRef<str>>(

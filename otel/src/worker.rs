@@ -10,7 +10,7 @@ use opentelemetry::trace::SpanContext;
 
 use crate::instruments::{Derived, EngineInstruments, EngineSnapshot, ReadEngine};
 use crate::records::{RequestRecord, StepRecord};
-use crate::spans::{RequestSpan, Spans, Totals};
+use crate::spans::{RequestSpan, Spans, Steps};
 use crate::stats_log::StatsLogger;
 use crate::telemetry::TelemetryOptions;
 
@@ -21,10 +21,13 @@ const WINDOW: usize = 10;
 /// Requests whose steps are watched at a time: far more than can run and wait.
 const MOST_WATCHED: usize = 1 << 16;
 /// How long a step waits for the requests in it to be told of: the engine is faster
-/// than whoever submits to it says so.
-const BEGINNINGS: Duration = Duration::from_millis(50);
-/// How long the spans of a request wait for its last step, and for that to be done.
-const LAST_STEP: Duration = Duration::from_millis(200);
+/// than whoever submits to it says so. Longer only where a request comes from elsewhere
+/// than an exchange that is observed, or where the queue was full.
+const BEGINNINGS: Duration = Duration::from_secs(2);
+/// How long a request that ended is remembered: steps may still have it in their batch.
+const REMEMBERED: Duration = Duration::from_secs(5);
+/// Steps and ends that wait for beginnings; beyond it nothing is waited for.
+const MOST_PENDING: usize = 4096;
 
 #[derive(Debug)]
 pub enum Message {
@@ -85,7 +88,14 @@ impl Shared {
 /// A request whose steps are watched.
 struct Watched {
     span: SpanContext,
-    totals: Totals,
+    steps: Steps,
+}
+
+/// What is to have spans, in the order in which it was told: a request's last step is
+/// told of before its end is.
+enum Pending {
+    Step(StepRecord),
+    Ended(Box<(RequestSpan, RequestRecord)>),
 }
 
 pub struct Worker {
@@ -97,10 +107,9 @@ pub struct Worker {
     detailed: bool,
     log: StatsLogger,
     watched: HashMap<u64, Watched>,
-    /// Steps that are to have spans.
-    steps: VecDeque<(Instant, StepRecord)>,
-    /// Requests that ended, whose last step may still come.
-    ended: VecDeque<(Instant, Box<(RequestSpan, RequestRecord)>)>,
+    pending: VecDeque<(Instant, Pending)>,
+    /// Requests that ended and are still watched, and since when.
+    over: VecDeque<(Instant, u64)>,
 }
 
 impl Worker {
@@ -132,8 +141,8 @@ impl Worker {
             read,
             shared,
             watched: HashMap::new(),
-            steps: VecDeque::new(),
-            ended: VecDeque::new(),
+            pending: VecDeque::new(),
+            over: VecDeque::new(),
         }
     }
 
@@ -146,26 +155,16 @@ impl Worker {
                 self.tick(now);
                 next_tick = now + TICK;
             }
-            let step = self.steps.front().map(|(at, _)| *at + BEGINNINGS);
-            let request = self.ended.front().map(|(at, _)| *at + LAST_STEP);
-            let dues = [Some(next_tick), step, request];
-            let until = dues.into_iter().flatten().min().unwrap_or(next_tick);
+            let due = self.pending.front().map(|(at, _)| *at + BEGINNINGS);
+            let until = due.map_or(next_tick, |due| due.min(next_tick));
             match messages.recv_timeout(until.saturating_duration_since(now)) {
                 Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            let now = Instant::now();
-            self.tell_steps(now.checked_sub(BEGINNINGS));
-            self.tell_of(now.checked_sub(LAST_STEP));
+            self.tell_pending(Instant::now(), BEGINNINGS);
         }
-        self.tell_all();
-    }
-
-    fn tell_all(&mut self) {
-        let now = Some(Instant::now());
-        self.tell_steps(now);
-        self.tell_of(now);
+        self.tell_pending(Instant::now(), Duration::ZERO);
     }
 
     fn tick(&mut self, now: Instant) {
@@ -174,24 +173,32 @@ impl Worker {
         if let Some(line) = self.log.tick(now, &snapshot) {
             tracing::info!("{line}");
         }
+        while let Some(&(at, id)) = self.over.front()
+            && now.saturating_duration_since(at) >= REMEMBERED
+        {
+            self.over.pop_front();
+            self.watched.remove(&id);
+        }
     }
 
     fn take(&mut self, message: Message) {
         match message {
             Message::Step(step) => self.step(step),
             Message::Begins(id, span) => {
-                let totals = Totals::default();
                 if self.watched.len() >= MOST_WATCHED {
                     // The ends of most of them were dropped, as this thread was behind.
                     self.watched.clear();
+                    self.over.clear();
                 }
-                self.watched.insert(id, Watched { span, totals });
+                let steps = Steps::default();
+                self.watched.insert(id, Watched { span, steps });
             }
-            // Without the detailed level there is no step to wait for.
-            Message::Ended(record) if !self.detailed => self.tell(*record),
-            Message::Ended(record) => self.ended.push_back((Instant::now(), record)),
+            Message::Ended(record) => {
+                let now = Instant::now();
+                self.pending.push_back((now, Pending::Ended(record)));
+            }
             Message::Flush(done) => {
-                self.tell_all();
+                self.tell_pending(Instant::now(), Duration::ZERO);
                 // Whoever asked may have given up.
                 let _ = done.try_send(());
             }
@@ -210,17 +217,30 @@ impl Worker {
             tracing::info!("{line}");
         }
         if self.detailed {
-            self.steps.push_back((Instant::now(), step));
+            let now = Instant::now();
+            self.pending.push_back((now, Pending::Step(step)));
         }
     }
 
-    /// Makes the spans of the steps that were told of before `limit`.
-    fn tell_steps(&mut self, limit: Option<Instant>) {
-        while let Some((at, _)) = self.steps.front()
-            && limit.is_some_and(|limit| *at <= limit)
-        {
-            if let Some((_, step)) = self.steps.pop_front() {
-                self.tell_step(&step);
+    /// Makes the spans of what is pending, up to the first step that has a request whose
+    /// beginning was not told and that has waited for less than `patience`.
+    fn tell_pending(&mut self, now: Instant, patience: Duration) {
+        while let Some((at, first)) = self.pending.front() {
+            let waits = match first {
+                Pending::Step(step) => !step
+                    .requests
+                    .iter()
+                    .all(|(id, _)| self.watched.contains_key(id)),
+                Pending::Ended(_) => false,
+            };
+            let patient = now.saturating_duration_since(*at) < patience;
+            if waits && patient && self.pending.len() < MOST_PENDING {
+                return;
+            }
+            match self.pending.pop_front() {
+                Some((_, Pending::Step(step))) => self.tell_step(&step),
+                Some((_, Pending::Ended(ended))) => self.tell(now, *ended),
+                None => return,
             }
         }
     }
@@ -230,38 +250,30 @@ impl Worker {
             return;
         };
         let mut links = Vec::new();
-        for id in &step.requests {
+        for (id, tokens) in &step.requests {
             if let Some(watched) = self.watched.get_mut(id) {
-                watched.totals.scheduler += step.scheduler();
-                watched.totals.forward += step.forward();
-                watched.totals.execute += step.execute();
-                links.push(watched.span.clone());
+                watched.steps.add(step, *tokens);
+                links.extend(
+                    Some(&watched.span)
+                        .filter(|span| span.is_sampled())
+                        .cloned(),
+                );
             }
         }
         spans.step(step, links);
     }
 
-    /// Makes the spans of the requests that ended before `limit`.
-    fn tell_of(&mut self, limit: Option<Instant>) {
-        while let Some((at, _)) = self.ended.front()
-            && limit.is_some_and(|limit| *at <= limit)
-        {
-            if let Some((_, record)) = self.ended.pop_front() {
-                self.tell(*record);
-            }
-        }
-    }
-
-    fn tell(&mut self, (span, record): (RequestSpan, RequestRecord)) {
-        let watched = self.watched.remove(&record.engine_id);
-        let totals = watched.map(|watched| watched.totals);
-        if let Some(totals) = totals {
-            let (forward, execute) = (totals.forward, totals.execute);
+    fn tell(&mut self, now: Instant, (span, record): (RequestSpan, RequestRecord)) {
+        let watched = self.watched.get(&record.engine_id);
+        let steps = watched.map(|watched| &watched.steps);
+        if let Some(steps) = steps {
+            self.over.push_back((now, record.engine_id));
+            let (forward, execute) = (steps.forward, steps.execute);
             self.instruments
                 .model_times(forward.as_secs_f64(), execute.as_secs_f64());
         }
         if let Some(spans) = &self.spans {
-            spans.request(span, &self.model, &record, totals);
+            spans.request(span, &self.model, &record, steps);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hearth_otel::rows::{PROCESS, SGLANG, VLLM};
 use hearth_otel::{
     Ending, EngineFacts, EngineSnapshot, HttpOutcome, RequestNumbers, StepRecord, Telemetry,
-    TelemetryOptions, Vocabulary, catalog,
+    TelemetryOptions, TextFormat, Vocabulary, catalog,
 };
 
 fn everything() -> Telemetry {
@@ -93,12 +93,21 @@ fn everything() -> Telemetry {
         kv_used: 200,
         kv_usage: 0.2,
         failed: false,
-        requests: vec![1],
+        requests: vec![(1, 10)],
     });
     let deadline = Instant::now() + Duration::from_secs(20);
     // The step is recorded on a thread of its own, its hit rate last.
-    while !line(&telemetry.scrape(), "sglang:cache_hit_rate{").ends_with("} 0.75") {
-        assert!(Instant::now() < deadline, "{}", telemetry.scrape());
+    while !line(
+        &telemetry.scrape(TextFormat::Prometheus),
+        "sglang:cache_hit_rate{",
+    )
+    .ends_with("} 0.75")
+    {
+        assert!(
+            Instant::now() < deadline,
+            "{}",
+            telemetry.scrape(TextFormat::Prometheus)
+        );
         std::thread::yield_now();
     }
     telemetry
@@ -114,7 +123,7 @@ fn line<'a>(page: &'a str, start: &str) -> &'a str {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_page_has_exactly_the_families_of_the_tables() {
-    let page = everything().scrape();
+    let page = everything().scrape(TextFormat::Prometheus);
     let shown: BTreeSet<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))
@@ -129,7 +138,7 @@ fn a_page_has_exactly_the_families_of_the_tables() {
 
 #[test]
 fn labels_that_a_vocabulary_does_not_have_are_added_up() {
-    let page = everything().scrape();
+    let page = everything().scrape(TextFormat::Prometheus);
     assert_eq!(
         line(&page, "vllm:generation_tokens_total{"),
         "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 2.0"
@@ -146,7 +155,7 @@ fn labels_that_a_vocabulary_does_not_have_are_added_up() {
 
 #[test]
 fn one_histogram_is_shown_with_each_vocabularys_bounds() {
-    let page = everything().scrape();
+    let page = everything().scrape(TextFormat::Prometheus);
     let at = |name: &str, bound: &str| {
         let wanted = format!("le=\"{bound}\"}} ");
         let mut lines = page
@@ -181,14 +190,14 @@ fn a_duration_that_is_none_neither_panics_nor_poisons_a_sum() {
     for nonsense in [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0] {
         engine.token(true, Some(nonsense));
     }
-    let page = telemetry.scrape();
+    let page = telemetry.scrape(TextFormat::Prometheus);
     let sum = line(&page, "vllm:inter_token_latency_seconds_sum{");
     assert!(sum.ends_with("} 0.01"), "{sum}");
 }
 
 #[test]
 fn before_there_is_a_model_there_is_nothing_of_it() {
-    let page = Telemetry::local().scrape();
+    let page = Telemetry::local().scrape(TextFormat::Prometheus);
     assert!(
         page.contains("process_start_time_seconds") && !page.contains("vllm:"),
         "{page}"
@@ -230,7 +239,7 @@ const QUERIED: &[&str] = &[
 
 #[test]
 fn what_the_published_dashboards_ask_for_is_there_under_the_label_they_select_by() {
-    let page = everything().scrape();
+    let page = everything().scrape(TextFormat::Prometheus);
     for name in QUERIED {
         let start = format!("{name}{{");
         let found = page
@@ -242,7 +251,7 @@ fn what_the_published_dashboards_ask_for_is_there_under_the_label_they_select_by
 
 #[test]
 fn our_dashboard_and_rules_ask_for_nothing_that_is_not_there() {
-    let page = everything().scrape();
+    let page = everything().scrape(TextFormat::Prometheus);
     let files = [
         include_str!("../dashboards/hearth.json"),
         include_str!("../rules/alerts.yml"),

@@ -235,6 +235,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "X.Y")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub show_hidden_metrics_for_version: Option<String>,
+    /// Bounds of histograms, as JSON: '{"time_to_first_token": [0.1, 0.5, 1]}' [default: those
+    /// of vLLM, SGLang and OpenTelemetry]
+    #[arg(long, value_name = "JSON")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom_histogram_buckets: Option<String>,
     /// Send traces and metrics there by OTLP, e.g. http://localhost:4318 [default: as
     /// OTEL_EXPORTER_OTLP_ENDPOINT says, else nowhere]
     #[arg(long, value_name = "URL")]
@@ -401,6 +406,7 @@ mod tests {
             admin_api_key: "a".parse().ok(),
             cors: Some(String::new()),
             show_hidden_metrics_for_version: Some(String::new()),
+            custom_histogram_buckets: Some(String::new()),
             otlp_endpoint: Some(String::new()),
             otlp_protocol: Some(OtlpProtocol::Http),
             collect_detailed_traces: Some(String::new()),

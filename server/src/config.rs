@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
-use hearth_otel::{Detail, Vocabulary};
+use hearth_otel::{CustomBuckets, Detail, Vocabulary};
 use serde::{Deserialize, Serialize};
 
 pub use choices::{
@@ -98,6 +98,9 @@ pub struct Config {
     /// Metrics are shown that vLLM has given up since this version, `X.Y`; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub show_hidden_metrics_for_version: Option<String>,
+    /// JSON: bounds of histograms by the family of `docs/METRICS.md`; absent: the families' own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom_histogram_buckets: Option<String>,
     /// Where traces and metrics are sent; absent: as the `OTEL_*` variables say, if they do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otlp_endpoint: Option<String>,
@@ -152,6 +155,7 @@ impl Default for Config {
             shutdown_timeout: 30,
             metrics_names: "vllm,otel".to_owned(),
             show_hidden_metrics_for_version: None,
+            custom_histogram_buckets: None,
             otlp_endpoint: None,
             otlp_protocol: None,
             collect_detailed_traces: None,
@@ -264,6 +268,7 @@ impl Config {
             "shutdown_timeout",
             "metrics_names",
             "show_hidden_metrics_for_version",
+            "custom_histogram_buckets",
             "otlp_endpoint",
             "otlp_protocol",
             "collect_detailed_traces",
@@ -361,6 +366,7 @@ impl Config {
         }
         self.vocabularies()?;
         self.shown_version()?;
+        self.buckets()?;
         self.detailed_traces()?;
         Ok(self)
     }
@@ -416,6 +422,24 @@ impl Config {
             bound: "a version of vLLM such as 0.8",
             given: format!("{given:?}"),
         })
+    }
+
+    /// Bounds of histograms that are not their family's.
+    ///
+    /// # Errors
+    /// No JSON of lists of numbers, an unknown family, or no bounds.
+    pub fn buckets(&self) -> Result<CustomBuckets, ConfigError> {
+        let Some(given) = &self.custom_histogram_buckets else {
+            return Ok(CustomBuckets::default());
+        };
+        let parsed = serde_json::from_str(given).map_err(|error| error.to_string());
+        parsed
+            .and_then(CustomBuckets::new)
+            .map_err(|error| ConfigError::Bound {
+                field: "custom_histogram_buckets",
+                bound: "JSON with a list of bounds for each family of docs/METRICS.md",
+                given: format!("{given:?}: {error}"),
+            })
     }
 
     /// Which parts of a step are traced.

@@ -21,6 +21,7 @@ pub fn start(config: &Config) -> Result<Telemetry> {
         version: env!("CARGO_PKG_VERSION"),
         vocabularies: config.vocabularies()?,
         show_hidden: config.shown_version()?,
+        buckets: config.buckets()?,
         otlp: OtlpOptions {
             endpoint: config.otlp_endpoint.clone(),
             protocol: config.otlp_protocol.map(Into::into),

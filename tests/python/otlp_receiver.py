@@ -7,6 +7,7 @@ The first line says the ports of gRPC and of HTTP. It reads plain and gzipped pr
 
 import gzip
 import json
+import os
 import sys
 import threading
 from concurrent import futures
@@ -46,7 +47,8 @@ def take_traces(request, how):
                     "parent": span.parent_span_id.hex(), "kind": span.kind,
                     "start": span.start_time_unix_nano, "end": span.end_time_unix_nano,
                     "attributes": attributes(span.attributes), "status": span.status.code,
-                    "events": [{"name": e.name, "at": e.time_unix_nano} for e in span.events],
+                    "events": [{"name": e.name, "at": e.time_unix_nano, "attributes": attributes(e.attributes)}
+                               for e in span.events],
                     "links": [{"trace": l.trace_id.hex(), "id": l.span_id.hex()} for l in span.links],
                 })
 
@@ -108,3 +110,7 @@ server.start()
 write({"grpc": port, "http": http.server_port})
 threading.Thread(target=http.serve_forever, daemon=True).start()
 sys.stdin.read()
+server.stop(None).wait()
+# Whatever still listens, or waits to.
+sys.stdout.flush()
+os._exit(0)

@@ -1,23 +1,43 @@
 """Reads a page of metrics with Prometheus' own Python parser, and writes it as JSON.
 
-    python scrape.py http://127.0.0.1:8000/metrics
+    python scrape.py http://127.0.0.1:8000/metrics [gzip] [openmetrics]
 
-Each family: its kind, its help, and its samples as [name, labels, value]. Fails where a
+It asks as Prometheus does for what is named. Each family: its kind, its help, and its samples as [name, labels, value]. Fails where a
 sample is there twice, a bucket falls, or a histogram's count is not its last bucket.
 """
 
+import gzip
 import json
 import sys
 import urllib.request
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client import parser as text
+from prometheus_client.openmetrics import parser as openmetrics
 
-with urllib.request.urlopen(sys.argv[1]) as answer:
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    page = answer.read().decode()
+request, parser, kind = urllib.request.Request(sys.argv[1]), text, "text/plain; version=0.0.4"
+if "gzip" in sys.argv:
+    request.add_header("accept-encoding", "gzip")
+if "openmetrics" in sys.argv:
+    parser, kind = openmetrics, "application/openmetrics-text; version=1.0.0"
+    request.add_header(
+        "accept",
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+        "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+    )
+with urllib.request.urlopen(request) as answer:
+    assert answer.headers["content-type"] == f"{kind}; charset=utf-8", answer.headers
+    assert answer.headers["vary"] == "accept, accept-encoding", answer.headers
+    page, encoding = answer.read(), answer.headers["content-encoding"]
+if "gzip" in sys.argv:
+    assert encoding == "gzip", encoding
+    packed, page = len(page), gzip.decompress(page)
+    assert packed * 5 < len(page), f"{packed} of {len(page)} bytes"
+else:
+    assert encoding is None, encoding
+page = page.decode()
 
 families, seen = {}, set()
-for family in text_string_to_metric_families(page):
+for family in parser.text_string_to_metric_families(page):
     assert family.name not in families, f"{family.name} is there twice"
     assert family.documentation, f"{family.name} has no HELP"
     samples, buckets = [], {}

@@ -6,6 +6,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, Meter, UpDownCounter};
 
 use super::{histogram, told};
+use crate::bounds::Bounds;
 use crate::catalog::{ERROR, METHOD, ROUTE, SCHEME, STATUS};
 
 /// One HTTP exchange, as the middleware saw it.
@@ -37,17 +38,17 @@ fn http_attributes(method: &'static str, route: &str) -> Vec<KeyValue> {
 }
 
 impl HttpInstruments {
-    pub(super) fn new(meter: &Meter) -> Self {
+    pub(super) fn new(meter: &Meter, bounds: &Bounds) -> Self {
         let active = told("http.server.active_requests");
         Self {
-            duration: histogram(meter, "http.server.request.duration", 0),
+            duration: histogram(meter, "http.server.request.duration", bounds),
             active: meter
                 .i64_up_down_counter(active.name)
                 .with_unit(active.unit)
                 .with_description(active.help)
                 .build(),
-            request_size: histogram(meter, "http.server.request.body.size", 0),
-            response_size: histogram(meter, "http.server.response.body.size", 0),
+            request_size: histogram(meter, "http.server.request.body.size", bounds),
+            response_size: histogram(meter, "http.server.response.body.size", bounds),
         }
     }
 

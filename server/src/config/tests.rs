@@ -95,6 +95,7 @@ fn the_list_of_keys_is_the_struct() {
         admin_api_key: "a".parse().ok(),
         cors: Some(String::new()),
         show_hidden_metrics_for_version: Some(String::new()),
+        custom_histogram_buckets: Some(String::new()),
         otlp_endpoint: Some(String::new()),
         otlp_protocol: Some(OtlpProtocol::Http),
         collect_detailed_traces: Some(String::new()),

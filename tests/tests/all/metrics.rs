@@ -4,22 +4,31 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::harness::{CHAT, COMPLETIONS, Random, Server, raw_socket, telemetry_python, workspace};
 
+/// For what takes milliseconds on an idle machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A page of metrics.
-struct Page(Value);
+pub struct Page(Value);
 
 impl Page {
     async fn of(server: &Server, python: &std::path::Path) -> Self {
+        Self::as_asked(server, python, &[]).await
+    }
+
+    /// In a format of `scrape.py`.
+    pub async fn as_asked(server: &Server, python: &std::path::Path, how: &[&str]) -> Self {
         let mut command = Command::new(python);
         command
             .arg(workspace().join("tests/python/scrape.py"))
-            .arg(server.url("/metrics"));
+            .arg(server.url("/metrics"))
+            .args(how);
         let output = tokio::task::spawn_blocking(move || command.output());
         let output = output.await.unwrap().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
@@ -36,7 +45,7 @@ impl Page {
             .collect()
     }
 
-    fn samples(&self) -> impl Iterator<Item = (&str, &Value, f64)> {
+    pub fn samples(&self) -> impl Iterator<Item = (&str, &Value, f64)> {
         let families = self.0.as_object().unwrap().values();
         families.flat_map(|family| {
             family["samples"].as_array().unwrap().iter().map(|sample| {
@@ -69,8 +78,27 @@ impl Page {
     }
 }
 
+/// The page, once it is as `wanted`; what it is after a long time, else.
+pub async fn page_with(server: &Server, wanted: impl Fn(&str) -> bool) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let page = server.http.get(server.url("/metrics")).send().await;
+        let page = page.unwrap().text().await.unwrap();
+        if wanted(&page) || Instant::now() > deadline {
+            return page;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Whether a line of `page` starts and ends so.
+pub fn has(page: &str, start: &str, end: &str) -> bool {
+    let mut lines = page.lines();
+    lines.any(|line| line.starts_with(start) && line.ends_with(end))
+}
+
 /// Six tokens whatever the model would rather say.
-fn six_tokens(prompt: &str) -> Value {
+pub fn six_tokens(prompt: &str) -> Value {
     json!({
         "prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true,
         "logit_bias": {"250": -100, "251": -100, "252": -100},
@@ -105,12 +133,17 @@ async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
     let refused = server.post(COMPLETIONS, &json!({"prompt": 7})).await;
     assert_eq!(refused.status, 400);
     server.wait_until_idle().await;
-    // The last step is told of by a thread of its own.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // The last step and the last exchange are told of when they are over.
+    let stats = server.stats().await;
+    let steps = format!("{:?}", stats["steps"].as_f64().unwrap());
+    let told = |page: &str| {
+        has(page, "vllm:iteration_tokens_total_count", &steps)
+            && has(page, "http_request_duration_highr_seconds_count", "3.0")
+    };
+    page_with(&server, told).await;
     let page = Page::of(&server, &python).await;
 
     let vllm = [("engine", "0")];
-    let stats = server.stats().await;
     let stat = |name: &str| stats[name].as_f64().unwrap();
     assert_eq!(
         page.value("vllm:prompt_tokens_total", &vllm),
@@ -321,20 +354,11 @@ async fn each_vocabulary_shows_its_names_and_no_others() {
 #[tokio::test]
 async fn what_a_client_makes_up_makes_no_series() {
     let server = Server::start(&["--metrics-names", "vllm,sglang,otel,plain"]).await;
-    let page = async || {
-        let page = server
-            .http
-            .get(server.url("/metrics"))
-            .send()
-            .await
-            .unwrap();
-        page.text().await.unwrap()
-    };
     let series = |page: &str| page.lines().filter(|line| !line.starts_with('#')).count();
     let mut random = Random::new(7);
     let mut strange = |count: usize| {
         for _ in 0..count {
-            let mut socket = raw_socket(&server, Duration::from_secs(20));
+            let mut socket = raw_socket(&server, PATIENCE);
             let (method, path, host) = (random.next(), random.next(), random.next());
             let request = format!(
                 "M{method} /{path}/{host} HTTP/1.1\r\nhost: h{host}\r\nuser-agent: a{path}\r\n\
@@ -346,16 +370,15 @@ async fn what_a_client_makes_up_makes_no_series() {
             assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
         }
     };
+    // An exchange is counted when its connection is done with it.
+    let line = r#"http_requests_total{handler="none",method="_OTHER",status="4xx"} "#;
+    let counted = async |count: &str| page_with(&server, |page| has(page, line, count)).await;
     strange(1);
-    // The exchange is counted when its connection is done with it.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let before = series(&page().await);
-    strange(1000);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let after = page().await;
+    let before = series(&counted(" 1.0").await);
+    strange(3000);
+    let after = counted(" 3001.0").await;
     assert_eq!(series(&after), before);
-    let line = r#"http_requests_total{handler="none",method="_OTHER",status="4xx"} 1001.0"#;
-    assert!(after.contains(line), "{after}");
+    assert!(has(&after, line, " 3001.0"), "{after}");
 }
 
 #[tokio::test]
@@ -376,33 +399,19 @@ async fn a_client_that_goes_away_is_an_abort_and_a_499() {
     stream.next().await.unwrap().unwrap();
     drop(stream);
     server.wait_until_idle().await;
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    loop {
-        let page = server
-            .http
-            .get(server.url("/metrics"))
-            .send()
-            .await
-            .unwrap();
-        let page = page.text().await.unwrap();
-        let has = |start: &str, end: &str| {
-            page.lines()
-                .any(|line| line.starts_with(start) && line.contains(end))
+    let aborted = |page: &str| {
+        let gone = |line: &str| {
+            line.starts_with("http_server_request_duration_seconds_count")
+                && line.contains(r#"http_response_status_code="499""#)
         };
-        if has(
-            "vllm:request_success_total",
-            r#"finished_reason="abort"} 1.0"#,
-        ) && has(
-            "http_server_request_duration_seconds_count",
-            r#"http_response_status_code="499""#,
-        ) && has("http_server_active_requests", "} 0.0")
-            && has("vllm:e2e_request_latency_seconds_count", "} 1.0")
-        {
-            return;
-        }
-        assert!(std::time::Instant::now() < deadline, "{page}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+        let abort = r#"finished_reason="abort"} 1.0"#;
+        has(page, "vllm:request_success_total", abort)
+            && page.lines().any(gone)
+            && has(page, "http_server_active_requests", "} 0.0")
+            && has(page, "vllm:e2e_request_latency_seconds_count", "} 1.0")
+    };
+    let page = page_with(&server, aborted).await;
+    assert!(aborted(&page), "{page}");
 }
 
 #[tokio::test]
@@ -425,6 +434,21 @@ async fn settings_that_make_no_sense_are_refused_at_the_start() {
         (
             ["--log-stats-interval", "0"],
             "`log_stats_interval` must be at least 1",
+        ),
+        (
+            ["--custom-histogram-buckets", "{\"latency\": [1]}"],
+            "there is no family \"latency\"",
+        ),
+        (
+            [
+                "--custom-histogram-buckets",
+                "{\"request_latency\": [2, 1]}",
+            ],
+            "must be 1 to 200 ascending numbers",
+        ),
+        (
+            ["--custom-histogram-buckets", "[1]"],
+            "`custom_histogram_buckets` must be JSON",
         ),
     ] {
         let output = super::harness::hearth().args(flags).output().unwrap();
