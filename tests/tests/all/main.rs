@@ -15,6 +15,7 @@ mod harness;
 mod identical_outputs;
 mod large_bodies;
 mod metrics;
+mod metrics_faults;
 mod metrics_formats;
 mod metrics_prometheus;
 mod policies;
