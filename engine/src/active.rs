@@ -13,6 +13,7 @@ use crate::inbox::{RequestId, Submission};
 use crate::kv::RequestKv;
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
 use crate::params::SamplingParams;
+use crate::pooling::Pool;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
 use crate::sampler::{Sampled, SamplerState};
 use crate::step::panic_text;
@@ -57,6 +58,8 @@ pub(crate) struct ActiveRequest {
     prompt_is_done: bool,
     /// One entry per prompt token so far, until they are sent.
     prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    /// Taken when the prompt is done.
+    pool: Option<Pool>,
     events: UnboundedSender<Event>,
     queued: Instant,
 }
@@ -98,6 +101,7 @@ impl ActiveRequest {
             unsent: None,
             prompt_is_done: false,
             prompt_logprobs,
+            pool: request.pooling.map(Pool::new),
             events,
             queued,
         }
@@ -114,9 +118,26 @@ impl ActiveRequest {
 
     /// How much of `tokens` may come from the cache: never all of it, as the
     /// next token is sampled from what the last one computes; and nothing whose
-    /// log-probabilities are still to be computed.
+    /// log-probabilities or hidden states are still to be computed.
     pub fn reusable(&self) -> usize {
-        self.missing_logprobs().start.min(self.tokens.len() - 1)
+        let known = self.missing_logprobs().start.min(self.tokens.len() - 1);
+        let pool = self.pool.as_ref();
+        pool.map_or(known, |pool| pool.reusable().min(known))
+    }
+
+    /// The positions of `start..end` whose hidden states are wanted.
+    pub fn wanted_hidden(&self, start: usize, end: usize) -> Range<usize> {
+        match &self.pool {
+            Some(pool) => pool.wanted(start..end, self.prompt_len),
+            None => start..start,
+        }
+    }
+
+    /// Takes the `[hidden_size]` hidden state of the next wanted position.
+    pub fn pool(&mut self, hidden: &[f32]) {
+        if let Some(pool) = &mut self.pool {
+            pool.take(hidden);
+        }
     }
 
     /// The positions whose logits are still wanted for the log-probabilities of the
@@ -193,6 +214,9 @@ impl ActiveRequest {
         if self.prompt_logprobs.len() == self.prompt_len {
             let logprobs = std::mem::take(&mut self.prompt_logprobs);
             self.send(Event::PromptLogprobs(logprobs));
+        }
+        if let Some(pool) = self.pool.take() {
+            self.send(Event::Embedding(pool.vector()));
         }
         if self.params.max_tokens == 0 {
             self.outcome = Some(Outcome::Finished(FinishReason::Length));

@@ -13,6 +13,8 @@ pub(crate) struct Grant {
     pub tokens: usize,
     /// Rows of logits for the log-probabilities of tokens that are not sampled.
     pub scored_rows: usize,
+    /// Hidden states for its embedding.
+    pub hidden_rows: usize,
     /// Whether one more row is there to sample from.
     pub samples: bool,
 }
@@ -33,8 +35,16 @@ impl StepBatch {
             sequences,
             slot_table,
             logit_rows,
+            hidden_rows,
         } = &mut self.forward;
-        for values in [tokens, positions, write_slots, slot_table, logit_rows] {
+        for values in [
+            tokens,
+            positions,
+            write_slots,
+            slot_table,
+            logit_rows,
+            hidden_rows,
+        ] {
             values.clear();
         }
         sequences.clear();
@@ -75,6 +85,11 @@ impl StepBatch {
             .logit_rows
             .extend(wanted.map(|position| index(first_token + position - start)));
         let scored_rows = batch.logit_rows.len() - rows;
+        let pooled = active.wanted_hidden(start, end);
+        let hidden_rows = pooled.len();
+        batch
+            .hidden_rows
+            .extend(pooled.map(|position| index(first_token + position - start)));
         let samples = end == active.tokens.len() && active.samples_next();
         if samples {
             batch.logit_rows.push(index(first_token + count - 1));
@@ -84,6 +99,7 @@ impl StepBatch {
             id: active.id.number(),
             tokens: count,
             scored_rows,
+            hidden_rows,
             samples,
         });
     }

@@ -216,7 +216,11 @@ impl EngineHandle {
             });
         }
         request.params.validate(vocab_size)?;
-        request.params.max_tokens = request.params.max_tokens.min(context - given);
+        let room = match request.pooling {
+            Some(_) => 0,
+            None => context - given,
+        };
+        request.params.max_tokens = request.params.max_tokens.min(room);
         Ok(request)
     }
 

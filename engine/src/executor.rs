@@ -35,13 +35,19 @@ pub struct ForwardBatch {
     pub slot_table: Vec<u32>,
     /// Indices into `tokens`, ascending, whose logits are wanted. May be empty.
     pub logit_rows: Vec<u32>,
+    /// Indices into `tokens`, ascending, whose hidden states are wanted. May be empty.
+    pub hidden_rows: Vec<u32>,
 }
 
-/// Row-major `[logit_rows, vocab]`, in the order of [`ForwardBatch::logit_rows`].
+/// What a forward gives for the rows that were wanted, in their order, row-major.
 #[derive(Clone, Debug, Default)]
 pub struct Logits {
+    /// `[logit_rows, vocab]`
     pub values: Vec<f32>,
     pub vocab: usize,
+    /// `[hidden_rows, hidden_size]`: what the output projection would read, after the
+    /// last norm.
+    pub hidden: Vec<f32>,
 }
 
 /// What an executor can hold; fixed for its lifetime.

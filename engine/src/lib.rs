@@ -23,6 +23,7 @@ mod nucleus;
 pub mod output;
 pub mod params;
 pub mod penalties;
+pub mod pooling;
 mod queue;
 pub mod request;
 pub mod rng;
@@ -43,6 +44,7 @@ pub use executor::{
 };
 pub use hearth_radix::{EvictionPolicy, PageSizeError};
 pub use params::{ParamError, SamplingParams};
+pub use pooling::Pooling;
 pub use queue::SchedulePolicy;
 pub use request::{Event, FinishReason, Generation, Request, SubmitError, TokenEvent, Usage};
 pub use stats::{EngineStats, KvStats};

@@ -9,6 +9,7 @@ use crate::constraint::Constrain;
 use crate::inbox::{Inbox, RequestId, Withdrawal};
 use crate::logprobs::TokenLogprobs;
 use crate::params::{ParamError, SamplingParams};
+use crate::pooling::Pooling;
 
 /// One sequence to continue.
 #[derive(Clone, Debug, Default)]
@@ -26,10 +27,12 @@ pub struct Request {
     pub priority: i32,
     /// What the output must follow.
     pub constraint: Option<Constrain>,
+    /// An embedding of the prompt is wanted, and no output.
+    pub pooling: Option<Pooling>,
 }
 
 /// What a [`Generation`] yields, in this order: `Started`, at most one
-/// `PromptLogprobs`, any number of `Token` and `Forced`, and then one of `Finished` and
+/// `PromptLogprobs`, at most one `Embedding`, any number of `Token` and `Forced`, and then one of `Finished` and
 /// `Failed`. A request that fails or is cancelled early skips the rest.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -47,6 +50,8 @@ pub enum Event {
     },
     /// One entry per prompt token; the first has no context, hence `None`.
     PromptLogprobs(Vec<Option<TokenLogprobs>>),
+    /// `[hidden_size]`, pooled as asked, not normalised.
+    Embedding(Vec<f32>),
     Token(TokenEvent),
     /// Tokens that a grammar left no choice about; at least one.
     Forced(Vec<TokenEvent>),

@@ -291,11 +291,18 @@ impl Scheduler {
     pub fn advance(&mut self, batch: &StepBatch, logits: &mut Logits) {
         self.counters.computed_tokens += batch.tokens() as u64;
         let mut rows = logits.values.chunks_exact_mut(logits.vocab);
+        let hidden_rows = batch.forward.hidden_rows.len().max(1);
+        let mut hidden = logits
+            .hidden
+            .chunks_exact((logits.hidden.len() / hidden_rows).max(1));
         for grant in &batch.grants {
             let Running { request, kv } = &mut self.running[grant.request];
             kv.computed += grant.tokens;
             for row in rows.by_ref().take(grant.scored_rows) {
                 request.note_logprob(row);
+            }
+            for state in hidden.by_ref().take(grant.hidden_rows) {
+                request.pool(state);
             }
             if grant.tokens > 1 || request.output_len() == 0 {
                 // A prompt is shared as soon as it is computed, not when its

@@ -185,6 +185,12 @@ fn forward(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits,
                 "the model gave {given} logits, {width} a row, for {rows} rows of {vocab}"
             ));
         }
+        let (given, rows) = (logits.hidden.len(), batch.hidden_rows.len());
+        if (rows == 0) != (given == 0) || (rows > 0 && !given.is_multiple_of(rows)) {
+            return Err(format!(
+                "the model gave {given} values of hidden states for {rows} rows"
+            ));
+        }
         Ok(logits)
     });
     logits.inspect_err(|error| {

@@ -3,6 +3,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
@@ -43,6 +45,17 @@ pub struct Batch<'a> {
     pub slot_table: &'a [u32],
     /// `[rows]`: the tokens whose logits are wanted.
     pub logit_rows: &'a [u32],
+    /// `[rows]`: the tokens whose hidden states are wanted.
+    pub hidden_rows: &'a [u32],
+}
+
+/// What a forward gives for the rows that were wanted, in their order, row-major.
+#[derive(Debug, Clone, Default)]
+pub struct Outputs {
+    /// `[logit_rows, vocab]`
+    pub logits: Vec<f32>,
+    /// `[hidden_rows, hidden_size]`, after the last norm.
+    pub hidden: Vec<f32>,
 }
 
 /// Why a forward pass did not run.
@@ -60,7 +73,7 @@ pub enum ForwardError {
         given: usize,
         expected: usize,
     },
-    #[error("the device returned no logits: {0}")]
+    #[error("the device returned nothing: {0}")]
     Device(String),
 }
 
@@ -101,6 +114,7 @@ pub struct Report {
     pub architecture: String,
     pub parameters: u64,
     pub vocab_size: usize,
+    pub hidden_size: usize,
     /// `cuda:0 (NVIDIA H100)`
     pub device: String,
     pub dtype: Dtype,
@@ -116,13 +130,13 @@ pub struct Report {
 pub trait Decoder {
     fn report(&self) -> &Report;
 
-    /// Logits `[logit_rows, vocab]`, row-major. Keys and values of all tokens are in
-    /// the pool afterwards.
+    /// Runs the model over `batch`. Keys and values of all tokens are in the pool
+    /// afterwards.
     ///
     /// # Errors
     /// [`ForwardError`] when the batch contradicts itself or the model, before
     /// anything was written, or when the device failed.
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError>;
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError>;
 }
 
 /// Opens the device and loads the model onto it.
@@ -194,6 +208,7 @@ impl<B: Kernels> Runner<B> {
             architecture: config.architecture.to_string(),
             parameters: config.parameters(),
             vocab_size: config.vocab_size,
+            hidden_size: config.hidden_size,
             device: at.to_string(),
             dtype,
             kv_slots: budget.slots,
@@ -218,29 +233,36 @@ impl<B: Kernels> Decoder for Runner<B> {
         &self.report
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError> {
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError> {
         check(batch, &self.report)?;
         if batch.tokens.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Outputs::default());
         }
         let uploaded = DeviceBatch::upload(batch, &self.device);
-        let logits = self
-            .transformer
-            .forward_paged(&self.config, uploaded, &mut self.context);
-        let Some(logits) = logits else {
+        let (logits, hidden) =
+            self.transformer
+                .forward_paged(&self.config, uploaded, &mut self.context);
+        if logits.is_none() && hidden.is_none() {
             // A device reports a failed launch when it is waited for. What follows would
             // otherwise build on KV that was never written.
             return B::sync(&self.device)
-                .map(|()| Vec::new())
+                .map(|()| Outputs::default())
                 .map_err(|error| ForwardError::Device(format!("{error:?}")));
-        };
-        let data = logits
-            .try_into_data()
-            .map_err(|error| ForwardError::Device(error.to_string()))?;
-        data.convert::<f32>()
-            .into_vec()
-            .map_err(|error| ForwardError::Device(format!("{error:?}")))
+        }
+        Ok(Outputs {
+            logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
+            hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
+        })
     }
+}
+
+fn to_host<B: Backend>(rows: Tensor<B, 2>) -> Result<Vec<f32>, ForwardError> {
+    let data = rows
+        .try_into_data()
+        .map_err(|error| ForwardError::Device(error.to_string()))?;
+    data.convert::<f32>()
+        .into_vec()
+        .map_err(|error| ForwardError::Device(format!("{error:?}")))
 }
 
 /// A runner on the CPU, which needs threads.
@@ -264,7 +286,7 @@ impl Decoder for OnThreads {
         self.runner.report()
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<Vec<f32>, ForwardError> {
+    fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError> {
         let runner = &mut self.runner;
         self.threads.run(|| runner.forward(batch))
     }
@@ -335,6 +357,7 @@ fn check(batch: &Batch<'_>, report: &Report) -> Result<(), ForwardError> {
     below("slot", batch.write_slots, report.kv_slots)?;
     below("slot", batch.slot_table, report.kv_slots)?;
     below("logit row", batch.logit_rows, tokens)?;
+    below("hidden row", batch.hidden_rows, tokens)?;
     let mut token = 0;
     for sequence in batch.sequences {
         let end = (sequence.first_slot + sequence.context) as usize;

@@ -126,8 +126,10 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> {
             sequences: &[span],
             slot_table: &slots,
             logit_rows: &rows,
+            hidden_rows: &[],
         })
         .expect("a forward")
+        .logits
 }
 
 fn assert_close(what: &str, got: &[f32], want: &[f32]) {
@@ -221,9 +223,10 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
                 sequences: &[span(0, before, before, 0)],
                 slot_table: &table,
                 logit_rows: &[],
+                hidden_rows: &[],
             })
             .expect("a forward without logits");
-        assert!(none.is_empty());
+        assert!(none.logits.is_empty() && none.hidden.is_empty());
 
         let tokens: Vec<u32> = golden.prompt[before..]
             .iter()
@@ -248,8 +251,10 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
                 sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
                 slot_table: &table,
                 logit_rows: &[0, length as u32],
+                hidden_rows: &[],
             })
-            .expect("a mixed forward");
+            .expect("a mixed forward")
+            .logits;
         let last = &golden.prefill[before * golden.vocab..];
         let what = format!("{device} {name} mixed batch");
         assert_close(&what, &logits[..golden.vocab], last);
@@ -383,11 +388,10 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
         sequences: &[span],
         slot_table: &[0],
         logit_rows: &[0],
+        hidden_rows: &[],
     };
-    assert_eq!(
-        decoder.forward(&good).expect("a good batch").len(),
-        golden.vocab
-    );
+    let outputs = decoder.forward(&good).expect("a good batch");
+    assert_eq!(outputs.logits.len(), golden.vocab);
     let bad = [
         (
             Batch {
@@ -426,6 +430,13 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
         ),
         (
             Batch {
+                hidden_rows: &[1],
+                ..good
+            },
+            "hidden row",
+        ),
+        (
+            Batch {
                 slot_table: &[],
                 ..good
             },
@@ -452,5 +463,102 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
             .expect_err("a bad batch")
             .to_string();
         assert!(error.contains(word), "{error}");
+    }
+}
+
+/// Hidden states are what the output projection reads: projected here, in f64, they give the
+/// golden's logits.
+fn hidden_states_project_to_the_logits(device: DeviceSpec) {
+    for golden in goldens() {
+        let mut decoder = load(&golden, device);
+        let hidden_size = decoder.report().hidden_size;
+        let length = golden.prompt.len();
+        let positions: Vec<u32> = (0..length as u32).collect();
+        let slots: Vec<u32> = (0..length).map(slot).collect();
+        let rows: Vec<u32> = (0..length as u32).step_by(3).collect();
+        let span = SequenceSpan {
+            first_token: 0,
+            tokens: length as u32,
+            context: length as u32,
+            first_slot: 0,
+        };
+        let outputs = decoder
+            .forward(&Batch {
+                tokens: &golden.prompt,
+                positions: &positions,
+                write_slots: &slots,
+                sequences: &[span],
+                slot_table: &slots,
+                logit_rows: &[length as u32 - 1],
+                hidden_rows: &rows,
+            })
+            .expect("a forward");
+        let name = golden.dir.display().to_string();
+        let last = &golden.prefill[(length - 1) * golden.vocab..];
+        assert_close(&format!("{device} {name}"), &outputs.logits, last);
+        assert_eq!(outputs.hidden.len(), rows.len() * hidden_size);
+        let projection = output_projection(&golden);
+        for (row, hidden) in rows.iter().zip(outputs.hidden.chunks(hidden_size)) {
+            let logits: Vec<f32> = projection
+                .chunks(hidden_size)
+                .map(|weights| {
+                    let terms = weights.iter().zip(hidden);
+                    terms
+                        .map(|(w, h)| f64::from(*w) * f64::from(*h))
+                        .sum::<f64>() as f32
+                })
+                .collect();
+            let want = &golden.prefill[*row as usize * golden.vocab..][..golden.vocab];
+            assert_close(&format!("{device} {name} hidden row {row}"), &logits, want);
+        }
+    }
+}
+
+/// `[vocab, hidden]`, read from the checkpoint by itself.
+fn output_projection(golden: &Golden) -> Vec<f32> {
+    let files = std::fs::read_dir(&golden.dir).expect("a golden");
+    let files = files.map(|entry| entry.expect("an entry").path());
+    let mut tied = None;
+    for path in files.filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".safetensors") && name != "golden.safetensors"
+    }) {
+        let bytes = std::fs::read(path).expect("weights");
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        for name in file.names() {
+            let found = name.ends_with("lm_head.weight");
+            if found || name.ends_with("embed_tokens.weight") {
+                let tensor = file.tensor(name).expect(name);
+                let data = tensor.data();
+                let values: Vec<f32> = match tensor.dtype() {
+                    safetensors::Dtype::F32 => data
+                        .chunks_exact(4)
+                        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                        .collect(),
+                    safetensors::Dtype::BF16 => data
+                        .chunks_exact(2)
+                        .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+                        .collect(),
+                    safetensors::Dtype::F16 => data
+                        .chunks_exact(2)
+                        .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
+                        .collect(),
+                    other => panic!("{name} is {other:?}"),
+                };
+                if found {
+                    return values;
+                }
+                tied = Some(values);
+            }
+        }
+    }
+    tied.expect("a checkpoint has embeddings")
+}
+
+#[test]
+fn hidden_states_are_what_the_output_projection_reads() {
+    hidden_states_project_to_the_logits(CPU);
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        hidden_states_project_to_the_logits(device);
     }
 }

@@ -293,6 +293,7 @@ mod tests {
             Ok(Logits {
                 values: vec![0.0; batch.logit_rows.len() * 10],
                 vocab: 10,
+                ..Logits::default()
             })
         }
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::config::{
     Config, ConfigError, Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch,
+    Pooling, RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch,
 };
 use crate::secret::Secret;
 
@@ -189,6 +189,10 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json_whitespace: Option<JsonWhitespace>,
+    /// Hidden states that make an embedding [default: last]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<Pooling>,
     /// Largest request body, in bytes [default: 16777216]
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]

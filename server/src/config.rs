@@ -13,8 +13,8 @@ use hearth_otel::{CustomBuckets, Detail, Vocabulary};
 use serde::{Deserialize, Serialize};
 
 pub use choices::{
-    Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, RadixEvictionPolicy,
-    SamplingDefaults, SchedulePolicy, Switch,
+    Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling,
+    RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch,
 };
 
 use crate::grammars::{GrammarDefaults, Whitespace};
@@ -68,6 +68,8 @@ pub struct Config {
     /// Append text that a grammar forces without sampling it.
     pub jump_forward: Switch,
     pub json_whitespace: JsonWhitespace,
+    /// Hidden states that make an embedding.
+    pub pooling: Pooling,
     /// Larger request bodies get 413.
     pub max_body_bytes: usize,
     /// Threads that serve HTTP.
@@ -144,6 +146,7 @@ impl Default for Config {
             sampling_defaults: SamplingDefaults::Model,
             jump_forward: Switch::On,
             json_whitespace: JsonWhitespace::Natural,
+            pooling: Pooling::Last,
             max_body_bytes: 16 * 1024 * 1024,
             http_workers: 2,
             api_key: None,
@@ -257,6 +260,7 @@ impl Config {
             "sampling_defaults",
             "jump_forward",
             "json_whitespace",
+            "pooling",
             "max_body_bytes",
             "http_workers",
             "api_key",

@@ -39,6 +39,7 @@ impl ModelExecutor {
             }],
             slot_table: vec![0],
             logit_rows: vec![0],
+            hidden_rows: Vec::new(),
         };
         self.forward(&batch).map(drop)
     }
@@ -65,11 +66,13 @@ impl Executor for ModelExecutor {
             sequences: &self.spans,
             slot_table: &batch.slot_table,
             logit_rows: &batch.logit_rows,
+            hidden_rows: &batch.hidden_rows,
         };
-        let values = self.decoder.forward(&batch).map_err(ExecutorError::new)?;
+        let outputs = self.decoder.forward(&batch).map_err(ExecutorError::new)?;
         Ok(Logits {
-            values,
+            values: outputs.logits,
             vocab: self.limits.vocab_size,
+            hidden: outputs.hidden,
         })
     }
 }

@@ -56,6 +56,7 @@ pub fn load(config: &Config) -> Result<Served> {
         defaults,
         grammars: Arc::new(grammars),
         info: info.recv().context("the engine came up without a model")?,
+        pooling: config.pooling.into(),
         max_queue: config.max_queue,
         created: unix_time(),
     })
@@ -118,6 +119,7 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
             .unwrap_or_else(|| "embedded".to_owned()),
         architecture: report.architecture.clone(),
         parameters: report.parameters,
+        hidden_size: report.hidden_size,
         device: report.device.clone(),
         dtype: report.dtype.to_string(),
         weight_bytes: report.weight_bytes,

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use hearth_engine::EngineHandle;
 use hearth_engine::detokenize::Detokenize;
+use hearth_engine::{EngineHandle, Pooling};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -50,6 +50,8 @@ pub struct ModelInfo {
     pub model_path: String,
     pub architecture: String,
     pub parameters: u64,
+    /// Width of the hidden states, and with it of an embedding.
+    pub hidden_size: usize,
     /// `vulkan:0 (NVIDIA H100)`
     pub device: String,
     pub dtype: String,
@@ -68,6 +70,8 @@ pub struct Served {
     pub defaults: Defaults,
     pub grammars: Arc<Grammars>,
     pub info: ModelInfo,
+    /// Which hidden states make an embedding.
+    pub pooling: Pooling,
     /// Sequences that may wait; a request of more could never be taken.
     pub max_queue: usize,
     /// When it became ready, in seconds since 1970.

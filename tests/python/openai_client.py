@@ -241,7 +241,7 @@ def test_errors():
     )
     assert (error.status_code, error.code, error.param) == (404, "model_not_found", "model"), error
     raises(openai.NotFoundError, lambda: client.models.retrieve("gpt-4"))
-    raises(openai.NotFoundError, lambda: client.embeddings.create(model=MODEL, input="a"))
+    raises(openai.NotFoundError, lambda: client.moderations.create(model=MODEL, input="a"))
     for param, value, bound in (
         ("temperature", 3, "between 0 and 2"),
         ("top_p", 0, "above 0 and at most 1"),
@@ -264,6 +264,23 @@ def test_errors():
     raises(openai.BadRequestError, lambda: chat(stream=True, temperature=-1))
     nobody = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
     raises(openai.APIConnectionError, lambda: nobody.models.list())
+
+
+def test_embeddings():
+    texts = ["Once upon a time", "there was", "Once upon a time"]
+    # The client asks for base64 and decodes it, unless told otherwise.
+    decoded = client.embeddings.create(model=MODEL, input=texts)
+    floats = client.embeddings.create(model=MODEL, input=texts, encoding_format="float")
+    first, other, again = (item.embedding for item in decoded.data)
+    assert first == again != other, decoded
+    for ours, theirs in zip(decoded.data, floats.data):
+        assert max(abs(a - b) for a, b in zip(ours.embedding, theirs.embedding)) < 1e-6, floats
+        assert abs(sum(x * x for x in theirs.embedding) - 1) < 1e-5, theirs
+    assert decoded.usage.prompt_tokens == decoded.usage.total_tokens > 0, decoded.usage
+    # A neighbour in the batch changes nothing.
+    alone = client.embeddings.create(model=MODEL, input=texts[1], dimensions=4)
+    cut = client.embeddings.create(model=MODEL, input=texts, dimensions=4).data[1]
+    assert alone.data[0].embedding == cut.embedding and len(cut.embedding) == 4, alone
 
 
 def test_a_stream_may_be_left():

@@ -71,6 +71,7 @@ impl Executor for SimExecutor {
         Ok(Logits {
             values,
             vocab: VOCAB,
+            ..Logits::default()
         })
     }
 }

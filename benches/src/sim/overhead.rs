@@ -37,6 +37,7 @@ impl Executor for Gaps {
         let logits = Logits {
             values: vec![0.0; batch.logit_rows.len() * VOCAB],
             vocab: VOCAB,
+            ..Logits::default()
         };
         self.last = Some(Instant::now());
         Ok(logits)

@@ -79,6 +79,7 @@ impl Bench {
         let mut logits = Logits {
             values: values.collect(),
             vocab: LIMITS.vocab_size,
+            ..Logits::default()
         };
         self.scheduler.advance(&self.batch, &mut logits);
     }
@@ -269,6 +270,7 @@ fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
         let mut logits = Logits {
             values: vec![0.0; rows * limits.vocab_size],
             vocab: limits.vocab_size,
+            ..Logits::default()
         };
         scheduler.advance(&batch, &mut logits);
         (batch.grants[0].tokens, rows)

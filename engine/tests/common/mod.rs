@@ -16,6 +16,8 @@ use hearth_engine::{
 };
 
 pub const VOCAB: usize = 101;
+/// Width of the hidden states.
+pub const HIDDEN: usize = 3;
 /// A token whose forward fails.
 pub const FAILS: u32 = 99;
 /// A token whose forward panics.
@@ -60,6 +62,18 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
         push(&mut kv, best as u32);
     }
     output
+}
+
+/// `[prompt.len(), HIDDEN]`: the hidden states of a prompt, computed as [`expected`] is.
+pub fn expected_hidden(prompt: &[u32]) -> Vec<Vec<f32>> {
+    let mut kv = Vec::new();
+    let states = prompt.iter().map(|&token| {
+        kv.push(store(kv.last().copied(), token));
+        let mut state = logits_of(kv.iter().copied());
+        state.truncate(HIDDEN);
+        state
+    });
+    states.collect()
 }
 
 /// The size of one forward.
@@ -109,7 +123,7 @@ impl Executor for FakeModel {
         if batch.tokens.contains(&FAILS) {
             return Err(ExecutorError::new("out of memory"));
         }
-        let mut values = Vec::new();
+        let (mut values, mut hidden) = (Vec::new(), Vec::new());
         for sequence in &batch.sequences {
             let first = sequence.first_token as usize;
             let end = first + sequence.tokens as usize;
@@ -125,11 +139,17 @@ impl Executor for FakeModel {
                     let read = table[..=position].iter();
                     values.extend(logits_of(read.map(|&s| self.kv[s as usize].unwrap())));
                 }
+                if batch.hidden_rows.contains(&(row as u32)) {
+                    let read = table[..=position].iter();
+                    let read = read.map(|&s| self.kv[s as usize].unwrap());
+                    hidden.extend(logits_of(read).iter().take(HIDDEN));
+                }
             }
         }
         Ok(Logits {
             values,
             vocab: VOCAB,
+            hidden,
         })
     }
 }
@@ -146,6 +166,8 @@ fn check_shape(batch: &ForwardBatch) {
     assert_eq!(distinct.len(), tokens, "no slot is written twice");
     assert!(batch.logit_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.logit_rows.iter().all(|&row| (row as usize) < tokens));
+    assert!(batch.hidden_rows.is_sorted_by(|a, b| a < b));
+    assert!(batch.hidden_rows.iter().all(|&row| (row as usize) < tokens));
     let (mut token, mut slot) = (0, 0);
     for sequence in &batch.sequences {
         assert_eq!((sequence.first_token, sequence.first_slot), (token, slot));
@@ -280,6 +302,7 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> Request {
 pub struct Answer {
     pub cached_tokens: usize,
     pub tokens: Vec<u32>,
+    pub embedding: Option<Vec<f32>>,
     pub end: Result<(FinishReason, Usage), String>,
 }
 
@@ -287,6 +310,7 @@ pub fn answer(mut generation: Generation) -> Answer {
     let mut answer = Answer {
         cached_tokens: 0,
         tokens: Vec::new(),
+        embedding: None,
         end: Err(String::new()),
     };
     while let Some(event) = generation.next_blocking() {
@@ -294,6 +318,7 @@ pub fn answer(mut generation: Generation) -> Answer {
             Event::Started { cached_tokens, .. } => answer.cached_tokens = cached_tokens,
             Event::Token(token) => answer.tokens.push(token.id),
             Event::Forced(tokens) => answer.tokens.extend(tokens.iter().map(|token| token.id)),
+            Event::Embedding(vector) => answer.embedding = Some(vector),
             Event::PromptLogprobs(_) | Event::Preempted { .. } => {}
             Event::Finished(reason, usage) => answer.end = Ok((reason, usage)),
             Event::Failed(text) => answer.end = Err(text),

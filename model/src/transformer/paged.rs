@@ -19,6 +19,8 @@ pub struct DeviceBatch<B: Backend> {
     index: RaggedIndex<B>,
     /// `[rows]`: the tokens whose logits are wanted, if any.
     logit_rows: Option<Tensor<B, 1, Int>>,
+    /// `[rows]`: the tokens whose hidden states are wanted, if any.
+    hidden_rows: Option<Tensor<B, 1, Int>>,
 }
 
 impl<B: Backend> DeviceBatch<B> {
@@ -39,9 +41,14 @@ impl<B: Backend> DeviceBatch<B> {
                 table_start: indices::<B>(&start, device).into_primitive(),
                 slot_table: indices::<B>(batch.slot_table, device).into_primitive(),
             },
-            logit_rows: (!batch.logit_rows.is_empty()).then(|| indices(batch.logit_rows, device)),
+            logit_rows: rows(batch.logit_rows, device),
+            hidden_rows: rows(batch.hidden_rows, device),
         }
     }
+}
+
+fn rows<B: Backend>(rows: &[u32], device: &B::Device) -> Option<Tensor<B, 1, Int>> {
+    (!rows.is_empty()).then(|| indices(rows, device))
 }
 
 /// Ids, positions and slots are far below 2^31: i32 is what every device indexes with.
@@ -89,14 +96,14 @@ impl<B: Kernels> PagedContext<B> {
 }
 
 impl<B: Kernels> Transformer<B> {
-    /// Logits `[rows, vocab]` of the batch's `logit_rows`, if it has any; every token's
-    /// keys and values are in the pool afterwards.
+    /// Logits `[logit_rows, vocab]` and hidden states `[hidden_rows, hidden_size]` of the
+    /// batch, where it wants any; every token's keys and values are in the pool afterwards.
     pub fn forward_paged(
         &self,
         config: &ModelConfig,
         batch: DeviceBatch<B>,
         context: &mut PagedContext<B>,
-    ) -> Option<Tensor<B, 2>> {
+    ) -> (Option<Tensor<B, 2>>, Option<Tensor<B, 2>>) {
         let eps = config.rms_norm_eps;
         let mut residual = B::embed(weight(&self.embedding), batch.tokens);
         let first = self
@@ -114,9 +121,14 @@ impl<B: Kernels> Transformer<B> {
             let changed = layer.feed_forward(normed);
             (residual, normed) = B::add_rms_norm(residual, changed, weight(next), eps);
         }
-        let rows = tensor::<B, 2>(normed).select(0, batch.logit_rows?);
+        let normed = tensor::<B, 2>(normed);
+        let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
-        Some(tensor(B::project(primitive(rows), weight(lm_head), None)))
+        let logits = batch.logit_rows.map(|rows| {
+            let rows = primitive(normed.select(0, rows));
+            tensor(B::project(rows, weight(lm_head), None))
+        });
+        (logits, hidden)
     }
 }
 

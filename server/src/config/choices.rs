@@ -167,3 +167,22 @@ pub enum JsonWhitespace {
     /// `{"a":1,"b":2}`: fewer tokens.
     Compact,
 }
+
+/// Which hidden states make an embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// That of the last token, which has read all others.
+    Last,
+    /// The mean of all.
+    Mean,
+}
+
+impl From<Pooling> for hearth_engine::Pooling {
+    fn from(pooling: Pooling) -> Self {
+        match pooling {
+            Pooling::Last => Self::Last,
+            Pooling::Mean => Self::Mean,
+        }
+    }
+}

@@ -9,11 +9,14 @@ use super::anthropic::request as anthropic;
 use super::ollama::{options, request as ollama};
 use super::openai::chat_request::{ChatRequest, Message};
 use super::openai::completion_request::CompletionRequest;
+use super::openai::embeddings::EmbeddingRequest;
 use super::openai::sampling::StreamOptions;
 use super::openapi::manual::{quoted, table};
 use super::openapi::probe::schema;
+use super::sglang::encode::EncodeRequest;
 use super::sglang::request::GenerateRequest;
 use super::sglang::sampling::Sampling;
+use super::sglang::score::ScoreRequest;
 use super::sglang::{control, tokens};
 
 const ROUTES: &str = include_str!("routes.rs");
@@ -54,7 +57,10 @@ fn every_field_of_every_route_is_documented_and_no_other() {
     assert_documented::<Message>("`/v1/chat/completions`: `messages[]`");
     assert_documented::<CompletionRequest>("`/v1/completions`");
     assert_documented::<StreamOptions>("`stream_options`");
+    assert_documented::<EmbeddingRequest>("`/v1/embeddings`");
     assert_documented::<GenerateRequest>("`/generate`");
+    assert_documented::<EncodeRequest>("`/encode`");
+    assert_documented::<ScoreRequest>("`/v1/score`");
     assert_documented::<Sampling>("`/generate`: `sampling_params`");
     assert_documented::<tokens::TokenizeRequest>("`/tokenize`");
     assert_documented::<tokens::DetokenizeRequest>("`/detokenize`");

@@ -45,7 +45,11 @@ impl Exchange {
             span,
             request_id,
             stall_timeout,
-            operation: if is_chat { "chat" } else { "text_completion" },
+            operation: match route {
+                "/v1/embeddings" | "/encode" => "embeddings",
+                _ if is_chat => "chat",
+                _ => "text_completion",
+            },
             streams: AtomicBool::new(false),
             tokenized: Mutex::new(None),
         }

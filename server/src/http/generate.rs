@@ -10,7 +10,7 @@ use hearth_engine::constraint::Constrain;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
 use hearth_engine::{
-    Event, FinishReason, Generation, Request, SamplingParams, SubmitError, TokenEvent,
+    Event, FinishReason, Generation, Pooling, Request, SamplingParams, SubmitError, TokenEvent,
 };
 
 use super::error::ApiError;
@@ -31,6 +31,8 @@ pub struct Job {
     pub priority: i32,
     /// What every choice must follow.
     pub constraint: Option<Constrain>,
+    /// An embedding of each prompt is wanted, and no continuation.
+    pub pooling: Option<Pooling>,
     /// What an abort may call it by.
     pub id: Option<String>,
     /// What the API calls the prompts, for errors.
@@ -45,6 +47,8 @@ pub enum Update {
         cached_tokens: usize,
     },
     PromptLogprobs(Vec<Option<TokenLogprobs>>),
+    /// `[hidden_size]`, not normalised.
+    Embedding(Vec<f32>),
     Text(Piece),
     Finished(Finish),
     /// The choice broke off; nothing more comes of it.
@@ -123,6 +127,7 @@ fn push(served: &Served, job: &Job, first: usize, updates: &mut Updates) -> Resu
                 constraint: job.constraint.clone(),
                 id: job.id.clone(),
                 priority: job.priority,
+                pooling: job.pooling,
             };
             // On an error the choices before this one are dropped, which cancels them.
             let generation = served.engine.submit(request).map_err(|e| refusal(e, job))?;
@@ -249,6 +254,7 @@ impl Choice {
                     }
                 }
                 Event::PromptLogprobs(logprobs) => return Some(Update::PromptLogprobs(logprobs)),
+                Event::Embedding(vector) => return Some(Update::Embedding(vector)),
                 Event::Token(token) => {
                     let delta = self.take_token(token);
                     if let Some(update) = self.piece(delta) {

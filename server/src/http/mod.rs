@@ -11,6 +11,7 @@ mod conversation;
 mod cors;
 #[cfg(test)]
 mod documented;
+mod embedding;
 pub mod error;
 pub mod exchange;
 pub mod generate;

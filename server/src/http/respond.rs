@@ -148,6 +148,7 @@ pub struct Whole {
     pub ids: Vec<u32>,
     pub tokens: Vec<PieceToken>,
     pub prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    pub embedding: Vec<f32>,
     pub finish: Option<Finish>,
 }
 
@@ -160,6 +161,7 @@ impl Whole {
         match update {
             Update::Started { .. } => {}
             Update::PromptLogprobs(logprobs) => self.prompt_logprobs = logprobs,
+            Update::Embedding(vector) => self.embedding = vector,
             Update::Text(piece) => {
                 self.text.push_str(&piece.text);
                 self.ids.extend(piece.ids);
@@ -178,7 +180,11 @@ impl Whole {
     pub fn json_bytes(&self) -> usize {
         /// A token with its log-probability.
         const LOGPROB: usize = 64;
-        self.text.len() + (self.tokens.len() + self.prompt_logprobs.len()) * LOGPROB
+        /// A number of an embedding.
+        const NUMBER: usize = 12;
+        self.text.len()
+            + (self.tokens.len() + self.prompt_logprobs.len()) * LOGPROB
+            + self.embedding.len() * NUMBER
     }
 }
 

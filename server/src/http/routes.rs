@@ -10,9 +10,9 @@ use super::anthropic::messages;
 use super::error::ApiError;
 use super::metrics;
 use super::ollama;
-use super::openai::{chat, completions};
+use super::openai::{chat, completions, embeddings};
 use super::openapi;
-use super::sglang::{control, generate, model, tokens};
+use super::sglang::{control, encode, generate, model, score, tokens};
 use super::shape::{Shape, Shaped};
 use super::status;
 
@@ -32,7 +32,10 @@ pub fn configure(app: &mut ServiceConfig) {
         .service(get("/v1/models/{id:.+}", status::model))
         .service(post("/v1/chat/completions", chat::chat_completions))
         .service(post("/v1/completions", completions::completions))
+        .service(post("/v1/embeddings", embeddings::embeddings))
         .service(post_or_put("/generate", generate::generate))
+        .service(post_or_put("/encode", encode::encode))
+        .service(post("/v1/score", score::score))
         .service(get("/model_info", model::model_info))
         .service(get("/get_model_info", model::model_info))
         .service(get("/get_load", model::get_load))

@@ -18,7 +18,7 @@ pub enum Shape {
 }
 
 /// Routes of SGLang that are no other API's.
-const SGLANG: [&str; 17] = [
+const SGLANG: [&str; 18] = [
     "/generate",
     "/model_info",
     "/get_model_info",
@@ -36,6 +36,7 @@ const SGLANG: [&str; 17] = [
     "/pause_generation",
     "/continue_generation",
     "/encode",
+    "/v1/score",
 ];
 
 impl Shape {

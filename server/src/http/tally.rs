@@ -52,7 +52,7 @@ impl Tally {
             } => {
                 (counts.prompt, counts.cached) = (*prompt_tokens, *cached_tokens);
             }
-            Update::PromptLogprobs(_) => {}
+            Update::PromptLogprobs(_) | Update::Embedding(_) => {}
             Update::Text(piece) => {
                 counts.completion = piece.completion_tokens;
                 self.first_text.get_or_insert_with(Instant::now);

@@ -12,7 +12,7 @@ use actix_web::rt::System;
 use actix_web::web::Data;
 use hearth_engine::output::Detokenize;
 use hearth_engine::{
-    Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
+    Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Pooling,
 };
 use hearth_otel::Telemetry;
 use hearth_server::config::Config;
@@ -27,7 +27,7 @@ pub const VOCAB: usize = 260;
 pub const EOS: u32 = 256;
 /// More than the model can bear: a forward over it fails.
 pub const POISON: u32 = 259;
-const START: u32 = 257;
+pub const START: u32 = 257;
 const END: u32 = 258;
 
 /// The model's name in the tests.
@@ -43,6 +43,7 @@ pub struct Behaviour {
     pub endless: bool,
     /// What the model's makers suggest for a chat that names no limit.
     pub max_new_tokens: Option<usize>,
+    pub pooling: Pooling,
 }
 
 impl Default for Behaviour {
@@ -53,6 +54,7 @@ impl Default for Behaviour {
             max_model_len: 512,
             endless: false,
             max_new_tokens: None,
+            pooling: Pooling::Last,
         }
     }
 }
@@ -98,9 +100,13 @@ impl Executor for FakeExecutor {
             row[POISON as usize] = -30.0;
             row[self.next(batch.tokens[token as usize]) as usize] = 10.0;
         }
+        // A sequence's hidden state tells its token and its position.
+        let told = |&row: &u32| [batch.tokens[row as usize], batch.positions[row as usize], 1];
+        let hidden = batch.hidden_rows.iter().flat_map(told);
         Ok(Logits {
             values,
             vocab: VOCAB,
+            hidden: hidden.map(|value| value as f32).collect(),
         })
     }
 }
@@ -262,7 +268,11 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
             eos_token_ids: vec![EOS],
             ..Defaults::default()
         },
-        info: ModelInfo::default(),
+        info: ModelInfo {
+            hidden_size: 3,
+            ..ModelInfo::default()
+        },
+        pooling: behaviour.pooling,
         max_queue,
         created: 0,
     }

@@ -7,6 +7,7 @@ mod auth;
 mod bounds;
 mod chat;
 mod completions;
+mod embeddings;
 mod fake;
 mod lifecycle;
 mod ollama;

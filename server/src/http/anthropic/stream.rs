@@ -102,7 +102,7 @@ impl ChunkFormat for Events {
                 sse::push_named(out, "content_block_delta", &delta);
             }
             Update::Finished(finish) => self.end(&finish, tally.counts(index), out),
-            Update::Text(_) | Update::PromptLogprobs(_) | Update::Failed(_) => {}
+            _ => {}
         }
     }
 

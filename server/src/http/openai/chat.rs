@@ -263,7 +263,7 @@ impl ChunkFormat for ChatChunks {
                 };
                 self.push_choice(choice, tally, out);
             }
-            Update::Started { .. } | Update::PromptLogprobs(_) | Update::Failed(_) => {}
+            _ => {}
         }
     }
 

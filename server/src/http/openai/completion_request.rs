@@ -1,7 +1,7 @@
 //! `/v1/completions` as it comes in.
 
 use super::sampling::{alternatives, at_least, generation_request, out_of_bounds};
-use super::wire::{Prompt, Prompts};
+use super::wire::Prompts;
 use crate::http::error::ApiError;
 
 /// OpenAI's default for this route.
@@ -41,29 +41,6 @@ impl CompletionRequest {
             )),
             _ => Ok(()),
         }
-    }
-
-    /// # Errors
-    /// 400 when there is none, or one is empty.
-    pub fn take_prompts(&mut self) -> Result<Vec<Prompt>, ApiError> {
-        let prompts = std::mem::take(&mut self.prompt.0.items);
-        if prompts.is_empty() {
-            return Err(out_of_bounds(
-                "prompt",
-                "at least 1 prompt",
-                "an empty list",
-            ));
-        }
-        for (index, prompt) in prompts.iter().enumerate() {
-            if matches!(prompt, Prompt::Tokens(ids) if ids.is_empty()) {
-                return Err(out_of_bounds(
-                    &format!("prompt[{index}]"),
-                    "at least 1 token long",
-                    "0 tokens",
-                ));
-            }
-        }
-        Ok(prompts)
     }
 
     /// # Errors

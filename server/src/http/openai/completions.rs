@@ -111,7 +111,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     check_sequences(served, request.prompt.0.given, copies, "prompt")?;
     let (mut prompts, mut echoes) = (Vec::new(), Vec::new());
-    for given in request.take_prompts()? {
+    for given in std::mem::take(&mut request.prompt).checked("prompt")? {
         let (ids, text) = match given {
             Prompt::Text(text) => (prompt::encode(served, "prompt", &text, true)?, Some(text)),
             Prompt::Tokens(ids) => (ids, None),
@@ -306,7 +306,7 @@ impl ChunkFormat for CompletionChunks {
                 (choice.finish_reason, choice.matched_stop) = (Some(finish.reason), finish.matched);
                 choice
             }
-            Update::Started { .. } | Update::Failed(_) => return,
+            _ => return,
         };
         let usage = self.usage.in_every_chunk.then(|| tally.usage());
         self.push(vec![choice], usage, out);

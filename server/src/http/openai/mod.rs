@@ -5,6 +5,7 @@ pub mod chat;
 pub(super) mod chat_request;
 pub(super) mod completion_request;
 pub mod completions;
+pub mod embeddings;
 pub mod logprobs;
 pub mod response;
 pub mod sampling;

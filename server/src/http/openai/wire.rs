@@ -7,7 +7,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 
 use super::capped::{Capped, rest_of_seq};
-use super::sampling::MAX_STOP_STRINGS;
+use super::sampling::{MAX_STOP_STRINGS, out_of_bounds};
+use crate::http::error::ApiError;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
@@ -76,8 +77,28 @@ pub enum Prompt {
 pub const MAX_PROMPTS: usize = 1 << 14;
 
 /// All prompts of a request: text, a list of texts, token ids, a list of lists of token ids.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompts(pub Capped<Prompt, MAX_PROMPTS>);
+
+impl Prompts {
+    /// The prompts that were kept, as `field` has them.
+    ///
+    /// # Errors
+    /// 400 when there is none, or one is empty.
+    pub fn checked(self, field: &str) -> Result<Vec<Prompt>, ApiError> {
+        let prompts = self.0.items;
+        if prompts.is_empty() {
+            return Err(out_of_bounds(field, "at least 1 prompt", "an empty list"));
+        }
+        for (index, prompt) in prompts.iter().enumerate() {
+            if matches!(prompt, Prompt::Tokens(ids) if ids.is_empty()) {
+                let param = format!("{field}[{index}]");
+                return Err(out_of_bounds(&param, "at least 1 token long", "0 tokens"));
+            }
+        }
+        Ok(prompts)
+    }
+}
 
 /// One element of the list form; a bare id is only legal among bare ids.
 enum Element {

@@ -6,7 +6,10 @@ use super::super::anthropic::request as anthropic;
 use super::super::ollama::request as ollama;
 use super::super::openai::chat_request::ChatRequest;
 use super::super::openai::completion_request::CompletionRequest;
+use super::super::openai::embeddings::EmbeddingRequest;
+use super::super::sglang::encode::EncodeRequest;
 use super::super::sglang::request::GenerateRequest;
+use super::super::sglang::score::ScoreRequest;
 use super::super::sglang::{control, model, tokens};
 use super::super::shape::Shape;
 use super::manual::{quoted, table};
@@ -99,7 +102,10 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
     Some(match path {
         "/v1/chat/completions" => ("ChatRequest", schema::<ChatRequest>()),
         "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
+        "/v1/embeddings" => ("EmbeddingRequest", schema::<EmbeddingRequest>()),
         "/generate" => ("GenerateRequest", schema::<GenerateRequest>()),
+        "/encode" => ("EncodeRequest", schema::<EncodeRequest>()),
+        "/v1/score" => ("ScoreRequest", schema::<ScoreRequest>()),
         "/tokenize" | "/v1/tokenize" => ("TokenizeRequest", schema::<tokens::TokenizeRequest>()),
         "/detokenize" | "/v1/detokenize" => {
             ("DetokenizeRequest", schema::<tokens::DetokenizeRequest>())
@@ -160,7 +166,10 @@ fn answer(path: &str) -> Value {
         "/v1/models/{id:.+}" => json("Model"),
         "/v1/chat/completions" => streamed("ChatCompletion", EVENTS),
         "/v1/completions" => streamed("Completion", EVENTS),
+        "/v1/embeddings" => json("EmbeddingList"),
         "/generate" => streamed("Generated", EVENTS),
+        "/encode" => json("Encoded"),
+        "/v1/score" => json("Scores"),
         "/tokenize" | "/v1/tokenize" => json("Tokens"),
         "/detokenize" | "/v1/detokenize" => json("Text"),
         "/model_info" | "/get_model_info" => json("ModelInfo"),

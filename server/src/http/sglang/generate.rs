@@ -6,11 +6,10 @@ use actix_web::web::{BytesMut, Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::SamplingParams;
 use hearth_engine::output::Detokenize;
-use uuid::Uuid;
 
 use super::super::error::ApiError;
 use super::super::generate::{Job, Update, check_sequences, submit_each};
-use super::super::openai::sampling::{SamplingFields, check_logprob_entries, out_of_bounds};
+use super::super::openai::sampling::{check_logprob_entries, out_of_bounds};
 use super::super::openai::structured::{Asked, compile};
 use super::super::openai::wire::Object;
 use super::super::request_id::RequestId;
@@ -21,7 +20,8 @@ use super::super::tally::Tally;
 use super::super::{body, offload, prompt, sse};
 use super::input::Each;
 use super::meta::{PromptMeta, Writer};
-use super::request::{GenerateRequest, Input, LogprobsAsked};
+use super::prompts;
+use super::request::{GenerateRequest, LogprobsAsked};
 use super::sampling::{Checked, Sampling};
 use crate::served::Served;
 
@@ -116,7 +116,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: GenerateRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     request.refuse_unsupported()?;
-    let (input, mut listed) = request.take_input()?;
+    let (input, mut listed) = prompts::input(request.text.take(), request.input_ids.take())?;
     let (field, count) = (input.field(), input.len());
     // Before each prompt gets its parameters, which can be large.
     check_sequences(served, count, 1, field)?;
@@ -124,10 +124,11 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let n = copies(&sampling)?;
     listed |= n > 1;
     check_sequences(served, count, n, field)?;
-    let rids = request.take_rids(count, || Uuid::now_v7().simple().to_string())?;
-    let namespace = request.namespace()?;
-    let priority = priority(served, request.priority)?;
-    let prompts = encode(served, input)?;
+    let rids = prompts::rids(request.rid.take(), count)?;
+    let namespace =
+        prompts::namespace(request.cache_salt.as_deref(), request.extra_key.as_deref())?;
+    let priority = prompts::priority(served, request.priority)?;
+    let prompts = input.encode(served)?;
     let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let logprobs = request.logprobs(&lengths)?;
     let (mut jobs, mut metas) = (Vec::new(), Vec::new());
@@ -214,15 +215,6 @@ fn job(
     }
 }
 
-/// SGLang's clients send 0 where they mean none.
-fn priority(served: &Served, given: Option<i64>) -> Result<i32, ApiError> {
-    let fields = SamplingFields {
-        priority: given.filter(|&given| given != 0),
-        ..SamplingFields::default()
-    };
-    fields.priority(served.engine.heeds_priority())
-}
-
 /// The sampling of each of `count` prompts, and the grammar of all or of each.
 fn sampling(
     served: &Served,
@@ -256,18 +248,6 @@ fn copies(sampling: &[Checked]) -> Result<usize, ApiError> {
         Some(other) => {
             let bound = format!("the same for all prompts ({first})");
             Err(out_of_bounds("n", &bound, other.n).within("sampling_params"))
-        }
-    }
-}
-
-fn encode(served: &Served, input: Input) -> Result<Vec<Vec<u32>>, ApiError> {
-    match input {
-        Input::Ids(lists) => Ok(lists),
-        Input::Texts(texts) => {
-            let texts = texts.iter();
-            texts
-                .map(|text| prompt::encode(served, "text", text, true))
-                .collect()
         }
     }
 }

@@ -176,7 +176,7 @@ pub async fn health_generate(state: Data<AppState>) -> Result<HttpResponse, Shap
                 match update {
                     Update::Failed(error) => return Err(error),
                     Update::Finished(_) => return Ok(()),
-                    Update::Started { .. } | Update::PromptLogprobs(_) | Update::Text(_) => {}
+                    _ => {}
                 }
             }
             Err(ApiError::internal("the probe's stream broke off"))

@@ -1,19 +1,14 @@
 //! `/generate` as it comes in.
 
-use std::collections::BTreeSet;
-
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::super::error::ApiError;
 use super::super::openai::capped::{Capped, Noticed, Word, rest_of_seq};
-use super::super::openai::sampling::{MAX_SALT_BYTES, alternatives, out_of_bounds};
-use super::super::openai::wire::{MAX_PROMPTS, Object};
+use super::super::openai::sampling::{alternatives, out_of_bounds};
+use super::super::openai::wire::Object;
 use super::input::{Each, Ids};
 use super::sampling::Sampling;
-
-/// Bytes of a `rid`, which every line of the log has.
-const MAX_RID_BYTES: usize = 128;
 
 /// SGLang's `GenerateReqInput`, with what its router adds. Fields that this server does
 /// not implement are here too, so that they are refused by name unless they ask for nothing.
@@ -88,30 +83,6 @@ impl<'de> Deserialize<'de> for NoticedValue {
     }
 }
 
-/// The prompts of a request.
-#[derive(Debug, PartialEq)]
-pub enum Input {
-    Texts(Vec<String>),
-    Ids(Vec<Vec<u32>>),
-}
-
-impl Input {
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Texts(texts) => texts.len(),
-            Self::Ids(lists) => lists.len(),
-        }
-    }
-
-    /// What the API calls them.
-    pub fn field(&self) -> &'static str {
-        match self {
-            Self::Texts(_) => "text",
-            Self::Ids(_) => "input_ids",
-        }
-    }
-}
-
 /// What is asked about the tokens of one prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogprobsAsked {
@@ -168,96 +139,6 @@ impl GenerateRequest {
             Some((field, _)) => Err(ApiError::unsupported(field)),
             None => Ok(()),
         }
-    }
-
-    /// The prompts, and whether they came as a list.
-    ///
-    /// # Errors
-    /// 400 for both of `text` and `input_ids`, for none, and for an empty list.
-    pub fn take_input(&mut self) -> Result<(Input, bool), ApiError> {
-        let (input, given, listed) = match (self.text.take(), self.input_ids.take()) {
-            (Some(Each::All(text)), None) => (Input::Texts(vec![text]), 1, false),
-            (Some(Each::One(texts)), None) => (Input::Texts(texts.items), texts.given, true),
-            (None, Some(Ids::One(ids))) => (Input::Ids(vec![ids]), 1, false),
-            (None, Some(Ids::Many(lists))) => (Input::Ids(lists.items), lists.given, true),
-            (Some(_), Some(_)) => {
-                let message = "`input_ids` must be left out where `text` is given";
-                return Err(ApiError::field("input_ids", message));
-            }
-            (None, None) => {
-                let message = "one of `text` and `input_ids` must be given";
-                return Err(ApiError::field("text", message).code("missing_required_parameter"));
-            }
-        };
-        let field = input.field();
-        if given == 0 {
-            return Err(out_of_bounds(field, "at least 1 prompt", "an empty list"));
-        }
-        if given > MAX_PROMPTS {
-            let bound = format!("at most {MAX_PROMPTS} prompts");
-            return Err(out_of_bounds(field, &bound, given));
-        }
-        Ok((input, listed))
-    }
-
-    /// The name of each prompt's request: given, or made by `fresh`.
-    ///
-    /// # Errors
-    /// 400 for a name that is empty, too long, not printable, or there twice.
-    pub fn take_rids(
-        &mut self,
-        prompts: usize,
-        fresh: impl Fn() -> String,
-    ) -> Result<Vec<String>, ApiError> {
-        let rids = match self.rid.take() {
-            None => (0..prompts).map(|_| fresh()).collect(),
-            // As SGLang names the requests of a batch that has one name.
-            Some(Each::All(rid)) if prompts > 1 => {
-                (0..prompts).map(|index| format!("{rid}_{index}")).collect()
-            }
-            Some(rids) => rids.spread("rid", prompts)?,
-        };
-        let mut seen = BTreeSet::new();
-        for rid in &rids {
-            let printable = rid.bytes().all(|byte| byte.is_ascii_graphic());
-            if rid.is_empty() || rid.len() > MAX_RID_BYTES || !printable {
-                let bound = format!("between 1 and {MAX_RID_BYTES} printable ASCII characters");
-                return Err(out_of_bounds("rid", &bound, format!("{rid:?}")));
-            }
-            if !seen.insert(rid) {
-                let bound = "a list of names that differ";
-                return Err(out_of_bounds("rid", bound, format!("{rid:?} twice")));
-            }
-        }
-        Ok(rids)
-    }
-
-    /// The part of the cache that this request shares prefixes in.
-    ///
-    /// # Errors
-    /// 400 for a key that is empty or too long, or for both of two that differ.
-    pub fn namespace(&self) -> Result<Option<String>, ApiError> {
-        for (field, key) in [
-            ("cache_salt", &self.cache_salt),
-            ("extra_key", &self.extra_key),
-        ] {
-            if let Some(key) = key
-                && !(1..=MAX_SALT_BYTES).contains(&key.len())
-            {
-                let bound = format!("between 1 and {MAX_SALT_BYTES} bytes long");
-                return Err(out_of_bounds(field, &bound, format!("{} bytes", key.len())));
-            }
-        }
-        // SGLang joins them; what has one of them shares nothing with what has the other.
-        Ok(match (&self.cache_salt, &self.extra_key) {
-            (None, None) => None,
-            (Some(salt), None) => Some(salt.clone()),
-            (salt, Some(key)) => Some(format!(
-                "{}:{}:{key}",
-                salt.as_ref().map_or(0, String::len),
-                salt.as_deref().unwrap_or_default()
-            )),
-        })
     }
 
     /// What is asked about the tokens of each prompt, for prompts of `lengths` tokens.
