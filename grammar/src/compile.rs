@@ -11,6 +11,7 @@ use crate::cache::{GrammarCache, Outcome};
 use crate::error::GrammarError;
 use crate::fsm::{BuildError, Fsm};
 use crate::gbnf::{self, Translated};
+use crate::lark;
 use crate::llg::{Llguidance, Template};
 use crate::masks::MaskCache;
 use crate::matcher::{Matcher, Way};
@@ -85,7 +86,7 @@ impl Spec {
             }
             Source::JsonSchema(schema) => format!("schema {whitespace:?} {schema}"),
             Source::JsonObject => format!("object {whitespace:?}"),
-            Source::Lark(text) => format!("lark {text}"),
+            Source::Lark(text) => format!("lark {whitespace:?} {text}"),
             Source::Gbnf(text) => format!("gbnf {text}"),
         }
     }
@@ -227,7 +228,8 @@ impl Compiler {
             }
             Source::Lark(text) => {
                 check_grammar_text(text)?;
-                self.by_llguidance(TopLevelGrammar::from_lark(text.clone()), ticket)?
+                let text = lark::prepare(text, spec.whitespace)?;
+                self.by_llguidance(TopLevelGrammar::from_lark(text), ticket)?
             }
             Source::Gbnf(text) => {
                 check_grammar_text(text)?;
@@ -330,28 +332,6 @@ fn check_grammar_text(text: &str) -> Result<(), GrammarError> {
         return Err(GrammarError::invalid(
             "the grammar must not have NUL characters",
         ));
-    }
-    let most = u64::from(regex::MAX_REPETITION);
-    for opening in ['{', '~', ','] {
-        for (at, _) in text.match_indices(opening) {
-            let rest = text[at + 1..].trim_start();
-            let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            if digits == 0 {
-                continue;
-            }
-            // In a list of anything but counts a number may be as large as it likes.
-            let after = rest[digits..].trim_start();
-            let is_count = opening == '~'
-                || after.starts_with(['}', ',']) && opening == '{'
-                || opening == ',' && after.starts_with('}');
-            let count: u64 = rest[..digits].parse().unwrap_or(u64::MAX);
-            if is_count && count > most {
-                return Err(GrammarError::too_complex(format!(
-                    "a repetition count must be at most {most}, got {}",
-                    crate::error::first_words(&rest[..digits])
-                )));
-            }
-        }
     }
     Ok(())
 }

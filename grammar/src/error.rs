@@ -73,6 +73,9 @@ impl GrammarError {
         let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         let problem = if says(&["unsatisfiable", "noextension"]) {
             return Self::unsatisfiable();
+        } else if says(&["symbols.len()"]) {
+            // An assertion of its compiler, which it turns into an error.
+            return Self::too_complex("the grammar has too many symbols");
         } else if says(&[
             "too many",
             "too large",
@@ -150,6 +153,10 @@ mod tests {
         assert_eq!(
             code("Unimplemented keys: [\"not\"]"),
             "unsupported_schema_feature"
+        );
+        assert_eq!(
+            code("panic: assertion failed: grammar.symbols.len() < u16::MAX as usize - 10"),
+            "grammar_too_complex"
         );
         assert_eq!(code("NoExtensionBias"), "invalid_grammar");
         assert_eq!(code("1(4): lexer error"), "invalid_grammar");

@@ -13,6 +13,7 @@ mod error;
 mod fsm;
 mod gbnf;
 mod jump;
+mod lark;
 mod llg;
 mod masks;
 mod matcher;

@@ -1,8 +1,11 @@
 //! JSON Schemas before they are compiled: their bounds, and what of them cannot be
 //! enforced, with the place of it.
 
+mod cost;
+
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::cost::Costs;
 use crate::compile::Whitespace;
 use crate::error::GrammarError;
 use crate::regex;
@@ -103,6 +106,18 @@ const FORMATS: [&str; 10] = [
 /// # Errors
 /// A bound, or a keyword that cannot be enforced, with its JSON pointer.
 pub(crate) fn prepare(schema: &Value, whitespace: Whitespace) -> Result<Value, GrammarError> {
+    prepare_beside(schema, whitespace, &mut Costs::default())
+}
+
+/// The same of a schema beside others, which all add to `costs`.
+///
+/// # Errors
+/// Those of [`prepare`].
+pub(crate) fn prepare_beside(
+    schema: &Value,
+    whitespace: Whitespace,
+    costs: &mut Costs,
+) -> Result<Value, GrammarError> {
     let bytes = schema.to_string().len();
     if bytes > MAX_SCHEMA_BYTES {
         return Err(GrammarError::too_complex(format!(
@@ -120,7 +135,8 @@ pub(crate) fn prepare(schema: &Value, whitespace: Whitespace) -> Result<Value, G
         Value::Bool(false) => return Err(GrammarError::unsatisfiable().at("#")),
         other => other.clone(),
     };
-    walk(&mut schema, "#", 0)?;
+    walk(&mut schema, "#", 0, costs)?;
+    costs.add_joined(&schema)?;
     let Value::Object(root) = &mut schema else {
         return Err(wrong("#", "a schema must be an object or a boolean"));
     };
@@ -158,7 +174,12 @@ fn below(pointer: &str, name: &str) -> String {
     format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-fn walk(schema: &mut Value, pointer: &str, depth: usize) -> Result<(), GrammarError> {
+fn walk(
+    schema: &mut Value,
+    pointer: &str,
+    depth: usize,
+    costs: &mut Costs,
+) -> Result<(), GrammarError> {
     let schema = match schema {
         Value::Bool(_) => return Ok(()),
         Value::Object(schema) => schema,
@@ -175,6 +196,7 @@ fn walk(schema: &mut Value, pointer: &str, depth: usize) -> Result<(), GrammarEr
     drop_notes(schema);
     check_keywords(schema, pointer)?;
     check_values(schema, pointer)?;
+    costs.add(schema, pointer)?;
     let required = schema.get("required").and_then(Value::as_array);
     let required = required.map_or(0, Vec::len);
     for key in ["properties", "patternProperties", "$defs", "definitions"] {
@@ -208,17 +230,26 @@ fn walk(schema: &mut Value, pointer: &str, depth: usize) -> Result<(), GrammarEr
             if key == "patternProperties" {
                 regex::parse(name, regex::MAX_PATTERN_BYTES).map_err(|e| e.at(&pointer))?;
             }
-            walk(entry, &pointer, depth + 1)?;
+            walk(entry, &pointer, depth + 1, costs)?;
         }
+    }
+    if required > MAX_PROPERTIES {
+        let what = "the names of `required`";
+        return Err(too_many(
+            &below(pointer, "required"),
+            what,
+            MAX_PROPERTIES,
+            required,
+        ));
     }
     for key in ["items", "additionalItems", "additionalProperties"] {
         match schema.get_mut(key) {
             None => {}
             // Drafts before 2020-12 list schemas by position here.
             Some(Value::Array(list)) if key == "items" => {
-                walk_list(list, &below(pointer, key), depth)?;
+                walk_list(list, &below(pointer, key), depth, costs)?;
             }
-            Some(inner) => walk(inner, &below(pointer, key), depth + 1)?,
+            Some(inner) => walk(inner, &below(pointer, key), depth + 1, costs)?,
         }
     }
     for key in ["anyOf", "oneOf", "allOf", "prefixItems"] {
@@ -233,14 +264,19 @@ fn walk(schema: &mut Value, pointer: &str, depth: usize) -> Result<(), GrammarEr
             let what = format!("the schemas of `{key}`");
             return Err(too_many(&pointer, &what, MAX_BRANCHES, list.len()));
         }
-        walk_list(list, &pointer, depth)?;
+        walk_list(list, &pointer, depth, costs)?;
     }
     Ok(())
 }
 
-fn walk_list(list: &mut [Value], pointer: &str, depth: usize) -> Result<(), GrammarError> {
+fn walk_list(
+    list: &mut [Value],
+    pointer: &str,
+    depth: usize,
+    costs: &mut Costs,
+) -> Result<(), GrammarError> {
     for (index, schema) in list.iter_mut().enumerate() {
-        walk(schema, &format!("{pointer}/{index}"), depth + 1)?;
+        walk(schema, &format!("{pointer}/{index}"), depth + 1, costs)?;
     }
     Ok(())
 }
@@ -354,86 +390,4 @@ fn check_literal(value: &Value, pointer: &str) -> Result<(), GrammarError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Problem;
-
-    fn refusal(schema: &Value) -> (Problem, String) {
-        let error = prepare(schema, Whitespace::Natural).expect_err("it is refused");
-        (error.problem, error.pointer.unwrap_or_default())
-    }
-
-    #[test]
-    fn what_cannot_be_enforced_is_found_with_its_place() {
-        use Problem::Unsupported;
-        let cases = [
-            (
-                json!({"properties": {"a/b": {"not": {}}}}),
-                "#/properties/a~1b",
-            ),
-            (
-                json!({"anyOf": [{}, {"items": {"uniqueItems": true}}]}),
-                "#/anyOf/1/items",
-            ),
-            (json!({"$defs": {"x": {"if": {}, "then": {}}}}), "#/$defs/x"),
-            (json!({"$ref": "https://example.com/a.json"}), "#/$ref"),
-            (json!({"$ref": "file:///etc/passwd"}), "#/$ref"),
-            (json!({"type": "string", "format": "topic"}), "#/format"),
-            (json!({"type": "string", "pattern": "(?=a)b"}), "#/pattern"),
-            (json!({"x-guidance": {"lenient": true}}), "#"),
-            (json!({"type": "string", "nullable": true}), "#"),
-        ];
-        for (schema, pointer) in cases {
-            assert_eq!(
-                refusal(&schema),
-                (Unsupported, pointer.to_owned()),
-                "{schema}"
-            );
-        }
-    }
-
-    #[test]
-    fn notes_are_taken_out_and_names_that_look_like_keywords_stay() {
-        let schema = json!({
-            "deprecated": true, "x-order": 3, "uniqueItems": false,
-            "properties": {"not": {"title": "t"}, "deprecated": {}},
-            "default": {"not": 1}, "const": {"if": 2},
-        });
-        let given = prepare(&schema, Whitespace::Compact).unwrap();
-        assert!(given.get("deprecated").is_none() && given.get("x-order").is_none());
-        assert_eq!(given["properties"], schema["properties"]);
-        assert_eq!(given["x-guidance"]["key_separator"], ":");
-    }
-
-    #[test]
-    fn sizes_are_bounded() {
-        let many = |n: usize| -> Value {
-            let entries = (0..n).map(|i| (format!("p{i}"), json!({})));
-            let required: Vec<_> = (0..n).map(|i| format!("p{i}")).collect();
-            json!({"properties": entries.collect::<Map<_, _>>(), "required": required})
-        };
-        assert_eq!(
-            refusal(&many(3_000)),
-            (Problem::TooComplex, "#/properties".to_owned())
-        );
-        assert!(prepare(&many(1_000), Whitespace::Natural).is_ok());
-        let mut optional = many(1_000);
-        optional["required"] = json!([]);
-        assert_eq!(refusal(&optional).0, Problem::TooComplex);
-        let mut deep = json!({});
-        for _ in 0..70 {
-            deep = json!({"items": deep});
-        }
-        assert_eq!(refusal(&deep).0, Problem::TooComplex);
-        let long = json!({"const": "a".repeat(10_000)});
-        assert_eq!(refusal(&long), (Problem::TooComplex, "#/const".to_owned()));
-        let values: Vec<usize> = (0..15_000).collect();
-        assert_eq!(refusal(&json!({"enum": values})).0, Problem::TooComplex);
-        assert_eq!(
-            refusal(&json!({"title": "a".repeat(300_000)})).0,
-            Problem::TooComplex
-        );
-        assert_eq!(refusal(&json!(false)).0, Problem::Invalid);
-        assert_eq!(refusal(&json!([])).0, Problem::Invalid);
-    }
-}
+mod tests;

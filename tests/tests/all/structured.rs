@@ -383,6 +383,19 @@ async fn forced_tokens_have_the_models_log_probabilities_jump_or_not() {
     assert!(seen[0][0].1 < -1.0, "{seen:?}");
 }
 
+/// A schema that is `links` references away.
+fn chained(links: usize) -> Value {
+    let link = |i: usize| {
+        (
+            format!("d{i}"),
+            json!({"$ref": format!("#/$defs/d{}", i + 1)}),
+        )
+    };
+    let mut defs: Map<String, Value> = (0..links).map(link).collect();
+    defs.insert(format!("d{links}"), json!({"type": "null"}));
+    json!({"$ref": "#/$defs/d0", "$defs": defs})
+}
+
 /// Grammars that are too much, or nothing.
 fn abuses() -> Vec<(&'static str, &'static str, Value)> {
     let invalid = "invalid_grammar";
@@ -446,6 +459,72 @@ fn abuses() -> Vec<(&'static str, &'static str, Value)> {
             "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
         ),
         (invalid, "guided_json", json!(false)),
+        (complex, "guided_json", chained(1_500)),
+        (
+            complex,
+            "guided_json",
+            json!({"required": properties(5_000).keys().collect::<Vec<_>>()}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"type": "integer", "multipleOf": 999_999}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"patternProperties": properties(300)}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"allOf": (0..30).map(|i| json!({
+            "type": "string", "pattern": format!("a{i}.*b")})).collect::<Vec<_>>()}),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!("start: %json {}", chained(1_500))),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!(
+                "start: %json {}",
+                json!({"properties": properties(4_000)})
+            )),
+        ),
+        (
+            unsupported,
+            "guided_grammar",
+            json!("start: %json {\"not\": {}}"),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(
+                (0..5_000)
+                    .map(|i| format!("r{i}: \"a\" r{}\n", i + 1))
+                    .collect::<String>()
+            ),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!(
+                "start: x::0\nx::_: \"a\" %if {}eq(_,1){}\n | \"b\"",
+                "not(".repeat(20_000),
+                ")".repeat(20_000)
+            )),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!(
+                "start: A\nA: /a/{}",
+                " & /(?s:.)*b(?s:.)*/".repeat(30)
+            )),
+        ),
         (complex, "guided_grammar", json!("start: \"a\"{1000000}")),
         (complex, "guided_grammar", json!("start: /a{1000000}/")),
         (invalid, "guided_grammar", json!("start: start")),
