@@ -18,6 +18,7 @@ use crate::matcher::{Matcher, Way};
 use crate::pool::Ticket;
 use crate::regex;
 use crate::schema;
+use crate::structural;
 use crate::vocabulary::{Vocabulary, VocabularySource};
 
 /// Bytes of a Lark or GBNF grammar.
@@ -43,6 +44,8 @@ pub enum Source {
     Lark(String),
     /// llama.cpp's grammars, which SGLang and xgrammar call EBNF.
     Gbnf(String),
+    /// Free text with parts that follow schemas (SGLang, xgrammar), as its JSON.
+    StructuralTag(Value),
 }
 
 /// How JSON is laid out. Exactly one way each, so that white space can neither run away
@@ -88,6 +91,7 @@ impl Spec {
             Source::JsonObject => format!("object {whitespace:?}"),
             Source::Lark(text) => format!("lark {whitespace:?} {text}"),
             Source::Gbnf(text) => format!("gbnf {text}"),
+            Source::StructuralTag(tag) => format!("tag {whitespace:?} {tag}"),
         }
     }
 }
@@ -230,6 +234,10 @@ impl Compiler {
                 check_grammar_text(text)?;
                 let text = lark::prepare(text, spec.whitespace)?;
                 self.by_llguidance(TopLevelGrammar::from_lark(text), ticket)?
+            }
+            Source::StructuralTag(tag) => {
+                let lark = structural::to_lark(tag, spec.whitespace)?;
+                self.by_llguidance(TopLevelGrammar::from_lark(lark), ticket)?
             }
             Source::Gbnf(text) => {
                 check_grammar_text(text)?;

@@ -20,6 +20,7 @@ mod matcher;
 mod pool;
 mod regex;
 mod schema;
+mod structural;
 mod vocabulary;
 
 pub use compile::{Compiled, Compiler, Source, Spec, Whitespace};

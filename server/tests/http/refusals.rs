@@ -201,7 +201,6 @@ async fn what_is_not_implemented_and_what_is_not_known_is_refused_by_name() {
         ("tool_choice", json!("required")),
         ("parallel_tool_calls", json!(true)),
         ("functions", json!([{}])),
-        ("response_format", json!({"type": "structural_tag"})),
         ("reasoning_effort", json!("high")),
         ("audio", json!({})),
         ("modalities", json!(["audio"])),

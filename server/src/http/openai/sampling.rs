@@ -129,6 +129,8 @@ macro_rules! generation_request {
                         json_schema: self.json_schema.take(),
                         ebnf: self.ebnf.take(),
                         grammar: self.grammar.take(),
+                        // A response format here.
+                        structural_tag: None,
                         json_whitespace: self.json_whitespace,
                         jump_forward: self.jump_forward,
                     },

@@ -5,6 +5,7 @@ use hearth_engine::constraint::Constrain;
 use hearth_grammar::{Problem, Source, Spec, Whitespace};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
 
 use super::capped::Capped;
 use super::structured_value::MAX_SCHEMA_VALUES;
@@ -13,7 +14,7 @@ use crate::grammars::CompileError;
 use crate::http::error::ApiError;
 use crate::served::Served;
 
-pub use super::structured_value::GivenSchema;
+pub use super::structured_value::{GivenJson, GivenSchema};
 
 /// Choices that are kept of a request; the grammar refuses more than it takes.
 const MAX_CHOICES: usize = 10_001;
@@ -27,6 +28,10 @@ pub struct ResponseFormat {
     r#type: String,
     json_schema: Option<Object<NamedSchema>>,
     schema: Option<GivenSchema>,
+    /// Of a structural tag: xgrammar's field, and SGLang's older ones.
+    format: Option<GivenJson>,
+    structures: Option<GivenJson>,
+    triggers: Option<GivenJson>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,7 +57,7 @@ pub struct StructuredOutputs {
     choice: Option<Choices>,
     grammar: Option<String>,
     json_object: Option<bool>,
-    structural_tag: Option<IgnoredAny>,
+    structural_tag: Option<GivenSchema>,
     disable_any_whitespace: Option<bool>,
     whitespace_pattern: Option<IgnoredAny>,
 }
@@ -87,6 +92,7 @@ pub struct StructuredFields {
     pub json_schema: Option<GivenSchema>,
     pub ebnf: Option<String>,
     pub grammar: Option<String>,
+    pub structural_tag: Option<GivenSchema>,
     pub json_whitespace: Option<JsonWhitespace>,
     pub jump_forward: Option<bool>,
 }
@@ -119,9 +125,6 @@ impl StructuredFields {
             ask(param, source);
         }
         if let Some(outputs) = self.structured_outputs {
-            if outputs.structural_tag.is_some() {
-                return Err(ApiError::unsupported("structured_outputs.structural_tag"));
-            }
             if outputs.whitespace_pattern.is_some() {
                 return Err(ApiError::unsupported(
                     "structured_outputs.whitespace_pattern",
@@ -141,6 +144,8 @@ impl StructuredFields {
                 "structured_outputs.grammar",
                 outputs.grammar.map(either_grammar),
             );
+            let param = "structured_outputs.structural_tag";
+            ask(param, structural_tag(outputs.structural_tag, param)?);
             let object = outputs.json_object == Some(true);
             ask(
                 "structured_outputs.json_object",
@@ -155,6 +160,10 @@ impl StructuredFields {
         ask("json_schema", schema(self.json_schema, "json_schema")?);
         ask("ebnf", self.ebnf.map(Source::Gbnf));
         ask("grammar", self.grammar.map(Source::Gbnf));
+        ask(
+            "structural_tag",
+            structural_tag(self.structural_tag, "structural_tag")?,
+        );
 
         let mut given = given.into_iter();
         let Some((param, source)) = given.next() else {
@@ -195,6 +204,20 @@ impl ResponseFormat {
     fn source(self) -> Result<(&'static str, Option<Source>), ApiError> {
         const NAMED: &str = "response_format.json_schema.schema";
         const PLAIN: &str = "response_format.schema";
+        if self.r#type == "structural_tag" {
+            return self.structural_tag();
+        }
+        for (given, param) in [
+            (&self.format, "response_format.format"),
+            (&self.structures, "response_format.structures"),
+            (&self.triggers, "response_format.triggers"),
+        ] {
+            if given.is_some() {
+                let kind = self.r#type.chars().take(40).collect::<String>();
+                let message = format!("`{param}` must be left out with the type {kind:?}");
+                return Err(ApiError::field(param, message));
+            }
+        }
         let named = self.json_schema.map(|named| named.0.schema);
         let only = |param: &str, kind: &str| {
             let message = format!("`{param}` must be left out with the type {kind:?}");
@@ -216,10 +239,9 @@ impl ResponseFormat {
                 only("response_format.json_schema", kind)
             }
             (kind @ "text", None, Some(_)) => only(PLAIN, kind),
-            ("structural_tag", ..) => Err(ApiError::unsupported("response_format")),
             (kind, ..) => {
                 let message = format!(
-                    "`response_format.type` must be one of text, json_object, json_schema, got {:?}",
+                    "`response_format.type` must be one of text, json_object, json_schema, structural_tag, got {:?}",
                     kind.chars().take(40).collect::<String>()
                 );
                 Err(ApiError::field("response_format.type", message))
@@ -228,15 +250,50 @@ impl ResponseFormat {
     }
 }
 
-fn schema(given: Option<GivenSchema>, param: &str) -> Result<Option<Source>, ApiError> {
-    match given {
-        Some(GivenSchema { values, .. }) if values > MAX_SCHEMA_VALUES => {
-            let message =
-                format!("`{param}` must have at most {MAX_SCHEMA_VALUES} values, got {values}");
-            Err(ApiError::field(param, message).code(Problem::TooComplex.code()))
+impl ResponseFormat {
+    fn structural_tag(self) -> Result<(&'static str, Option<Source>), ApiError> {
+        for (given, param) in [
+            (self.json_schema.is_some(), "response_format.json_schema"),
+            (self.schema.is_some(), "response_format.schema"),
+        ] {
+            if given {
+                let message =
+                    format!("`{param}` must be left out with the type \"structural_tag\"");
+                return Err(ApiError::field(param, message));
+            }
         }
-        given => Ok(given.map(|given| Source::JsonSchema(given.schema))),
+        let mut tag = Map::new();
+        for (name, given) in [
+            ("format", self.format),
+            ("structures", self.structures),
+            ("triggers", self.triggers),
+        ] {
+            if let Some(GivenJson { json, values }) = given {
+                let json = checked(json, values, &format!("response_format.{name}"))?;
+                tag.insert(name.to_owned(), json);
+            }
+        }
+        Ok(("response_format", Some(Source::StructuralTag(tag.into()))))
     }
+}
+
+fn schema(given: Option<GivenSchema>, param: &str) -> Result<Option<Source>, ApiError> {
+    let json = |given: GivenSchema| checked(given.schema, given.values, param);
+    Ok(given.map(json).transpose()?.map(Source::JsonSchema))
+}
+
+fn structural_tag(given: Option<GivenSchema>, param: &str) -> Result<Option<Source>, ApiError> {
+    let json = |given: GivenSchema| checked(given.schema, given.values, param);
+    Ok(given.map(json).transpose()?.map(Source::StructuralTag))
+}
+
+/// JSON that is all there.
+fn checked(json: Value, values: usize, param: &str) -> Result<Value, ApiError> {
+    if values <= MAX_SCHEMA_VALUES {
+        return Ok(json);
+    }
+    let message = format!("`{param}` must have at most {MAX_SCHEMA_VALUES} values, got {values}");
+    Err(ApiError::field(param, message).code(Problem::TooComplex.code()))
 }
 
 fn choice(given: Option<Choices>) -> Option<Source> {
@@ -286,120 +343,4 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::{Value, from_value, json};
-
-    fn format(json: Value) -> Result<Option<Asked>, ApiError> {
-        let fields = StructuredFields {
-            response_format: Some(from_value(json).unwrap()),
-            ..StructuredFields::default()
-        };
-        fields.asked(Whitespace::Natural, false)
-    }
-
-    #[test]
-    fn every_spelling_of_a_response_format_is_understood() {
-        let schema = json!({"type": "integer"});
-        let source = |json| format(json).unwrap().map(|asked| asked.spec.source);
-        assert_eq!(source(json!({"type": "text"})), None);
-        assert_eq!(
-            source(json!({"type": "json_object"})),
-            Some(Source::JsonObject)
-        );
-        let expected = Some(Source::JsonSchema(schema.clone()));
-        for given in [
-            json!({"type": "json_schema", "json_schema":
-                {"name": "n", "strict": true, "description": "d", "schema": schema}}),
-            json!({"type": "json_schema", "schema": schema}),
-            json!({"type": "json_object", "schema": schema}),
-        ] {
-            assert_eq!(source(given), expected);
-        }
-    }
-
-    #[test]
-    fn wrong_response_formats_are_refused_at_their_field() {
-        let param = |json| format(json).unwrap_err().param.unwrap();
-        for (given, at) in [
-            (json!({"type": "xml"}), "response_format.type"),
-            (json!({"type": "structural_tag"}), "response_format"),
-            (
-                json!({"type": "json_schema"}),
-                "response_format.json_schema.schema",
-            ),
-            (
-                json!({"type": "json_schema", "json_schema": {"name": "n"}}),
-                "response_format.json_schema.schema",
-            ),
-            (
-                json!({"type": "text", "json_schema": {"schema": {}}}),
-                "response_format.json_schema",
-            ),
-            (
-                json!({"type": "text", "schema": {}}),
-                "response_format.schema",
-            ),
-        ] {
-            assert_eq!(param(given.clone()), at, "{given}");
-        }
-    }
-
-    #[test]
-    fn one_grammar_at_a_time_and_no_option_without_one() {
-        let both = StructuredFields {
-            regex: Some("a".to_owned()),
-            ebnf: Some("root ::= \"a\"".to_owned()),
-            ..StructuredFields::default()
-        };
-        let error = both.asked(Whitespace::Natural, false).unwrap_err();
-        assert_eq!(
-            error.message,
-            "`regex` and `ebnf` must not be given together"
-        );
-        let option = StructuredFields {
-            jump_forward: Some(true),
-            ..StructuredFields::default()
-        };
-        let error = option.asked(Whitespace::Natural, false).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("jump_forward"));
-        let endless = StructuredFields {
-            regex: Some("a".to_owned()),
-            ..StructuredFields::default()
-        };
-        let error = endless.asked(Whitespace::Natural, true).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("ignore_eos"));
-    }
-
-    #[test]
-    fn vllms_names_are_understood() {
-        let asked = |json| {
-            let fields = StructuredFields {
-                structured_outputs: Some(from_value(json).unwrap()),
-                ..StructuredFields::default()
-            };
-            fields.asked(Whitespace::Natural, false)
-        };
-        let compact = asked(json!({"json": {}, "disable_any_whitespace": true}));
-        assert_eq!(
-            compact.unwrap().unwrap().spec.whitespace,
-            Whitespace::Compact
-        );
-        let source = |json| asked(json).unwrap().unwrap().spec.source;
-        assert!(matches!(
-            source(json!({"grammar": "root ::= \"a\""})),
-            Source::Gbnf(_)
-        ));
-        assert!(matches!(
-            source(json!({"grammar": "start: \"a\""})),
-            Source::Lark(_)
-        ));
-        assert_eq!(
-            source(json!({"choice": ["a", "b"]})),
-            Source::Choice(vec!["a".to_owned(), "b".to_owned()])
-        );
-        assert_eq!(source(json!({"json_object": true})), Source::JsonObject);
-        assert!(asked(json!({"structural_tag": "x"})).is_err());
-        assert!(asked(json!({"json_object": false})).unwrap().is_none());
-    }
-}
+mod tests;

@@ -33,6 +33,20 @@ impl<'de> Deserialize<'de> for GivenSchema {
     }
 }
 
+/// JSON of any kind, counted as a schema is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GivenJson {
+    pub json: Value,
+    pub values: usize,
+}
+
+impl<'de> Deserialize<'de> for GivenJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let (json, values) = counted(deserializer, MAX_SCHEMA_VALUES)?;
+        Ok(Self { json, values })
+    }
+}
+
 fn check<E: de::Error>(schema: Value, values: usize) -> Result<GivenSchema, E> {
     match schema {
         Value::Object(_) | Value::Bool(_) => Ok(GivenSchema { schema, values }),

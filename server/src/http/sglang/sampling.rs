@@ -10,7 +10,7 @@ use serde::de::{
 };
 
 use super::super::error::ApiError;
-use super::super::openai::capped::{Entries, Word};
+use super::super::openai::capped::Entries;
 use super::super::openai::sampling::{
     Defaults, LogitBias, SamplingFields, TokenIds, at_least, out_of_bounds,
 };
@@ -48,14 +48,14 @@ pub struct Sampling {
     json_schema: Option<SchemaOrNone>,
     regex: Option<String>,
     ebnf: Option<String>,
-    structural_tag: Option<Word>,
+    structural_tag: Option<SchemaOrNone>,
     stream_interval: Option<i64>,
     beam_width: Option<i64>,
     custom_params: Option<Entries<IgnoredAny, 0>>,
     watermark: Option<IgnoredAny>,
 }
 
-/// A JSON Schema, or the empty string, which is none.
+/// A JSON Schema or a structural tag, or the empty string, which is none.
 #[derive(Debug)]
 pub struct SchemaOrNone(pub Option<GivenSchema>);
 
@@ -132,6 +132,7 @@ impl Sampling {
             regex: full(self.regex.take()),
             json_schema: self.json_schema.take().and_then(|schema| schema.0),
             ebnf: full(self.ebnf.take()),
+            structural_tag: self.structural_tag.take().and_then(|tag| tag.0),
             ..StructuredFields::default()
         };
         let ignore_eos = self.ignore_eos.unwrap_or(false);
@@ -179,10 +180,6 @@ impl Sampling {
     }
 
     fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        let asks = |word: &Option<Word>| {
-            let word = word.as_ref().map(|Word(word)| word.as_deref());
-            !matches!(word, None | Some(Some("")))
-        };
         let fields = [
             (
                 "stop_regex",
@@ -194,7 +191,6 @@ impl Sampling {
                 "spaces_between_special_tokens",
                 self.spaces_between_special_tokens == Some(false),
             ),
-            ("structural_tag", asks(&self.structural_tag)),
             (
                 "stream_interval",
                 self.stream_interval.is_some_and(|n| n != 1),
