@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
 use crate::Mask;
 use crate::cache::{GrammarCache, Outcome};
-use crate::error::GrammarError;
+use crate::error::{GrammarError, Problem};
 use crate::fsm::{BuildError, Fsm};
 use crate::gbnf::{self, Translated};
 use crate::lark;
@@ -26,6 +27,8 @@ const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
 /// Choices, and bytes of all of them together.
 const MAX_CHOICES: usize = 10_000;
 const MAX_CHOICE_BYTES: usize = 512 * 1024;
+/// How long the place of what is wrong with a schema may be looked for.
+const LOCATE_DEADLINE: Duration = Duration::from_millis(500);
 /// Memory for compiled grammars, and for masks of our own machines.
 const GRAMMAR_CACHE_BYTES: usize = 64 << 20;
 const MASK_CACHE_BYTES: usize = 64 << 20;
@@ -224,7 +227,9 @@ impl Compiler {
             }
             Source::JsonSchema(schema) => {
                 let schema = schema::prepare(schema, spec.whitespace)?;
-                self.by_llguidance(TopLevelGrammar::from_json_schema(schema), ticket)?
+                let grammar = TopLevelGrammar::from_json_schema(schema.clone());
+                self.by_llguidance(grammar, ticket)
+                    .map_err(|error| self.located(error, &schema, ticket))?
             }
             Source::JsonObject => {
                 let schema = schema::prepare(&json!({"type": "object"}), spec.whitespace)?;
@@ -288,6 +293,23 @@ impl Compiler {
                 self.by_llguidance(TopLevelGrammar::from_regex(&pattern), ticket)
             }
         }
+    }
+
+    /// `error` with its place in `schema`, unless finding it would take long.
+    fn located(&self, error: GrammarError, schema: &Value, ticket: &Ticket) -> GrammarError {
+        let Ok(llguidance) = self.llguidance() else {
+            return error;
+        };
+        if error.pointer.is_some() || error.problem == Problem::TooComplex {
+            return error;
+        }
+        let began = Instant::now();
+        let pointer = schema::locate(schema, &error, |part| {
+            let in_time = began.elapsed() < LOCATE_DEADLINE && !ticket.is_cancelled();
+            let grammar = TopLevelGrammar::from_json_schema(part);
+            in_time.then(|| llguidance.refusal(grammar)).flatten()
+        });
+        error.at(pointer)
     }
 
     fn by_llguidance(

@@ -84,6 +84,12 @@ impl Llguidance {
 }
 
 impl Llguidance {
+    /// Why `grammar` is refused before any mask, if it is.
+    pub fn refusal(&self, grammar: TopLevelGrammar) -> Option<GrammarError> {
+        let refusal = self.factory.create_parser(grammar).err();
+        refusal.map(|error| refused(&error.to_string()))
+    }
+
     /// Goes one step on, by what is forced or by any token of the first mask.
     ///
     /// # Errors

@@ -2,10 +2,13 @@
 //! enforced, with the place of it.
 
 mod cost;
+mod locate;
+mod parts;
 
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::cost::Costs;
+pub(crate) use self::locate::locate;
 use crate::compile::Whitespace;
 use crate::error::GrammarError;
 use crate::regex;

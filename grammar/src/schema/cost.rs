@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde_json::{Map, Value};
 
+use super::parts::{Step, joined_pointer, parts};
 use super::{below, too_many};
 use crate::error::GrammarError;
 
@@ -102,17 +103,12 @@ impl Costs {
             }
             let definitions = ["$defs", "definitions"].into_iter().flat_map(|key| {
                 let entries = map.get(key).and_then(Value::as_object);
-                entries.into_iter().flatten().map(move |(name, inner)| {
-                    let step = format!("{key}/{}", name.replace('~', "~0").replace('/', "~1"));
-                    (step, inner)
-                })
+                let entries = entries.into_iter().flatten();
+                entries.map(move |(name, inner)| (Step::Property(key, name), inner))
             });
-            let parts = parts(map).map(|(step, inner)| (step.pointer(), inner));
-            waiting.extend(
-                definitions
-                    .chain(parts)
-                    .map(|(step, inner)| (inner, format!("{pointer}/{step}"), base)),
-            );
+            for (step, inner) in definitions.chain(parts(map)) {
+                waiting.push((inner, joined_pointer(&pointer, &step), base));
+            }
         }
         Ok(())
     }
@@ -198,55 +194,6 @@ impl Joined<'_, '_> {
         }
         Ok(())
     }
-}
-
-/// From a schema to one within it.
-enum Step<'a> {
-    /// Of `anyOf`, `oneOf`, `allOf`.
-    Branch(&'a str, usize),
-    /// Of `properties` and `patternProperties`.
-    Property(&'a str, &'a str),
-    Item(&'a str, usize),
-    Other(&'a str),
-}
-
-impl Step<'_> {
-    fn pointer(&self) -> String {
-        match self {
-            Self::Branch(key, index) | Self::Item(key, index) => format!("{key}/{index}"),
-            Self::Property(key, name) => {
-                format!("{key}/{}", name.replace('~', "~0").replace('/', "~1"))
-            }
-            Self::Other(key) => (*key).to_owned(),
-        }
-    }
-}
-
-/// The schemas within one that say something about a value or what is in it.
-fn parts(map: &Map<String, Value>) -> impl Iterator<Item = (Step<'_>, &Value)> {
-    map.iter().flat_map(|(key, value)| {
-        let key = key.as_str();
-        let found: Vec<(Step<'_>, &Value)> = match (key, value) {
-            ("anyOf" | "oneOf" | "allOf", Value::Array(list)) => {
-                let list = list.iter().enumerate();
-                list.map(|(i, inner)| (Step::Branch(key, i), inner))
-                    .collect()
-            }
-            ("prefixItems" | "items", Value::Array(list)) => {
-                let list = list.iter().enumerate();
-                list.map(|(i, inner)| (Step::Item(key, i), inner)).collect()
-            }
-            ("properties" | "patternProperties", Value::Object(entries)) => entries
-                .iter()
-                .map(|(name, inner)| (Step::Property(key, name), inner))
-                .collect(),
-            ("items" | "additionalItems" | "additionalProperties", inner) => {
-                vec![(Step::Other(key), inner)]
-            }
-            _ => Vec::new(),
-        };
-        found
-    })
 }
 
 fn joins(map: &Map<String, Value>) -> bool {
