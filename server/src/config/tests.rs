@@ -94,6 +94,8 @@ fn the_list_of_keys_is_the_struct() {
         api_key: "a".parse().ok(),
         admin_api_key: "a".parse().ok(),
         cors: Some(String::new()),
+        tls_cert: Some("".into()),
+        tls_key: Some("".into()),
         show_hidden_metrics_for_version: Some(String::new()),
         custom_histogram_buckets: Some(String::new()),
         otlp_endpoint: Some(String::new()),
