@@ -14,7 +14,7 @@ fn python() -> Result<PathBuf, String> {
     let found = Command::new(&path)
         .args([
             "-c",
-            "import anthropic, ollama, openai, requests, sglang_router",
+            "import anthropic, langchain_openai, ollama, openai, requests, schemathesis, sglang_router",
         ])
         .output();
     match found {
@@ -30,11 +30,11 @@ fn python() -> Result<PathBuf, String> {
 
 /// Runs `script` against a server; `base` is where its client begins its paths.
 async fn passes(script: &str, base: &str) {
-    passes_with(script, base, 1).await;
+    passes_with(script, base, 1, "2048").await;
 }
 
-/// Runs `script` against so many servers.
-async fn passes_with(script: &str, base: &str, servers: usize) {
+/// Runs `script` against so many servers with contexts of `max_model_len` tokens.
+async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &str) {
     let python = match python() {
         Ok(python) => python,
         Err(reason) => {
@@ -48,7 +48,7 @@ async fn passes_with(script: &str, base: &str, servers: usize) {
     };
     let mut running = Vec::new();
     for _ in 0..servers {
-        running.push(Server::start(&["--max-model-len", "2048"]).await);
+        running.push(Server::start(&["--max-model-len", max_model_len]).await);
     }
     let mut urls = running.iter().map(|server| server.url(base));
     let mut command = Command::new(python);
@@ -98,5 +98,15 @@ async fn sglangs_front_end_load_generator_and_router_get_what_they_ask_for() {
 
 #[tokio::test]
 async fn sglangs_router_shares_requests_between_two_servers() {
-    passes_with("sglang_router.py", "", 2).await;
+    passes_with("sglang_router.py", "", 2, "2048").await;
+}
+
+#[tokio::test]
+async fn langchains_client_gets_everything_it_asks_for() {
+    passes("langchain_client.py", "/v1").await;
+}
+
+#[tokio::test]
+async fn every_answer_to_made_up_requests_is_what_the_openapi_document_says() {
+    passes_with("openapi_fuzz.py", "", 1, "64").await;
 }
