@@ -45,6 +45,12 @@ pub enum Source {
     JsonObject,
     /// llguidance's dialect of Lark.
     Lark(String),
+    /// Lark that refers to JSON Schemas as `schema_0`, `schema_1`, ...; each has a name, for
+    /// errors.
+    LarkWithSchemas {
+        lark: String,
+        schemas: Vec<(String, Value)>,
+    },
     /// llama.cpp's grammars, which SGLang and xgrammar call EBNF.
     Gbnf(String),
     /// Free text with parts that follow schemas (SGLang, xgrammar), as its JSON.
@@ -93,6 +99,11 @@ impl Spec {
             Source::JsonSchema(schema) => format!("schema {whitespace:?} {schema}"),
             Source::JsonObject => format!("object {whitespace:?}"),
             Source::Lark(text) => format!("lark {whitespace:?} {text}"),
+            Source::LarkWithSchemas { lark, schemas } => {
+                // The names too: a refusal has them.
+                let schemas = Value::from_iter(schemas.clone());
+                format!("rules {whitespace:?} {} {lark} {schemas}", lark.len())
+            }
             Source::Gbnf(text) => format!("gbnf {text}"),
             Source::StructuralTag(tag) => format!("tag {whitespace:?} {tag}"),
         }
@@ -242,6 +253,10 @@ impl Compiler {
             }
             Source::StructuralTag(tag) => {
                 let lark = structural::to_lark(tag, spec.whitespace)?;
+                self.by_llguidance(TopLevelGrammar::from_lark(lark), ticket)?
+            }
+            Source::LarkWithSchemas { lark, schemas } => {
+                let lark = schema::within_lark(lark, schemas, spec.whitespace)?;
                 self.by_llguidance(TopLevelGrammar::from_lark(lark), ticket)?
             }
             Source::Gbnf(text) => {

@@ -5,6 +5,8 @@ mod cost;
 mod locate;
 mod parts;
 
+use std::fmt::Write;
+
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::cost::Costs;
@@ -154,6 +156,34 @@ pub(crate) fn prepare_beside(
     });
     root.insert("x-guidance".to_owned(), layout);
     Ok(schema)
+}
+
+/// `lark` and a rule for each of the schemas that it refers to.
+///
+/// # Errors
+/// Those of [`prepare`], with the schema's name before the pointer.
+pub(crate) fn within_lark(
+    lark: &str,
+    schemas: &[(String, Value)],
+    whitespace: Whitespace,
+) -> Result<String, GrammarError> {
+    let (mut text, mut costs) = (lark.to_owned(), Costs::default());
+    for (index, (name, schema)) in schemas.iter().enumerate() {
+        let prepared = prepare_beside(schema, whitespace, &mut costs).map_err(|error| {
+            let pointer = error.pointer.as_deref().unwrap_or("#");
+            let pointer = format!("{name}{pointer}");
+            error.at(pointer)
+        })?;
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "schema_{index}: %json {prepared}");
+    }
+    let bytes = text.len();
+    if bytes > MAX_SCHEMA_BYTES {
+        return Err(GrammarError::too_complex(format!(
+            "schemas must be at most {MAX_SCHEMA_BYTES} bytes long together, got {bytes}"
+        )));
+    }
+    Ok(text)
 }
 
 fn count(value: &Value) -> usize {

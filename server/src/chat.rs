@@ -181,6 +181,7 @@ impl Partner {
 fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<Job> {
     let chat = ChatPrompt {
         messages: &json!(messages),
+        tools: None,
         add_generation_prompt: true,
         kwargs: &Map::new(),
     };

@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::config::{
     Config, ConfigError, Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    Pooling, RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch,
+    Pooling, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, Switch,
+    ToolCallParser,
 };
 use crate::secret::Secret;
 
@@ -193,6 +194,14 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pooling: Option<Pooling>,
+    /// How the model writes calls of tools [default: as its chat template shows]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_parser: Option<ToolCallParser>,
+    /// How the model marks its reasoning, which is then given apart [default: not at all]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_parser: Option<ReasoningParser>,
     /// Largest request body, in bytes [default: 16777216]
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -413,6 +422,8 @@ mod tests {
             custom_histogram_buckets: Some(String::new()),
             otlp_endpoint: Some(String::new()),
             otlp_protocol: Some(OtlpProtocol::Http),
+            tool_call_parser: Some(ToolCallParser::Hermes),
+            reasoning_parser: Some(ReasoningParser::Qwen3),
             collect_detailed_traces: Some(String::new()),
             ..Config::default()
         };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use choices::{
     Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling,
-    RadixEvictionPolicy, SamplingDefaults, SchedulePolicy, Switch,
+    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
 };
 
 use crate::grammars::{GrammarDefaults, Whitespace};
@@ -70,6 +70,12 @@ pub struct Config {
     pub json_whitespace: JsonWhitespace,
     /// Hidden states that make an embedding.
     pub pooling: Pooling,
+    /// How the model writes calls of tools; absent: as its chat template shows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_parser: Option<ToolCallParser>,
+    /// How the model marks its reasoning; absent: it is not told from the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_parser: Option<ReasoningParser>,
     /// Larger request bodies get 413.
     pub max_body_bytes: usize,
     /// Threads that serve HTTP.
@@ -147,6 +153,8 @@ impl Default for Config {
             jump_forward: Switch::On,
             json_whitespace: JsonWhitespace::Natural,
             pooling: Pooling::Last,
+            tool_call_parser: None,
+            reasoning_parser: None,
             max_body_bytes: 16 * 1024 * 1024,
             http_workers: 2,
             api_key: None,
@@ -261,6 +269,8 @@ impl Config {
             "jump_forward",
             "json_whitespace",
             "pooling",
+            "tool_call_parser",
+            "reasoning_parser",
             "max_body_bytes",
             "http_workers",
             "api_key",

@@ -3,8 +3,10 @@
 //!
 //! Architecture invariant: no other file names both.
 
+mod after_reasoning;
+
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -16,6 +18,9 @@ use hearth_grammar::{
 };
 use tokio::sync::oneshot;
 
+use after_reasoning::{Marks, after_reasoning};
+
+use crate::reasoning::Begin;
 use crate::served::TextCodec;
 
 /// Threads that compile at the most, of half of the cores: the others are the model's and
@@ -45,6 +50,10 @@ impl Default for GrammarDefaults {
 pub struct Grammars {
     pool: CompilePool,
     pub defaults: GrammarDefaults,
+    tokens: Arc<Tokens>,
+    eos: Vec<u32>,
+    /// Looked for when the first request needs them.
+    marks: OnceLock<Arc<Marks>>,
 }
 
 /// Why there is no grammar.
@@ -73,10 +82,17 @@ impl Grammars {
         defaults: GrammarDefaults,
     ) -> std::io::Result<Self> {
         let source = Arc::new(Tokens { text, vocab_size });
-        let compiler = Arc::new(Compiler::new(source, eos));
+        let tokens = Arc::clone(&source);
+        let compiler = Arc::new(Compiler::new(source, eos.clone()));
         let cores = available_parallelism().map_or(1, NonZero::get);
         let pool = CompilePool::start(compiler, (cores / 2).clamp(1, MAX_COMPILE_THREADS))?;
-        Ok(Self { pool, defaults })
+        Ok(Self {
+            pool,
+            defaults,
+            tokens,
+            eos,
+            marks: OnceLock::new(),
+        })
     }
 
     /// The grammar of `spec`, from the cache or compiled on the pool.
@@ -105,6 +121,21 @@ impl Grammars {
         Constrain {
             grammar,
             jump_forward: jump_forward.unwrap_or(self.defaults.jump_forward),
+        }
+    }
+}
+
+impl Grammars {
+    /// `constrain`, for what follows the reasoning of an answer that begins with `begin`.
+    #[must_use]
+    pub fn after_reasoning(&self, constrain: Constrain, begin: Begin) -> Constrain {
+        let marks = self.marks.get_or_init(|| {
+            let Tokens { text, vocab_size } = &*self.tokens;
+            Arc::new(Marks::new(Arc::clone(text), *vocab_size, &self.eos))
+        });
+        Constrain {
+            grammar: after_reasoning(constrain.grammar, Arc::clone(marks), begin),
+            ..constrain
         }
     }
 }
@@ -177,5 +208,11 @@ impl VocabularySource for Tokens {
 
     fn encode(&self, text: &str) -> Option<Vec<u32>> {
         self.text.encode(text, false).ok()
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
     }
 }

@@ -14,12 +14,15 @@ pub mod executor;
 pub mod grammars;
 pub mod http;
 pub mod load;
+pub mod reader;
+pub mod reasoning;
 pub mod secret;
 mod serve;
 pub mod served;
 pub mod telemetry;
 pub mod text;
 pub mod tls;
+pub mod tools;
 
 use cli::{Cli, Command};
 

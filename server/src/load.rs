@@ -16,8 +16,9 @@ use crate::executor::ModelExecutor;
 use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
 use crate::http::state::unix_time;
-use crate::served::{ModelInfo, Served, TextCodec};
+use crate::served::{Formats, ModelInfo, Served, TextCodec};
 use crate::text::{IdText, ModelText};
+use crate::tools;
 
 /// Of random weights: the same model every time.
 const DUMMY_SEED: u64 = 0;
@@ -30,6 +31,7 @@ pub fn load(config: &Config) -> Result<Served> {
     let checkpoint = open(config)?;
     let text = text(config, &checkpoint)?;
     let defaults = defaults(config, &checkpoint);
+    let formats = formats(config, &checkpoint);
     check(&defaults)?;
     let (report, info) = mpsc::channel();
     let build_config = config.clone();
@@ -54,6 +56,7 @@ pub fn load(config: &Config) -> Result<Served> {
         engine,
         text,
         defaults,
+        formats,
         grammars: Arc::new(grammars),
         info: info.recv().context("the engine came up without a model")?,
         pooling: config.pooling.into(),
@@ -140,6 +143,36 @@ fn text(config: &Config, checkpoint: &Checkpoint) -> Result<Arc<dyn TextCodec>> 
         checkpoint.tokenizer()?.clone(),
         template,
     )))
+}
+
+/// What the flags say, else what the chat template shows.
+fn formats(config: &Config, checkpoint: &Checkpoint) -> Formats {
+    let template = checkpoint.chat_template.as_ref().ok();
+    let source = template.and_then(|template| template.source(true).ok());
+    let tools = match config.tool_call_parser {
+        Some(parser) => {
+            if parser.format().is_some() && source.is_some_and(|text| !text.contains("tools")) {
+                tracing::warn!(
+                    "the chat template does not mention tools: the model will not be told of them"
+                );
+            }
+            parser.format()
+        }
+        None => {
+            let found = source.and_then(tools::Format::detect);
+            if let Some(format) = found {
+                tracing::info!(
+                    format = format.name(),
+                    "the chat template shows how tools are called"
+                );
+            }
+            found
+        }
+    };
+    Formats {
+        tools,
+        reasoning: config.reasoning_parser.map(Into::into),
+    }
 }
 
 fn engine_config(config: &Config) -> EngineConfig {

@@ -10,12 +10,15 @@ use serde_json::{Map, Value};
 
 use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
+use crate::{reasoning, tools};
 
 /// A chat to be made into a prompt.
 #[derive(Debug)]
 pub struct ChatPrompt<'a> {
     /// A list of OpenAI's message objects.
     pub messages: &'a Value,
+    /// A list of OpenAI's tool objects.
+    pub tools: Option<&'a Value>,
     pub add_generation_prompt: bool,
     /// Extra template variables.
     pub kwargs: &'a Map<String, Value>,
@@ -61,6 +64,13 @@ pub struct ModelInfo {
     pub headroom_bytes: Option<u64>,
 }
 
+/// What the model writes beside plain text, as far as it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Formats {
+    pub tools: Option<tools::Format>,
+    pub reasoning: Option<reasoning::Format>,
+}
+
 /// A model that is ready.
 #[derive(Clone)]
 pub struct Served {
@@ -68,6 +78,7 @@ pub struct Served {
     pub engine: EngineHandle,
     pub text: Arc<dyn TextCodec>,
     pub defaults: Defaults,
+    pub formats: Formats,
     pub grammars: Arc<Grammars>,
     pub info: ModelInfo,
     /// Which hidden states make an embedding.
@@ -82,6 +93,21 @@ impl Served {
     /// Prompt + output tokens of one sequence.
     pub fn context(&self) -> usize {
         self.engine.context_limit()
+    }
+
+    /// The token that `mark` is, if it is a special one: text has it only where special
+    /// tokens are shown.
+    pub fn special_token(&self, mark: &str) -> Option<u32> {
+        match self.text.encode(mark, false).ok()?.as_slice() {
+            [token] if self.text.is_special(*token) => Some(*token),
+            _ => None,
+        }
+    }
+
+    /// Whether the marks of reasoning are in a text only where special tokens are shown.
+    pub fn reasons_in_special(&self) -> bool {
+        let marks = [reasoning::OPEN, reasoning::CLOSE];
+        marks.iter().any(|mark| self.special_token(mark).is_some())
     }
 
     /// Texts beyond this many bytes are too long without being tokenised.

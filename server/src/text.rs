@@ -68,7 +68,7 @@ impl TextCodec for ModelText {
         let template = self.template.as_ref().map_err(ToString::to_string)?;
         let input = ChatInput {
             messages: chat.messages,
-            tools: None,
+            tools: chat.tools,
             add_generation_prompt: chat.add_generation_prompt,
             kwargs: chat.kwargs,
         };

@@ -103,6 +103,42 @@ def test_the_answer_may_be_begun():
     assert not text_of(create(messages=messages)).startswith("Well,")
 
 
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["city"],
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+}
+TOOLS = [{"name": "weather", "description": "d", "input_schema": SCHEMA}]
+
+
+def test_tools():
+    # The model knows nothing of tools: the grammar has it call them.
+    must = {"tools": TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+    must = {**must, "max_tokens": 200}
+    message = create(**must)
+    (use,) = message.content
+    assert (use.type, use.name, message.stop_reason) == ("tool_use", "weather", "tool_use")
+    assert use.id.startswith("toolu_") and use.input["city"] in ("Oslo", "Rome"), use
+    with client.messages.stream(
+        model=MODEL, messages=MESSAGES, extra_body=GREEDY, **must
+    ) as stream:
+        events = [event.type for event in stream]
+        (streamed,) = stream.get_final_message().content
+    assert (streamed.name, streamed.input) == (use.name, use.input), streamed
+    assert "input_json" in events, events
+    messages = MESSAGES + [
+        {"role": "assistant", "content": message.content},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": use.id, "content": "Rain."}]},
+    ]
+    answer = create(messages=messages, tools=TOOLS)
+    assert text_of(answer) and answer.stop_reason == "max_tokens", answer
+    counted = client.messages.count_tokens(model=MODEL, messages=messages, tools=TOOLS)
+    usage = answer.usage
+    assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, counted
+
+
 def test_errors():
     error = raises(anthropic.NotFoundError, lambda: client.messages.create(
         model="claude", messages=MESSAGES, max_tokens=1))
@@ -113,7 +149,8 @@ def test_errors():
         ({"messages": []}, "at least 1 message"),
         ({"stop_sequences": [""]}, "0 bytes"),
         ({"max_tokens": 99999}, "context"),
-        ({"tools": [{"name": "f", "input_schema": {"type": "object"}}]}, "`tools`"),
+        ({"tools": [{"name": "a b", "input_schema": {"type": "object"}}]}, "`tools[0].name`"),
+        ({"extra_body": {"tool_choice": {"type": "any"}}}, "without `tools`"),
         ({"extra_body": {"colour": 1}}, "colour"),
     ):
         error = raises(anthropic.BadRequestError, lambda: create(**options))

@@ -22,7 +22,7 @@ def test_models():
     (model,) = client.list().models
     assert model.model == MODEL and model.size > 0, model
     shown = client.show(MODEL)
-    assert shown.capabilities == ["completion"] and shown.modelinfo, shown
+    assert shown.capabilities == ["completion", "tools"] and shown.modelinfo, shown
     assert [model.model for model in client.ps().models] == [MODEL]
 
 
@@ -69,12 +69,39 @@ def test_loading_is_nothing_to_do():
     assert client.chat(MODEL, [], keep_alive="10m").done_reason == "load"
 
 
+def test_tools():
+    def weather(city: str, days: int) -> str:
+        """What the weather is.
+
+        Args:
+            city: Where.
+            days: For how long.
+        """
+        return f"Rain in {city} for {days} days."
+
+    # The model knows nothing of tools, and Ollama's API has no way to have it call one.
+    answer = client.chat(MODEL, MESSAGES, tools=[weather], options=OPTIONS)
+    plain = client.chat(MODEL, MESSAGES, options=OPTIONS)
+    assert not answer.message.tool_calls and answer.message.content, answer
+    assert answer.message.content == plain.message.content, "the template has no place for tools"
+    call = ollama.Message.ToolCall(
+        function=ollama.Message.ToolCall.Function(name="weather", arguments={"city": "Oslo"})
+    )
+    messages = MESSAGES + [
+        ollama.Message(role="assistant", tool_calls=[call]),
+        {"role": "tool", "tool_name": "weather", "content": weather("Oslo", 2)},
+    ]
+    pieces = list(client.chat(MODEL, messages, tools=[weather], options=OPTIONS, stream=True))
+    assert "".join(piece.message.content for piece in pieces), pieces
+    assert pieces[-1].prompt_eval_count > plain.prompt_eval_count, pieces[-1]
+
+
 def test_errors():
     error = raises(ollama.ResponseError, lambda: client.chat("llama3", MESSAGES))
     assert error.status_code == 404 and "llama3" in error.error, error
     for call, words in (
         (lambda: client.chat(MODEL, MESSAGES, options={"temperature": -1}), "between 0 and 2"),
-        (lambda: client.chat(MODEL, MESSAGES, tools=[{"type": "function"}]), "`tools`"),
+        (lambda: client.chat(MODEL, MESSAGES, tools=[{"type": "function"}]), "tools[0]"),
         (lambda: client.chat(MODEL, MESSAGES, think=True), "`think`"),
         (lambda: client.generate(MODEL, "a" * 5000, raw=True), "context"),
         (lambda: client.generate(MODEL, "a", keep_alive=0), "keep_alive"),

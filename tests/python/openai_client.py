@@ -6,9 +6,12 @@ The served model is random, its tokens are bytes, its context 2048 tokens.
 """
 
 import asyncio
+import json
 import sys
+from typing import Literal
 
 import openai
+import pydantic
 from running import raises, run
 
 BASE_URL, MODEL = sys.argv[1:3]
@@ -290,6 +293,93 @@ def test_a_stream_may_be_left():
             break
     stream.close()
     assert chat().usage.completion_tokens == 24
+
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["city", "days"],
+    "properties": {
+        "city": {"enum": ["Oslo", "Rome"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": "d", "parameters": SCHEMA, "strict": True},
+    }
+    for name in ("weather", "news")
+]
+
+
+def called(call):
+    """The name of a call that follows its schema."""
+    assert call.type == "function" and call.id.startswith("call_"), call
+    arguments = json.loads(call.function.arguments)
+    assert sorted(arguments) == ["city", "days"], arguments
+    assert arguments["city"] in ("Oslo", "Rome") and 1 <= arguments["days"] <= 9, arguments
+    return call.function.name
+
+
+def test_tools():
+    # The model knows nothing of tools: the grammar has it call them.
+    must = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    must = {**must, "max_tokens": 200}
+    for seed in range(8):
+        choice = chat(**must, temperature=1, seed=seed).choices[0]
+        (call,) = choice.message.tool_calls
+        assert called(call) in ("weather", "news"), call
+        assert (choice.finish_reason, choice.message.content) == ("tool_calls", None), choice
+    named = {"type": "function", "function": {"name": "news"}}
+    named = chat(tools=TOOLS, tool_choice=named, max_tokens=200).choices[0].message
+    assert [called(call) for call in named.tool_calls] == ["news"], named
+    chunks = list(chat(**must, stream=True, extra_body={"jump_forward": False}))
+    deltas = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    assert deltas[0].id and deltas[0].function.name, deltas
+    assert len(deltas) > 3 and not any(call.id for call in deltas[1:]), deltas
+    streamed = "".join(call.function.arguments for call in deltas)
+    (call,) = chat(**must).choices[0].message.tool_calls
+    assert streamed == call.function.arguments, (streamed, call)
+    assert chunks[-1].choices[0].finish_reason == "tool_calls", chunks[-1]
+    # A whole turn: the call, its answer, and what the model says to it.
+    messages = MESSAGES + [named.model_dump(exclude_none=True)]
+    messages.append({"role": "tool", "tool_call_id": named.tool_calls[0].id, "content": "Rain."})
+    answer = chat(messages=messages, tools=TOOLS).choices[0]
+    assert answer.finish_reason == "length" and answer.message.tool_calls is None, answer
+    without = chat(messages=MESSAGES).usage.prompt_tokens
+    assert chat(messages=messages).usage.prompt_tokens > without
+
+
+def test_tools_by_the_streaming_helper():
+    class Weather(pydantic.BaseModel):
+        city: Literal["Oslo", "Rome"]
+        days: Literal[1, 2, 3]
+
+    tool = openai.pydantic_function_tool(Weather)
+    options = {
+        "model": MODEL, "messages": MESSAGES, "tools": [tool], "tool_choice": "required",
+        "parallel_tool_calls": False, "max_tokens": 200, "temperature": 0,
+    }
+    parsed = client.chat.completions.parse(**options).choices[0].message.tool_calls[0]
+    assert isinstance(parsed.function.parsed_arguments, Weather), parsed
+    with client.chat.completions.stream(**options) as stream:
+        kinds = [event.type for event in stream]
+        (call,) = stream.get_final_completion().choices[0].message.tool_calls
+    assert call.function.parsed_arguments == parsed.function.parsed_arguments, call
+    assert "tool_calls.function.arguments.delta" in kinds, kinds
+    assert "tool_calls.function.arguments.done" in kinds, kinds
+
+
+def test_tools_that_cannot_be():
+    for options, words in (
+        ({"tool_choice": "required"}, "without `tools`"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "`response_format`"),
+        ({"tools": TOOLS, "tool_choice": "all"}, "tool_choice"),
+        ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
+    ):
+        error = raises(openai.BadRequestError, lambda: chat(**options))
+        assert words in error.message, (words, error)
 
 
 def test_thirty_two_at_once():

@@ -49,6 +49,19 @@ fn notes_are_taken_out_and_names_that_look_like_keywords_stay() {
 }
 
 #[test]
+fn schemas_within_lark_are_rules_and_are_named_in_errors() {
+    let within = |schema: Value| {
+        let schemas = [("tools[0].x".to_owned(), schema)];
+        within_lark("start: schema_0\n", &schemas, Whitespace::Compact)
+    };
+    let lark = within(json!({"type": "integer"})).unwrap();
+    assert!(lark.starts_with("start: schema_0\nschema_0: %json {\"type\":\"integer\","));
+    assert!(lark.contains("\"key_separator\":\":\""), "{lark}");
+    let error = within(json!({"items": {"not": {}}})).unwrap_err();
+    assert_eq!(error.pointer.as_deref(), Some("tools[0].x#/items"));
+}
+
+#[test]
 fn sizes_are_bounded() {
     let many = |n: usize| -> Value {
         let entries = (0..n).map(|i| (format!("p{i}"), json!({})));

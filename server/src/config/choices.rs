@@ -3,6 +3,8 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+use crate::{reasoning, tools};
+
 /// Number format of the weights and the KV cache on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -183,6 +185,57 @@ impl From<Pooling> for hearth_engine::Pooling {
         match pooling {
             Pooling::Last => Self::Last,
             Pooling::Mean => Self::Mean,
+        }
+    }
+}
+
+/// How the served model writes calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ToolCallParser {
+    /// `<tool_call>{...}</tool_call>`: Hermes, Qwen 2.5 and 3.
+    #[serde(alias = "qwen25")]
+    #[value(alias = "qwen25")]
+    Hermes,
+    /// `{"name": ..., "parameters": ...}`: Llama 3.1.
+    Llama3,
+    /// `[TOOL_CALLS] [...]`: Mistral.
+    Mistral,
+    /// `[f(a=1)]`: Llama 3.2 and 4.
+    Pythonic,
+    /// No calls are looked for, whatever the chat template shows.
+    None,
+}
+
+impl ToolCallParser {
+    pub fn format(self) -> Option<tools::Format> {
+        match self {
+            Self::Hermes => Some(tools::Format::Hermes),
+            Self::Llama3 => Some(tools::Format::Llama3),
+            Self::Mistral => Some(tools::Format::Mistral),
+            Self::Pythonic => Some(tools::Format::Pythonic),
+            Self::None => None,
+        }
+    }
+}
+
+/// How the served model marks its reasoning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ReasoningParser {
+    /// Every answer begins with reasoning, up to `</think>`.
+    DeepseekR1,
+    /// Reasoning is between `<think>` and `</think>`, if the answer begins with it.
+    #[serde(alias = "think")]
+    #[value(alias = "think")]
+    Qwen3,
+}
+
+impl From<ReasoningParser> for reasoning::Format {
+    fn from(parser: ReasoningParser) -> Self {
+        match parser {
+            ReasoningParser::DeepseekR1 => Self::DeepseekR1,
+            ReasoningParser::Qwen3 => Self::Qwen3,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::error::ApiError;
 use super::openai::chat_request::MAX_MESSAGES;
 use super::openai::sampling::out_of_bounds;
 use super::prompt;
+use crate::reasoning::Begin;
 use crate::served::{ChatPrompt, Served};
 
 /// Where the last message ends; characters for private use, which no message has.
@@ -30,53 +31,81 @@ pub fn refuse_too_many(served: &Served, messages: usize) -> Result<(), ApiError>
     Err(ApiError::context_length("messages", message))
 }
 
-/// The prompt of a conversation. One that ends with the assistant's words is continued:
-/// the prompt ends with them.
-///
-/// # Errors
-/// 400 where the template refuses the messages, or they do not fit the context.
-pub fn encode(served: &Served, messages: Vec<Value>) -> Result<Vec<u32>, ApiError> {
-    let continues = messages.last().is_some_and(|m| m["role"] == "assistant");
-    let (messages, kwargs) = (Value::Array(messages), Map::new());
-    let text = if continues {
-        continued(served, messages, &kwargs)?
-    } else {
-        let chat = ChatPrompt {
-            messages: &messages,
-            add_generation_prompt: true,
-            kwargs: &kwargs,
-        };
-        served.text.render_chat(&chat).map_err(refused)?
-    };
-    // The template frames the conversation itself.
-    prompt::encode(served, "messages", &text, false)
+/// What a prompt is made of.
+#[derive(Debug, Default)]
+pub struct Conversation {
+    /// A list of OpenAI's message objects.
+    pub messages: Value,
+    /// A list of OpenAI's tool objects.
+    pub tools: Option<Value>,
+    /// Extra template variables.
+    pub kwargs: Map<String, Value>,
+    /// Whether the prompt ends with the last message's words, to be continued, and not
+    /// with the opening of an answer.
+    pub continues: bool,
+    /// Whether it ends so that no answer is opened.
+    pub closed: bool,
 }
 
-/// The text of a conversation up to the end of the last message's words.
-///
-/// # Errors
-/// 400 where the template refuses the messages, or drops the last of them.
-pub fn continued(
-    served: &Served,
-    mut messages: Value,
-    kwargs: &Map<String, Value>,
-) -> Result<String, ApiError> {
-    let last = messages.as_array_mut().and_then(|list| list.last_mut());
-    if let Some(Value::String(content)) = last.and_then(|last| last.get_mut("content")) {
-        content.push_str(END);
+/// A conversation, ready for the model.
+pub struct Rendered {
+    pub prompt: Vec<u32>,
+    /// What the answer begins with, where reasoning is told apart.
+    pub begin: Option<Begin>,
+}
+
+impl Conversation {
+    /// One that is continued if it ends with the assistant's words.
+    pub fn of(messages: Vec<Value>) -> Self {
+        let continues = messages.last().is_some_and(|m| m["role"] == "assistant");
+        Self {
+            messages: messages.into(),
+            continues,
+            ..Self::default()
+        }
     }
-    let chat = ChatPrompt {
-        messages: &messages,
-        add_generation_prompt: false,
-        kwargs,
-    };
-    let mut text = served.text.render_chat(&chat).map_err(refused)?;
-    let Some(end) = text.rfind(END) else {
-        let error = "the chat template does not let a last assistant message be continued";
-        return Err(refused(error.to_owned()));
-    };
-    text.truncate(end);
-    Ok(text)
+
+    /// The prompt.
+    ///
+    /// # Errors
+    /// 400 where the template refuses the messages, or they do not fit the context.
+    pub fn encode(self, served: &Served) -> Result<Rendered, ApiError> {
+        let continues = self.continues;
+        let text = self.render(served)?;
+        let reasoning = served.formats.reasoning;
+        Ok(Rendered {
+            // The template frames the conversation itself.
+            prompt: prompt::encode(served, "messages", &text, false)?,
+            begin: reasoning.map(|format| format.begin(&text, continues)),
+        })
+    }
+
+    fn render(mut self, served: &Served) -> Result<String, ApiError> {
+        if self.continues {
+            let last = self
+                .messages
+                .as_array_mut()
+                .and_then(|list| list.last_mut());
+            if let Some(Value::String(content)) = last.and_then(|last| last.get_mut("content")) {
+                content.push_str(END);
+            }
+        }
+        let chat = ChatPrompt {
+            messages: &self.messages,
+            tools: self.tools.as_ref(),
+            add_generation_prompt: !self.continues && !self.closed,
+            kwargs: &self.kwargs,
+        };
+        let mut text = served.text.render_chat(&chat).map_err(refused)?;
+        if self.continues {
+            let Some(end) = text.rfind(END) else {
+                let error = "the chat template does not let a last assistant message be continued";
+                return Err(refused(error.to_owned()));
+            };
+            text.truncate(end);
+        }
+        Ok(text)
+    }
 }
 
 /// 400 in the words of the template.

@@ -34,3 +34,4 @@ mod stall;
 pub mod state;
 mod status;
 pub mod tally;
+pub mod tools;

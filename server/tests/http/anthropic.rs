@@ -217,11 +217,11 @@ async fn every_refusal_is_in_anthropics_shape_and_names_the_field() {
         (json!({"system": 7}), &["`system`", "a string"]),
         (
             json!({"tools": [{"name": "f"}]}),
-            &["`tools`", "not supported"],
+            &["`tools`", "--tool-call-parser"],
         ),
         (
-            json!({"tool_choice": {"type": "auto"}}),
-            &["`tool_choice`", "not supported"],
+            json!({"tool_choice": {"type": "any"}}),
+            &["`tool_choice`", "without `tools`"],
         ),
         (
             json!({"thinking": {"type": "enabled", "budget_tokens": 9}}),

@@ -20,7 +20,7 @@ use hearth_server::grammars::{GrammarDefaults, Grammars};
 use hearth_server::http::openai::sampling::Defaults;
 use hearth_server::http::server;
 use hearth_server::http::state::AppState;
-use hearth_server::served::{ChatPrompt, ModelInfo, Served, TextCodec};
+use hearth_server::served::{ChatPrompt, Formats, ModelInfo, Served, TextCodec};
 use serde_json::Value;
 
 pub const VOCAB: usize = 260;
@@ -44,6 +44,9 @@ pub struct Behaviour {
     /// What the model's makers suggest for a chat that names no limit.
     pub max_new_tokens: Option<usize>,
     pub pooling: Pooling,
+    pub formats: Formats,
+    /// Whether the answer is what the last message has after `say: `.
+    pub echoes: bool,
 }
 
 impl Default for Behaviour {
@@ -55,16 +58,51 @@ impl Default for Behaviour {
             endless: false,
             max_new_tokens: None,
             pooling: Pooling::Last,
+            formats: Formats::default(),
+            echoes: false,
         }
     }
 }
 
-struct FakeExecutor(Behaviour);
+struct FakeExecutor {
+    behaviour: Behaviour,
+    /// The token at each slot.
+    kv: Vec<u32>,
+}
 
 impl FakeExecutor {
+    /// The next token where a prompt asks for a text.
+    fn echoed(&self, context: &[u32]) -> u32 {
+        let tokens = context.iter().map(|&slot| self.kv[slot as usize]);
+        let bytes: Vec<u8> = tokens
+            .filter_map(|token| u8::try_from(token).ok())
+            .collect();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let Some((prompt, said)) = text.rsplit_once("\nassistant: ") else {
+            return EOS;
+        };
+        let (_, wanted) = prompt.rsplit_once("say: ").unwrap_or_default();
+        let next = wanted.as_bytes().get(said.len());
+        next.map_or(EOS, |&byte| u32::from(byte))
+    }
+
+    /// The token after that of row `row`.
+    fn after(&self, batch: &ForwardBatch, row: usize) -> u32 {
+        if !self.behaviour.echoes {
+            return self.next(batch.tokens[row]);
+        }
+        let mut sequences = batch.sequences.iter();
+        let sequence = sequences
+            .find(|s| (s.first_token..s.first_token + s.tokens).contains(&(row as u32)))
+            .unwrap();
+        let first = sequence.first_slot as usize;
+        let end = first + batch.positions[row] as usize + 1;
+        self.echoed(&batch.slot_table[first..end])
+    }
+
     fn next(&self, token: u32) -> u32 {
         match token {
-            0x7A if !self.0.endless => EOS,
+            0x7A if !self.behaviour.endless => EOS,
             0x61..0x7A => token + 1,
             // "#" is followed by the three bytes of a euro sign.
             0x23 => 0xE2,
@@ -81,7 +119,7 @@ impl Executor for FakeExecutor {
             kv_slots,
             max_model_len,
             ..
-        } = self.0;
+        } = self.behaviour;
         ExecutorLimits {
             kv_slots,
             max_model_len,
@@ -90,15 +128,18 @@ impl Executor for FakeExecutor {
     }
 
     fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
-        thread::sleep(self.0.step);
+        thread::sleep(self.behaviour.step);
         if batch.tokens.contains(&POISON) {
             return Err(ExecutorError::new("it was poisoned"));
+        }
+        for (&token, &slot) in batch.tokens.iter().zip(&batch.write_slots) {
+            self.kv[slot as usize] = token;
         }
         let mut values = vec![0.0; batch.logit_rows.len() * VOCAB];
         for (row, &token) in values.chunks_mut(VOCAB).zip(&batch.logit_rows) {
             // Never sampled, unless a bias asks for it.
             row[POISON as usize] = -30.0;
-            row[self.next(batch.tokens[token as usize]) as usize] = 10.0;
+            row[self.after(batch, token as usize) as usize] = 10.0;
         }
         // A sequence's hidden state tells its token and its position.
         let told = |&row: &u32| [batch.tokens[row as usize], batch.positions[row as usize], 1];
@@ -153,13 +194,19 @@ impl TextCodec for FakeCodec {
     }
 
     fn render_chat(&self, chat: &ChatPrompt<'_>) -> Result<String, String> {
-        let mut text = String::new();
+        let mut text = match chat.tools {
+            Some(tools) => format!("tools: {tools}\n"),
+            None => String::new(),
+        };
         for message in chat.messages.as_array().into_iter().flatten() {
             let (role, content) = (message["role"].as_str(), message["content"].as_str());
             if content == Some("unspeakable") {
                 return Err("the chat template refused the messages: unspeakable".to_owned());
             }
             text += &format!("{}: {}\n", role.unwrap_or("?"), content.unwrap_or("?"));
+            if let Some(calls) = message.get("tool_calls") {
+                text += &format!("calls: {calls}\n");
+            }
         }
         if let Some(Value::String(mood)) = chat.kwargs.get("mood") {
             text += &format!("mood: {mood}\n");
@@ -255,7 +302,11 @@ impl Drop for TestServer {
 
 pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
     let max_queue = config.max_queue;
-    let engine = Engine::spawn(config, move || Ok(FakeExecutor(behaviour))).unwrap();
+    let engine = Engine::spawn(config, move || {
+        let kv = vec![0; behaviour.kv_slots];
+        Ok(FakeExecutor { behaviour, kv })
+    })
+    .unwrap();
     let text = Arc::new(FakeCodec);
     let grammars = Grammars::start(text, VOCAB, vec![EOS], GrammarDefaults::default()).unwrap();
     Served {
@@ -273,6 +324,7 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
             ..ModelInfo::default()
         },
         pooling: behaviour.pooling,
+        formats: behaviour.formats,
         max_queue,
         created: 0,
     }

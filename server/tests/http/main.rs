@@ -18,6 +18,8 @@ mod sglang_routes;
 mod stall;
 mod talk;
 mod tls;
+mod tool_apis;
+mod tools;
 
 use fake::TestServer;
 use hearth_client::sse_data;

@@ -233,7 +233,7 @@ async fn every_refusal_is_in_ollamas_shape_and_names_the_field() {
         (
             CHAT,
             chat(json!({"tools": [{}]})),
-            &["`tools`", "not supported"],
+            &["`tools[0].type`", "function"],
         ),
         (CHAT, chat(json!({"format": "yaml"})), &["`format`", "yaml"]),
         (CHAT, chat(json!({"format": {"type": 7}})), &["`format`"]),

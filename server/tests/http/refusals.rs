@@ -197,9 +197,6 @@ async fn the_fields_of_one_route_are_held_to_their_bounds() {
 async fn what_is_not_implemented_and_what_is_not_known_is_refused_by_name() {
     let server = TestServer::plain();
     for (field, value) in [
-        ("tools", json!([{"type": "function"}])),
-        ("tool_choice", json!("required")),
-        ("parallel_tool_calls", json!(true)),
         ("functions", json!([{}])),
         ("reasoning_effort", json!("high")),
         ("audio", json!({})),
@@ -344,7 +341,8 @@ async fn a_body_of_10_mb_is_refused_at_once_and_disturbs_nobody() {
         "prompt",
         &["10485760 bytes", "3584"],
     );
-    let small = completion("max_tokens", json!(3));
+    let mut small = completion("max_tokens", json!(3));
+    small["temperature"] = json!(0);
     let ((), answer) = tokio::join!(refusal, ok(&server, COMPLETIONS, &small));
     assert_eq!(answer["choices"][0]["text"], "bcd");
     assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());

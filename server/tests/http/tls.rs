@@ -74,7 +74,7 @@ async fn a_client_is_served_over_tls_in_either_version_of_http() {
         let client = client(&identity, version);
         let health = client.get(format!("{}/health", server.url)).send().await;
         assert_eq!(health.unwrap().version(), version);
-        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3});
+        let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0});
         let url = format!("{}{CHAT}", server.url);
         let whole = client.post(&url).json(&body).send().await.unwrap();
         let whole: Value = whole.json().await.unwrap();

@@ -48,7 +48,13 @@ async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &s
     };
     let mut running = Vec::new();
     for _ in 0..servers {
-        running.push(Server::start(&["--max-model-len", max_model_len]).await);
+        let flags = [
+            "--max-model-len",
+            max_model_len,
+            "--tool-call-parser",
+            "hermes",
+        ];
+        running.push(Server::start(&flags).await);
     }
     let mut urls = running.iter().map(|server| server.url(base));
     let mut command = Command::new(python);

@@ -4,10 +4,10 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::SamplingParams;
 use hearth_engine::output::TextOptions;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::conversation;
+use super::super::conversation::{self, Conversation, Rendered};
 use super::super::error::ApiError;
 use super::super::generate::{Job, submit};
 use super::super::openai::sampling::{SamplingFields, at_least};
@@ -18,9 +18,12 @@ use super::super::respond::{collected, streamed};
 use super::super::shape::{Shape, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
+use super::super::tools::{Reading, call_id};
 use super::super::{body, offload, prompt};
 use super::request::{CountRequest, MessagesRequest, in_output_format, template_messages};
-use super::stream::{Events, stop_reason, usage};
+use super::stream::{CALL_PREFIX, Events, stop_reason, usage};
+use crate::grammars::Whitespace;
+use crate::reader::{Reasoning, Said};
 use crate::served::Served;
 
 const ROUTE: &str = "/v1/messages";
@@ -66,25 +69,34 @@ async fn answer(
     let name = RequestId::of(&request);
     let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, name);
     let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
-    let (job, asked, stream) = prepared;
+    let Prepared {
+        job,
+        asked,
+        stream,
+        reading,
+    } = prepared;
     let constraint = compile(&served, asked).await.map_err(in_output_format)?;
     let updates = submit(&served, Job { constraint, ..job })?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, 1, 1);
     let id = format!("msg_{}", Uuid::now_v7().simple());
     if stream {
-        let model = served.id;
-        return Ok(streamed(updates, tally, Events { id, model }));
+        let events = Events::new(id, served, &reading);
+        return Ok(streamed(updates, tally, events));
     }
     let whole = collected(updates, &mut tally).await?.into_iter().next();
     let whole = whole.unwrap_or_default();
+    let said = match reading.reader() {
+        Some(reader) => Said::read(reader, whole.text),
+        None => Said {
+            text: whole.text,
+            ..Said::default()
+        },
+    };
     let (reason, sequence) = match &whole.finish {
-        Some(finish) => stop_reason(finish)?,
+        Some(finish) => stop_reason(finish, !said.calls.is_empty())?,
         None => return Err(ApiError::internal("the message did not end")),
     };
-    let content = match whole.text.as_str() {
-        "" => json!([]),
-        text => json!([{"type": "text", "text": text}]),
-    };
+    let content = blocks(&served, said);
     Ok(HttpResponse::Ok().json(json!({
         "id": id,
         "type": "message",
@@ -97,16 +109,43 @@ async fn answer(
     })))
 }
 
-/// The job, the grammar it is to follow, and whether its answer is streamed.
-fn prepare(
-    served: &Served,
-    bytes: &[u8],
-    id: String,
-) -> Result<(Job, Option<Asked>, bool), ApiError> {
+/// The content of a whole message.
+fn blocks(served: &Served, said: Said) -> Vec<Value> {
+    let mut blocks = Vec::new();
+    if !said.reasoning.is_empty() {
+        let (thinking, signature) = (said.reasoning, "");
+        blocks.push(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+    }
+    if !said.text.is_empty() {
+        blocks.push(json!({"type": "text", "text": said.text}));
+    }
+    blocks.extend(said.calls.into_iter().map(|call| {
+        // Where `max_tokens` cut it, it is no JSON.
+        let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+        let id = call_id(served, CALL_PREFIX);
+        json!({"type": "tool_use", "id": id, "name": call.name, "input": input})
+    }));
+    blocks
+}
+
+/// A checked request, and how its answer is to be written.
+struct Prepared {
+    job: Job,
+    asked: Option<Asked>,
+    stream: bool,
+    reading: Reading,
+}
+
+fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: MessagesRequest = body::parse(bytes)?;
     AppState::check_model(served, Some(&request.model))?;
     request.refuse_unsupported()?;
-    let asked = request.take_grammar(served.grammars.defaults.whitespace)?;
+    let whitespace = served.grammars.defaults.whitespace;
+    let mut plan = request
+        .take_tools()?
+        .plan(served, whitespace == Whitespace::Compact)?;
+    let asked = request.take_grammar(plan.lark.take(), whitespace)?;
+    plan.refuse_beside(asked.as_ref())?;
     conversation::refuse_too_many(served, request.messages.given)?;
     let messages = template_messages(&request.system, &request.messages)?;
     let max_tokens = at_least("max_tokens", 1, Some(request.max_tokens))?;
@@ -125,11 +164,16 @@ fn prepare(
         error.message = error.message.replacen("`stop", "`stop_sequences", 1);
         error
     })?;
+    let conversation = Conversation {
+        tools: plan.template.take(),
+        ..Conversation::of(messages)
+    };
+    let Rendered { prompt, begin } = conversation.encode(served)?;
     let text = TextOptions {
+        skip_special: !plan.shows_special(served, begin),
         stop: stop.to_vec(),
         ..TextOptions::default()
     };
-    let prompt = conversation::encode(served, messages)?;
     let max_tokens =
         prompt::output_limit(served, "messages", prompt.len(), "max_tokens", max_tokens)?;
     let job = Job {
@@ -144,14 +188,23 @@ fn prepare(
         prompt_field: "messages",
         ..Job::default()
     };
-    Ok((job, asked, request.stream.unwrap_or(false)))
+    Ok(Prepared {
+        job,
+        asked: asked.map(|asked| asked.after_reasoning(begin)),
+        stream: request.stream.unwrap_or(false),
+        reading: plan.reading(begin, Reasoning::Apart { streamed: true }),
+    })
 }
 
 fn count(served: &Served, bytes: &[u8]) -> Result<usize, ApiError> {
-    let request: CountRequest = body::parse(bytes)?;
+    let mut request: CountRequest = body::parse(bytes)?;
     AppState::check_model(served, Some(&request.model))?;
     request.refuse_unsupported()?;
     conversation::refuse_too_many(served, request.messages.given)?;
     let messages = template_messages(&request.system, &request.messages)?;
-    Ok(conversation::encode(served, messages)?.len())
+    let conversation = Conversation {
+        tools: request.take_tools()?.plan(served, false)?.template,
+        ..Conversation::of(messages)
+    };
+    Ok(conversation.encode(served)?.prompt.len())
 }

@@ -2,14 +2,17 @@
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::super::error::ApiError;
 use super::super::openai::capped::{Capped, Noticed, Word};
 use super::super::openai::chat_request::{Content, MAX_MESSAGES};
 use super::super::openai::sampling::{MAX_STOP_STRINGS, out_of_bounds};
 use super::super::openai::structured::{Asked, GivenSchema, StructuredFields};
+use super::super::openai::tool_fields::{GivenTools, Spelling};
 use super::super::openai::wire::Object;
+use super::super::tools::{Asking, Choice, Lark};
+use super::content::{Block, Blocks, Messages};
 use crate::grammars::Whitespace;
 
 /// Fields that this server does not implement are here too, so that they are refused by
@@ -29,8 +32,8 @@ pub struct MessagesRequest {
     /// A label; it changes nothing.
     #[expect(dead_code, reason = "checked for its type, and that is all")]
     metadata: Option<Object<Metadata>>,
-    tools: Option<Noticed>,
-    tool_choice: Option<IgnoredAny>,
+    tools: Option<GivenTools>,
+    tool_choice: Option<Object<ToolChoice>>,
     thinking: Option<Object<Thinking>>,
     service_tier: Option<String>,
     container: Option<IgnoredAny>,
@@ -79,8 +82,8 @@ pub struct CountRequest {
     pub model: String,
     pub messages: Turns,
     pub system: Option<Content<true>>,
-    tools: Option<Noticed>,
-    tool_choice: Option<IgnoredAny>,
+    tools: Option<GivenTools>,
+    tool_choice: Option<Object<ToolChoice>>,
     thinking: Option<Object<Thinking>>,
 }
 
@@ -90,7 +93,7 @@ pub type Turns = Capped<Object<Turn>, MAX_MESSAGES>;
 #[serde(deny_unknown_fields)]
 pub struct Turn {
     role: String,
-    content: Content<true>,
+    content: Blocks,
 }
 
 #[derive(Debug, Deserialize)]
@@ -131,8 +134,6 @@ impl MessagesRequest {
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
         let tier = self.service_tier.as_deref();
         refuse(&[
-            ("tools", some(&self.tools)),
-            ("tool_choice", self.tool_choice.is_some()),
             ("thinking", Thinking::is_asked(&self.thinking)),
             (
                 "service_tier",
@@ -160,11 +161,23 @@ impl MessagesRequest {
         ])
     }
 
-    /// The grammar that the answer is to follow.
+    /// What is said about tools.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value.
+    pub fn take_tools(&mut self) -> Result<Asking, ApiError> {
+        asking(self.tools.take(), self.tool_choice.take())
+    }
+
+    /// The grammar that the answer is to follow: its format's, or of `calls`.
     ///
     /// # Errors
     /// 400 for a format that is no JSON Schema, and for two of them.
-    pub fn take_grammar(&mut self, whitespace: Whitespace) -> Result<Option<Asked>, ApiError> {
+    pub fn take_grammar(
+        &mut self,
+        calls: Option<Lark>,
+        whitespace: Whitespace,
+    ) -> Result<Option<Asked>, ApiError> {
         let config = self.output_config.take();
         let newer = config.and_then(|config| config.0.format);
         let (field, format) = match (newer, self.output_format.take()) {
@@ -175,7 +188,13 @@ impl MessagesRequest {
             }
             (Some(format), None) => (OUTPUT_FORMAT, format.0),
             (None, Some(format)) => ("output_format", format.0),
-            (None, None) => return Ok(None),
+            (None, None) => {
+                let fields = StructuredFields {
+                    calls,
+                    ..StructuredFields::default()
+                };
+                return fields.asked(whitespace, false);
+            }
         };
         if format.r#type != "json_schema" {
             let given = format!("{:?}", format.r#type);
@@ -191,6 +210,7 @@ impl MessagesRequest {
         };
         let fields = StructuredFields {
             json_schema: Some(schema),
+            calls,
             ..StructuredFields::default()
         };
         fields.asked(whitespace, false).map_err(in_output_format)
@@ -203,7 +223,9 @@ const OUTPUT_FORMAT: &str = "output_config.format";
 pub fn in_output_format(mut error: ApiError) -> ApiError {
     let name = format!("`{OUTPUT_FORMAT}`");
     error.message = error.message.replacen("`json_schema`", &name, 1);
-    error.param = Some(OUTPUT_FORMAT.to_owned());
+    if error.param.as_deref() == Some("json_schema") {
+        error.param = Some(OUTPUT_FORMAT.to_owned());
+    }
     error
 }
 
@@ -211,11 +233,15 @@ impl CountRequest {
     /// # Errors
     /// 400 naming the first field that asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        refuse(&[
-            ("tools", some(&self.tools)),
-            ("tool_choice", self.tool_choice.is_some()),
-            ("thinking", Thinking::is_asked(&self.thinking)),
-        ])
+        refuse(&[("thinking", Thinking::is_asked(&self.thinking))])
+    }
+
+    /// What is said about tools.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value.
+    pub fn take_tools(&mut self) -> Result<Asking, ApiError> {
+        asking(self.tools.take(), self.tool_choice.take())
     }
 }
 
@@ -232,38 +258,89 @@ pub fn template_messages(
         let bound = "a list of at least 1 message";
         return Err(out_of_bounds("messages", bound, "0 messages"));
     }
-    let mut joined: Vec<(&str, String)> = Vec::new();
+    let mut messages = Messages::default();
     if let Some(Content(system)) = system {
-        joined.push(("system", system.clone()));
+        messages.text("system", system);
     }
     for (index, turn) in turns.items.iter().enumerate() {
-        let Content(content) = &turn.content;
+        let Blocks(blocks) = &turn.content;
         let field = |name: &str| format!("messages[{index}].{name}");
         if !matches!(turn.role.as_str(), "user" | "assistant") {
             let given = format!("{:?}", turn.role);
             return Err(out_of_bounds(&field("role"), "user or assistant", given));
         }
-        if content.is_empty() {
+        let is_empty = |block: &Block| matches!(block, Block::Text(text) if text.is_empty());
+        if blocks.iter().all(is_empty) {
             let bound = "a text that is not empty";
             return Err(out_of_bounds(&field("content"), bound, "an empty one"));
         }
-        match joined.last_mut() {
-            Some((role, text)) if *role == turn.role => {
-                text.push('\n');
-                text.push_str(content);
+        for block in blocks {
+            let wants = match block {
+                Block::Text(_) => &turn.role,
+                Block::Result { .. } => "user",
+                Block::Use { .. } | Block::Thinking(_) => "assistant",
+            };
+            if *wants != turn.role {
+                let bound = "tool_result in the user's turns, tool_use and thinking in the \
+                             assistant's";
+                return Err(out_of_bounds(&field("content"), bound, "another"));
             }
-            _ => joined.push((&turn.role, content.clone())),
+            messages.block(&turn.role, block);
         }
     }
-    let each = joined.into_iter();
-    Ok(each
-        .map(|(role, content)| json!({"role": role, "content": content}))
-        .collect())
+    Ok(messages.into_list())
+}
+
+/// Anthropic's `tool_choice`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ToolChoice {
+    r#type: String,
+    name: Option<String>,
+    disable_parallel_tool_use: Option<bool>,
+}
+
+fn asking(
+    tools: Option<GivenTools>,
+    choice: Option<Object<ToolChoice>>,
+) -> Result<Asking, ApiError> {
+    let tools = tools.map_or(Ok(Vec::new()), |tools| tools.check(Spelling::Anthropic))?;
+    let mut asking = Asking {
+        tools,
+        parallel_field: "tool_choice.disable_parallel_tool_use",
+        ..Asking::default()
+    };
+    let Some(Object(choice)) = choice else {
+        return Ok(asking);
+    };
+    let name = choice.name;
+    asking.choice = Some(match (choice.r#type.as_str(), name) {
+        ("auto", None) => Choice::Auto,
+        ("any", None) => Choice::Required,
+        ("none", None) => Choice::None,
+        ("tool", Some(name)) => Choice::Named(name),
+        ("tool", None) => {
+            let bound = "the name of one of `tools`";
+            return Err(out_of_bounds("tool_choice.name", bound, "none"));
+        }
+        ("auto" | "any" | "none", Some(_)) => {
+            let bound = "left out unless the type is tool";
+            return Err(out_of_bounds("tool_choice.name", bound, "one"));
+        }
+        (kind, _) => {
+            let bound = "one of auto, any, tool, none";
+            let given = format!("{:?}", kind.chars().take(40).collect::<String>());
+            return Err(out_of_bounds("tool_choice.type", bound, given));
+        }
+    });
+    asking.parallel = choice.disable_parallel_tool_use.map(|disable| !disable);
+    Ok(asking)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn turns(json: &str) -> Result<Vec<Value>, ApiError> {
         template_messages(&None, &serde_json::from_str(json).unwrap())

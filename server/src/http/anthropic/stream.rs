@@ -10,6 +10,12 @@ use super::super::respond::ChunkFormat;
 use super::super::shape::Shape;
 use super::super::sse;
 use super::super::tally::{Counts, Tally};
+use super::super::tools::{Reading, call_id};
+use crate::reader::{Part, Reader};
+use crate::served::Served;
+
+/// What the ids of calls begin with.
+pub const CALL_PREFIX: &str = "toolu_";
 
 /// The token counts of a message. Anthropic counts what was cached apart from the rest.
 pub fn usage(counts: Counts) -> Value {
@@ -21,15 +27,16 @@ pub fn usage(counts: Counts) -> Value {
     })
 }
 
-/// Why a message ended, in Anthropic's words.
+/// Why a message ended, in Anthropic's words; `calls`: whether there are any in it.
 ///
 /// # Errors
 /// It was aborted, for which there is no word.
-pub fn stop_reason(finish: &Finish) -> Result<(&'static str, Option<&str>), ApiError> {
+pub fn stop_reason(finish: &Finish, calls: bool) -> Result<(&'static str, Option<&str>), ApiError> {
     match (finish.reason, &finish.matched) {
         ("length", _) => Ok(("max_tokens", None)),
         ("abort", _) => Err(aborted()),
         (_, Some(MatchedStop::Text(text))) => Ok(("stop_sequence", Some(text))),
+        (_, Some(MatchedStop::Token(_)) | None) if calls => Ok(("tool_use", None)),
         (_, Some(MatchedStop::Token(_)) | None) => Ok(("end_turn", None)),
     }
 }
@@ -38,21 +45,45 @@ fn aborted() -> ApiError {
     ApiError::unavailable("aborted", "the request was aborted")
 }
 
-/// `message_start`, the text, `message_stop`.
+/// `message_start`, the blocks, `message_stop`.
 pub struct Events {
-    pub id: String,
-    pub model: String,
+    id: String,
+    served: Served,
+    /// None where all of it is text.
+    reader: Option<Reader>,
+    /// The block that is open, and how many were before it.
+    open: Option<Kind>,
+    closed: usize,
+    calls: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    ToolUse,
 }
 
 impl Events {
-    fn start(&self, counts: Counts, out: &mut BytesMut) {
+    pub fn new(id: String, served: Served, reading: &Reading) -> Self {
+        Self {
+            id,
+            served,
+            reader: reading.reader(),
+            open: None,
+            closed: 0,
+            calls: false,
+        }
+    }
+
+    fn start(&mut self, counts: Counts, out: &mut BytesMut) {
         let message = json!({
             "type": "message_start",
             "message": {
                 "id": self.id,
                 "type": "message",
                 "role": "assistant",
-                "model": self.model,
+                "model": self.served.id,
                 "content": [],
                 "stop_reason": null,
                 "stop_sequence": null,
@@ -60,25 +91,83 @@ impl Events {
             },
         });
         sse::push_named(out, "message_start", &message);
-        let block = json!({
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "text", "text": ""},
-        });
-        sse::push_named(out, "content_block_start", &block);
+        if self.reader.is_none() {
+            self.begin(Kind::Text, json!({"type": "text", "text": ""}), out);
+        }
         sse::push_named(out, "ping", &json!({"type": "ping"}));
     }
 
-    fn end(&self, finish: &Finish, counts: Counts, out: &mut BytesMut) {
-        let (reason, sequence) = match stop_reason(finish) {
+    /// Opens a block, and closes the one before it.
+    fn begin(&mut self, kind: Kind, block: Value, out: &mut BytesMut) {
+        self.close_block(out);
+        self.open = Some(kind);
+        let start = json!({
+            "type": "content_block_start",
+            "index": self.closed,
+            "content_block": block,
+        });
+        sse::push_named(out, "content_block_start", &start);
+    }
+
+    fn close_block(&mut self, out: &mut BytesMut) {
+        let Some(kind) = self.open.take() else {
+            return;
+        };
+        if kind == Kind::Thinking {
+            // Clients put the block together from it, too.
+            self.delta(&json!({"type": "signature_delta", "signature": ""}), out);
+        }
+        let stop = json!({"type": "content_block_stop", "index": self.closed});
+        sse::push_named(out, "content_block_stop", &stop);
+        self.closed += 1;
+    }
+
+    fn delta(&self, delta: &Value, out: &mut BytesMut) {
+        let event = json!({
+            "type": "content_block_delta",
+            "index": self.closed,
+            "delta": delta,
+        });
+        sse::push_named(out, "content_block_delta", &event);
+    }
+
+    fn push(&mut self, part: Part, out: &mut BytesMut) {
+        match part {
+            Part::Text(text) => {
+                if self.open != Some(Kind::Text) {
+                    self.begin(Kind::Text, json!({"type": "text", "text": ""}), out);
+                }
+                self.delta(&json!({"type": "text_delta", "text": text}), out);
+            }
+            Part::Reasoning(text) => {
+                if self.open != Some(Kind::Thinking) {
+                    let block = json!({"type": "thinking", "thinking": "", "signature": ""});
+                    self.begin(Kind::Thinking, block, out);
+                }
+                self.delta(&json!({"type": "thinking_delta", "thinking": text}), out);
+            }
+            Part::Call(name) => {
+                self.calls = true;
+                let id = call_id(&self.served, CALL_PREFIX);
+                let block = json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+                self.begin(Kind::ToolUse, block, out);
+            }
+            Part::Arguments(json) => {
+                let delta = json!({"type": "input_json_delta", "partial_json": json});
+                self.delta(&delta, out);
+            }
+        }
+    }
+
+    fn end(&mut self, finish: &Finish, counts: Counts, out: &mut BytesMut) {
+        let (reason, sequence) = match stop_reason(finish, self.calls) {
             Ok(reason) => reason,
             Err(error) => {
                 let body = Shape::Anthropic.body(&error);
                 return sse::push_named(out, "error", &body);
             }
         };
-        let block = json!({"type": "content_block_stop", "index": 0});
-        sse::push_named(out, "content_block_stop", &block);
+        self.close_block(out);
         let delta = json!({
             "type": "message_delta",
             "delta": {"stop_reason": reason, "stop_sequence": sequence},
@@ -94,14 +183,21 @@ impl ChunkFormat for Events {
         match update {
             Update::Started { .. } => self.start(tally.counts(index), out),
             Update::Text(piece) if !piece.text.is_empty() => {
-                let delta = json!({
-                    "type": "content_block_delta",
-                    "index": 0,
-                    "delta": {"type": "text_delta", "text": piece.text},
-                });
-                sse::push_named(out, "content_block_delta", &delta);
+                let parts = match &mut self.reader {
+                    Some(reader) => reader.push(piece.text),
+                    None => vec![Part::Text(piece.text)],
+                };
+                for part in parts {
+                    self.push(part, out);
+                }
             }
-            Update::Finished(finish) => self.end(&finish, tally.counts(index), out),
+            Update::Finished(finish) => {
+                let reader = self.reader.take();
+                for part in reader.map_or(Vec::new(), |mut reader| reader.finish()) {
+                    self.push(part, out);
+                }
+                self.end(&finish, tally.counts(index), out);
+            }
             _ => {}
         }
     }

@@ -4,7 +4,7 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use serde_json::json;
 
-use super::super::conversation;
+use super::super::conversation::{self, Conversation};
 use super::super::error::ApiError;
 use super::super::generate::{Job, submit};
 use super::super::openai::structured::{Asked, compile};
@@ -14,10 +14,13 @@ use super::super::respond::{collected, streamed};
 use super::super::shape::{Shape, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
+use super::super::tools::{Plan, Reading};
 use super::super::{body, offload, prompt};
 use super::options::Options;
 use super::request::{ChatRequest, Format, GenerateRequest, check_model, in_format};
 use super::stream::{Lines, Place};
+use crate::grammars::Whitespace;
+use crate::reader::Reasoning;
 use crate::served::Served;
 
 /// A checked request.
@@ -26,6 +29,7 @@ struct Prepared {
     job: Option<Job>,
     asked: Option<Asked>,
     stream: bool,
+    reading: Reading,
     /// The model as the request called it.
     model: String,
 }
@@ -73,9 +77,10 @@ async fn answer(
         job,
         asked,
         stream,
+        reading,
         model,
     } = prepared;
-    let lines = Lines { model, place };
+    let mut lines = Lines::new(model, place, &reading);
     let Some(job) = job else {
         return Ok(HttpResponse::Ok().json(lines.loaded()));
     };
@@ -90,27 +95,42 @@ async fn answer(
     let Some(finish) = &whole.finish else {
         return Err(ApiError::internal("the answer did not end"));
     };
-    Ok(HttpResponse::Ok().json(lines.last(&whole.text, finish, &tally)))
+    Ok(HttpResponse::Ok().json(lines.whole(&whole.text, finish, &tally)))
 }
 
 fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     check_model(served, &request.model)?;
-    request.refuse_unsupported()?;
-    let asked = Format::asked(request.format.take(), served.grammars.defaults.whitespace)?;
+    request.refuse_unsupported(served.formats.reasoning.is_some())?;
+    let whitespace = served.grammars.defaults.whitespace;
+    let plan = request
+        .take_tools()?
+        .plan(served, whitespace == Whitespace::Compact)?;
+    // Its clients take calls as a whole.
+    let mut plan = plan.with_whole_calls();
+    let asked = Format::asked(request.format.take(), plan.lark.take(), whitespace)?;
+    plan.refuse_beside(asked.as_ref()).map_err(in_format)?;
     let given = request.messages.as_ref().map_or(0, |list| list.given);
     conversation::refuse_too_many(served, given)?;
     let messages = request.template_messages()?;
-    let job = if messages.is_empty() {
-        None
-    } else {
-        let prompt = conversation::encode(served, messages)?;
-        Some(job(served, prompt, request.options, "messages", id)?)
-    };
+    let (mut job, mut begin) = (None, None);
+    if !messages.is_empty() {
+        let conversation = Conversation {
+            tools: plan.template.take(),
+            kwargs: request.template_variables(),
+            ..Conversation::of(messages)
+        };
+        let rendered = conversation.encode(served)?;
+        begin = rendered.begin;
+        let mut made = self::job(served, rendered.prompt, request.options, "messages", id)?;
+        made.text.skip_special = !plan.shows_special(served, begin);
+        job = Some(made);
+    }
     Ok(Prepared {
         job,
-        asked,
+        asked: asked.map(|asked| asked.after_reasoning(begin)),
         stream: request.stream.unwrap_or(true),
+        reading: plan.reading(begin, Reasoning::Apart { streamed: true }),
         model: request.model,
     })
 }
@@ -119,7 +139,8 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
     let mut request: GenerateRequest = body::parse(bytes)?;
     check_model(served, &request.model)?;
     request.refuse_unsupported()?;
-    let asked = Format::asked(request.format.take(), served.grammars.defaults.whitespace)?;
+    let whitespace = served.grammars.defaults.whitespace;
+    let asked = Format::asked(request.format.take(), None, whitespace)?;
     let text = request.prompt.unwrap_or_default();
     // A model without a template takes texts as they are, as Ollama's do.
     let raw = request.raw.unwrap_or(false) || !served.text.can_chat();
@@ -132,6 +153,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
         let message = "`system` must be left out where `raw` is true or the model has no template";
         return Err(ApiError::field("system", message));
     }
+    let mut begin = None;
     let prompt = match text.as_str() {
         "" => None,
         text if raw => Some(prompt::encode(served, "prompt", text, true)?),
@@ -140,21 +162,28 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
             let system = system.map(|system| json!({"role": "system", "content": system}));
             let user = json!({"role": "user", "content": text});
             let messages = system.into_iter().chain([user]).collect();
-            let encoded = conversation::encode(served, messages);
-            Some(encoded.map_err(|mut error| {
+            let encoded = Conversation::of(messages).encode(served);
+            let rendered = encoded.map_err(|mut error| {
                 error.param = Some("prompt".to_owned());
                 error.message = error.message.replacen("`messages`", "`prompt`", 1);
                 error
-            })?)
+            })?;
+            begin = rendered.begin;
+            Some(rendered.prompt)
         }
     };
-    let job = prompt
+    let plan = Plan::default();
+    let mut job = prompt
         .map(|prompt| job(served, prompt, request.options, "prompt", id))
         .transpose()?;
+    if let Some(job) = &mut job {
+        job.text.skip_special = !plan.shows_special(served, begin);
+    }
     Ok(Prepared {
         job,
-        asked,
+        asked: asked.map(|asked| asked.after_reasoning(begin)),
         stream: request.stream.unwrap_or(true),
+        reading: plan.reading(begin, Reasoning::Apart { streamed: true }),
         model: request.model,
     })
 }

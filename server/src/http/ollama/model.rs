@@ -76,6 +76,9 @@ fn card(served: &Served) -> Value {
 fn description(served: &Served) -> Value {
     let family = model_type(&served.info.architecture);
     let context = format!("{family}.context_length");
+    let (formats, mut capabilities) = (served.formats, vec!["completion"]);
+    capabilities.extend(formats.tools.map(|_| "tools"));
+    capabilities.extend(formats.reasoning.map(|_| "thinking"));
     let info = json!({
         "general.architecture": family,
         "general.parameter_count": served.info.parameters,
@@ -87,7 +90,7 @@ fn description(served: &Served) -> Value {
         "template": "",
         "details": details(served),
         "model_info": info,
-        "capabilities": ["completion"],
+        "capabilities": capabilities,
         "modified_at": loaded_at(served),
     })
 }

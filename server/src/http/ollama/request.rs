@@ -3,21 +3,25 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde::de::value::MapAccessDeserializer;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::error::ApiError;
 use super::super::openai::capped::{Capped, Entries, Noticed};
 use super::super::openai::chat_request::MAX_MESSAGES;
 use super::super::openai::sampling::out_of_bounds;
 use super::super::openai::structured::{Asked, GivenSchema, StructuredFields};
+use super::super::openai::tool_fields::{GivenCall, GivenTools, Spelling};
 use super::super::openai::wire::Object;
+use super::super::tools::{Asking, Lark};
 use super::options::Options;
 use crate::grammars::Whitespace;
 use crate::served::Served;
 
 /// What Ollama's tools put behind a name that has no tag.
 const DEFAULT_TAG: &str = ":latest";
-const ROLES: [&str; 3] = ["system", "user", "assistant"];
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+/// Calls in one message.
+const MAX_CALLS: usize = 128;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -28,7 +32,7 @@ pub struct ChatRequest {
     pub options: Option<Object<Options>>,
     pub format: Option<Format>,
     keep_alive: Option<KeepAlive>,
-    tools: Option<Noticed>,
+    tools: Option<GivenTools>,
     think: Option<Think>,
     logprobs: Option<bool>,
     top_logprobs: Option<i64>,
@@ -61,9 +65,10 @@ pub struct Message {
     role: String,
     content: Option<String>,
     images: Option<Noticed>,
-    tool_calls: Option<Noticed>,
-    tool_name: Option<IgnoredAny>,
-    tool_call_id: Option<IgnoredAny>,
+    tool_calls: Option<Capped<Object<GivenCall>, MAX_CALLS>>,
+    /// Of the tool that a message with the role `tool` is from.
+    tool_name: Option<String>,
+    tool_call_id: Option<String>,
     thinking: Option<String>,
 }
 
@@ -124,9 +129,13 @@ impl Format {
     ///
     /// # Errors
     /// 400 for a schema that is too large.
-    pub fn asked(format: Option<Self>, whitespace: Whitespace) -> Result<Option<Asked>, ApiError> {
+    pub fn asked(
+        format: Option<Self>,
+        calls: Option<Lark>,
+        whitespace: Whitespace,
+    ) -> Result<Option<Asked>, ApiError> {
         let json = || serde_json::from_value(json!({"type": "json_object"})).ok();
-        let fields = match format {
+        let mut fields = match format {
             None | Some(Self::Anything) => StructuredFields::default(),
             Some(Self::Json) => StructuredFields {
                 response_format: json(),
@@ -137,14 +146,19 @@ impl Format {
                 ..StructuredFields::default()
             },
         };
+        fields.calls = calls;
         fields.asked(whitespace, false).map_err(in_format)
     }
 }
 
 /// The field has another name here.
 pub fn in_format(mut error: ApiError) -> ApiError {
-    error.message = error.message.replacen("`json_schema`", "`format`", 1);
-    error.param = Some("format".to_owned());
+    for name in ["json_schema", "response_format"] {
+        error.message = error.message.replacen(&format!("`{name}`"), "`format`", 1);
+        if error.param.as_deref() == Some(name) {
+            error.param = Some("format".to_owned());
+        }
+    }
     error
 }
 
@@ -225,20 +239,37 @@ fn some(list: &Option<Noticed>) -> bool {
 
 impl ChatRequest {
     /// # Errors
-    /// 400 naming the first field that asks for something this server cannot do.
-    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        refuse(
-            &[("tools", some(&self.tools))],
-            &self.keep_alive,
-            &self.think,
-            (self.logprobs, self.top_logprobs),
-        )
+    /// 400 naming the first field that asks for something this server cannot do;
+    /// `reasons`: reasoning is told apart.
+    pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
+        let logprobs = (self.logprobs, self.top_logprobs);
+        let think = if reasons { &None } else { &self.think };
+        refuse(&[], &self.keep_alive, think, logprobs)
+    }
+
+    /// Variables of the chat template.
+    pub fn template_variables(&self) -> Map<String, Value> {
+        let think = self.think.as_ref().map(|think| think.0);
+        let think = think.map(|think| ("enable_thinking".to_owned(), think.into()));
+        think.into_iter().collect()
+    }
+
+    /// What is said about tools.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value.
+    pub fn take_tools(&mut self) -> Result<Asking, ApiError> {
+        let tools = self.tools.take();
+        Ok(Asking {
+            tools: tools.map_or(Ok(Vec::new()), |tools| tools.check(Spelling::OpenAi))?,
+            ..Asking::default()
+        })
     }
 
     /// The messages as the chat template sees them.
     ///
     /// # Errors
-    /// 400 for an unknown role, a message without content, images and tool calls.
+    /// 400 for an unknown role, a message without content, and images.
     pub fn template_messages(&self) -> Result<Vec<Value>, ApiError> {
         let messages = self.messages.iter().flat_map(|list| &list.items);
         messages
@@ -258,20 +289,46 @@ impl Message {
         }
         let refused = [
             ("images", some(&self.images)),
-            ("tool_calls", some(&self.tool_calls)),
-            ("tool_name", self.tool_name.is_some()),
-            ("tool_call_id", self.tool_call_id.is_some()),
+            ("tool_name", self.tool_name.is_some() && self.role != "tool"),
             (
-                "thinking",
-                self.thinking.as_ref().is_some_and(|t| !t.is_empty()),
+                "tool_call_id",
+                self.tool_call_id.is_some() && self.role != "tool",
             ),
         ];
         if let Some((field, _)) = refused.into_iter().find(|(_, asked)| *asked) {
             return Err(ApiError::unsupported(&at(field)));
         }
-        match &self.content {
-            Some(content) => Ok(json!({"role": self.role, "content": content})),
-            None => Err(out_of_bounds(&at("content"), "a string", "null")),
+        // Not every template knows messages without content.
+        let content = self.content.as_deref().unwrap_or_default();
+        let mut message = json!({"role": self.role, "content": content});
+        let calls = self.tool_calls.as_ref().filter(|calls| calls.given > 0);
+        if let Some(calls) = calls {
+            let path = at("tool_calls");
+            if self.role != "assistant" {
+                return Err(ApiError::unsupported(&path));
+            }
+            if calls.given > MAX_CALLS {
+                let bound = format!("at most {MAX_CALLS} calls");
+                return Err(out_of_bounds(&path, &bound, calls.given));
+            }
+            let each = calls.items.iter().enumerate();
+            let list: Result<Value, ApiError> = each
+                .map(|(index, call)| call.template(&format!("{path}[{index}]")))
+                .collect();
+            message["tool_calls"] = list?;
+        }
+        for (key, value) in [
+            ("reasoning_content", &self.thinking),
+            ("name", &self.tool_name),
+            ("tool_call_id", &self.tool_call_id),
+        ] {
+            if let Some(value) = value {
+                message[key] = value.as_str().into();
+            }
+        }
+        match self.content.is_some() || calls.is_some() {
+            true => Ok(message),
+            false => Err(out_of_bounds(&at("content"), "a string", "null")),
         }
     }
 }

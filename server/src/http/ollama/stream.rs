@@ -10,6 +10,9 @@ use super::super::generate::{Finish, Update};
 use super::super::respond::{ChunkFormat, json as written};
 use super::super::shape::Shape;
 use super::super::tally::Tally;
+use super::super::tools::Reading;
+use crate::reader::{Part, Reader, Said};
+use crate::tools::Call;
 
 pub const CONTENT_TYPE: &str = "application/x-ndjson";
 
@@ -24,24 +27,112 @@ pub enum Place {
 
 /// The objects of one answer.
 pub struct Lines {
-    pub model: String,
-    pub place: Place,
+    model: String,
+    place: Place,
+    /// None where all of it is text.
+    reader: Option<Reader>,
+    /// A call whose arguments may go on.
+    call: Option<Call>,
 }
 
 impl Lines {
-    fn line(&self, text: &str, done: bool) -> Value {
+    pub fn new(model: String, place: Place, reading: &Reading) -> Self {
+        Self {
+            model,
+            place,
+            reader: reading.reader(),
+            call: None,
+        }
+    }
+
+    fn line(&self, said: Said, done: bool) -> Value {
+        let Said {
+            reasoning,
+            text,
+            calls,
+        } = said;
         let mut line = json!({"model": self.model, "created_at": timestamp(SystemTime::now())});
         match self.place {
-            Place::Message => line["message"] = json!({"role": "assistant", "content": text}),
-            Place::Response => line["response"] = text.into(),
+            Place::Message => {
+                let mut message = json!({"role": "assistant", "content": text});
+                if !reasoning.is_empty() {
+                    message["thinking"] = reasoning.into();
+                }
+                if !calls.is_empty() {
+                    message["tool_calls"] = calls.into_iter().map(written_call).collect();
+                }
+                line["message"] = message;
+            }
+            Place::Response => {
+                line["response"] = text.into();
+                if !reasoning.is_empty() {
+                    line["thinking"] = reasoning.into();
+                }
+            }
         }
         line["done"] = done.into();
         line
     }
 
-    /// The last object, or the only one.
-    pub fn last(&self, text: &str, finish: &Finish, tally: &Tally) -> Value {
-        let mut line = self.line(text, true);
+    /// What `parts` are, but for the last call, which may go on.
+    fn said(&mut self, parts: Vec<Part>) -> Said {
+        let mut said = Said::default();
+        for part in parts {
+            if !matches!(part, Part::Arguments(_)) {
+                said.calls.extend(self.call.take());
+            }
+            match part {
+                Part::Text(text) => said.text.push_str(&text),
+                Part::Reasoning(text) => said.reasoning.push_str(&text),
+                Part::Call(name) => {
+                    let arguments = String::new();
+                    self.call = Some(Call { name, arguments });
+                }
+                Part::Arguments(json) => {
+                    if let Some(call) = &mut self.call {
+                        call.arguments.push_str(&json);
+                    }
+                }
+            }
+        }
+        said
+    }
+
+    fn push(&mut self, text: String) -> Said {
+        match &mut self.reader {
+            Some(reader) => {
+                let parts = reader.push(text);
+                self.said(parts)
+            }
+            None => Said {
+                text,
+                ..Said::default()
+            },
+        }
+    }
+
+    /// What was held back.
+    fn rest(&mut self) -> Said {
+        let reader = self.reader.take();
+        let parts = reader.map_or(Vec::new(), |mut reader| reader.finish());
+        let mut said = self.said(parts);
+        said.calls.extend(self.call.take());
+        said
+    }
+
+    /// The only object.
+    pub fn whole(&mut self, text: &str, finish: &Finish, tally: &Tally) -> Value {
+        let mut said = self.push(text.to_owned());
+        let rest = self.rest();
+        said.reasoning.push_str(&rest.reasoning);
+        said.text.push_str(&rest.text);
+        said.calls.extend(rest.calls);
+        self.last(said, finish, tally)
+    }
+
+    /// The last object.
+    fn last(&self, said: Said, finish: &Finish, tally: &Tally) -> Value {
+        let mut line = self.line(said, true);
         let (counts, total) = (tally.counts(0), tally.elapsed());
         let prompt = tally.first_text_after().unwrap_or(total);
         line["done_reason"] = finish.reason.into();
@@ -56,10 +147,15 @@ impl Lines {
 
     /// What a request without a prompt gets: the model is loaded.
     pub fn loaded(&self) -> Value {
-        let mut line = self.line("", true);
+        let mut line = self.line(Said::default(), true);
         line["done_reason"] = "load".into();
         line
     }
+}
+
+fn written_call(call: Call) -> Value {
+    let arguments = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+    json!({"function": {"name": call.name, "arguments": arguments}})
 }
 
 fn nanoseconds(time: Duration) -> Value {
@@ -75,9 +171,18 @@ impl ChunkFormat for Lines {
     fn update(&mut self, _index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
         match update {
             Update::Text(piece) if !piece.text.is_empty() => {
-                push(&self.line(&piece.text, false), out);
+                let said = self.push(piece.text);
+                if said != Said::default() {
+                    push(&self.line(said, false), out);
+                }
             }
-            Update::Finished(finish) => push(&self.last("", &finish, tally), out),
+            Update::Finished(finish) => {
+                let rest = self.rest();
+                if rest != Said::default() {
+                    push(&self.line(rest, false), out);
+                }
+                push(&self.last(Said::default(), &finish, tally), out);
+            }
             _ => {}
         }
     }

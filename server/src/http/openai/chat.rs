@@ -1,29 +1,30 @@
 //! `POST /v1/chat/completions`.
 
-use std::sync::Arc;
-
-use actix_web::web::{BytesMut, Data, Payload};
+use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::SamplingParams;
-use hearth_engine::output::{Detokenize, TextOptions};
+use hearth_engine::output::TextOptions;
 use uuid::Uuid;
 
+use super::chat_chunks::{CALL_PREFIX, ChatChunks, finish_reason};
 use super::chat_request::ChatRequest;
 use super::logprobs;
 use super::response::{
-    AssistantMessage, ChatChoice, ChatChunkChoice, Chunk, Delta, Head, Response,
-    SYSTEM_FINGERPRINT, Usage,
+    AssistantMessage, CalledFunction, ChatChoice, Head, Response, SYSTEM_FINGERPRINT, ToolCall,
 };
 use super::sampling::{StreamUsage, check_logprob_entries};
 use super::structured::{self, Asked};
+use crate::http::conversation::{self, Conversation, Rendered};
 use crate::http::error::ApiError;
-use crate::http::generate::{Job, Piece, Update, submit};
+use crate::http::generate::{Job, submit};
 use crate::http::request_id::RequestId;
-use crate::http::respond::{ChunkFormat, Whole, collected, json, streamed};
+use crate::http::respond::{Whole, collected, json, streamed};
 use crate::http::state::{AppState, unix_time};
 use crate::http::tally::Tally;
-use crate::http::{body, conversation, offload, prompt, sse};
-use crate::served::{ChatPrompt, Served};
+use crate::http::tools::{Reading, call_id};
+use crate::http::{body, offload, prompt};
+use crate::reader::Said;
+use crate::served::Served;
 
 const ROUTE: &str = "/v1/chat/completions";
 
@@ -34,6 +35,7 @@ struct Prepared {
     stream: Option<StreamUsage>,
     /// Whether log-probabilities were asked for.
     logprobs: bool,
+    reading: Reading,
 }
 
 /// # Errors
@@ -53,12 +55,12 @@ pub async fn chat_completions(
         asked,
         stream,
         logprobs,
+        reading,
     } = prepared;
     job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
     let updates = submit(&served, job)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
-    let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     let head = |object| Head {
         id: format!("chatcmpl-{}", Uuid::now_v7().simple()),
         object,
@@ -67,15 +69,9 @@ pub async fn chat_completions(
         system_fingerprint: SYSTEM_FINGERPRINT,
     };
     if let Some(usage) = stream {
-        let opened = vec![false; tally.choices()];
         let head = head("chat.completion.chunk");
-        let format = ChatChunks {
-            head,
-            tokenizer,
-            usage,
-            logprobs,
-            opened,
-        };
+        let choices = tally.choices();
+        let format = ChatChunks::new(head, served, usage, logprobs, choices, &reading);
         return Ok(streamed(updates, tally, format));
     }
     let wholes = collected(updates, &mut tally).await?;
@@ -86,7 +82,7 @@ pub async fn chat_completions(
         json(&Response {
             head,
             choices: choices
-                .map(|(i, whole)| choice(&*tokenizer, i, whole, logprobs))
+                .map(|(i, whole)| choice(&served, i, whole, logprobs, &reading))
                 .collect(),
             usage,
         })
@@ -103,24 +99,22 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     request.refuse_unsupported()?;
     conversation::refuse_too_many(served, request.messages.given)?;
     let mut sampling = request.take_sampling();
-    let asked = std::mem::take(&mut sampling.structured)
-        .asked(served.grammars.defaults.whitespace, sampling.ignore_eos)?;
+    let whitespace = served.grammars.defaults.whitespace;
+    let mut plan = request
+        .take_tools()?
+        .plan(served, sampling.structured.is_compact(whitespace))?;
+    sampling.structured.calls = plan.lark.take();
+    let asked = std::mem::take(&mut sampling.structured).asked(whitespace, sampling.ignore_eos)?;
+    plan.refuse_beside(asked.as_ref())?;
     let continues = request.continues()?;
-    let (messages, kwargs) = (
-        request.template_messages()?,
-        request.chat_template_kwargs.take().unwrap_or_default().0,
-    );
-    let text = if continues {
-        conversation::continued(served, messages, &kwargs)?
-    } else {
-        let chat = ChatPrompt {
-            messages: &messages,
-            add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
-            kwargs: &kwargs,
-        };
-        let rendered = served.text.render_chat(&chat);
-        rendered.map_err(conversation::refused)?
+    let conversation = Conversation {
+        messages: request.template_messages()?,
+        tools: plan.template.take(),
+        kwargs: request.chat_template_kwargs.take().unwrap_or_default().0,
+        continues,
+        closed: request.add_generation_prompt == Some(false),
     };
+    let Rendered { prompt, begin } = conversation.encode(served)?;
     let logprobs = request.logprobs()?;
     let (limit_field, limit) = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
@@ -128,8 +122,6 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let namespace = sampling.namespace()?;
     let priority = sampling.priority(served.engine.heeds_priority())?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
-    // The template frames the conversation itself.
-    let prompt = prompt::encode(served, "messages", &text, false)?;
     let max_tokens = prompt::output_limit(served, "messages", prompt.len(), limit_field, limit)?;
     check_logprob_entries(
         &format!("`n` times `{limit_field}` times (1 + `top_logprobs`)"),
@@ -137,8 +129,9 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         copies.saturating_mul(max_tokens),
         logprobs,
     )?;
+    let shows_special = plan.shows_special(served, begin);
     let text = TextOptions {
-        skip_special: sampling.skip_special_tokens,
+        skip_special: sampling.skip_special_tokens && !shows_special,
         stop,
         include_stop: sampling.include_stop_str_in_output,
         min_tokens: params.min_tokens,
@@ -161,115 +154,55 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     };
     Ok(Prepared {
         job,
-        asked,
+        asked: asked.map(|asked| asked.after_reasoning(begin)),
         stream,
         logprobs: logprobs.is_some(),
+        reading: plan.reading(begin, request.reasoning()),
     })
 }
 
-fn choice(tokenizer: &dyn Detokenize, index: usize, whole: Whole, logprobs: bool) -> ChatChoice {
-    let (finish_reason, matched_stop) = whole
+fn choice(
+    served: &Served,
+    index: usize,
+    whole: Whole,
+    logprobs: bool,
+    reading: &Reading,
+) -> ChatChoice {
+    let (reason, matched_stop) = whole
         .finish
         .map_or(("stop", None), |finish| (finish.reason, finish.matched));
+    let said = match reading.reader() {
+        Some(reader) => Said::read(reader, whole.text),
+        None => Said {
+            text: whole.text,
+            ..Said::default()
+        },
+    };
+    let filled = |text: String| (!text.is_empty()).then_some(text);
+    let alone = said.calls.is_empty() && said.reasoning.is_empty();
+    let calls = said.calls.into_iter().map(|call| ToolCall {
+        id: call_id(served, CALL_PREFIX),
+        r#type: "function",
+        function: CalledFunction {
+            name: call.name,
+            arguments: call.arguments,
+        },
+    });
+    let tool_calls: Vec<ToolCall> = calls.collect();
     ChatChoice {
         index,
+        finish_reason: finish_reason(reason, !tool_calls.is_empty()),
         message: AssistantMessage {
             role: "assistant",
-            content: whole.text,
-            refusal: None,
-        },
-        logprobs: logprobs.then(|| logprobs::chat(tokenizer, &whole.tokens)),
-        finish_reason,
-        matched_stop,
-    }
-}
-
-/// A stream: the role, the text, the reason for the end, and the usage if asked for.
-struct ChatChunks {
-    head: Head,
-    tokenizer: Arc<dyn Detokenize>,
-    usage: StreamUsage,
-    logprobs: bool,
-    /// Choices whose role was sent.
-    opened: Vec<bool>,
-}
-
-impl ChatChunks {
-    fn push(&self, choices: Vec<ChatChunkChoice>, usage: Option<Usage>, out: &mut BytesMut) {
-        let usage = self.usage.at_end.then_some(usage);
-        sse::push(
-            out,
-            &Chunk {
-                head: &self.head,
-                choices,
-                usage,
+            content: match alone {
+                true => Some(said.text),
+                false => filled(said.text),
             },
-        );
-    }
-
-    fn push_choice(&self, choice: ChatChunkChoice, tally: &Tally, out: &mut BytesMut) {
-        let usage = self.usage.in_every_chunk.then(|| tally.usage());
-        self.push(vec![choice], usage, out);
-    }
-
-    fn open(&mut self, index: usize, tally: &Tally, out: &mut BytesMut) {
-        if !std::mem::replace(&mut self.opened[index], true) {
-            let delta = Delta {
-                role: Some("assistant"),
-                content: Some(String::new()),
-            };
-            self.push_choice(chunk_choice(index, delta), tally, out);
-        }
-    }
-
-    fn piece(&self, index: usize, piece: Piece) -> ChatChunkChoice {
-        let delta = Delta {
-            content: Some(piece.text),
-            ..Delta::default()
-        };
-        let logprobs = self
-            .logprobs
-            .then(|| logprobs::chat(&*self.tokenizer, &piece.tokens));
-        ChatChunkChoice {
-            logprobs,
-            ..chunk_choice(index, delta)
-        }
-    }
-}
-
-fn chunk_choice(index: usize, delta: Delta) -> ChatChunkChoice {
-    ChatChunkChoice {
-        index,
-        delta,
-        logprobs: None,
-        finish_reason: None,
-        matched_stop: None,
-    }
-}
-
-impl ChunkFormat for ChatChunks {
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
-        match update {
-            Update::Text(piece) => {
-                self.open(index, tally, out);
-                self.push_choice(self.piece(index, piece), tally, out);
-            }
-            Update::Finished(finish) => {
-                self.open(index, tally, out);
-                let choice = ChatChunkChoice {
-                    finish_reason: Some(finish.reason),
-                    matched_stop: finish.matched,
-                    ..chunk_choice(index, Delta::default())
-                };
-                self.push_choice(choice, tally, out);
-            }
-            _ => {}
-        }
-    }
-
-    fn close(&mut self, tally: &Tally, out: &mut BytesMut) {
-        if self.usage.at_end {
-            self.push(Vec::new(), Some(tally.usage()), out);
-        }
+            refusal: None,
+            reasoning_content: filled(said.reasoning),
+            tool_calls,
+        },
+        logprobs: logprobs.then(|| logprobs::chat(&*served.text, &whole.tokens)),
+        matched_stop,
     }
 }

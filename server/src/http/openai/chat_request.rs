@@ -7,8 +7,11 @@ use serde_json::{Value, json};
 
 use super::capped::{Capped, Noticed, Variables, Word};
 use super::sampling::{alternatives, at_least, generation_request, out_of_bounds};
+use super::tool_fields::{GivenCall, GivenTools, Spelling, ToolChoice};
 use super::wire::Object;
 use crate::http::error::ApiError;
+use crate::http::tools::Asking;
+use crate::reader::Reasoning;
 
 /// Messages that are kept of one request; more are only counted. Each takes some
 /// hundred bytes, and a token at the least.
@@ -29,14 +32,13 @@ generation_request! {
         add_generation_prompt: Option<bool>,
         /// Whether the last message, which is the assistant's, goes on.
         continue_final_message: Option<bool>,
-        /// How SGLang gives the reasoning of models that reason; none is told apart here.
-        #[expect(dead_code, reason = "checked for its type, and that is all")]
+        /// Whether reasoning goes into `reasoning_content`, and is streamed there as it
+        /// comes (SGLang).
         separate_reasoning: Option<bool>,
-        #[expect(dead_code, reason = "checked for its type, and that is all")]
         stream_reasoning: Option<bool>,
-        tools: Option<Noticed>,
-        tool_choice: Option<Word>,
-        parallel_tool_calls: Option<IgnoredAny>,
+        tools: Option<GivenTools>,
+        tool_choice: Option<ToolChoice>,
+        parallel_tool_calls: Option<bool>,
         functions: Option<Noticed>,
         function_call: Option<Word>,
         modalities: Option<Capped<String, 2>>,
@@ -66,11 +68,14 @@ pub struct Message {
     pub annotations: Option<Noticed>,
     pub audio: Option<IgnoredAny>,
     pub function_call: Option<IgnoredAny>,
-    pub tool_calls: Option<Noticed>,
+    pub tool_calls: Option<Capped<Object<GivenCall>, MAX_CALLS>>,
     pub tool_call_id: Option<String>,
 }
 
-const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// Calls in one message.
+const MAX_CALLS: usize = 128;
 
 /// A string, or a list of parts of which only text ones are understood. With `HINTS` the
 /// parts may say what is to be cached (Anthropic), as everything is anyway.
@@ -155,9 +160,6 @@ impl ChatRequest {
         let some = |list: &Option<Noticed>| list.as_ref().is_some_and(|list| list.given > 0);
         let modalities = self.modalities.as_ref();
         let fields = [
-            ("tools", some(&self.tools)),
-            ("tool_choice", asks(&self.tool_choice)),
-            ("parallel_tool_calls", self.parallel_tool_calls.is_some()),
             ("functions", some(&self.functions)),
             ("function_call", asks(&self.function_call)),
             (
@@ -193,6 +195,30 @@ impl ChatRequest {
     /// 400 for no messages, an unknown role, a message without content, tool calls.
     pub fn template_messages(&self) -> Result<Value, ApiError> {
         template_messages(&self.messages)
+    }
+
+    /// What is said about tools.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value.
+    pub fn take_tools(&mut self) -> Result<Asking, ApiError> {
+        let tools = self.tools.take();
+        Ok(Asking {
+            tools: tools.map_or(Ok(Vec::new()), |tools| tools.check(Spelling::OpenAi))?,
+            choice: self.tool_choice.take().map(|ToolChoice(choice)| choice),
+            parallel: self.parallel_tool_calls,
+            parallel_field: "parallel_tool_calls",
+        })
+    }
+
+    /// What becomes of reasoning.
+    pub fn reasoning(&self) -> Reasoning {
+        match self.separate_reasoning {
+            Some(false) => Reasoning::InText,
+            _ => Reasoning::Apart {
+                streamed: self.stream_reasoning != Some(false),
+            },
+        }
     }
 
     /// Whether the answer goes on with the last message, instead of being one of its own.
@@ -280,8 +306,6 @@ impl Message {
         }
         let empty = |list: &Option<Noticed>| list.as_ref().is_none_or(|list| list.given == 0);
         let refused = [
-            ("tool_calls", !empty(&self.tool_calls)),
-            ("tool_call_id", self.tool_call_id.is_some()),
             ("function_call", self.function_call.is_some()),
             ("annotations", !empty(&self.annotations)),
             ("audio", self.audio.is_some()),
@@ -290,19 +314,34 @@ impl Message {
         if let Some((field, _)) = refused.into_iter().find(|(_, given)| *given) {
             return Err(ApiError::unsupported(&at(field)));
         }
-        let Some(Content(content)) = &self.content else {
+        let calls = self.calls(&at("tool_calls"))?;
+        let is_tool = self.role == "tool";
+        if is_tool != self.tool_call_id.is_some() {
+            let (bound, given) = match is_tool {
+                true => ("the id of the call that the message answers", "none"),
+                false => ("left out unless the role is tool", "one"),
+            };
+            return Err(out_of_bounds(&at("tool_call_id"), bound, given));
+        }
+        if self.content.is_none() && calls.is_none() {
             let bound = "a string or a list of text parts";
             return Err(out_of_bounds(&at("content"), bound, "null"));
-        };
+        }
         // OpenAI renamed the system role; templates know the old name.
         let role = if self.role == "developer" {
             "system"
         } else {
             &self.role
         };
+        // Not every template knows messages without content.
+        let content = self.content.as_ref().map_or("", |Content(text)| text);
         let mut message = json!({"role": role, "content": content});
+        if let Some(calls) = calls {
+            message["tool_calls"] = calls;
+        }
         for (key, value) in [
             ("name", &self.name),
+            ("tool_call_id", &self.tool_call_id),
             ("reasoning_content", &self.reasoning_content),
         ] {
             if let Some(value) = value {
@@ -310,5 +349,25 @@ impl Message {
             }
         }
         Ok(message)
+    }
+
+    /// The calls of the assistant, if there are any.
+    fn calls(&self, path: &str) -> Result<Option<Value>, ApiError> {
+        let Some(calls) = self.tool_calls.as_ref().filter(|calls| calls.given > 0) else {
+            return Ok(None);
+        };
+        if self.role != "assistant" {
+            let bound = "left out unless the role is assistant";
+            return Err(out_of_bounds(path, bound, format!("{} calls", calls.given)));
+        }
+        if calls.given > MAX_CALLS {
+            let bound = format!("at most {MAX_CALLS} calls");
+            return Err(out_of_bounds(path, &bound, calls.given));
+        }
+        let each = calls.items.iter().enumerate();
+        let calls: Result<Value, ApiError> = each
+            .map(|(index, call)| call.template(&format!("{path}[{index}]")))
+            .collect();
+        calls.map(Some)
     }
 }

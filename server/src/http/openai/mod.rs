@@ -2,6 +2,7 @@
 
 pub mod capped;
 pub mod chat;
+mod chat_chunks;
 pub(super) mod chat_request;
 pub(super) mod completion_request;
 pub mod completions;
@@ -11,4 +12,5 @@ pub mod response;
 pub mod sampling;
 pub mod structured;
 mod structured_value;
+pub mod tool_fields;
 pub mod wire;

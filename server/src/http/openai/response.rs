@@ -81,9 +81,28 @@ pub struct ChatChoice {
 #[derive(Debug, Serialize)]
 pub struct AssistantMessage {
     pub role: &'static str,
-    pub content: String,
+    /// Null where there are only calls, or nothing but reasoning.
+    pub content: Option<String>,
     /// OpenAI's clients expect the key; this server never refuses.
     pub refusal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ToolCall {
+    pub id: String,
+    pub r#type: &'static str,
+    pub function: CalledFunction,
+}
+
+#[derive(Debug, Serialize)]
+pub struct CalledFunction {
+    pub name: String,
+    /// JSON, in a string.
+    pub arguments: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +122,28 @@ pub struct Delta {
     pub role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<[ToolCallDelta; 1]>,
+}
+
+/// A call's beginning, or the next of its arguments.
+#[derive(Debug, Default, Serialize)]
+pub struct ToolCallDelta {
+    pub index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub r#type: Option<&'static str>,
+    pub function: FunctionDelta,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub struct FunctionDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    pub arguments: String,
 }
 
 #[derive(Debug, Default, PartialEq, Serialize)]

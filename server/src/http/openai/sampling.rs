@@ -133,6 +133,7 @@ macro_rules! generation_request {
                         structural_tag: None,
                         json_whitespace: self.json_whitespace,
                         jump_forward: self.jump_forward,
+                        calls: None,
                     },
                     labels: self.metadata.take().map_or(0, |labels| labels.given),
                 }

@@ -12,7 +12,9 @@ use super::structured_value::MAX_SCHEMA_VALUES;
 use super::wire::Object;
 use crate::grammars::CompileError;
 use crate::http::error::ApiError;
+use crate::reasoning::Begin;
 use crate::served::Served;
+use crate::tools::Lark;
 
 pub use super::structured_value::{GivenJson, GivenSchema};
 
@@ -95,6 +97,8 @@ pub struct StructuredFields {
     pub structural_tag: Option<GivenSchema>,
     pub json_whitespace: Option<JsonWhitespace>,
     pub jump_forward: Option<bool>,
+    /// What `tools` ask for.
+    pub calls: Option<Lark>,
 }
 
 /// A grammar that a request asks for.
@@ -104,9 +108,17 @@ pub struct Asked {
     /// The field that holds it.
     param: &'static str,
     jump_forward: Option<bool>,
+    /// What the answer begins with, where reasoning is told apart.
+    begin: Option<Begin>,
 }
 
 impl StructuredFields {
+    /// Whether JSON is laid out without white space.
+    pub fn is_compact(&self, defaults: Whitespace) -> bool {
+        let whitespace = self.json_whitespace.map_or(defaults, Whitespace::from);
+        whitespace == Whitespace::Compact
+    }
+
     /// What is asked for, if anything is.
     ///
     /// # Errors
@@ -164,6 +176,11 @@ impl StructuredFields {
             "structural_tag",
             structural_tag(self.structural_tag, "structural_tag")?,
         );
+        let calls = self.calls.map(|Lark { text, schemas }| {
+            let lark = text;
+            Source::LarkWithSchemas { lark, schemas }
+        });
+        ask("tools", calls);
 
         let mut given = given.into_iter();
         let Some((param, source)) = given.next() else {
@@ -196,7 +213,21 @@ impl StructuredFields {
             spec,
             param,
             jump_forward: self.jump_forward,
+            begin: None,
         }))
+    }
+}
+
+impl Asked {
+    /// The field that has the grammar.
+    pub fn param(&self) -> &'static str {
+        self.param
+    }
+
+    /// The grammar is for what follows the reasoning of an answer that begins with `begin`.
+    #[must_use]
+    pub fn after_reasoning(self, begin: Option<Begin>) -> Self {
+        Self { begin, ..self }
     }
 }
 
@@ -318,17 +349,28 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
         spec,
         param,
         jump_forward,
+        begin,
     }) = asked
     else {
         return Ok(None);
     };
     let grammars = &served.grammars;
     match grammars.compile(spec).await {
-        Ok(grammar) => Ok(Some(grammars.constrain(grammar, jump_forward))),
+        Ok(grammar) => {
+            let constrain = grammars.constrain(grammar, jump_forward);
+            Ok(Some(match begin {
+                Some(begin) => grammars.after_reasoning(constrain, begin),
+                None => constrain,
+            }))
+        }
         Err(error) => {
             let message = format!("`{param}`: {error}");
             Err(match error {
                 CompileError::Refused(refusal) => {
+                    // A schema within the grammar says which it is.
+                    let named = refusal.pointer.as_deref().and_then(|p| p.split_once('#'));
+                    let within = named.map_or("", |(name, _)| name);
+                    let param = if within.is_empty() { param } else { within };
                     ApiError::field(param, message).code(refusal.problem.code())
                 }
                 CompileError::TooSlow => {

@@ -15,6 +15,7 @@ use super::super::openai::sampling::out_of_bounds;
 use super::super::shape::{Shape, Shaped};
 use super::super::state::{AppState, unix_time};
 use crate::served::Served;
+use crate::{reasoning, tools};
 
 /// A server that does not make one token in this time is not healthy (SGLang's bound).
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -41,8 +42,8 @@ pub async fn model_info(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
         "architectures": [info.architecture],
         "max_model_len": served.context(),
         "load_format": state.config.load_format,
-        "reasoning_parser": null,
-        "tool_call_parser": null,
+        "reasoning_parser": served.formats.reasoning.map(reasoning::Format::name),
+        "tool_call_parser": served.formats.tools.map(tools::Format::name),
         "disaggregation_mode": "null",
     })))
 }

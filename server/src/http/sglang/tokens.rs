@@ -174,6 +174,7 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
                 .text
                 .render_chat(&ChatPrompt {
                     messages: &template_messages(messages)?,
+                    tools: None,
                     add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
                     kwargs: &request.chat_template_kwargs.take().unwrap_or_default().0,
                 })

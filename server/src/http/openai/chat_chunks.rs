@@ -1,0 +1,208 @@
+//! A chat as a stream: the role, the parts of the answer, the reason for its end, and the
+//! usage if asked for.
+
+use actix_web::web::BytesMut;
+
+use super::logprobs;
+use super::response::{ChatChunkChoice, Chunk, Delta, FunctionDelta, Head, ToolCallDelta, Usage};
+use super::sampling::StreamUsage;
+use crate::http::generate::{PieceToken, Update};
+use crate::http::respond::ChunkFormat;
+use crate::http::sse;
+use crate::http::tally::Tally;
+use crate::http::tools::{Reading, call_id};
+use crate::reader::{Part, Reader};
+use crate::served::Served;
+
+/// What the ids of calls begin with.
+pub const CALL_PREFIX: &str = "call_";
+
+/// OpenAI's word for an end: `stop` has another where it was for calls.
+pub fn finish_reason(reason: &'static str, calls: bool) -> &'static str {
+    match reason {
+        "stop" if calls => "tool_calls",
+        reason => reason,
+    }
+}
+
+pub struct ChatChunks {
+    head: Head,
+    served: Served,
+    usage: StreamUsage,
+    logprobs: bool,
+    choices: Vec<Choice>,
+}
+
+/// How far a choice is.
+struct Choice {
+    /// Whether its role was sent.
+    opened: bool,
+    /// None where all of it is text.
+    reader: Option<Reader>,
+    calls: usize,
+    /// Tokens whose log-probabilities go with the next chunk.
+    tokens: Vec<PieceToken>,
+}
+
+impl ChatChunks {
+    pub fn new(
+        head: Head,
+        served: Served,
+        usage: StreamUsage,
+        logprobs: bool,
+        choices: usize,
+        reading: &Reading,
+    ) -> Self {
+        let choice = || Choice {
+            opened: false,
+            reader: reading.reader(),
+            calls: 0,
+            tokens: Vec::new(),
+        };
+        Self {
+            head,
+            served,
+            usage,
+            logprobs,
+            choices: (0..choices).map(|_| choice()).collect(),
+        }
+    }
+
+    fn push(&self, choices: Vec<ChatChunkChoice>, usage: Option<Usage>, out: &mut BytesMut) {
+        let usage = self.usage.at_end.then_some(usage);
+        sse::push(
+            out,
+            &Chunk {
+                head: &self.head,
+                choices,
+                usage,
+            },
+        );
+    }
+
+    fn push_choice(&self, choice: ChatChunkChoice, tally: &Tally, out: &mut BytesMut) {
+        let usage = self.usage.in_every_chunk.then(|| tally.usage());
+        self.push(vec![choice], usage, out);
+    }
+
+    fn open(&mut self, index: usize, tally: &Tally, out: &mut BytesMut) {
+        if !std::mem::replace(&mut self.choices[index].opened, true) {
+            let delta = Delta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+                ..Delta::default()
+            };
+            self.push_choice(chunk_choice(index, delta), tally, out);
+        }
+    }
+
+    /// The chunk of a part, with the log-probabilities that wait for one.
+    fn push_part(&mut self, index: usize, part: Part, tally: &Tally, out: &mut BytesMut) {
+        let delta = self.delta(index, part);
+        self.push_delta(index, delta, tally, out);
+    }
+
+    fn push_delta(&mut self, index: usize, delta: Delta, tally: &Tally, out: &mut BytesMut) {
+        let tokens = std::mem::take(&mut self.choices[index].tokens);
+        let logprobs = self
+            .logprobs
+            .then(|| logprobs::chat(&*self.served.text, &tokens));
+        let choice = ChatChunkChoice {
+            logprobs,
+            ..chunk_choice(index, delta)
+        };
+        self.push_choice(choice, tally, out);
+    }
+
+    fn delta(&mut self, index: usize, part: Part) -> Delta {
+        let choice = &mut self.choices[index];
+        let call = |call: ToolCallDelta| Delta {
+            tool_calls: Some([call]),
+            ..Delta::default()
+        };
+        match part {
+            Part::Text(text) => Delta {
+                content: Some(text),
+                ..Delta::default()
+            },
+            Part::Reasoning(text) => Delta {
+                reasoning_content: Some(text),
+                ..Delta::default()
+            },
+            Part::Call(name) => {
+                choice.calls += 1;
+                call(ToolCallDelta {
+                    index: choice.calls - 1,
+                    id: Some(call_id(&self.served, CALL_PREFIX)),
+                    r#type: Some("function"),
+                    function: FunctionDelta {
+                        name: Some(name),
+                        arguments: String::new(),
+                    },
+                })
+            }
+            Part::Arguments(arguments) => call(ToolCallDelta {
+                index: choice.calls.saturating_sub(1),
+                function: FunctionDelta {
+                    name: None,
+                    arguments,
+                },
+                ..ToolCallDelta::default()
+            }),
+        }
+    }
+}
+
+fn chunk_choice(index: usize, delta: Delta) -> ChatChunkChoice {
+    ChatChunkChoice {
+        index,
+        delta,
+        logprobs: None,
+        finish_reason: None,
+        matched_stop: None,
+    }
+}
+
+impl ChunkFormat for ChatChunks {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+        match update {
+            Update::Text(piece) => {
+                self.open(index, tally, out);
+                let choice = &mut self.choices[index];
+                choice.tokens.extend(piece.tokens);
+                let parts = match &mut choice.reader {
+                    Some(reader) => reader.push(piece.text),
+                    None => vec![Part::Text(piece.text)],
+                };
+                for part in parts {
+                    self.push_part(index, part, tally, out);
+                }
+            }
+            Update::Finished(finish) => {
+                self.open(index, tally, out);
+                let reader = self.choices[index].reader.take();
+                for part in reader.map_or(Vec::new(), |mut reader| reader.finish()) {
+                    self.push_part(index, part, tally, out);
+                }
+                if !self.choices[index].tokens.is_empty() {
+                    // Those of marks, which are no part.
+                    self.push_delta(index, Delta::default(), tally, out);
+                }
+                let calls = self.choices[index].calls > 0;
+                let choice = ChatChunkChoice {
+                    finish_reason: Some(finish_reason(finish.reason, calls)),
+                    matched_stop: finish.matched,
+                    ..chunk_choice(index, Delta::default())
+                };
+                self.push_choice(choice, tally, out);
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, tally: &Tally, out: &mut BytesMut) {
+        if self.usage.at_end {
+            self.push(Vec::new(), Some(tally.usage()), out);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Calls of tools in a model's text: each family of models writes them in a way of its
+//! own, which is read here, also while the text is still coming.
+//!
+//! **Architecture invariant.** Text in, calls out: no HTTP, no tokens, no JSON of an API.
+
+mod forced;
+mod hermes;
+mod layout;
+mod llama3;
+mod mistral;
+mod parser;
+mod pythonic;
+mod pythonic_values;
+mod scan;
+#[cfg(test)]
+mod tests;
+
+pub use forced::Forced;
+pub use layout::{Lark, Layout, Quantity, Signature, Unwritable};
+pub use parser::Parser;
+
+/// How a family of models writes the calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>` (Hermes, Qwen 2.5 and 3).
+    Hermes,
+    /// `{"name": "f", "parameters": {"a": 1}}`, maybe after `<|python_tag|>` (Llama 3.1).
+    Llama3,
+    /// `[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}]`, and since version 11 of their
+    /// tokenizer `[TOOL_CALLS]f[ARGS]{"a": 1}` (Mistral).
+    Mistral,
+    /// `[f(a=1), g(b="x")]` (Llama 3.2 and 4).
+    Pythonic,
+}
+
+impl Format {
+    pub const ALL: [Self; 4] = [Self::Hermes, Self::Llama3, Self::Mistral, Self::Pythonic];
+
+    /// What the command line calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hermes => "hermes",
+            Self::Llama3 => "llama3",
+            Self::Mistral => "mistral",
+            Self::Pythonic => "pythonic",
+        }
+    }
+
+    /// The format that a chat template teaches, where it shows without doubt.
+    pub fn detect(template: &str) -> Option<Self> {
+        if !template.contains("tools") {
+            return None;
+        }
+        if template.contains("[TOOL_CALLS]") {
+            return Some(Self::Mistral);
+        }
+        // Qwen3-Coder has XML within the same mark.
+        if template.contains("<tool_call>") && !template.contains("<function=") {
+            return Some(Self::Hermes);
+        }
+        // Both words are of the one sentence that Llama 3.1's template asks for calls with.
+        let asks = template.contains("\"name\": function name, \"parameters\": dictionary");
+        asks.then_some(Self::Llama3)
+    }
+
+    /// The text that nothing but a call begins with, if there is one.
+    pub fn mark(self) -> Option<&'static str> {
+        match self {
+            Self::Hermes => Some(hermes::MARK),
+            Self::Llama3 => Some(llama3::MARK),
+            Self::Mistral => Some(mistral::MARK),
+            Self::Pythonic => None,
+        }
+    }
+
+    /// All texts that mean something here and nothing elsewhere.
+    pub fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::Hermes => &[hermes::MARK, hermes::TRAILER],
+            Self::Llama3 => &[llama3::MARK],
+            Self::Mistral => &mistral::MARKS,
+            Self::Pythonic => &[pythonic::MARK, pythonic::TRAILER],
+        }
+    }
+
+    /// Where a call may begin in `text`; `fresh` where nothing but calls and white space
+    /// is before it.
+    fn begin(self, text: &str, fresh: bool, tools: &[String]) -> Begin {
+        match self {
+            Self::Hermes => hermes::begin(text),
+            Self::Llama3 => llama3::begin(text, fresh),
+            Self::Mistral => mistral::begin(text, tools),
+            Self::Pythonic => pythonic::begin(text, fresh, tools),
+        }
+    }
+
+    /// The calls that `body` is, which follows `lead`.
+    fn calls(self, lead: &str, body: &str, tools: &[String]) -> Option<Vec<Call>> {
+        match self {
+            Self::Hermes => Some(vec![Call::from_json(body, &["arguments"], tools)?]),
+            Self::Llama3 => {
+                let keys = ["parameters", "arguments"];
+                Some(vec![Call::from_json(body, &keys, tools)?])
+            }
+            Self::Mistral => mistral::calls(lead, body, tools),
+            Self::Pythonic => pythonic::calls(body, tools),
+        }
+    }
+
+    /// What may follow a call and belongs to it.
+    fn trailer(self) -> &'static str {
+        match self {
+            Self::Hermes => hermes::TRAILER,
+            Self::Llama3 => llama3::TRAILER,
+            Self::Mistral => "",
+            Self::Pythonic => pythonic::TRAILER,
+        }
+    }
+
+    fn syntax(self) -> scan::Syntax {
+        match self {
+            Self::Hermes | Self::Llama3 | Self::Mistral => scan::Syntax::Json,
+            Self::Pythonic => scan::Syntax::Python,
+        }
+    }
+}
+
+/// A whole call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    pub name: String,
+    /// A JSON object, as the model wrote it.
+    pub arguments: String,
+}
+
+impl Call {
+    /// The call that a JSON object describes, the arguments under one of `keys`.
+    fn from_json(json: &str, keys: &[&str], tools: &[String]) -> Option<Self> {
+        let members = scan::members(json)?;
+        let find = |key: &str| {
+            let mut found = members.iter().filter(|(name, _)| name == key);
+            found.next().map(|(_, value)| *value)
+        };
+        let name: String = serde_json::from_str(find("name")?).ok()?;
+        if !tools.contains(&name) {
+            return None;
+        }
+        let arguments = match keys.iter().find_map(|key| find(key)) {
+            None | Some("null") => "{}".to_owned(),
+            Some(object) if object.starts_with('{') => object.to_owned(),
+            // Some models write the object as a string, as OpenAI's API does.
+            Some(text) => {
+                let text: String = serde_json::from_str(text).ok()?;
+                scan::members(&text)?;
+                text
+            }
+        };
+        Some(Self { name, arguments })
+    }
+}
+
+/// A part of a model's text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    Text(String),
+    /// A call of the tool of this name begins.
+    Call(String),
+    /// The next of its arguments' JSON.
+    Arguments(String),
+}
+
+/// Where in a text a call may begin.
+#[derive(Debug, PartialEq, Eq)]
+enum Begin {
+    /// The first so many bytes are text; what the rest is, the next ones show.
+    Text(usize),
+    /// A call from `start` on, if its body, a bracket from `body` on, turns out to be one.
+    At { start: usize, body: usize },
+}
+
+/// White space within a call's syntax that is still taken for it.
+const MAX_BLANK: usize = 64;
+
+/// Where a mark is in a text.
+enum Found {
+    At(usize),
+    /// Nowhere, but the text from here on may be its beginning.
+    Maybe(usize),
+}
+
+fn find(text: &str, mark: &str) -> Found {
+    if let Some(at) = text.find(mark) {
+        return Found::At(at);
+    }
+    let begun = (1..mark.len()).rev().find(|&n| text.ends_with(&mark[..n]));
+    Found::Maybe(text.len() - begun.unwrap_or(0))
+}
+
+/// A call after `mark`, its body an opening `{` or what else `is_body` takes.
+fn begin_after(text: &str, mark: &str, is_body: impl Fn(char) -> bool) -> Begin {
+    let start = match find(text, mark) {
+        Found::Maybe(at) => return Begin::Text(at),
+        Found::At(at) => at,
+    };
+    let after = start + mark.len();
+    let rest = text[after..].trim_start();
+    let body = text.len() - rest.len();
+    match rest.chars().next() {
+        _ if body - after > MAX_BLANK => Begin::Text(after),
+        None => Begin::Text(start),
+        Some(first) if is_body(first) => Begin::At { start, body },
+        Some(_) => Begin::Text(after),
+    }
+}
+
+/// Characters of a tool's name.
+pub fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
+}
+
+/// `text`, cut at the characters that `cuts` points to.
+#[cfg(test)]
+pub fn pieces<'a>(text: &'a str, cuts: &[proptest::sample::Index]) -> Vec<&'a str> {
+    let mut at: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+    at.push(text.len());
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| at[cut.index(at.len())]).collect();
+    cuts.extend([0, text.len()]);
+    cuts.sort_unstable();
+    cuts.windows(2)
+        .map(|pair| &text[pair[0]..pair[1]])
+        .collect()
+}
