@@ -328,3 +328,78 @@ fn a_pythonic_schema_must_have_names() {
     assert!(refused(json!({"properties": {"a": {}}, "required": ["b"]})));
     assert!(refused(json!({"anyOf": []})));
 }
+
+/// Bytes, an end, and the marks of Hermes as special tokens.
+struct Special;
+
+const EOS: u32 = 256;
+const MARKS: [&str; 2] = ["<tool_call>", "</tool_call>"];
+
+impl hearth_grammar::VocabularySource for Special {
+    fn size(&self) -> usize {
+        259
+    }
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        match token {
+            ..EOS => vec![token as u8],
+            EOS => b"</s>".to_vec(),
+            _ => MARKS[token as usize - 257].as_bytes().to_vec(),
+        }
+    }
+    fn is_special(&self, token: u32) -> bool {
+        token >= EOS
+    }
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        Some(text.bytes().map(u32::from).collect())
+    }
+}
+
+/// The tokens that text is, its marks among them.
+fn tokens(text: &str) -> Vec<u32> {
+    if let Some((before, after)) = text.split_once(MARKS[0]) {
+        return [tokens(before), vec![257], tokens(after)].concat();
+    }
+    match text.split_once(MARKS[1]) {
+        Some((before, after)) => [tokens(before), vec![258], tokens(after)].concat(),
+        None => text.bytes().map(u32::from).collect(),
+    }
+}
+
+#[test]
+fn marks_that_are_special_tokens_are_written_as_such() {
+    use hearth_grammar::{Compiler, Source, Spec, Ticket};
+    let layout = Layout::new(Format::Hermes, false, |text| {
+        let mark = MARKS.iter().position(|mark| *mark == text)?;
+        Some(257 + mark as u32)
+    });
+    let tool = Signature {
+        name: "f".to_owned(),
+        schema: json!({"enum": [{"a": 1}]}),
+        field: "tools[0]".to_owned(),
+    };
+    let compiler = Compiler::new(Arc::new(Special), vec![EOS]);
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    for quantity in [super::Quantity::One, super::Quantity::Several] {
+        let tools = [tool.clone()];
+        let alone = layout.calls_alone(&tools, quantity).unwrap();
+        let in_text = layout.calls_in_text(&tools, quantity).unwrap();
+        let texts = [call.to_owned(), format!("Hm. {call}"), "Hm.".to_owned()];
+        for (lark, fits) in [(alone, [true, false, false]), (in_text, [true; 3])] {
+            let spec = Spec::new(Source::LarkWithSchemas {
+                lark: lark.text,
+                schemas: lark.schemas,
+            });
+            let compiled = compiler.compile(&spec, &Ticket::default()).unwrap();
+            for (text, fits) in texts.iter().zip(fits) {
+                let mut matcher = compiled.matcher();
+                let mut all = tokens(text).into_iter().chain([EOS]);
+                let taken = all.all(|token| {
+                    let mask = matcher.mask().unwrap();
+                    let allowed = mask[token as usize / 32] >> (token % 32) & 1 == 1;
+                    allowed && matcher.consume(token).is_ok()
+                });
+                assert_eq!(taken, fits, "{quantity:?}: {text}");
+            }
+        }
+    }
+}
