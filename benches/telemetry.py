@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""What telemetry costs: servers with and without it, loaded in turns, and long runs of requests.
+
+    python benches/telemetry.py cost [ROUNDS]      # off, on and detailed, in alternation
+    python benches/telemetry.py scrape [SCRAPES]   # time of a scrape, by format
+    python benches/telemetry.py growth [REQUESTS]  # memory over many requests of one token
+
+Needs target/release/{hearth,hearth-load} (or HEARTH_BIN, HEARTH_LOAD), and rotel from PyPI in
+the Python that runs it: the collector, which takes everything and keeps nothing.
+
+"off" pushes nothing, logs no statistics and is not scraped; "on" has every vocabulary, OTLP with
+a trace per request, and a scrape each second; "detailed" adds a trace for each step. All of them
+are up all the time, and only one is loaded, so that what else the machine does falls on all
+alike. CPU time is the server's own, from its /metrics: it does not depend on who else computes.
+"""
+
+import gzip
+import http.client
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+HEARTH = os.environ.get("HEARTH_BIN", "target/release/hearth")
+LOAD = os.environ.get("HEARTH_LOAD", "target/release/hearth-load")
+LEVELS = ["off", "on", "detailed"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def get(port, headers=None):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers or {})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read()
+
+
+def value(page, name):
+    return sum(float(line.rsplit(" ", 1)[1]) for line in page.decode().splitlines() if line.startswith(name))
+
+
+def collector():
+    import rotel
+
+    agent = pathlib.Path(rotel.__file__).with_name("rotel-agent")
+    http_port, grpc_port = free_port(), free_port()
+    process = subprocess.Popen(
+        [agent, "start", "--exporter", "blackhole", "--otlp-http-endpoint", f"127.0.0.1:{http_port}",
+         "--otlp-grpc-endpoint", f"127.0.0.1:{grpc_port}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tempfile.mkdtemp(),
+    )
+    return process, f"http://127.0.0.1:{http_port}"
+
+
+def serve(level, endpoint=None, extra=()):
+    port = free_port()
+    flags = ["--device", "cpu", "--port", str(port), *extra]
+    if level == "off":
+        flags += ["--log-stats", "off"]
+    else:
+        flags += ["--metrics-names", "vllm,sglang,otel,plain", "--otlp-endpoint", endpoint]
+    if level == "detailed":
+        flags += ["--collect-detailed-traces", "all"]
+    process = subprocess.Popen([HEARTH, "serve", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while True:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).read()
+            return process, port
+        except OSError:
+            assert process.poll() is None, "the server ended"
+            time.sleep(0.05)
+
+
+def load(port, requests, seed):
+    shape = ["--concurrency", "64", "--prompt-tokens", "64", "--output-tokens", "64", "--warmup", "0"]
+    command = [LOAD, "--url", f"http://127.0.0.1:{port}", "--json", "--requests", str(requests),
+               "--seed", str(seed), *shape]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+def spread(numbers):
+    low, middle, high = statistics.quantiles(numbers, n=4)
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def cost(rounds):
+    rotel, endpoint = collector()
+    servers = {level: serve(level, endpoint) for level in LEVELS}
+    runs = {level: [] for level in LEVELS}
+    try:
+        for number in range(rounds + 1):
+            # Another one is first each time.
+            for level in LEVELS[number % 3:] + LEVELS[:number % 3]:
+                port = servers[level][1]
+                over = threading.Event()
+
+                def scrape():
+                    while not over.wait(1):
+                        get(port)
+
+                scraper = threading.Thread(target=scrape)
+                before = value(get(port), "process_cpu_seconds_total")
+                if level != "off":
+                    scraper.start()
+                result = load(port, 256, number)
+                # What was put off is part of the cost: spans are sent within five seconds.
+                if level != "off":
+                    time.sleep(1)
+                    over.set()
+                    scraper.join()
+                after = value(get(port), "process_cpu_seconds_total")
+                assert result["failed"] == 0, result
+                run = {
+                    "tokens/s": result["output_tokens_per_s"],
+                    "ITL p99 ms": result["itl_ms"]["p99"],
+                    "CPU us/token": (after - before) * 1e6 / result["output_tokens"],
+                }
+                # The first round warms up.
+                if number:
+                    runs[level].append(run)
+                    print(level, json.dumps(run), file=sys.stderr)
+        dropped = {level: value(get(servers[level][1]), "hearth_telemetry_dropped_total") for level in LEVELS}
+        print(f"{rounds} rounds, medians (quartiles); ratios are of neighbours, to off")
+        for name in ["tokens/s", "ITL p99 ms", "CPU us/token"]:
+            for level in LEVELS:
+                own = [run[name] for run in runs[level]]
+                ratios = [run[name] / off[name] for run, off in zip(runs[level], runs["off"])]
+                print(f"{name:13} {level:9} {spread(own)}  ratio {spread(ratios)}")
+        print("dropped", dropped)
+    finally:
+        for process, _ in servers.values():
+            process.kill()
+        rotel.kill()
+
+
+def scrape(scrapes):
+    process, port = serve("on", "http://127.0.0.1:9", ["--log-stats", "off"])
+    try:
+        load(port, 64, 0)
+        series = sum(not line.startswith(b"#") for line in get(port).splitlines())
+        for name, headers in [
+            ("text", {}),
+            ("text, gzip", {"accept-encoding": "gzip"}),
+            ("OpenMetrics", {"accept": "application/openmetrics-text;version=1.0.0"}),
+        ]:
+            connection = http.client.HTTPConnection("127.0.0.1", port)
+            times, size = [], 0
+            for _ in range(scrapes):
+                start = time.perf_counter()
+                connection.request("GET", "/metrics", headers=headers)
+                body = connection.getresponse().read()
+                times.append((time.perf_counter() - start) * 1e3)
+                size = len(body)
+            if "accept-encoding" in headers:
+                assert gzip.decompress(body)
+            low, middle, high = statistics.quantiles(times, n=4)
+            print(f"{name}: {series} series, {size} bytes, ms: least {min(times):.2f}, "
+                  f"quartiles {low:.2f} {middle:.2f} {high:.2f}, most {max(times):.2f}")
+    finally:
+        process.kill()
+
+
+def growth(requests):
+    """Connections of their own send `requests` completions of one token in batches of prompts."""
+    process, port = serve("off", extra=["--metrics-names", "vllm,sglang,otel,plain", "--log-level", "warn",
+                                        "--max-queue", "100000"])
+    clients, each = 8, 8
+    total, lock = [0], threading.Lock()
+
+    def resident():
+        return int(pathlib.Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 2**20
+
+    def client():
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        # Each prompt is a request to the engine, to the tree and to every instrument.
+        body = json.dumps({"prompt": [[65 + i % 26, 66] for i in range(each)], "max_tokens": 1, "ignore_eos": True})
+        while total[0] < requests:
+            connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+            assert answer.status == 200, text
+            with lock:
+                total[0] += each
+
+    threads = [threading.Thread(target=client) for _ in range(clients)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    shown = 0
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.2)
+        if total[0] >= shown:
+            print(f"{total[0]} requests, {time.monotonic() - start:.0f} s: {resident():.1f} MiB", flush=True)
+            shown += requests // 10
+    page = get(port)
+    ended = value(page, "vllm:request_success_total{")
+    print(f"{total[0]} requests, {time.monotonic() - start:.0f} s: {resident():.1f} MiB; "
+          f"{ended:.0f} on the page of {len(page)} bytes")
+    process.kill()
+
+
+commands = {"cost": (cost, 12), "scrape": (scrape, 200), "growth": (growth, 1_000_000)}
+run, count = commands[sys.argv[1]]
+run(int(sys.argv[2]) if len(sys.argv) > 2 else count)
