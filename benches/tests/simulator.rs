@@ -13,7 +13,7 @@ fn run(workload: &workload::Workload, schedule: SchedulePolicy, kv_slots: usize)
         prefill_chunk: 512,
         ..EngineConfig::default()
     };
-    sim::run(workload, config, kv_slots).unwrap()
+    sim::run(workload, config, kv_slots, 0).unwrap()
 }
 
 #[test]
@@ -48,6 +48,37 @@ fn the_default_policy_reuses_most_and_is_done_first_where_the_cache_is_too_small
 }
 
 #[test]
+fn a_second_tier_brings_a_small_cache_close_to_the_optimum() {
+    for workload in workload::all(1).iter().take(4) {
+        let config = EngineConfig {
+            max_queue: 10_000,
+            max_running: 64,
+            max_batch_tokens: 576,
+            ..EngineConfig::default()
+        };
+        let with = sim::run(workload, config, 16_384, 131_072).unwrap();
+        assert!(with.hit_rate > 0.98 * with.best_hit_rate, "{with:?}");
+    }
+}
+
+#[test]
+fn a_second_tier_pays_where_much_of_the_context_would_be_computed_again() {
+    let agents = &workload::all(1)[3];
+    let config = EngineConfig {
+        max_queue: 10_000,
+        max_running: 64,
+        max_batch_tokens: 576,
+        ..EngineConfig::default()
+    };
+    let with = sim::run(agents, config, 16_384, 131_072).unwrap();
+    let without = run(agents, SchedulePolicy::default(), 16_384);
+    assert!(
+        with.makespan < 0.95 * without.makespan,
+        "{with:?} {without:?}"
+    );
+}
+
+#[test]
 fn what_shares_nothing_loses_nothing() {
     let none = &workload::all(1)[4];
     let on = run(none, SchedulePolicy::Fcfs, 65_536);
@@ -63,6 +94,7 @@ fn what_shares_nothing_loses_nothing() {
             ..EngineConfig::default()
         },
         65_536,
+        0,
     )
     .unwrap();
     assert!(on.makespan <= off.makespan * 1.001, "{on:?} {off:?}");

@@ -1,5 +1,7 @@
 //! From scheduled requests to the ragged batch of one forward.
 
+use hearth_radix::KvCopy;
+
 use crate::active::Running;
 use crate::executor::{ForwardBatch, Sequence};
 
@@ -19,11 +21,22 @@ pub(crate) struct Grant {
     pub samples: bool,
 }
 
+/// Tokens of a request that this step copies from the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Load {
+    /// Index into the running requests.
+    pub request: usize,
+    pub tokens: usize,
+}
+
 /// The forward of one step and whose rows it has; reused from step to step.
 #[derive(Debug, Default)]
 pub(crate) struct StepBatch {
     pub forward: ForwardBatch,
     pub grants: Vec<Grant>,
+    pub loads: Vec<Load>,
+    /// To be carried out before the forward, in this order.
+    pub copies: Vec<KvCopy>,
 }
 
 impl StepBatch {
@@ -49,10 +62,13 @@ impl StepBatch {
         }
         sequences.clear();
         self.grants.clear();
+        self.loads.clear();
+        self.copies.clear();
     }
 
+    /// Whether no request gets on by it. There may be copies all the same.
     pub fn is_empty(&self) -> bool {
-        self.grants.is_empty()
+        self.grants.is_empty() && self.loads.is_empty()
     }
 
     pub fn tokens(&self) -> usize {

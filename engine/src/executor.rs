@@ -6,6 +6,8 @@
 
 use std::error::Error;
 
+use hearth_radix::KvCopy;
+
 /// One sequence's share of a [`ForwardBatch`].
 ///
 /// Tokens `first_token .. first_token + tokens` of the batch are the last
@@ -50,6 +52,16 @@ pub struct Logits {
     pub hidden: Vec<f32>,
 }
 
+impl Logits {
+    /// No row.
+    pub(crate) fn none(limits: ExecutorLimits) -> Self {
+        Self {
+            vocab: limits.vocab_size,
+            ..Self::default()
+        }
+    }
+}
+
 /// What an executor can hold; fixed for its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExecutorLimits {
@@ -73,6 +85,21 @@ pub trait Executor {
     /// After an error or a panic the engine fails the requests of this batch
     /// and frees their slots; slots outside `batch.write_slots` must be intact.
     fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError>;
+
+    /// Slots of a second pool in the host's memory; ids are `0..host_slots()`.
+    fn host_slots(&self) -> usize {
+        0
+    }
+
+    /// Copies the keys and values of all layers between the two pools, before the next
+    /// forward writes to any slot. Never called without host slots.
+    ///
+    /// # Errors
+    /// After an error or a panic the engine forgets all that the host has.
+    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
+        let _ = copy;
+        Err(ExecutorError::new("there are no slots on the host"))
+    }
 }
 
 /// A forward that did not happen; its text reaches the clients it failed.

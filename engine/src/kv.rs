@@ -2,10 +2,14 @@
 
 use std::ops::Range;
 
-use hearth_radix::{KvCache, KvUsage, OutOfSlots, Peeked, PrefixLock};
+use hearth_radix::{KvCache, KvCopy, KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock};
 
 use crate::active::ActiveRequest;
 use crate::config::EngineConfig;
+
+/// The host's copy of a prefix is taken from this many tokens on that the device lacks:
+/// a copy costs less than computing them does, but for what every copy costs.
+const WORTH_LOADING: usize = 32;
 
 /// The slots of a running request. The first `lock.tokens()` belong to the
 /// cache, which keeps them as long as the lock lives; the rest to the request.
@@ -14,6 +18,8 @@ pub(crate) struct RequestKv {
     /// In order of position; at least `computed`.
     pub slots: Vec<u32>,
     lock: Option<PrefixLock>,
+    /// What the host has and is not copied to the slots yet.
+    host: Option<Prefix>,
     /// Tokens whose keys and values are in their slots.
     pub computed: usize,
 }
@@ -21,6 +27,30 @@ pub(crate) struct RequestKv {
 impl RequestKv {
     fn cached(&self) -> usize {
         self.lock.as_ref().map_or(0, PrefixLock::tokens)
+    }
+
+    /// Tokens that need not be computed, when the host's are copied.
+    pub fn reused(&self) -> usize {
+        let host = self.host.as_ref().map_or(0, |host| host.slots.len());
+        self.computed.max(host)
+    }
+
+    /// Whether tokens are to be copied from the host before any can be computed.
+    pub fn loads(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// The next `count` tokens are in their slots.
+    pub fn loaded(&mut self, count: usize) {
+        self.computed += count;
+        if self.computed >= self.reused() {
+            self.host = None;
+        }
+    }
+
+    /// What the host has is not to be had any more.
+    pub fn lose_host(&mut self) {
+        self.host = None;
     }
 
     /// Slots that are neither free nor the cache's.
@@ -37,8 +67,13 @@ pub(crate) struct Kv {
 }
 
 impl Kv {
-    pub fn new(slots: usize, config: &EngineConfig) -> Self {
+    /// Of `slots` slots, and as many as `host_slots` in the host's memory.
+    pub fn new(slots: usize, host_slots: usize, config: &EngineConfig) -> Self {
         let cache = KvCache::new(slots, config.page_size, config.eviction);
+        let cache = match host_slots {
+            0 => cache,
+            host => cache.and_then(|cache| cache.with_host(host, config.eviction)),
+        };
         Self {
             cache: cache.expect("the configuration is valid"),
             reuse: config.prefix_cache,
@@ -74,6 +109,7 @@ impl Kv {
         let mut kv = RequestKv {
             slots: Vec::new(),
             lock: None,
+            host: None,
             computed: 0,
         };
         if self.reuse {
@@ -84,12 +120,44 @@ impl Kv {
             kv.slots = prefix.slots;
             kv.lock = Some(prefix.lock);
             kv.computed = kv.slots.len();
+            let host = self
+                .cache
+                .match_host(&request.namespace, reusable, request.priority);
+            kv.host = host.filter(|host| host.slots.len() >= kv.computed + WORTH_LOADING);
         }
         let need = request.tokens.len() - kv.computed;
         // Output tokens follow; one allocation now spares several in the steps.
         kv.slots.reserve(need + need / 4);
         self.cache.allocate(need, &mut kv.slots).ok()?;
         Some(kv)
+    }
+
+    /// From here on a step may copy `tokens` to the host, and as many from there.
+    pub fn allow_copies(&mut self, tokens: usize) {
+        self.cache.allow_copies(tokens);
+    }
+
+    /// Has tokens of `kv` copied from the host, as many as this step may; returns how
+    /// many. They are there when the copies are done.
+    pub fn load(&mut self, kv: &RequestKv) -> usize {
+        let Some(host) = &kv.host else { return 0 };
+        let missing = kv.computed..host.slots.len();
+        self.cache
+            .load(&host.slots[missing.clone()], &kv.slots[missing])
+    }
+
+    /// What is to be copied before the forward of this step, in this order.
+    pub fn take_copies(&mut self) -> Vec<KvCopy> {
+        self.cache.take_copies()
+    }
+
+    /// Drops what the host has; no request may hold any of it.
+    pub fn forget_host(&mut self) {
+        self.cache.forget_host();
+    }
+
+    pub fn host_usage(&mut self) -> KvUsage {
+        self.cache.host_usage()
     }
 
     /// `count` slots more for `kv`, or none.
@@ -117,7 +185,8 @@ impl Kv {
         self.cache.free(&kv.slots[kv.cached()..]);
     }
 
-    /// Forgets all that no request reads; returns how many tokens that were.
+    /// Forgets all that no request reads, the host's copies too; returns how many slots
+    /// that were.
     pub fn flush(&mut self) -> usize {
         self.cache.flush()
     }

@@ -2,6 +2,7 @@
 
 mod ending;
 mod grammars;
+mod host;
 
 use std::cmp::Reverse;
 
@@ -10,7 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::{ActiveRequest, Outcome, Running};
 use crate::admission::NewTokenRatio;
-use crate::batch::StepBatch;
+use crate::batch::{Load, StepBatch};
 use crate::config::EngineConfig;
 use crate::constraint::Grace;
 use crate::executor::{ExecutorLimits, Logits};
@@ -27,6 +28,10 @@ const SCORED_LOGITS: usize = 16 << 20;
 /// Waiting requests looked at in one step: bounds what a step costs, and with it
 /// how many requests can start in one.
 const LOOKED_AT: usize = 128;
+
+/// Tokens that a step may copy to the host, and from there, for each that it may compute,
+/// which takes longer: so that the copies of a step take no longer than a step.
+const COPIES: usize = 4;
 
 /// A prefix that a running request is still computing is worth waiting for from
 /// this many tokens on.
@@ -55,9 +60,10 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub fn new(config: EngineConfig, limits: ExecutorLimits) -> Self {
+    /// `host_slots` are those of the second pool.
+    pub fn new(config: EngineConfig, limits: ExecutorLimits, host_slots: usize) -> Self {
         Self {
-            kv: Kv::new(limits.kv_slots, &config),
+            kv: Kv::new(limits.kv_slots, host_slots, &config),
             waiting: WaitingQueue::new(config.schedule, config.page_size),
             config,
             limits,
@@ -84,6 +90,8 @@ impl Scheduler {
     /// late are not in it.
     pub fn schedule(&mut self, batch: &mut StepBatch) {
         batch.clear();
+        self.kv
+            .allow_copies(self.config.max_batch_tokens.saturating_mul(COPIES));
         self.hear_grammars(&mut Grace::none());
         self.retire_done();
         self.begin_grammars(&mut Grace::to_begin());
@@ -99,6 +107,12 @@ impl Scheduler {
         let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
         for (index, running) in self.running.iter().enumerate() {
+            if running.kv.loads() {
+                let tokens = self.kv.load(&running.kv);
+                let request = index;
+                batch.loads.push(Load { request, tokens });
+                continue;
+            }
             match running.pending() {
                 // What comes next depends on its grammar, which need not keep the others.
                 _ if running.request.is_late() => {}
@@ -107,6 +121,7 @@ impl Scheduler {
             }
         }
         self.share_among_prefills(&mut prefills, batch, &mut scored_rows);
+        batch.copies = self.kv.take_copies();
     }
 
     /// Divides what the decoding requests left of the token budget: at least half
@@ -276,12 +291,13 @@ impl Scheduler {
 
     fn start(&mut self, id: RequestId, kv: RequestKv) {
         let mut request = self.waiting.remove(id).expect("it waits");
-        if request.start(kv.computed) {
+        if request.start(kv.reused()) {
             self.counters.started += 1;
             self.counters.prompt_tokens += request.prompt_len as u64;
             // What a grammar forces after the prompt may be cached, too.
-            let cached = kv.computed.min(request.prompt_len);
+            let cached = kv.reused().min(request.prompt_len);
             self.counters.cached_tokens += cached as u64;
+            self.counters.host_tokens += cached.saturating_sub(kv.computed) as u64;
         }
         self.running.push(Running { request, kv });
     }
@@ -289,6 +305,7 @@ impl Scheduler {
     /// Takes in what the forward of `batch` computed: caches finished chunks,
     /// samples, and lets go of the requests that are done.
     pub fn advance(&mut self, batch: &StepBatch, logits: &mut Logits) {
+        self.take_in_copies(batch);
         self.counters.computed_tokens += batch.tokens() as u64;
         let mut rows = logits.values.chunks_exact_mut(logits.vocab);
         let hidden_rows = batch.forward.hidden_rows.len().max(1);
@@ -328,6 +345,7 @@ impl Scheduler {
 
     /// Ends the requests of a forward that failed. Nothing of it is cached.
     pub fn fail(&mut self, batch: &StepBatch, error: &str) {
+        self.take_in_copies(batch);
         for grant in &batch.grants {
             self.running[grant.request].request.outcome = Some(Outcome::Failed(error.to_owned()));
         }
@@ -394,10 +412,19 @@ impl Scheduler {
             protected: usage.protected,
             held: self.running.iter().map(|running| running.kv.held()).sum(),
         };
-        debug_assert!(kv.is_conserved(), "{kv:?}");
+        let usage = self.kv.host_usage();
+        let host = KvStats {
+            total: usage.total,
+            free: usage.free,
+            evictable: usage.evictable,
+            protected: usage.protected,
+            held: 0,
+        };
+        debug_assert!(kv.is_conserved() && host.is_conserved(), "{kv:?} {host:?}");
         let (waiting, running) = (self.waiting.len(), self.running.len());
         EngineStats {
             kv,
+            host,
             waiting,
             running,
             steps,

@@ -31,6 +31,9 @@ impl KvStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     pub kv: KvStats,
+    /// The second pool, in the host's memory: copies of what was evicted, `protected`
+    /// while a request is about to take them back. All zero without one.
+    pub host: KvStats,
     /// Requests that hold no slots yet, or had to give them back.
     pub waiting: usize,
     /// Requests that hold slots.
@@ -42,6 +45,11 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Prompt tokens that were not computed because the cache had them.
     pub cached_tokens: u64,
+    /// Of them, those that came from the host.
+    pub host_tokens: u64,
+    /// Tokens copied to the host when they were evicted, and back.
+    pub demoted_tokens: u64,
+    pub loaded_tokens: u64,
     /// Tokens sampled.
     pub generated_tokens: u64,
     /// Output tokens that a grammar forced: forward passes saved.

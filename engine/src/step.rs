@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use hearth_radix::KvCopy;
+
 use crate::batch::StepBatch;
 use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
@@ -28,7 +30,7 @@ pub(crate) struct Core<E> {
 
 impl<E: Executor> Core<E> {
     pub fn new(config: EngineConfig, executor: E, inbox: Arc<Inbox>) -> Self {
-        let scheduler = Scheduler::new(config, executor.limits());
+        let scheduler = Scheduler::new(config, executor.limits(), executor.host_slots());
         let mut core = Self {
             executor,
             scheduler,
@@ -115,10 +117,18 @@ impl<E: Executor> Core<E> {
             watch.scheduled();
         }
         self.publish();
-        if self.batch.is_empty() {
-            if self.scheduler.waits_for_grammars() {
+        let nothing = self.batch.is_empty();
+        if let Err(error) = copy(&mut self.executor, &self.batch.copies) {
+            self.scheduler.fail_copies(&mut self.batch, &error);
+        }
+        if self.batch.grants.is_empty() {
+            // Asked before anything more is heard: by then nobody need be late.
+            let waits = self.scheduler.waits_for_grammars();
+            let mut no_logits = Logits::none(self.executor.limits());
+            self.scheduler.advance(&self.batch, &mut no_logits);
+            if nothing && waits {
                 self.scheduler.await_grammars();
-            } else {
+            } else if nothing {
                 debug_assert!(self.scheduler.is_idle(), "whoever waits alone gets on");
             }
             return self.publish();
@@ -168,6 +178,15 @@ impl<E: Executor> Core<E> {
             let _ = consumer.send(event);
         }
     }
+}
+
+/// Copies between device and host; a panic is an error like others.
+fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
+    let copy = || copies.iter().try_for_each(|copy| executor.copy(copy));
+    let copied = catch_unwind(AssertUnwindSafe(copy))
+        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
+        .and_then(|result| result.map_err(|error| error.to_string()));
+    copied.inspect_err(|error| tracing::error!("copying KV failed: {error}"))
 }
 
 /// Runs `batch`; a panic is an error like others, as drivers panic where they

@@ -7,6 +7,7 @@ mod cpu_threads;
 pub mod device;
 pub mod dtype;
 pub mod gguf;
+mod host_pool;
 pub mod hub;
 mod kv_pool;
 mod memory;

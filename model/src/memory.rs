@@ -27,6 +27,15 @@ pub enum MemoryError {
         source_of_bound: String,
         given: usize,
     },
+    #[error(
+        "--host-cache-tokens must be at most {bound} (what fits into the host's memory, \
+         {per_token} bytes each), got {given}"
+    )]
+    HostSlots {
+        bound: u64,
+        per_token: u64,
+        given: usize,
+    },
     #[error("--max-model-len must be from 1 to {bound} ({source_of_bound}), got {given}")]
     ModelLength {
         bound: usize,
@@ -175,6 +184,24 @@ fn check_bindings(
                 device: at.to_string(),
             });
         }
+    }
+    Ok(())
+}
+
+/// Checks that the host has memory for `slots` of a second pool.
+///
+/// # Errors
+/// It has not.
+pub fn check_host(config: &ModelConfig, dtype: Dtype, slots: usize) -> Result<(), MemoryError> {
+    let per_token = bytes_per_token(config, dtype);
+    let most = cpu_available().map_or(u64::MAX, |bytes| bytes / per_token);
+    let bound = most.min(MAX_SLOTS as u64);
+    if slots as u64 > bound {
+        return Err(MemoryError::HostSlots {
+            bound,
+            per_token,
+            given: slots,
+        });
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! A model on a device, behind a trait object: the place where the generic code is
 //! made concrete for each backend, so that no other crate waits for it to compile.
 
+mod check;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::Tensor;
@@ -15,10 +17,12 @@ use crate::config::ModelConfig;
 use crate::cpu_threads::CpuThreads;
 use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
 use crate::dtype::Dtype;
+use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
 use crate::memory::{self, KvBudget, MemoryError};
 use crate::transformer::{DeviceBatch, PagedContext, Transformer};
 use crate::weights::WeightError;
+use check::{below, check, length};
 
 /// One sequence's share of a [`Batch`]: tokens `first_token .. first_token + tokens`
 /// are the last of its `context` positions, and it attends
@@ -106,6 +110,8 @@ pub struct LoadOptions {
     pub kv_tokens: Option<usize>,
     /// Longest sequence; `None`: what the model was made for, if the pool holds it.
     pub max_model_len: Option<usize>,
+    /// Slots of a second pool in the host's memory.
+    pub host_slots: usize,
 }
 
 /// What was loaded, and what it takes.
@@ -119,6 +125,8 @@ pub struct Report {
     pub device: String,
     pub dtype: Dtype,
     pub kv_slots: usize,
+    /// Slots of the second pool, in the host's memory.
+    pub host_slots: usize,
     pub max_model_len: usize,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
@@ -137,6 +145,21 @@ pub trait Decoder {
     /// [`ForwardError`] when the batch contradicts itself or the model, before
     /// anything was written, or when the device failed.
     fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError>;
+
+    /// Copies keys and values between the slots `device` and the slots `host` of the
+    /// second pool, one by one.
+    ///
+    /// # Errors
+    /// [`ForwardError`] when there are no such slots, before anything was written, or
+    /// when the device failed.
+    fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError>;
+}
+
+/// Where keys and values are copied to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyWay {
+    ToHost,
+    ToDevice,
 }
 
 /// Opens the device and loads the model onto it.
@@ -184,6 +207,7 @@ struct Runner<B: Kernels> {
     config: ModelConfig,
     transformer: Transformer<B>,
     context: PagedContext<B>,
+    host: Option<HostPool<B>>,
     device: B::Device,
     report: Report,
 }
@@ -204,6 +228,18 @@ impl<B: Kernels> Runner<B> {
         let transformer = Transformer::load(&config, &checkpoint.weights, dtype, vector, device)?;
         let pool = KvPool::new(&config, budget.slots, dtype, device);
         let context = PagedContext::new(&config, pool, budget.max_model_len, device);
+        memory::check_host(&config, dtype, options.host_slots)?;
+        let host = match options.host_slots {
+            0 => None,
+            slots => Some(
+                HostPool::new(&config, slots, dtype, vector, device).map_err(|error| {
+                    LoadError::DeviceFailed {
+                        device: "the host".to_owned(),
+                        reason: error.to_string(),
+                    }
+                })?,
+            ),
+        };
         let report = Report {
             architecture: config.architecture.to_string(),
             parameters: config.parameters(),
@@ -212,6 +248,7 @@ impl<B: Kernels> Runner<B> {
             device: at.to_string(),
             dtype,
             kv_slots: budget.slots,
+            host_slots: options.host_slots,
             max_model_len: budget.max_model_len,
             weight_bytes,
             kv_bytes: budget.bytes,
@@ -222,6 +259,7 @@ impl<B: Kernels> Runner<B> {
             config,
             transformer,
             context,
+            host,
             device,
             report,
         })
@@ -253,6 +291,21 @@ impl<B: Kernels> Decoder for Runner<B> {
             logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
             hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
         })
+    }
+
+    fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {
+        length("host slots", host.len(), device.len())?;
+        below("slot", device, self.report.kv_slots)?;
+        below("host slot", host, self.report.host_slots)?;
+        let Some(pool) = &mut self.host else {
+            return Ok(());
+        };
+        let kv = &mut self.context.pool;
+        match way {
+            CopyWay::ToHost => pool.fetch(kv, device, host, &self.device),
+            CopyWay::ToDevice => pool.restore(kv, host, device, &self.device),
+        }
+        .map_err(ForwardError::Device)
     }
 }
 
@@ -290,6 +343,11 @@ impl Decoder for OnThreads {
         let runner = &mut self.runner;
         self.threads.run(|| runner.forward(batch))
     }
+
+    fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {
+        let runner = &mut self.runner;
+        self.threads.run(|| runner.copy(way, device, host))
+    }
 }
 
 /// The type to compute in: what was asked for if the device can, else the
@@ -317,61 +375,4 @@ fn choose_dtype(
             .filter(|dtype| lacks(*dtype).is_none())
             .unwrap_or(Dtype::F32)),
     }
-}
-
-/// Everything that a kernel would index with, before it does.
-fn check(batch: &Batch<'_>, report: &Report) -> Result<(), ForwardError> {
-    let tokens = batch.tokens.len();
-    let below = |what: &'static str, values: &[u32], bound: usize| match values
-        .iter()
-        .find(|value| **value as usize >= bound)
-    {
-        Some(value) => Err(ForwardError::OutOfRange {
-            what,
-            value: *value as usize,
-            bound,
-        }),
-        None => Ok(()),
-    };
-    let length = |what: &'static str, given: usize, expected: usize| {
-        if given == expected {
-            Ok(())
-        } else {
-            Err(ForwardError::Length {
-                what,
-                given,
-                expected,
-            })
-        }
-    };
-    length("positions", batch.positions.len(), tokens)?;
-    length("write_slots", batch.write_slots.len(), tokens)?;
-    let spanned = batch
-        .sequences
-        .iter()
-        .map(|sequence| sequence.tokens as usize)
-        .sum();
-    length("sequences", spanned, tokens)?;
-    below("token", batch.tokens, report.vocab_size)?;
-    below("position", batch.positions, report.max_model_len)?;
-    below("slot", batch.write_slots, report.kv_slots)?;
-    below("slot", batch.slot_table, report.kv_slots)?;
-    below("logit row", batch.logit_rows, tokens)?;
-    below("hidden row", batch.hidden_rows, tokens)?;
-    let mut token = 0;
-    for sequence in batch.sequences {
-        let end = (sequence.first_slot + sequence.context) as usize;
-        if end > batch.slot_table.len() {
-            let bound = batch.slot_table.len() + 1;
-            return Err(ForwardError::OutOfRange {
-                what: "end of slots",
-                value: end,
-                bound,
-            });
-        }
-        let rows = &batch.positions[token..token + sequence.tokens as usize];
-        below("position in its sequence", rows, sequence.context as usize)?;
-        token += sequence.tokens as usize;
-    }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::check::{Violation, ensure};
 use crate::evict::EvictionPolicy;
+use crate::host::HostTier;
 use crate::lock::PrefixLock;
 use crate::pool::SlotPool;
 use crate::tree::{PageSizeError, Peeked, RadixTree};
@@ -44,6 +45,8 @@ pub struct KvCache {
     pool: SlotPool,
     tree: RadixTree,
     evicted: Vec<u32>,
+    /// Keeps a copy of what is evicted.
+    pub(crate) host: Option<Box<HostTier>>,
 }
 
 impl KvCache {
@@ -59,6 +62,7 @@ impl KvCache {
             pool: SlotPool::new(slots),
             tree,
             evicted: Vec::new(),
+            host: None,
         })
     }
 
@@ -91,7 +95,12 @@ impl KvCache {
                     available,
                 });
             }
-            self.tree.evict(missing, &mut self.evicted);
+            let Self { host, evicted, .. } = self;
+            self.tree.evict_telling(missing, evicted, |tree, leaf| {
+                if let Some(host) = host {
+                    host.demote(tree, leaf);
+                }
+            });
             self.pool.free(&self.evicted);
             self.evicted.clear();
         }
@@ -115,13 +124,15 @@ impl KvCache {
         insertion.lock
     }
 
-    /// Drops every prefix that no lock covers; returns how many tokens that were.
+    /// Drops every prefix that no lock covers, from the host too; returns how many slots
+    /// that were.
     pub fn flush(&mut self) -> usize {
+        let of_host = self.forget_host();
         self.tree.evict(usize::MAX, &mut self.evicted);
         self.pool.free(&self.evicted);
         let flushed = self.evicted.len();
         self.evicted = Vec::new();
-        flushed
+        flushed + of_host
     }
 
     /// Takes back slots that the caller holds.
@@ -149,6 +160,9 @@ impl KvCache {
     /// The first violation found, in words.
     pub fn check(&mut self, held: &[u32]) -> Result<(), Violation> {
         self.tree.check()?;
+        if let Some(host) = &mut self.host {
+            host.check()?;
+        }
         let usage = self.usage();
         let sum = usage.available() + usage.protected + held.len();
         ensure(sum == usage.total, || {

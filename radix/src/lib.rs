@@ -6,6 +6,9 @@
 //! (RadixAttention, arXiv 2312.07104). [`KvCache`] joins the tree to the pool of
 //! free slots; [`RadixTree`] is the tree alone.
 //!
+//! A second tier may hold copies of what was evicted, in slots of its own somewhere else
+//! (the host's memory): this crate says which slot is to be copied where.
+//!
 //! At every moment `free + evictable + protected + held = total`: a slot is free,
 //! or cached and idle, or cached and in use, or held by a request that has not
 //! given it to the tree.
@@ -16,6 +19,7 @@
 mod cache;
 mod check;
 mod evict;
+mod host;
 mod lock;
 mod node;
 mod pool;
@@ -24,6 +28,7 @@ mod tree;
 pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;
 pub use evict::EvictionPolicy;
+pub use host::{CopyDirection, KvCopy};
 pub use lock::PrefixLock;
 pub use node::common_prefix;
 pub use pool::SlotPool;

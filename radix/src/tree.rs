@@ -33,6 +33,15 @@ struct Access {
     priority: i32,
 }
 
+/// A cached prefix with all that is known of it.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub namespace: Arc<str>,
+    pub tokens: Vec<u32>,
+    pub slots: Vec<u32>,
+    pub priority: i32,
+}
+
 /// What [`RadixTree::insert`] did.
 #[derive(Debug)]
 pub struct Insertion {
@@ -178,16 +187,50 @@ impl RadixTree {
     /// there are, and appends them to `slots`. The last leaf is cut from its
     /// end, by whole pages, and not taken whole: its beginning is as good as ever.
     pub fn evict(&mut self, count: usize, slots: &mut Vec<u32>) {
+        self.evict_telling(count, slots, |_, _| {});
+    }
+
+    /// As [`evict`](Self::evict); `tell` hears of each leaf before it loses anything.
+    pub(crate) fn evict_telling(
+        &mut self,
+        count: usize,
+        slots: &mut Vec<u32>,
+        mut tell: impl FnMut(&Self, NodeId),
+    ) {
         self.settle();
         let enough = slots.len().saturating_add(count);
         while slots.len() < enough {
             let Some(leaf) = self.leaves.first() else {
                 return;
             };
+            tell(self, leaf);
             let there = self.nodes[leaf].tokens.len();
             let wanted = (enough - slots.len()).min(there);
             let keep = there - wanted.next_multiple_of(self.page_size);
             self.cut(leaf, keep, slots);
+        }
+    }
+
+    /// The prefix that ends with `node`, from its beginning.
+    pub(crate) fn path(&self, node: NodeId) -> Path {
+        let mut edges = Vec::new();
+        let (mut id, priority) = (node, self.nodes[node].priority);
+        let namespace = loop {
+            let node = &self.nodes[id];
+            match &node.parent {
+                Parent::Namespace(name) => break Arc::clone(name),
+                Parent::Node(parent) => {
+                    edges.push(node);
+                    id = *parent;
+                }
+            }
+        };
+        let edges = || edges.iter().rev();
+        Path {
+            namespace,
+            tokens: edges().flat_map(|node| &node.tokens).copied().collect(),
+            slots: edges().flat_map(|node| &node.slots).copied().collect(),
+            priority,
         }
     }
 

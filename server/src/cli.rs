@@ -153,6 +153,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_tokens: Option<usize>,
+    /// Tokens of KV kept in the host's memory when the device has no room for them
+    /// [default: 0]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cache_tokens: Option<usize>,
     /// Who of the waiting starts next [default: lpm]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -49,6 +49,8 @@ pub struct Config {
     /// KV slots on the device; absent: chosen from the memory there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tokens: Option<usize>,
+    /// KV slots in the host's memory, for what the device has no room for; 0: none.
+    pub host_cache_tokens: usize,
     /// Sequences in one batch.
     pub max_running_requests: usize,
     /// Tokens per step; absent: `prefill_chunk + max_running_requests`.
@@ -141,6 +143,7 @@ impl Default for Config {
             load_format: LoadFormat::Auto,
             max_model_len: None,
             kv_tokens: None,
+            host_cache_tokens: 0,
             max_running_requests: 64,
             max_batch_tokens: None,
             schedule_policy: SchedulePolicy::Lpm,
@@ -257,6 +260,7 @@ impl Config {
             "load_format",
             "max_model_len",
             "kv_tokens",
+            "host_cache_tokens",
             "max_running_requests",
             "max_batch_tokens",
             "schedule_policy",
@@ -331,6 +335,13 @@ impl Config {
                     given: "0".to_owned(),
                 });
             }
+        }
+        if self.host_cache_tokens > 0 && !self.prefix_cache {
+            return Err(ConfigError::Bound {
+                field: "host_cache_tokens",
+                bound: "0 without the prefix cache",
+                given: self.host_cache_tokens.to_string(),
+            });
         }
         if !self.page_size.is_power_of_two() || self.page_size > 64 {
             return Err(ConfigError::Bound {

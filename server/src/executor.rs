@@ -2,8 +2,10 @@
 //!
 //! Architecture invariant: no other file names both.
 
-use hearth_engine::{Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Sequence};
-use hearth_model::runner::{Batch, Decoder, SequenceSpan};
+use hearth_engine::{
+    CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits, Sequence,
+};
+use hearth_model::runner::{Batch, CopyWay, Decoder, SequenceSpan};
 
 /// A model that the engine can drive.
 pub struct ModelExecutor {
@@ -74,5 +76,19 @@ impl Executor for ModelExecutor {
             vocab: self.limits.vocab_size,
             hidden: outputs.hidden,
         })
+    }
+
+    fn host_slots(&self) -> usize {
+        self.decoder.report().host_slots
+    }
+
+    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
+        let way = match copy.direction {
+            CopyDirection::ToHost => CopyWay::ToHost,
+            CopyDirection::ToDevice => CopyWay::ToDevice,
+        };
+        self.decoder
+            .copy(way, &copy.device, &copy.host)
+            .map_err(ExecutorError::new)
     }
 }

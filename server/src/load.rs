@@ -97,6 +97,7 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
         },
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
+        host_slots: config.host_cache_tokens,
     };
     let bar = stderr()
         .is_terminal()

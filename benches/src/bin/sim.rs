@@ -23,6 +23,9 @@ enum Command {
         /// Tokens of KV on the simulated device
         #[arg(long, default_value_t = 16_384)]
         kv_tokens: usize,
+        /// Tokens of KV in the memory of its host, for the run that has a second tier
+        #[arg(long, default_value_t = 65_536)]
+        host_tokens: usize,
     },
     /// What a step costs on the engine's own thread
     Overhead,
@@ -55,7 +58,11 @@ fn config(schedule: SchedulePolicy) -> EngineConfig {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
-        Command::Policies { scale, kv_tokens } => policies(scale, kv_tokens),
+        Command::Policies {
+            scale,
+            kv_tokens,
+            host_tokens,
+        } => policies(scale, kv_tokens, host_tokens),
         Command::Overhead => overheads(),
         Command::Tree { tokens } => trees(&tokens),
     };
@@ -68,24 +75,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn policies(scale: usize, kv_tokens: usize) -> anyhow::Result<()> {
+fn policies(scale: usize, kv_tokens: usize, host_tokens: usize) -> anyhow::Result<()> {
     println!("| workload | policy | hit rate | of the optimum | makespan, s | computed tokens |");
     println!("|---|---|---|---|---|---|");
     for workload in workload::all(scale) {
         let mut runs =
-            Vec::from(POLICIES.map(|(name, schedule)| (name, config(schedule), kv_tokens)));
+            Vec::from(POLICIES.map(|(name, schedule)| (name, config(schedule), kv_tokens, 0)));
         let off = EngineConfig {
             prefix_cache: false,
             ..config(SchedulePolicy::Fcfs)
         };
-        runs.push(("fcfs, no cache", off, kv_tokens));
-        runs.push((
-            "lpm, cache without end",
-            config(SchedulePolicy::Lpm),
-            8 << 20,
-        ));
-        for (name, config, kv_tokens) in runs {
-            let run = sim::run(&workload, config, kv_tokens)?;
+        runs.push(("fcfs, no cache", off, kv_tokens, 0));
+        let lpm = config(SchedulePolicy::Lpm);
+        runs.push(("lpm, host tier", lpm.clone(), kv_tokens, host_tokens));
+        runs.push(("lpm, cache without end", lpm, 8 << 20, 0));
+        for (name, config, kv_tokens, host_tokens) in runs {
+            let run = sim::run(&workload, config, kv_tokens, host_tokens)?;
             let share = match run.best_hit_rate {
                 // Nothing but a token here and there that is equal by chance.
                 best if best < 0.01 => "-".to_owned(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hearth_engine::{Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits};
+use hearth_engine::{Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits};
 
 use super::driver::SharedDriver;
 
@@ -16,6 +16,8 @@ pub const VOCAB: usize = 1024;
 const WEIGHTS_NS: u64 = 22_000_000;
 const TOKEN_NS: u64 = 200_000;
 const CONTEXT_NS: u64 = 800;
+/// That half a megabyte over a bus of 25 GB/s.
+const COPY_NS: u64 = 20_000;
 
 /// Simulated nanoseconds since the start.
 #[derive(Clone, Debug, Default)]
@@ -29,15 +31,17 @@ impl Clock {
 
 pub struct SimExecutor {
     kv_slots: usize,
+    host_slots: usize,
     clock: Clock,
     driver: SharedDriver,
     rows: u64,
 }
 
 impl SimExecutor {
-    pub fn new(kv_slots: usize, clock: Clock, driver: SharedDriver) -> Self {
+    pub fn new(kv_slots: usize, host_slots: usize, clock: Clock, driver: SharedDriver) -> Self {
         Self {
             kv_slots,
+            host_slots,
             clock,
             driver,
             rows: 0,
@@ -52,6 +56,16 @@ impl Executor for SimExecutor {
             max_model_len: usize::MAX,
             vocab_size: VOCAB,
         }
+    }
+
+    fn host_slots(&self) -> usize {
+        self.host_slots
+    }
+
+    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
+        let time = copy.device.len() as u64 * COPY_NS;
+        self.clock.0.fetch_add(time, Ordering::Relaxed);
+        Ok(())
     }
 
     fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {

@@ -27,16 +27,22 @@ pub struct Outcome {
     pub stats: EngineStats,
 }
 
-/// Runs `workload` to its end on a device with `kv_slots` tokens of KV.
+/// Runs `workload` to its end on a device with `kv_slots` tokens of KV, beside a host with
+/// `host_slots`.
 ///
 /// # Errors
 /// If the engine does not come up, or refuses a request.
-pub fn run(workload: &Workload, config: EngineConfig, kv_slots: usize) -> anyhow::Result<Outcome> {
+pub fn run(
+    workload: &Workload,
+    config: EngineConfig,
+    kv_slots: usize,
+    host_slots: usize,
+) -> anyhow::Result<Outcome> {
     let clock = Clock::default();
     let driver = Driver::shared(workload);
     let executor = {
         let (clock, driver) = (clock.clone(), driver.clone());
-        move || Ok(SimExecutor::new(kv_slots, clock, driver))
+        move || Ok(SimExecutor::new(kv_slots, host_slots, clock, driver))
     };
     let engine = Engine::spawn(config, executor)?;
     driver.start(&engine)?;

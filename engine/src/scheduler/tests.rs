@@ -25,7 +25,7 @@ impl Bench {
     fn new(config: EngineConfig, seed: u64) -> Self {
         Self {
             inbox: Inbox::new(usize::MAX),
-            scheduler: Scheduler::new(config, LIMITS),
+            scheduler: Scheduler::new(config, LIMITS, 0),
             batch: StepBatch::default(),
             random: seed,
             ids: Vec::new(),
@@ -213,7 +213,7 @@ fn prompt_logprobs_of_all_requests_together_keep_to_their_bound() {
         max_model_len: 500,
         vocab_size: SCORED_LOGITS / 8,
     };
-    let mut scheduler = Scheduler::new(EngineConfig::default(), limits);
+    let mut scheduler = Scheduler::new(EngineConfig::default(), limits, 0);
     let inbox = Inbox::new(usize::MAX);
     for _ in 0..3 {
         let params = SamplingParams {
@@ -249,7 +249,7 @@ fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
         prefix_cache: false,
         ..EngineConfig::default()
     };
-    let mut scheduler = Scheduler::new(config, limits);
+    let mut scheduler = Scheduler::new(config, limits, 0);
     let inbox = Inbox::new(usize::MAX);
     let params = SamplingParams {
         prompt_logprobs: Some(0),

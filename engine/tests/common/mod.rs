@@ -5,14 +5,15 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses its part
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hearth_engine::{
-    Engine, EngineConfig, EngineHandle, Event, Executor, ExecutorError, ExecutorLimits,
-    FinishReason, ForwardBatch, Generation, Logits, PauseMode, Request, SamplingParams,
-    SchedulePolicy, Usage,
+    CopyDirection, Engine, EngineConfig, EngineHandle, Event, Executor, ExecutorError,
+    ExecutorLimits, FinishReason, ForwardBatch, Generation, KvCopy, Logits, PauseMode, Request,
+    SamplingParams, SchedulePolicy, Usage,
 };
 
 pub const VOCAB: usize = 101;
@@ -86,9 +87,31 @@ pub struct Step {
     pub ends: Vec<u32>,
 }
 
+/// The copies between device and host.
+#[derive(Clone)]
+pub struct Copies {
+    pub done: Arc<Mutex<Vec<KvCopy>>>,
+    /// Whether the next ones fail.
+    pub fail: Arc<AtomicBool>,
+    /// Whether a gate counts.
+    pub gated: Arc<AtomicBool>,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        Self {
+            done: Arc::default(),
+            fail: Arc::default(),
+            gated: Arc::new(AtomicBool::new(true)),
+        }
+    }
+}
+
 pub struct FakeModel {
     limits: ExecutorLimits,
     kv: Vec<Option<u64>>,
+    host: Vec<Option<u64>>,
+    copies: Copies,
     steps: Arc<Mutex<Vec<Step>>>,
     /// With a gate, each forward waits for one permit, until the sender is gone.
     gate: Option<Receiver<()>>,
@@ -99,12 +122,30 @@ impl Executor for FakeModel {
         self.limits
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
-        if let Some(gate) = &self.gate
-            && gate.recv().is_err()
-        {
-            self.gate = None;
+    fn host_slots(&self) -> usize {
+        self.host.len()
+    }
+
+    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
+        if copy.direction == CopyDirection::ToDevice {
+            self.pass_gate();
         }
+        if self.copies.fail.load(Ordering::SeqCst) {
+            return Err(ExecutorError::new("the bus is gone"));
+        }
+        for (&device, &host) in copy.device.iter().zip(&copy.host) {
+            let (device, host) = (&mut self.kv[device as usize], &mut self.host[host as usize]);
+            match copy.direction {
+                CopyDirection::ToHost => *host = *device,
+                CopyDirection::ToDevice => *device = *host,
+            }
+        }
+        self.copies.done.lock().unwrap().push(copy.clone());
+        Ok(())
+    }
+
+    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+        self.pass_gate();
         self.steps.lock().unwrap().push(Step {
             tokens: batch.tokens.len(),
             sequences: batch.sequences.len(),
@@ -154,6 +195,17 @@ impl Executor for FakeModel {
     }
 }
 
+impl FakeModel {
+    fn pass_gate(&mut self) {
+        if self.copies.gated.load(Ordering::SeqCst)
+            && let Some(gate) = &self.gate
+            && gate.recv().is_err()
+        {
+            self.gate = None;
+        }
+    }
+}
+
 /// What every batch promises to every executor.
 fn check_shape(batch: &ForwardBatch) {
     let tokens = batch.tokens.len();
@@ -193,6 +245,7 @@ fn check_shape(batch: &ForwardBatch) {
 pub struct Fixture {
     pub engine: EngineHandle,
     pub steps: Arc<Mutex<Vec<Step>>>,
+    pub copies: Copies,
 }
 
 pub fn limits(kv_slots: usize) -> ExecutorLimits {
@@ -214,14 +267,42 @@ impl Fixture {
         (Self::build(config, limits(kv_slots), Some(gate)), permits)
     }
 
+    /// With `host_slots` beside the device's; loads from there wait for permits, too.
+    pub fn with_host(config: EngineConfig, kv_slots: usize, host_slots: usize) -> Self {
+        Self::build_all(config, limits(kv_slots), host_slots, None)
+    }
+
+    pub fn gated_with_host(
+        config: EngineConfig,
+        kv_slots: usize,
+        host_slots: usize,
+    ) -> (Self, Sender<()>) {
+        let (permits, gate) = channel();
+        let fixture = Self::build_all(config, limits(kv_slots), host_slots, Some(gate));
+        (fixture, permits)
+    }
+
     pub fn build(config: EngineConfig, limits: ExecutorLimits, gate: Option<Receiver<()>>) -> Self {
+        Self::build_all(config, limits, 0, gate)
+    }
+
+    fn build_all(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        host_slots: usize,
+        gate: Option<Receiver<()>>,
+    ) -> Self {
         let steps = Arc::default();
         let log = Arc::clone(&steps);
+        let copies = Copies::default();
+        let noted = copies.clone();
         let build = move || {
             let kv = vec![None; limits.kv_slots];
             Ok(FakeModel {
                 limits,
                 kv,
+                host: vec![None; host_slots],
+                copies: noted,
                 steps: log,
                 gate,
             })
@@ -229,6 +310,7 @@ impl Fixture {
         Self {
             engine: Engine::spawn(config, build).unwrap(),
             steps,
+            copies,
         }
     }
 
@@ -278,6 +360,8 @@ impl Fixture {
         let kv = self.engine.stats().kv;
         assert!(kv.is_conserved(), "{kv:?}");
         assert_eq!((kv.held, kv.protected), (0, 0), "{kv:?}");
+        let host = self.engine.stats().host;
+        assert!(host.is_conserved() && host.protected == 0, "{host:?}");
     }
 }
 

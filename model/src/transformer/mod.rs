@@ -16,6 +16,7 @@ mod paged;
 
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, PagedContext};
+pub(crate) use paged::{indices, primitive, tensor};
 
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;

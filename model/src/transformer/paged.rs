@@ -52,7 +52,7 @@ fn rows<B: Backend>(rows: &[u32], device: &B::Device) -> Option<Tensor<B, 1, Int
 }
 
 /// Ids, positions and slots are far below 2^31: i32 is what every device indexes with.
-fn indices<B: Backend>(values: &[u32], device: &B::Device) -> Tensor<B, 1, Int> {
+pub(crate) fn indices<B: Backend>(values: &[u32], device: &B::Device) -> Tensor<B, 1, Int> {
     let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
     let length = values.len();
     Tensor::from_data(TensorData::new(values, [length]), (device, DType::I32))
@@ -185,10 +185,10 @@ fn weight<B: Backend, const D: usize>(parameter: &Param<Tensor<B, D>>) -> FloatT
     primitive(parameter.val())
 }
 
-fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
+pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
     tensor.into_primitive().tensor()
 }
 
-fn tensor<B: Backend, const D: usize>(primitive: FloatTensor<B>) -> Tensor<B, D> {
+pub(crate) fn tensor<B: Backend, const D: usize>(primitive: FloatTensor<B>) -> Tensor<B, D> {
     Tensor::from_primitive(TensorPrimitive::Float(primitive))
 }

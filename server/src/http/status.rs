@@ -92,6 +92,13 @@ fn engine_state(served: &Served) -> Value {
             "protected": stats.kv.protected,
             "held": stats.kv.held,
         },
+        "host_kv": {
+            "total": stats.host.total,
+            "free": stats.host.free,
+            "cached": stats.host.cached(),
+            "demoted_tokens": stats.demoted_tokens,
+            "loaded_tokens": stats.loaded_tokens,
+        },
         "steps": stats.steps,
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,

@@ -12,6 +12,7 @@ mod disconnects;
 mod embedded;
 mod gguf;
 mod harness;
+mod host_cache;
 mod identical_outputs;
 mod large_bodies;
 mod metrics;

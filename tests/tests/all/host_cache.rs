@@ -1,0 +1,86 @@
+//! A device's pool that is too small, with a second one in the host's memory.
+
+use serde_json::{Value, json};
+
+use super::harness::{COMPLETIONS, Random, Server, hearth};
+
+/// Four conversations of about 100 tokens, one after another and then all again, three
+/// times; a pool of 160 holds one of them and a half.
+async fn converse(server: &Server) -> (Vec<Value>, u64) {
+    let mut random = Random::new(17);
+    let prompts: Vec<_> = (0..4).map(|_| random.tokens(100)).collect();
+    let (mut texts, mut cached) = (Vec::new(), 0);
+    for prompt in prompts.iter().cycle().take(12) {
+        let body = json!({
+            "prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true, "logprobs": 0,
+        });
+        let answer = server.ok(COMPLETIONS, &body).await;
+        texts.push(answer["choices"][0]["text"].clone());
+        cached += answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            .as_u64()
+            .unwrap();
+    }
+    server.wait_until_idle().await;
+    (texts, cached)
+}
+
+#[tokio::test]
+async fn answers_are_the_same_from_the_host_and_less_is_computed() {
+    let mut seen = Vec::new();
+    for host in ["0", "2000"] {
+        let flags = ["--kv-tokens", "160", "--max-model-len", "160"];
+        let server = Server::of(
+            "qwen3",
+            &[&flags[..], &["--host-cache-tokens", host]].concat(),
+        )
+        .await;
+        let (texts, cached) = converse(&server).await;
+        let stats = server.stats().await;
+        let state = &stats["host_kv"];
+        assert_eq!(state["total"].to_string(), host);
+        assert_eq!(
+            state["free"].as_u64().unwrap() + state["cached"].as_u64().unwrap(),
+            state["total"]
+        );
+        assert_eq!(
+            state["loaded_tokens"].as_u64() > Some(0),
+            host != "0",
+            "{stats}"
+        );
+        seen.push((texts, cached, server.stat("computed_tokens").await));
+        let flushed = reqwest::Client::new().post(server.url("/flush_cache"));
+        assert_eq!(flushed.send().await.unwrap().status(), 200);
+        let state = &server.stats().await["host_kv"];
+        assert_eq!(state["free"], state["total"]);
+    }
+    let [(without, _, computed), (with, cached, computed_with_host)] = &seen[..] else {
+        unreachable!("two servers")
+    };
+    assert_eq!(without, with);
+    // All of a prompt but its last token, each time but the first.
+    assert_eq!(*cached, 8 * 99);
+    assert!(*computed - *computed_with_host > 600, "{seen:?}");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_or_make_sense_is_refused_at_the_start() {
+    for (flags, message) in [
+        (
+            &["--host-cache-tokens", "10", "--no-prefix-cache"][..],
+            "host_cache_tokens",
+        ),
+        (
+            &["--host-cache-tokens", "2000000000"][..],
+            "--host-cache-tokens must be at most",
+        ),
+    ] {
+        let output = hearth()
+            .args(["serve", "--port", "0", "--device", "cpu"])
+            .args(flags)
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(message), "{said}");
+    }
+}
