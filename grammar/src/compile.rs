@@ -19,6 +19,7 @@ use crate::matcher::{Matcher, Way};
 use crate::pool::Ticket;
 use crate::regex;
 use crate::schema;
+use crate::stats::{Counters, Stats};
 use crate::structural;
 use crate::vocabulary::{Vocabulary, VocabularySource};
 
@@ -117,6 +118,7 @@ pub struct Compiled {
     vocabulary: Arc<Vocabulary>,
     first: Mask,
     source_bytes: usize,
+    counters: Arc<Counters>,
 }
 
 #[derive(Debug)]
@@ -137,7 +139,12 @@ impl Compiled {
             Engine::Llguidance(template) => Way::Llguidance(Box::new(template.matcher())),
         };
         let first = Some(Mask::clone(&self.first));
-        Matcher::new(way, Arc::clone(&self.vocabulary), first)
+        Matcher::new(
+            way,
+            Arc::clone(&self.vocabulary),
+            first,
+            Arc::clone(&self.counters),
+        )
     }
 
     /// Whether our own machine runs it.
@@ -164,6 +171,7 @@ pub struct Compiler {
     llguidance: OnceLock<Result<Llguidance, GrammarError>>,
     cache: GrammarCache,
     masks: Arc<MaskCache>,
+    counters: Arc<Counters>,
 }
 
 impl std::fmt::Debug for Compiler {
@@ -182,6 +190,7 @@ impl Compiler {
             llguidance: OnceLock::new(),
             cache: GrammarCache::new(GRAMMAR_CACHE_BYTES),
             masks: Arc::new(MaskCache::new(MASK_CACHE_BYTES)),
+            counters: Arc::default(),
         }
     }
 
@@ -205,7 +214,17 @@ impl Compiler {
 
     /// What `spec` was compiled to before, if it was.
     pub fn cached(&self, spec: &Spec) -> Option<Outcome> {
-        self.cache.get(&spec.key())
+        let outcome = self.cache.get(&spec.key());
+        self.counters.looked_up(outcome.is_some());
+        if let Some(Err(refusal)) = &outcome {
+            self.counters.refused(refusal.problem);
+        }
+        outcome
+    }
+
+    /// What its grammars have cost and saved so far.
+    pub fn stats(&self) -> Stats {
+        self.counters.read()
     }
 
     /// The grammar of `spec`, from the cache or compiled here and now.
@@ -217,7 +236,12 @@ impl Compiler {
         if let Some(outcome) = self.cache.get(&key) {
             return outcome;
         }
+        let began = Instant::now();
         let outcome = self.compile_anew(spec, key.len(), ticket).map(Arc::new);
+        self.counters.compiled(began.elapsed());
+        if let Err(refusal) = &outcome {
+            self.counters.refused(refusal.problem);
+        }
         if !ticket.is_cancelled() {
             self.cache.insert(key, outcome.clone());
         }
@@ -274,6 +298,7 @@ impl Compiler {
             vocabulary: Arc::clone(self.vocabulary()),
             first,
             source_bytes,
+            counters: Arc::clone(&self.counters),
         })
     }
 
@@ -299,6 +324,7 @@ impl Compiler {
             Err(BuildError::Refused(error)) => Err(error),
             Err(BuildError::TooLarge) => {
                 tracing::debug!("a regex is too large for our own machine");
+                self.counters.fell_back();
                 let pattern = regex::without_anchors(&hir).ok_or_else(|| {
                     GrammarError::unsupported(
                         "anchors and word boundaries within a regex as large as this are not \

@@ -20,6 +20,7 @@ mod matcher;
 mod pool;
 mod regex;
 mod schema;
+mod stats;
 mod structural;
 mod vocabulary;
 
@@ -27,6 +28,7 @@ pub use compile::{Compiled, Compiler, Source, Spec, Whitespace};
 pub use error::{GrammarError, Problem};
 pub use matcher::{Canceller, MatchError, Matcher};
 pub use pool::{CompilePool, PoolFull, Ticket};
+pub use stats::Stats;
 pub use vocabulary::{Vocabulary, VocabularySource};
 
 /// A set of tokens, one bit each: bit `t % 32` of word `t / 32` is token `t`.

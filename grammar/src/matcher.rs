@@ -1,12 +1,14 @@
 //! One output on its way through a grammar.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::Mask;
 use crate::error::first_words;
 use crate::fsm::Fsm;
 use crate::jump;
 use crate::masks::MaskCache;
+use crate::stats::Counters;
 use crate::vocabulary::Vocabulary;
 
 /// Why an output cannot go on; it concerns this output alone.
@@ -42,6 +44,7 @@ pub struct Matcher {
     tokens: Vec<u32>,
     /// Whether an end was among them.
     ended: bool,
+    counters: Arc<Counters>,
 }
 
 pub(crate) enum Way {
@@ -64,13 +67,19 @@ impl std::fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    pub(crate) fn new(way: Way, vocabulary: Arc<Vocabulary>, first: Option<Mask>) -> Self {
+    pub(crate) fn new(
+        way: Way,
+        vocabulary: Arc<Vocabulary>,
+        first: Option<Mask>,
+        counters: Arc<Counters>,
+    ) -> Self {
         Self {
             way,
             vocabulary,
             first,
             tokens: Vec::new(),
             ended: false,
+            counters,
         }
     }
 
@@ -82,6 +91,13 @@ impl Matcher {
     /// # Errors
     /// A limit of the parser, or a cancellation.
     pub fn mask(&mut self) -> Result<Mask, MatchError> {
+        let began = Instant::now();
+        let mask = self.make_mask();
+        self.counters.masked(began.elapsed());
+        mask
+    }
+
+    fn make_mask(&mut self) -> Result<Mask, MatchError> {
         if matches!(self.way, Way::Fsm { .. })
             && let Some(&token) = self.forced_tokens(1).first()
         {
@@ -219,6 +235,16 @@ impl Matcher {
         };
         tokens.truncate(limit);
         tokens
+    }
+
+    /// Counts `tokens` as appended without being sampled.
+    pub fn count_forced(&self, tokens: &[u32]) {
+        if !tokens.is_empty() {
+            let bytes = tokens
+                .iter()
+                .map(|&t| self.vocabulary.trie().token(t).len());
+            self.counters.forced(tokens.len(), bytes.sum());
+        }
     }
 
     /// To end what this matcher computes elsewhere.

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 
 use crate::cache::Outcome;
@@ -107,6 +107,11 @@ impl CompilePool {
 
     pub fn compiler(&self) -> &Compiler {
         &self.compiler
+    }
+
+    /// The compiler as long as the pool keeps it.
+    pub fn watch(&self) -> Weak<Compiler> {
+        Arc::downgrade(&self.compiler)
     }
 
     /// Has `spec` compiled, and `reply` called with what came of it.

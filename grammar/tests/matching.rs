@@ -485,9 +485,23 @@ fn the_same_grammar_is_compiled_once_and_a_refusal_kept() {
         let again = compiler.cached(&spec).unwrap().unwrap();
         assert!(Arc::ptr_eq(&first, &again));
     }
+    let before = compiler.stats();
+    assert_eq!(before.compilations, sources().len() as u64);
+    assert_eq!(before.cache_misses, before.compilations);
+    assert_eq!(before.cache_hits, before.compilations);
+    assert!(!before.compile_time.is_zero() && before.invalid == 0);
     let bad = Spec::new(Source::Regex("(".to_owned()));
     let refused = compiler.compile(&bad, &Ticket::default()).unwrap_err();
     assert_eq!(compiler.cached(&bad).unwrap().unwrap_err(), refused);
+    assert_eq!(compiler.stats().invalid, 2, "refused, and from the cache");
+    let large = Source::Regex("(a|b)*a(a|b){30}".to_owned());
+    let compiled = compile(&compiler, large).unwrap();
+    let mut matcher = compiled.matcher();
+    matcher.mask().unwrap();
+    matcher.count_forced(&[4 + u32::from(b'a'), 4 + u32::from(b'b')]);
+    let after = compiler.stats();
+    assert_eq!((after.fallbacks, after.masks), (1, before.masks + 1));
+    assert_eq!((after.forced_tokens, after.forced_bytes), (2, 2));
 }
 
 #[test]

@@ -44,6 +44,7 @@ pub const SOURCE: &str = "llm.prompt.source";
 pub const STATE: &str = "llm.kv_cache.state";
 pub const PHASE: &str = "llm.phase";
 pub const REJECTION: &str = "llm.rejection.reason";
+pub const REFUSAL: &str = "llm.grammar.refusal.reason";
 
 const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM];
 const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ERROR];
@@ -209,6 +210,26 @@ pub const ENGINE: &[Instrument] = &[
         "Time of the forward and of what follows it: sampling, caching, events."),
     histogram("llm.engine.step.rows", "{sequence}", &[MODEL, PHASE], &[Buckets::Rows],
         "Sequences in a step, prefilling or decoding."),
+    number("llm.grammar.compilations", Kind::Counter, "{grammar}", NONE,
+        "Grammars that were compiled or refused anew."),
+    number("llm.grammar.compile_time", Kind::Seconds, "s", NONE,
+        "Time spent compiling grammars, with their first masks."),
+    number("llm.grammar.cache_hits", Kind::Counter, "{request}", NONE,
+        "Requests whose grammar, or its refusal, was in the cache."),
+    number("llm.grammar.cache_misses", Kind::Counter, "{request}", NONE,
+        "Requests whose grammar was not in the cache."),
+    number("llm.grammar.masks", Kind::Counter, "{mask}", NONE,
+        "Token masks that grammars gave."),
+    number("llm.grammar.mask_time", Kind::Seconds, "s", NONE,
+        "Time spent on token masks, beside the forward."),
+    number("llm.grammar.forced_tokens", Kind::Counter, "{token}", NONE,
+        "Tokens that grammars forced and that were not sampled: each is a forward pass saved."),
+    number("llm.grammar.forced_bytes", Kind::Counter, "By", NONE,
+        "Bytes of text that grammars forced."),
+    number("llm.grammar.fallbacks", Kind::Counter, "{grammar}", NONE,
+        "Regular grammars too large for the finite-state machine, which llguidance runs."),
+    number("llm.grammar.refusals", Kind::Counter, "{request}", &[MODEL, REFUSAL],
+        "Requests whose grammar was refused, by reason."),
 ];
 
 /// All of them.

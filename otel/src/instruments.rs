@@ -1,5 +1,6 @@
 //! The instruments of [`crate::catalog`], made in a meter, with what records to them.
 
+mod grammar;
 mod http;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,8 @@ use crate::catalog::{
     ERROR, Instrument, Kind, MODEL, OPERATION, PHASE, PROVIDER, REASON, REJECTION, SOURCE, STATE,
     STREAM, find,
 };
+pub use grammar::GrammarSnapshot;
+pub(crate) use grammar::observe_grammars;
 pub use http::{HttpInstruments, HttpOutcome};
 
 use crate::bounds::Bounds;

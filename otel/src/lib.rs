@@ -31,8 +31,8 @@ pub use bounds::CustomBuckets;
 pub use export::{OtlpOptions, OtlpProtocol, TelemetryError};
 pub use exposition::Vocabulary;
 pub use instruments::{
-    Ending, EngineFacts, EngineInstruments, EngineSnapshot, HttpInstruments, HttpOutcome,
-    RequestNumbers,
+    Ending, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    HttpOutcome, RequestNumbers,
 };
 pub use logs::{LogError, LogFormat, init_logs};
 pub use page::metrics_page;

@@ -24,8 +24,8 @@ use crate::export::{
 };
 use crate::exposition::{Exposition, Vocabulary};
 use crate::instruments::{
-    Derived, EngineFacts, EngineInstruments, EngineSnapshot, HttpInstruments, ReadEngine,
-    server_instruments,
+    Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    ReadEngine, observe_grammars, server_instruments,
 };
 use crate::points::points;
 use crate::records::{Clock, RequestRecord, StepRecord};
@@ -238,6 +238,15 @@ impl Telemetry {
             sender,
         });
         Ok(())
+    }
+
+    /// From here on there are grammars to look at, beside the engine of `model`.
+    pub fn serve_grammars(
+        &self,
+        model: &str,
+        read: impl Fn() -> GrammarSnapshot + Send + Sync + 'static,
+    ) {
+        observe_grammars(&self.inner.meter, model, read);
     }
 
     /// The page of `/metrics`.

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use hearth_otel::rows::{PROCESS, SGLANG, VLLM};
 use hearth_otel::{
-    Ending, EngineFacts, EngineSnapshot, HttpOutcome, RequestNumbers, StepRecord, Telemetry,
-    TelemetryOptions, TextFormat, Vocabulary, catalog,
+    Ending, EngineFacts, EngineSnapshot, GrammarSnapshot, HttpOutcome, RequestNumbers, StepRecord,
+    Telemetry, TelemetryOptions, TextFormat, Vocabulary, catalog,
 };
 
 fn everything() -> Telemetry {
@@ -40,6 +40,7 @@ fn everything() -> Telemetry {
         ..EngineSnapshot::default()
     };
     telemetry.serve_model("m", facts, move || snapshot).unwrap();
+    telemetry.serve_grammars("m", GrammarSnapshot::default);
     let outcome = HttpOutcome {
         status: 200,
         error: None,

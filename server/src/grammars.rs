@@ -11,11 +11,11 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
-pub use hearth_grammar::Whitespace;
 use hearth_grammar::{
     CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, Ticket,
     VocabularySource,
 };
+pub use hearth_grammar::{Stats, Whitespace};
 use tokio::sync::oneshot;
 
 use after_reasoning::{Marks, after_reasoning};
@@ -116,6 +116,12 @@ impl Grammars {
         }
     }
 
+    /// Reads what grammars have cost and saved; it keeps no model alive.
+    pub fn stats(&self) -> impl Fn() -> Stats + Send + Sync + 'static {
+        let compiler = self.pool.watch();
+        move || compiler.upgrade().map(|c| c.stats()).unwrap_or_default()
+    }
+
     /// A request's constraint by a grammar of [`Self::compile`].
     pub fn constrain(&self, grammar: Arc<dyn Grammar>, jump_forward: Option<bool>) -> Constrain {
         Constrain {
@@ -174,7 +180,9 @@ impl Constraint for Output {
     }
 
     fn forced(&mut self, limit: usize) -> Vec<u32> {
-        self.0.forced_tokens(limit)
+        let forced = self.0.forced_tokens(limit);
+        self.0.count_forced(&forced);
+        forced
     }
 
     fn is_complete(&self) -> bool {

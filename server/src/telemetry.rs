@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use hearth_engine::{EngineStats, StepObserver, StepReport};
+use hearth_grammar::Problem;
 use hearth_otel::{
-    Detail, EngineFacts, EngineSnapshot, OtlpOptions, StepRecord, Telemetry, TelemetryOptions,
+    Detail, EngineFacts, EngineSnapshot, GrammarSnapshot, OtlpOptions, StepRecord, Telemetry,
+    TelemetryOptions,
 };
 
 use crate::config::Config;
+use crate::grammars::Stats;
 use crate::served::Served;
 
 /// What the configuration asks for.
@@ -62,12 +65,33 @@ pub fn attach(telemetry: &Telemetry, served: &Served, config: &Config) -> Result
     telemetry.serve_model(&served.id, facts, move || {
         snapshot(&engine.stats(), engine.heartbeat_age())
     })?;
+    let grammars = served.grammars.stats();
+    telemetry.serve_grammars(&served.id, move || grammar_snapshot(&grammars()));
     let tell = telemetry.steps();
     let cached = config.prefix_cache;
     served.engine.observe(StepObserver(Box::new(move |report| {
         tell(step(report, cached))
     })));
     Ok(())
+}
+
+fn grammar_snapshot(stats: &Stats) -> GrammarSnapshot {
+    GrammarSnapshot {
+        compilations: stats.compilations,
+        compile_time: stats.compile_time,
+        cache_hits: stats.cache_hits,
+        cache_misses: stats.cache_misses,
+        masks: stats.masks,
+        mask_time: stats.mask_time,
+        forced_tokens: stats.forced_tokens,
+        forced_bytes: stats.forced_bytes,
+        fallbacks: stats.fallbacks,
+        refusals: [
+            (Problem::Invalid.code(), stats.invalid),
+            (Problem::Unsupported.code(), stats.unsupported),
+            (Problem::TooComplex.code(), stats.too_complex),
+        ],
+    }
 }
 
 fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {

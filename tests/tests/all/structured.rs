@@ -301,6 +301,31 @@ async fn jumping_forward_changes_no_greedy_text_and_saves_steps() {
         "{forced} of {}",
         forced + sampled
     );
+    // What it cost and saved is there for a scrape, too.
+    let page = server.http.get(server.url("/metrics")).send().await;
+    let page = page.unwrap().text().await.unwrap();
+    let total = |name: &str| -> f64 {
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        lines
+            .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap())
+            .sum()
+    };
+    let forced = after["forced_tokens"].as_f64().unwrap();
+    assert!(
+        total("llm_grammar_forced_tokens_total{") >= forced,
+        "{page}"
+    );
+    assert!(total("llm_grammar_forced_bytes_total{") > forced);
+    for name in ["cache_hits", "cache_misses", "compilations", "masks"] {
+        assert!(
+            total(&format!("llm_grammar_{name}_total{{")) > 1.0,
+            "{name}"
+        );
+    }
+    for name in ["compile_time", "mask_time"] {
+        let seconds = total(&format!("llm_grammar_{name}_seconds_total{{"));
+        assert!(seconds > 0.0, "{name}");
+    }
 }
 
 #[tokio::test]
