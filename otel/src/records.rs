@@ -147,4 +147,6 @@ pub struct RequestRecord {
     pub top_p: f32,
     pub top_k: Option<usize>,
     pub seed: Option<u64>,
+    /// What the client calls it by: more attributes.
+    pub labels: Vec<(String, String)>,
 }

@@ -325,6 +325,8 @@ impl Spans {
         if record.copies != 1 {
             attributes.push(count("gen_ai.request.choice.count", record.copies));
         }
+        let labels = record.labels.iter().cloned();
+        attributes.extend(labels.map(|(name, label)| KeyValue::new(name, label)));
         match record.ending {
             Ending::Stop | Ending::Length => {}
             Ending::Abort => attributes.push(KeyValue::new(ERROR, "client_disconnect")),

@@ -57,6 +57,18 @@ def test_structured_output():
     assert isinstance(answer, Answer), answer
 
 
+def test_responses():
+    model = chat(use_responses_api=True)
+    first = model.invoke(MESSAGES)
+    assert first.text == chat().invoke(MESSAGES).content, first
+    chunks = list(model.stream(MESSAGES))
+    assert "".join(chunk.text for chunk in chunks) == first.text
+    more = chat(use_responses_api=True, use_previous_response_id=True)
+    second = more.invoke([*MESSAGES, first, HumanMessage("Go on.")])
+    said = chat().invoke([HumanMessage("Hello!"), first, HumanMessage("Go on.")])
+    assert second.usage_metadata["input_tokens"] > first.usage_metadata["input_tokens"], (second, said)
+
+
 def test_completion():
     text = OpenAI(**(COMMON | {"max_tokens": 12})).invoke("Once")
     assert text == "".join(OpenAI(**(COMMON | {"max_tokens": 12})).stream("Once"))

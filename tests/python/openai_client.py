@@ -8,10 +8,12 @@ The served model is random, its tokens are bytes, its context 2048 tokens.
 import asyncio
 import json
 import sys
+import time
 from typing import Literal
 
 import openai
 import pydantic
+from pydantic import BaseModel
 from running import raises, run
 
 BASE_URL, MODEL = sys.argv[1:3]
@@ -411,6 +413,80 @@ def test_thirty_two_at_once():
     assert len(set(texts)) == 16, texts
     alone = [chat(temperature=1, seed=seed).choices[0].message.content for seed in (0, 15)]
     assert alone == [texts[0], texts[15]], "alone and in company differ"
+
+
+def test_seed_comes_back():
+    assert chat(seed=7).seed == 7
+    assert complete(seed=-7).seed == -7
+    assert not hasattr(chat(), "seed")
+    assert all(chunk.seed == 7 for chunk in chat(seed=7, stream=True))
+
+
+def test_responses():
+    asked = {"model": MODEL, "temperature": 0, "max_output_tokens": 8}
+    first = client.responses.create(input="Hello!", instructions="Be brief.", **asked)
+    assert first.status == "incomplete" and first.incomplete_details.reason == "max_output_tokens"
+    assert first.output_text and first.usage.output_tokens == 8, first
+    same = client.chat.completions.create(
+        model=MODEL, temperature=0, max_tokens=8,
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}],
+    )
+    assert first.output_text == same.choices[0].message.content
+    kept = client.responses.retrieve(first.id)
+    assert kept.to_dict() == first.to_dict(), kept
+    second = client.responses.create(input="Go on.", previous_response_id=first.id, **asked)
+    assert second.previous_response_id == first.id and second.instructions is None
+    assert client.responses.delete(first.id) is None
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(first.id))
+    again = lambda: client.responses.create(input="x", previous_response_id=first.id, **asked)
+    raises(openai.NotFoundError, again)
+
+
+def test_responses_stream():
+    asked = {"model": MODEL, "temperature": 0, "max_output_tokens": 16, "input": "Hello!"}
+    whole = client.responses.create(**asked, store=False)
+    raises(openai.NotFoundError, lambda: client.responses.retrieve(whole.id))
+    with client.responses.stream(**asked) as stream:
+        kinds, text = [], ""
+        for event in stream:
+            kinds.append(event.type)
+            text += event.delta if event.type == "response.output_text.delta" else ""
+        # `get_final_response` knows no end but `response.completed`.
+        final = event.response
+    assert kinds[:4] == [
+        "response.created", "response.in_progress", "response.output_item.added",
+        "response.content_part.added",
+    ], kinds
+    assert kinds[-4:] == [
+        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        "response.incomplete",
+    ], kinds
+    assert text == final.output_text == whole.output_text, (text, final, whole)
+    assert client.responses.retrieve(final.id).output_text == text
+    numbers = [event.sequence_number for event in client.responses.create(**asked, stream=True)]
+    assert numbers == list(range(len(numbers))), numbers
+
+
+def test_responses_parse():
+    class Answer(BaseModel):
+        sure: bool
+
+    parsed = client.responses.parse(
+        model=MODEL, input="Hello!", temperature=0, max_output_tokens=64, text_format=Answer
+    )
+    assert isinstance(parsed.output_parsed, Answer), parsed
+
+
+def test_responses_background():
+    asked = {"model": MODEL, "input": "Hello!", "background": True}
+    done = client.responses.create(**asked, max_output_tokens=4)
+    assert done.status == "in_progress" and done.output_text == "", done
+    deadline = time.monotonic() + 30
+    while done.status == "in_progress" and time.monotonic() < deadline:
+        time.sleep(0.02)
+        done = client.responses.retrieve(done.id)
+    assert done.status in ("completed", "incomplete") and done.usage.output_tokens > 0, done
+    assert client.responses.cancel(done.id).to_dict() == done.to_dict(), "what is done stays as it is"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Seconds for which a browser need not ask again.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
-const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, OPTIONS");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, retry-after");
 
 /// Middleware. It refuses nothing: a browser keeps answers from pages that they are not for.

@@ -97,6 +97,15 @@ impl ApiError {
         self
     }
 
+    /// 404: a response that is not kept, or no more.
+    pub fn response_not_found(id: &str) -> Self {
+        let message = format!("there is no response {id:?}, or none any more");
+        Self {
+            status: StatusCode::NOT_FOUND,
+            ..Self::bad_request(message).code("response_not_found")
+        }
+    }
+
     pub fn not_found(path: &str) -> Self {
         let message = format!("there is no route {path}");
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")

@@ -27,6 +27,7 @@ pub struct Exchange {
     pub operation: &'static str,
     streams: AtomicBool,
     tokenized: Mutex<Option<(Instant, Instant)>>,
+    labels: Mutex<Vec<(String, String)>>,
 }
 
 impl Exchange {
@@ -52,6 +53,7 @@ impl Exchange {
             },
             streams: AtomicBool::new(false),
             tokenized: Mutex::new(None),
+            labels: Mutex::default(),
         }
     }
 
@@ -63,6 +65,12 @@ impl Exchange {
     /// Whether the answer is written while it is generated.
     pub fn streams(&self) -> bool {
         self.streams.load(Ordering::Relaxed)
+    }
+
+    /// What the client calls the request by, as attributes of its span.
+    pub fn labels(&self) -> Vec<(String, String)> {
+        let labels = self.labels.lock();
+        labels.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From the first text that was made into tokens to the last.
@@ -97,6 +105,24 @@ pub fn carried<T>(exchange: Option<Arc<Exchange>>, work: impl FnOnce() -> T) -> 
         Some(exchange) => CURRENT.sync_scope(exchange, work),
         None => work(),
     }
+}
+
+/// The user and the labels that a client gives a request go into its trace, where it has one.
+pub fn note_labels<'a>(user: Option<&str>, labels: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    let Some(exchange) = Exchange::current().filter(|exchange| exchange.span.is_some()) else {
+        return;
+    };
+    // OpenAI's bound on labels; nothing bounds the user.
+    let short = |text: &str| text.chars().take(512).collect::<String>();
+    let user = user.map(|user| ("user.id".to_owned(), short(user)));
+    let labels = labels.into_iter();
+    let labels = labels.map(|(name, label)| (short(&format!("metadata.{name}")), short(label)));
+    let noted: Vec<_> = user.into_iter().chain(labels).collect();
+    let mut labels = exchange
+        .labels
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    *labels = noted;
 }
 
 /// The answer of the exchange at hand is a stream.

@@ -230,6 +230,7 @@ impl Record {
                 top_p: self.params.top_p,
                 top_k: self.params.top_k.map(|top_k| top_k as usize),
                 seed: self.params.seed,
+                labels: exchange.labels(),
             };
             exchange.telemetry.request_ended(span, record);
         }

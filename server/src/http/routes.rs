@@ -10,6 +10,7 @@ use super::anthropic::messages;
 use super::error::ApiError;
 use super::metrics;
 use super::ollama;
+use super::openai::responses::{create, stored};
 use super::openai::{chat, completions, embeddings};
 use super::openapi;
 use super::sglang::{control, encode, generate, model, score, tokens};
@@ -33,6 +34,13 @@ pub fn configure(app: &mut ServiceConfig) {
         .service(post("/v1/chat/completions", chat::chat_completions))
         .service(post("/v1/completions", completions::completions))
         .service(post("/v1/embeddings", embeddings::embeddings))
+        .service(post("/v1/responses", create::create))
+        .service(post("/v1/responses/{id}/cancel", stored::cancel))
+        .service(get_or_delete(
+            "/v1/responses/{id}",
+            stored::retrieve,
+            stored::delete,
+        ))
         .service(post_or_put("/generate", generate::generate))
         .service(post_or_put("/encode", encode::encode))
         .service(post("/v1/score", score::score))
@@ -106,6 +114,24 @@ where
         .route(web::get().to(handler.clone()))
         .route(web::post().to(handler))
         .default_service(web::to(|request| refuse_method(request, "GET, POST")))
+}
+
+fn get_or_delete<G, D, GetArgs, DeleteArgs>(path: &str, get: G, delete: D) -> Resource
+where
+    G: Handler<GetArgs>,
+    D: Handler<DeleteArgs>,
+    GetArgs: FromRequest + 'static,
+    DeleteArgs: FromRequest + 'static,
+    G::Output: Responder + 'static,
+    D::Output: Responder + 'static,
+{
+    web::resource(path)
+        .route(web::get().to(get.clone()))
+        .route(web::head().to(get))
+        .route(web::delete().to(delete))
+        .default_service(web::to(|request| {
+            refuse_method(request, "GET, HEAD, DELETE")
+        }))
 }
 
 async fn not_found(request: HttpRequest) -> Result<&'static str, Shaped> {

@@ -7,6 +7,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use hearth_otel::Telemetry;
 
 use super::error::ApiError;
+use super::openai::responses::Responses;
 use crate::config::Config;
 use crate::served::Served;
 use crate::telemetry;
@@ -15,6 +16,8 @@ pub struct AppState {
     pub config: Config,
     pub started: Instant,
     pub telemetry: Telemetry,
+    /// What `/v1/responses` remembers.
+    pub responses: Responses,
     served: OnceLock<Served>,
     draining: AtomicBool,
 }
@@ -25,6 +28,7 @@ impl AppState {
             config,
             started: Instant::now(),
             telemetry,
+            responses: Responses::default(),
             served: OnceLock::new(),
             draining: AtomicBool::new(false),
         }

@@ -13,6 +13,7 @@ mod lifecycle;
 mod ollama;
 mod openapi;
 mod refusals;
+mod responses;
 mod sglang;
 mod sglang_routes;
 mod stall;

@@ -131,6 +131,7 @@ fn chat() -> Value {
     json!({
         "messages": [{"role": "user", "content": "Hello there"}], "stream": true,
         "max_tokens": 12, "temperature": 0.5, "seed": 7, "ignore_eos": true,
+        "user": "ada", "metadata": {"task": "greet"},
     })
 }
 
@@ -208,6 +209,8 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
         ("gen_ai.request.max_tokens", json!(12)),
         ("gen_ai.request.temperature", json!(0.5)),
         ("gen_ai.request.seed", json!(7)),
+        ("user.id", json!("ada")),
+        ("metadata.task", json!("greet")),
         ("gen_ai.response.id", json!("mine")),
         ("gen_ai.response.finish_reasons", json!(["length"])),
         ("gen_ai.usage.output_tokens", json!(12)),

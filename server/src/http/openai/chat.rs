@@ -36,6 +36,7 @@ struct Prepared {
     /// Whether log-probabilities were asked for.
     logprobs: bool,
     reading: Reading,
+    seed: Option<i64>,
 }
 
 /// # Errors
@@ -56,6 +57,7 @@ pub async fn chat_completions(
         stream,
         logprobs,
         reading,
+        seed,
     } = prepared;
     job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
@@ -67,6 +69,7 @@ pub async fn chat_completions(
         created: unix_time(),
         model: served.id.clone(),
         system_fingerprint: SYSTEM_FINGERPRINT,
+        seed,
     };
     if let Some(usage) = stream {
         let head = head("chat.completion.chunk");
@@ -120,6 +123,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
     let namespace = sampling.namespace()?;
+    sampling.label_trace();
     let priority = sampling.priority(served.engine.heeds_priority())?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let max_tokens = prompt::output_limit(served, "messages", prompt.len(), limit_field, limit)?;
@@ -158,6 +162,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         stream,
         logprobs: logprobs.is_some(),
         reading: plan.reading(begin, request.reasoning()),
+        seed: sampling.seed,
     })
 }
 

@@ -33,6 +33,7 @@ struct Prepared {
     asked: Option<Asked>,
     stream: Option<StreamUsage>,
     writer: ChoiceWriter,
+    seed: Option<i64>,
 }
 
 /// # Errors
@@ -52,6 +53,7 @@ pub async fn completions(
         asked,
         stream,
         mut writer,
+        seed,
     } = prepared;
     job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
@@ -63,6 +65,7 @@ pub async fn completions(
         created: unix_time(),
         model: served.id.clone(),
         system_fingerprint: SYSTEM_FINGERPRINT,
+        seed,
     };
     if let Some(usage) = stream {
         let waiting = (0..tally.choices()).map(|_| Some(Vec::new())).collect();
@@ -106,6 +109,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
     let namespace = sampling.namespace()?;
+    sampling.label_trace();
     let priority = sampling.priority(served.engine.heeds_priority())?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
@@ -174,6 +178,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         asked,
         stream,
         writer,
+        seed: sampling.seed,
     })
 }
 

@@ -9,6 +9,7 @@ pub mod completions;
 pub mod embeddings;
 pub mod logprobs;
 pub mod response;
+pub mod responses;
 pub mod sampling;
 pub mod structured;
 mod structured_value;

@@ -40,6 +40,9 @@ pub struct Head {
     pub created: u64,
     pub model: String,
     pub system_fingerprint: &'static str,
+    /// As the request gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seed: Option<i64>,
 }
 
 /// What ended a choice, beside OpenAI's word for it (SGLang's field).

@@ -6,6 +6,7 @@ use hearth_engine::params::{MAX_LOGPROBS, MAX_TOKEN_ENTRIES, SamplingParams};
 use serde::Deserialize;
 
 use super::super::error::ApiError;
+use super::super::exchange;
 use super::capped::{Capped, Entries};
 use super::structured::StructuredFields;
 use super::wire::OneOrMany;
@@ -85,10 +86,9 @@ macro_rules! generation_request {
             pub json_whitespace: Option<$crate::http::openai::structured::JsonWhitespace>,
             /// Append what the grammar forces without sampling it.
             pub jump_forward: Option<bool>,
-            /// A label; it changes nothing.
-            #[expect(dead_code, reason = "checked for its type, and that is all")]
+            /// A label of the request's trace.
             pub user: Option<String>,
-            /// Labels; they change nothing.
+            /// More of them.
             pub metadata: Option<$crate::http::openai::sampling::Labels>,
         }
 
@@ -135,7 +135,8 @@ macro_rules! generation_request {
                         jump_forward: self.jump_forward,
                         calls: None,
                     },
-                    labels: self.metadata.take().map_or(0, |labels| labels.given),
+                    user: self.user.take(),
+                    labels: self.metadata.take().unwrap_or_default(),
                 }
             }
         }
@@ -188,7 +189,8 @@ pub struct SamplingFields {
     pub cache_salt: Option<String>,
     pub priority: Option<i64>,
     pub structured: StructuredFields,
-    pub labels: usize,
+    pub user: Option<String>,
+    pub labels: Labels,
 }
 
 /// What a request gets for the fields it leaves out, and what the model says
@@ -245,7 +247,7 @@ impl SamplingFields {
         if self.return_hidden_states {
             return Err(ApiError::unsupported("return_hidden_states"));
         }
-        at_most("metadata", MAX_LABELS, "entries", self.labels)?;
+        at_most("metadata", MAX_LABELS, "entries", self.labels.given)?;
         let stop_token_ids = &self.stop_token_ids;
         at_most(
             "stop_token_ids",
@@ -326,6 +328,13 @@ impl SamplingFields {
         }
         let bound = format!("between {} and {}", i32::MIN, i32::MAX);
         i32::try_from(given).map_err(|_| out_of_bounds("priority", &bound, given))
+    }
+
+    /// Puts the labels into the request's trace.
+    pub fn label_trace(&self) {
+        let labels = self.labels.items.iter();
+        let labels = labels.map(|(name, label)| (name.as_str(), label.as_str()));
+        exchange::note_labels(self.user.as_deref(), labels);
     }
 
     /// Continuations per prompt.

@@ -7,6 +7,7 @@ use super::super::ollama::request as ollama;
 use super::super::openai::chat_request::ChatRequest;
 use super::super::openai::completion_request::CompletionRequest;
 use super::super::openai::embeddings::EmbeddingRequest;
+use super::super::openai::responses::request::ResponseRequest;
 use super::super::sglang::encode::EncodeRequest;
 use super::super::sglang::request::GenerateRequest;
 use super::super::sglang::score::ScoreRequest;
@@ -27,11 +28,11 @@ pub fn document() -> Value {
             let mut operations = Map::new();
             let parameters = parameters(path);
             for method in methods.split(", ") {
-                let mut operation = operation(path, what, &mut schemas);
+                let mut operation = operation(method, path, what, &mut schemas);
                 if !parameters.is_empty() {
                     operation["parameters"] = parameters.clone().into();
                 }
-                if method == "GET" {
+                if ["GET", "DELETE"].contains(&method) {
                     operation.as_object_mut().map(|o| o.remove("requestBody"));
                 }
                 operation["operationId"] = format!("{method} {path}").into();
@@ -64,7 +65,7 @@ fn template(path: &str) -> String {
     path.replace(":.+}", "}")
 }
 
-fn operation(path: &str, what: &str, schemas: &mut Map<String, Value>) -> Value {
+fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Value>) -> Value {
     let error = match Shape::of(path) {
         Shape::OpenAi => "OpenAiError",
         Shape::Sglang => "SglangError",
@@ -78,7 +79,7 @@ fn operation(path: &str, what: &str, schemas: &mut Map<String, Value>) -> Value 
     let mut operation = json!({
         "summary": what.replace('`', ""),
         "responses": {
-            "200": {"description": "OK", "content": answer(path)},
+            "200": {"description": "OK", "content": answer(method, path)},
             "4XX": error,
             "5XX": error,
         },
@@ -103,6 +104,7 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
         "/v1/chat/completions" => ("ChatRequest", schema::<ChatRequest>()),
         "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
         "/v1/embeddings" => ("EmbeddingRequest", schema::<EmbeddingRequest>()),
+        "/v1/responses" => ("ResponseRequest", schema::<ResponseRequest>()),
         "/generate" => ("GenerateRequest", schema::<GenerateRequest>()),
         "/encode" => ("EncodeRequest", schema::<EncodeRequest>()),
         "/v1/score" => ("ScoreRequest", schema::<ScoreRequest>()),
@@ -143,7 +145,7 @@ fn described(mut schema: Value, path: &str) -> Value {
 }
 
 /// What a successful answer is, by its content type.
-fn answer(path: &str) -> Value {
+fn answer(method: &str, path: &str) -> Value {
     let json = |name: &str| json!({"application/json": {"schema": reference(name)}});
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
     let streamed = |name: &str, kind: &str| {
@@ -167,6 +169,9 @@ fn answer(path: &str) -> Value {
         "/v1/chat/completions" => streamed("ChatCompletion", EVENTS),
         "/v1/completions" => streamed("Completion", EVENTS),
         "/v1/embeddings" => json("EmbeddingList"),
+        "/v1/responses" => streamed("Response", EVENTS),
+        "/v1/responses/{id}" if method == "DELETE" => json("Deleted"),
+        "/v1/responses/{id}" | "/v1/responses/{id}/cancel" => json("Response"),
         "/generate" => streamed("Generated", EVENTS),
         "/encode" => json("Encoded"),
         "/v1/score" => json("Scores"),
@@ -231,8 +236,10 @@ mod tests {
                     "{method} {path}: {content}"
                 );
                 let takes = operation["requestBody"].is_object();
+                let takes_none = ["/flush_cache", "/v1/responses/{id}/cancel"];
+                let takes_none = takes_none.contains(&path.as_str());
                 assert!(
-                    takes == (method != "get" && path != "/flush_cache"),
+                    takes == (["post", "put"].contains(&method.as_str()) && !takes_none),
                     "{method} {path}"
                 );
             }
