@@ -34,6 +34,11 @@ pub struct EngineSnapshot {
     pub kv_evictable: usize,
     pub kv_protected: usize,
     pub kv_held: usize,
+    /// Tokens that the cache in the host's memory has room for, and has.
+    pub host_total: usize,
+    pub host_used: usize,
+    pub demoted_tokens: u64,
+    pub loaded_tokens: u64,
     pub steps: u64,
     /// Prompt tokens of started requests, cached ones included.
     pub prompt_tokens: u64,
@@ -519,6 +524,11 @@ fn observe_engine(
     single("llm.num_requests_waiting", |s| s.waiting as f64);
     single("llm.kv_cache_usage", EngineSnapshot::kv_usage);
     single("llm.kv_cache_capacity", |s| s.kv_total as f64);
+    single("llm.host_cache_usage", |s| {
+        s.host_used as f64 / s.host_total.max(1) as f64
+    });
+    single("llm.host_cache_demoted_tokens", |s| s.demoted_tokens as f64);
+    single("llm.host_cache_loaded_tokens", |s| s.loaded_tokens as f64);
     single("llm.prefix_cache_hits", |s| s.cached_tokens as f64);
     single("llm.num_preemptions", |s| s.preemptions as f64);
     single("llm.engine.steps", |s| s.steps as f64);

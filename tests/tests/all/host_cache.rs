@@ -47,6 +47,13 @@ async fn answers_are_the_same_from_the_host_and_less_is_computed() {
             host != "0",
             "{stats}"
         );
+        let page = reqwest::get(server.url("/metrics")).await.unwrap();
+        let page = page.text().await.unwrap();
+        let loaded = page
+            .lines()
+            .find(|line| line.starts_with("llm_host_cache_loaded_tokens_total"));
+        let loaded = loaded.and_then(|line| line.rsplit(' ').next()).unwrap();
+        assert_eq!(loaded, state["loaded_tokens"].to_string());
         seen.push((texts, cached, server.stat("computed_tokens").await));
         let flushed = reqwest::Client::new().post(server.url("/flush_cache"));
         assert_eq!(flushed.send().await.unwrap().status(), 200);
