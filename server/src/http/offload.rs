@@ -4,11 +4,14 @@ use std::num::NonZero;
 use std::sync::LazyLock;
 use std::thread::available_parallelism;
 
+use actix_web::HttpRequest;
+use actix_web::web::Payload;
 use tokio::sync::Semaphore;
 
-use super::body::Body;
+use super::body::{self, Body};
 use super::error::ApiError;
 use super::exchange::{self, Exchange};
+use super::state::AppState;
 use crate::served::Served;
 
 /// A body of this size is parsed, templated and tokenised in well under a
@@ -22,11 +25,28 @@ static TURNS: LazyLock<Semaphore> = LazyLock::new(|| {
     Semaphore::new((cores / 2).max(1))
 });
 
-/// What `work` makes of a body, with the model it is for; as [`when_large`].
+/// The model that a request is for, and what `work` makes of the request's body, as
+/// [`when_large`] runs it.
+///
+/// # Errors
+/// 503 without a model, 4xx for a body that does not come whole, those of `work`, and 500
+/// when it panics.
+pub async fn prepare<T: Send + 'static>(
+    request: &HttpRequest,
+    payload: Payload,
+    state: &AppState,
+    work: impl FnOnce(&Served, &[u8]) -> Result<T, ApiError> + Send + 'static,
+) -> Result<(Served, T), ApiError> {
+    let served = state.served()?.clone();
+    let body = body::read(request, payload, state.config.max_body_bytes).await?;
+    prepare_read(served, body, work).await
+}
+
+/// [`prepare`] for a body that was read already.
 ///
 /// # Errors
 /// Those of `work`, and 500 when it panics.
-pub async fn prepare<T: Send + 'static>(
+pub async fn prepare_read<T: Send + 'static>(
     served: Served,
     body: Body,
     work: impl FnOnce(&Served, &[u8]) -> Result<T, ApiError> + Send + 'static,

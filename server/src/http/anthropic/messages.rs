@@ -64,11 +64,9 @@ async fn answer(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let served = state.served()?.clone();
-    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
     let name = RequestId::of(&request);
     let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, name);
-    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
+    let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         job,
         asked,

@@ -72,7 +72,7 @@ async fn answer(
         Place::Message => prepare_chat(served, bytes, id),
         Place::Response => prepare_generate(served, bytes, id),
     };
-    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
+    let (served, prepared) = offload::prepare_read(served, bytes, prepare).await?;
     let Prepared {
         job,
         asked,

@@ -46,11 +46,9 @@ pub async fn chat_completions(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let served = state.served()?.clone();
-    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
     let id = RequestId::of(&request);
     let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, id);
-    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
+    let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         mut job,
         asked,

@@ -55,9 +55,7 @@ async fn answer(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let served = state.served()?.clone();
-    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
+    let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         mut jobs,
         asked,

@@ -44,12 +44,10 @@ pub async fn create(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let served = state.served()?.clone();
-    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
     let id = RequestId::of(&request);
     let stored = state.clone();
     let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, &stored, id);
-    let (served, prepared) = offload::prepare(served, bytes, prepare).await?;
+    let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let constraint = compile(&served, prepared.asked).await.map_err(in_format)?;
     let job = Job {
         constraint,
