@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use futures_util::stream::{self, BoxStream, SelectAll, StreamExt};
+use futures_util::stream::{self, BoxStream, StreamExt};
 use hearth_engine::constraint::Constrain;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
@@ -85,7 +85,7 @@ pub struct Finish {
 }
 
 /// The updates of all choices of a request, as they come.
-pub type Updates = SelectAll<BoxStream<'static, (usize, Update)>>;
+pub type Updates = BoxStream<'static, (usize, Update)>;
 
 /// Submits all of `job`, or nothing of it.
 ///
@@ -101,18 +101,27 @@ pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
 /// # Errors
 /// Those of [`submit`].
 pub fn submit_each(served: &Served, jobs: Vec<Job>) -> Result<Updates, ApiError> {
-    let mut updates = SelectAll::new();
+    let mut choices = Vec::new();
     let mut first = 0;
     for job in jobs {
         check_sequences(served, job.prompts.len(), job.copies, job.prompt_field)?;
-        push(served, &job, first, &mut updates)?;
+        push(served, &job, first, &mut choices)?;
         first += job.prompts.len() * job.copies;
     }
-    Ok(updates)
+    // Most requests have one choice, which needs no turns.
+    Ok(match choices.pop() {
+        Some(only) if choices.is_empty() => only,
+        last => stream::select_all(choices.into_iter().chain(last)).boxed(),
+    })
 }
 
 /// Submits `job`, whose first choice is number `first`.
-fn push(served: &Served, job: &Job, first: usize, updates: &mut Updates) -> Result<(), ApiError> {
+fn push(
+    served: &Served,
+    job: &Job,
+    first: usize,
+    choices: &mut Vec<Updates>,
+) -> Result<(), ApiError> {
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     let siblings = Siblings::new(job.copies);
     for (p, prompt) in job.prompts.iter().enumerate() {
@@ -145,7 +154,7 @@ fn push(served: &Served, job: &Job, first: usize, updates: &mut Updates) -> Resu
                 told: 0,
                 last: None,
             };
-            updates.push(choice.into_stream(index));
+            choices.push(choice.into_stream(index));
         }
     }
     Ok(())
@@ -219,12 +228,12 @@ struct Choice {
 }
 
 impl Choice {
-    fn into_stream(self, index: usize) -> BoxStream<'static, (usize, Update)> {
-        let updates = stream::unfold(self, |mut choice| async move {
+    fn into_stream(self, index: usize) -> Updates {
+        stream::unfold(self, move |mut choice| async move {
             let update = choice.next().await?;
-            Some((update, choice))
-        });
-        updates.map(move |update| (index, update)).boxed()
+            Some(((index, update), choice))
+        })
+        .boxed()
     }
 
     async fn next(&mut self) -> Option<Update> {

@@ -2,7 +2,7 @@
 
 use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, HeaderName};
-use actix_web::web::{BufMut, Bytes, BytesMut};
+use actix_web::web::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use hearth_engine::logprobs::TokenLogprobs;
@@ -24,13 +24,13 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 pub trait ChunkFormat {
     /// Appends what `update` is to the client, or keeps it until the next
     /// [`flush`](Self::flush); `tally` has it counted already. Failures do not come here.
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut);
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>);
     /// Appends what was kept: the write that it belongs to is about to begin.
-    fn flush(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+    fn flush(&mut self, _tally: &Tally, _out: &mut Vec<u8>) {}
     /// Appends what follows the last update, the end mark excepted.
-    fn close(&mut self, tally: &Tally, out: &mut BytesMut);
+    fn close(&mut self, tally: &Tally, out: &mut Vec<u8>);
     /// Appends a failure, in the middle of the stream.
-    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         sse::push(out, &error.body());
     }
     /// What every stream ends with.
@@ -67,6 +67,8 @@ struct Streaming<F> {
     tally: Tally,
     format: F,
     closed: bool,
+    /// Bytes of the last write, which the next one will have or nearly.
+    last_write: usize,
 }
 
 fn events(
@@ -79,6 +81,7 @@ fn events(
         tally,
         format,
         closed: false,
+        last_write: 0,
     };
     stream::unfold(streaming, |mut streaming| async move {
         let bytes = streaming.next_write().await?;
@@ -90,7 +93,7 @@ impl<F: ChunkFormat> Streaming<F> {
     /// Waits for the first news, then takes in what is there already: one write
     /// for all tokens of a step, however many choices they belong to.
     async fn next_write(&mut self) -> Option<Bytes> {
-        let mut out = BytesMut::new();
+        let mut out = Vec::with_capacity(self.last_write);
         while !self.closed && out.is_empty() {
             let next = self.updates.next().await;
             self.take(next, &mut out);
@@ -104,10 +107,11 @@ impl<F: ChunkFormat> Streaming<F> {
                 self.format.flush(&self.tally, &mut out);
             }
         }
-        (!out.is_empty()).then(|| out.freeze())
+        self.last_write = out.len();
+        (!out.is_empty()).then(|| out.into())
     }
 
-    fn take(&mut self, next: Option<(usize, Update)>, out: &mut BytesMut) {
+    fn take(&mut self, next: Option<(usize, Update)>, out: &mut Vec<u8>) {
         if let Some((index, update)) = &next {
             self.tally.record(*index, update);
         }
@@ -116,7 +120,8 @@ impl<F: ChunkFormat> Streaming<F> {
                 // The status line is long gone: the stream itself says it.
                 self.format.flush(&self.tally, out);
                 self.format.fail(&error, out);
-                self.updates.clear();
+                // Cancels what still runs.
+                self.updates = stream::empty().boxed();
                 self.end(out);
             }
             Some((index, update)) => self.format.update(index, update, &self.tally, out),
@@ -128,8 +133,8 @@ impl<F: ChunkFormat> Streaming<F> {
         }
     }
 
-    fn end(&mut self, out: &mut BytesMut) {
-        out.put_slice(self.format.end_mark());
+    fn end(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.format.end_mark());
         self.closed = true;
     }
 }

@@ -1,34 +1,31 @@
 //! Server-sent events: one `data:` line and an empty line per event.
 
-use actix_web::web::{BufMut, Bytes, BytesMut};
 use serde::Serialize;
 
 pub const CONTENT_TYPE: &str = "text/event-stream; charset=utf-8";
 /// Ends every OpenAI stream.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// One event with `payload` as JSON. serde_json escapes newlines, so that the
-/// payload is always one line, as the framing needs.
-pub fn event(payload: &impl Serialize) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(256);
-    push(&mut bytes, payload);
-    bytes.freeze()
-}
-
-/// Appends one event to `bytes`.
-pub fn push(bytes: &mut BytesMut, payload: &impl Serialize) {
-    bytes.put_slice(b"data: ");
-    serde_json::to_writer((&mut *bytes).writer(), payload)
-        .expect("response types serialise: their map keys are strings and no writer fails");
-    bytes.put_slice(b"\n\n");
+/// Appends one event to `out`, with `payload` as JSON. serde_json escapes newlines, so
+/// that the payload is always one line, as the framing needs.
+pub fn push(out: &mut Vec<u8>, payload: &impl Serialize) {
+    out.extend_from_slice(b"data: ");
+    push_json(out, payload);
+    out.extend_from_slice(b"\n\n");
 }
 
 /// Appends one event that has a name.
-pub fn push_named(bytes: &mut BytesMut, name: &str, payload: &impl Serialize) {
-    bytes.put_slice(b"event: ");
-    bytes.put_slice(name.as_bytes());
-    bytes.put_u8(b'\n');
-    push(bytes, payload);
+pub fn push_named(out: &mut Vec<u8>, name: &str, payload: &impl Serialize) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'\n');
+    push(out, payload);
+}
+
+/// Appends `value` as JSON, of which an event is made.
+pub fn push_json(out: &mut Vec<u8>, value: &impl Serialize) {
+    serde_json::to_writer(out, value)
+        .expect("response types serialise: their map keys are strings and no writer fails");
 }
 
 #[cfg(test)]
@@ -36,12 +33,15 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn event(payload: &impl Serialize) -> Vec<u8> {
+        let mut out = Vec::new();
+        push(&mut out, payload);
+        out
+    }
+
     #[test]
     fn an_event_is_one_data_line_and_an_empty_line() {
-        assert_eq!(
-            event(&json!({"a": 1})),
-            Bytes::from_static(b"data: {\"a\":1}\n\n")
-        );
+        assert_eq!(event(&json!({"a": 1})), b"data: {\"a\":1}\n\n");
     }
 
     #[test]

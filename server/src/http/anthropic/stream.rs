@@ -1,6 +1,5 @@
 //! A message as a stream of Anthropic's events.
 
-use actix_web::web::BytesMut;
 use serde_json::{Value, json};
 
 use super::super::error::ApiError;
@@ -76,7 +75,7 @@ impl Events {
         }
     }
 
-    fn start(&mut self, counts: Counts, out: &mut BytesMut) {
+    fn start(&mut self, counts: Counts, out: &mut Vec<u8>) {
         let message = json!({
             "type": "message_start",
             "message": {
@@ -98,7 +97,7 @@ impl Events {
     }
 
     /// Opens a block, and closes the one before it.
-    fn begin(&mut self, kind: Kind, block: Value, out: &mut BytesMut) {
+    fn begin(&mut self, kind: Kind, block: Value, out: &mut Vec<u8>) {
         self.close_block(out);
         self.open = Some(kind);
         let start = json!({
@@ -109,7 +108,7 @@ impl Events {
         sse::push_named(out, "content_block_start", &start);
     }
 
-    fn close_block(&mut self, out: &mut BytesMut) {
+    fn close_block(&mut self, out: &mut Vec<u8>) {
         let Some(kind) = self.open.take() else {
             return;
         };
@@ -122,7 +121,7 @@ impl Events {
         self.closed += 1;
     }
 
-    fn delta(&self, delta: &Value, out: &mut BytesMut) {
+    fn delta(&self, delta: &Value, out: &mut Vec<u8>) {
         let event = json!({
             "type": "content_block_delta",
             "index": self.closed,
@@ -131,7 +130,7 @@ impl Events {
         sse::push_named(out, "content_block_delta", &event);
     }
 
-    fn push(&mut self, part: Part, out: &mut BytesMut) {
+    fn push(&mut self, part: Part, out: &mut Vec<u8>) {
         match part {
             Part::Text(text) => {
                 if self.open != Some(Kind::Text) {
@@ -159,7 +158,7 @@ impl Events {
         }
     }
 
-    fn end(&mut self, finish: &Finish, counts: Counts, out: &mut BytesMut) {
+    fn end(&mut self, finish: &Finish, counts: Counts, out: &mut Vec<u8>) {
         let (reason, sequence) = match stop_reason(finish, self.calls) {
             Ok(reason) => reason,
             Err(error) => {
@@ -179,7 +178,7 @@ impl Events {
 }
 
 impl ChunkFormat for Events {
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         match update {
             Update::Started { .. } => self.start(tally.counts(index), out),
             Update::Text(piece) if !piece.text.is_empty() => {
@@ -202,9 +201,9 @@ impl ChunkFormat for Events {
         }
     }
 
-    fn close(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+    fn close(&mut self, _tally: &Tally, _out: &mut Vec<u8>) {}
 
-    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         sse::push_named(out, "error", &Shape::Anthropic.body(error));
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime};
 
-use actix_web::web::{BufMut, BytesMut};
 use serde_json::{Value, json};
 
 use super::super::error::ApiError;
@@ -162,13 +161,13 @@ fn nanoseconds(time: Duration) -> Value {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).into()
 }
 
-fn push(line: &Value, out: &mut BytesMut) {
-    out.put_slice(&written(line));
-    out.put_u8(b'\n');
+fn push(line: &Value, out: &mut Vec<u8>) {
+    out.extend_from_slice(&written(line));
+    out.push(b'\n');
 }
 
 impl ChunkFormat for Lines {
-    fn update(&mut self, _index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+    fn update(&mut self, _index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         match update {
             Update::Text(piece) if !piece.text.is_empty() => {
                 let said = self.push(piece.text);
@@ -187,9 +186,9 @@ impl ChunkFormat for Lines {
         }
     }
 
-    fn close(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+    fn close(&mut self, _tally: &Tally, _out: &mut Vec<u8>) {}
 
-    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         push(&Shape::Ollama.body(error), out);
     }
 

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::chat_chunks::{CALL_PREFIX, ChatChunks, finish_reason};
 use super::chat_request::ChatRequest;
+use super::chunk::ChunkWriter;
 use super::logprobs;
 use super::response::{
     AssistantMessage, CalledFunction, ChatChoice, Head, Response, SYSTEM_FINGERPRINT, ToolCall,
@@ -70,9 +71,9 @@ pub async fn chat_completions(
         seed,
     };
     if let Some(usage) = stream {
-        let head = head("chat.completion.chunk");
+        let chunks = ChunkWriter::new(&head("chat.completion.chunk"), usage);
         let choices = tally.choices();
-        let format = ChatChunks::new(head, served, usage, logprobs, choices, &reading);
+        let format = ChatChunks::new(chunks, served, logprobs, choices, &reading);
         return Ok(streamed(updates, tally, format));
     }
     let wholes = collected(updates, &mut tally).await?;

@@ -1,14 +1,11 @@
 //! A chat as a stream: the role, the parts of the answer, the reason for its end, and the
 //! usage if asked for.
 
-use actix_web::web::BytesMut;
-
+use super::chunk::ChunkWriter;
 use super::logprobs;
-use super::response::{ChatChunkChoice, Chunk, Delta, FunctionDelta, Head, ToolCallDelta, Usage};
-use super::sampling::StreamUsage;
+use super::response::{ChatChunkChoice, Delta, FunctionDelta, ToolCallDelta};
 use crate::http::generate::{PieceToken, Update};
 use crate::http::respond::ChunkFormat;
-use crate::http::sse;
 use crate::http::tally::Tally;
 use crate::http::tools::{Reading, call_id};
 use crate::reader::{Part, Reader};
@@ -26,9 +23,8 @@ pub fn finish_reason(reason: &'static str, calls: bool) -> &'static str {
 }
 
 pub struct ChatChunks {
-    head: Head,
+    chunks: ChunkWriter,
     served: Served,
-    usage: StreamUsage,
     logprobs: bool,
     choices: Vec<Choice>,
 }
@@ -46,9 +42,8 @@ struct Choice {
 
 impl ChatChunks {
     pub fn new(
-        head: Head,
+        chunks: ChunkWriter,
         served: Served,
-        usage: StreamUsage,
         logprobs: bool,
         choices: usize,
         reading: &Reading,
@@ -60,49 +55,31 @@ impl ChatChunks {
             tokens: Vec::new(),
         };
         Self {
-            head,
+            chunks,
             served,
-            usage,
             logprobs,
             choices: (0..choices).map(|_| choice()).collect(),
         }
     }
 
-    fn push(&self, choices: Vec<ChatChunkChoice>, usage: Option<Usage>, out: &mut BytesMut) {
-        let usage = self.usage.at_end.then_some(usage);
-        sse::push(
-            out,
-            &Chunk {
-                head: &self.head,
-                choices,
-                usage,
-            },
-        );
-    }
-
-    fn push_choice(&self, choice: ChatChunkChoice, tally: &Tally, out: &mut BytesMut) {
-        let usage = self.usage.in_every_chunk.then(|| tally.usage());
-        self.push(vec![choice], usage, out);
-    }
-
-    fn open(&mut self, index: usize, tally: &Tally, out: &mut BytesMut) {
+    fn open(&mut self, index: usize, tally: &Tally, out: &mut Vec<u8>) {
         if !std::mem::replace(&mut self.choices[index].opened, true) {
             let delta = Delta {
                 role: Some("assistant"),
                 content: Some(String::new()),
                 ..Delta::default()
             };
-            self.push_choice(chunk_choice(index, delta), tally, out);
+            self.chunks.push(&chunk_choice(index, delta), tally, out);
         }
     }
 
     /// The chunk of a part, with the log-probabilities that wait for one.
-    fn push_part(&mut self, index: usize, part: Part, tally: &Tally, out: &mut BytesMut) {
+    fn push_part(&mut self, index: usize, part: Part, tally: &Tally, out: &mut Vec<u8>) {
         let delta = self.delta(index, part);
         self.push_delta(index, delta, tally, out);
     }
 
-    fn push_delta(&mut self, index: usize, delta: Delta, tally: &Tally, out: &mut BytesMut) {
+    fn push_delta(&mut self, index: usize, delta: Delta, tally: &Tally, out: &mut Vec<u8>) {
         let tokens = std::mem::take(&mut self.choices[index].tokens);
         let logprobs = self
             .logprobs
@@ -111,7 +88,7 @@ impl ChatChunks {
             logprobs,
             ..chunk_choice(index, delta)
         };
-        self.push_choice(choice, tally, out);
+        self.chunks.push(&choice, tally, out);
     }
 
     fn delta(&mut self, index: usize, part: Part) -> Delta {
@@ -164,7 +141,7 @@ fn chunk_choice(index: usize, delta: Delta) -> ChatChunkChoice {
 }
 
 impl ChunkFormat for ChatChunks {
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         match update {
             Update::Text(piece) => {
                 self.open(index, tally, out);
@@ -194,15 +171,13 @@ impl ChunkFormat for ChatChunks {
                     matched_stop: finish.matched,
                     ..chunk_choice(index, Delta::default())
                 };
-                self.push_choice(choice, tally, out);
+                self.chunks.push(&choice, tally, out);
             }
             _ => {}
         }
     }
 
-    fn close(&mut self, tally: &Tally, out: &mut BytesMut) {
-        if self.usage.at_end {
-            self.push(Vec::new(), Some(tally.usage()), out);
-        }
+    fn close(&mut self, tally: &Tally, out: &mut Vec<u8>) {
+        self.chunks.push_usage(tally, out);
     }
 }

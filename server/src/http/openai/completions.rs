@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use actix_web::web::{BytesMut, Data, Payload};
+use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::SamplingParams;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, TextOptions};
 use uuid::Uuid;
 
+use super::chunk::ChunkWriter;
 use super::completion_request::CompletionRequest;
-use super::response::{
-    Chunk, CompletionChoice, CompletionLogprobs, Head, Response, SYSTEM_FINGERPRINT, Usage,
-};
+use super::response::{CompletionChoice, CompletionLogprobs, Head, Response, SYSTEM_FINGERPRINT};
 use super::sampling::{StreamUsage, check_logprob_entries};
 use super::structured::{self, Asked};
 use super::wire::Prompt;
@@ -22,7 +21,7 @@ use crate::http::request_id::RequestId;
 use crate::http::respond::{ChunkFormat, Whole, collected, json, streamed};
 use crate::http::state::{AppState, unix_time};
 use crate::http::tally::Tally;
-use crate::http::{body, offload, prompt, sse};
+use crate::http::{body, offload, prompt};
 use crate::served::Served;
 
 const ROUTE: &str = "/v1/completions";
@@ -68,9 +67,8 @@ pub async fn completions(
     if let Some(usage) = stream {
         let waiting = (0..tally.choices()).map(|_| Some(Vec::new())).collect();
         let format = CompletionChunks {
-            head,
+            chunks: ChunkWriter::new(&head, usage),
             writer,
-            usage,
             waiting,
         };
         return Ok(streamed(updates, tally, format));
@@ -254,26 +252,13 @@ impl ChoiceWriter {
 }
 
 struct CompletionChunks {
-    head: Head,
+    chunks: ChunkWriter,
     writer: ChoiceWriter,
-    usage: StreamUsage,
     /// Prompt log-probabilities of choices that nothing was sent of yet.
     waiting: Vec<Option<Vec<Option<TokenLogprobs>>>>,
 }
 
 impl CompletionChunks {
-    fn push(&self, choices: Vec<CompletionChoice>, usage: Option<Usage>, out: &mut BytesMut) {
-        let usage = self.usage.at_end.then_some(usage);
-        sse::push(
-            out,
-            &Chunk {
-                head: &self.head,
-                choices,
-                usage,
-            },
-        );
-    }
-
     /// A chunk of choice `index`; its first one begins with the echo.
     fn begin(&mut self, index: usize) -> CompletionChoice {
         match self.waiting[index].take() {
@@ -290,7 +275,7 @@ impl CompletionChunks {
 }
 
 impl ChunkFormat for CompletionChunks {
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         let choice = match update {
             Update::PromptLogprobs(logprobs) => {
                 self.waiting[index] = Some(logprobs);
@@ -311,13 +296,10 @@ impl ChunkFormat for CompletionChunks {
             }
             _ => return,
         };
-        let usage = self.usage.in_every_chunk.then(|| tally.usage());
-        self.push(vec![choice], usage, out);
+        self.chunks.push(&choice, tally, out);
     }
 
-    fn close(&mut self, tally: &Tally, out: &mut BytesMut) {
-        if self.usage.at_end {
-            self.push(Vec::new(), Some(tally.usage()), out);
-        }
+    fn close(&mut self, tally: &Tally, out: &mut Vec<u8>) {
+        self.chunks.push_usage(tally, out);
     }
 }

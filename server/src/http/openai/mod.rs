@@ -4,6 +4,7 @@ pub mod capped;
 pub mod chat;
 mod chat_chunks;
 pub(super) mod chat_request;
+mod chunk;
 pub(super) mod completion_request;
 pub mod completions;
 pub mod embeddings;

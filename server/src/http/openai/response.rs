@@ -61,17 +61,6 @@ pub struct Response<C> {
     pub usage: Usage,
 }
 
-/// One event of a stream. `usage` is absent, or null until known where the
-/// client asked for it, as OpenAI does it.
-#[derive(Debug, Serialize)]
-pub struct Chunk<'a, C> {
-    #[serde(flatten)]
-    pub head: &'a Head,
-    pub choices: Vec<C>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage: Option<Option<Usage>>,
-}
-
 #[derive(Debug, Serialize)]
 pub struct ChatChoice {
     pub index: usize,

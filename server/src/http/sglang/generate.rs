@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix_web::web::{BytesMut, Data, Payload};
+use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::SamplingParams;
 use hearth_engine::output::Detokenize;
@@ -270,7 +270,7 @@ struct GrowingTexts {
 }
 
 impl ChunkFormat for GrowingTexts {
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         let news = matches!(update, Update::Text(_) | Update::Finished(_));
         let ended = matches!(update, Update::Finished(_));
         let choice = &mut self.choices[index];
@@ -285,7 +285,7 @@ impl ChunkFormat for GrowingTexts {
         }
     }
 
-    fn flush(&mut self, tally: &Tally, out: &mut BytesMut) {
+    fn flush(&mut self, tally: &Tally, out: &mut Vec<u8>) {
         for index in 0..self.choices.len() {
             if self.choices[index].news {
                 self.write(index, tally, out);
@@ -293,15 +293,15 @@ impl ChunkFormat for GrowingTexts {
         }
     }
 
-    fn close(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+    fn close(&mut self, _tally: &Tally, _out: &mut Vec<u8>) {}
 
-    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         sse::push(out, &Shape::Sglang.body(error));
     }
 }
 
 impl GrowingTexts {
-    fn write(&mut self, index: usize, tally: &Tally, out: &mut BytesMut) {
+    fn write(&mut self, index: usize, tally: &Tally, out: &mut Vec<u8>) {
         self.choices[index].news = false;
         let whole = &self.choices[index].whole;
         sse::push(out, &self.writer.answer(index, whole, tally, self.listed));

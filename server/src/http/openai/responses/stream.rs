@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix_web::web::{BytesMut, Data};
+use actix_web::web::Data;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, part, status};
@@ -27,7 +27,7 @@ pub struct Events {
 }
 
 impl Events {
-    fn push(&mut self, kind: &str, mut event: Value, out: &mut BytesMut) {
+    fn push(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {
         event["type"] = kind.into();
         event["sequence_number"] = self.sent.into();
         self.sent += 1;
@@ -35,18 +35,18 @@ impl Events {
     }
 
     /// An event about the one message or its one part.
-    fn push_item(&mut self, kind: &str, mut event: Value, out: &mut BytesMut) {
+    fn push_item(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {
         event["output_index"] = 0.into();
         self.push(kind, event, out);
     }
 
-    fn push_part(&mut self, kind: &str, mut event: Value, out: &mut BytesMut) {
+    fn push_part(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {
         event["item_id"] = self.answer.message_id.as_str().into();
         event["content_index"] = 0.into();
         self.push_item(kind, event, out);
     }
 
-    fn start(&mut self, out: &mut BytesMut) {
+    fn start(&mut self, out: &mut Vec<u8>) {
         let response = self.answer.pending("in_progress");
         self.push("response.created", json!({"response": response}), out);
         self.push("response.in_progress", json!({"response": response}), out);
@@ -59,7 +59,7 @@ impl Events {
         );
     }
 
-    fn end(&mut self, response: Value, status: &'static str, out: &mut BytesMut) {
+    fn end(&mut self, response: Value, status: &'static str, out: &mut Vec<u8>) {
         let text = std::mem::take(&mut self.text);
         let done = json!({"text": text, "logprobs": []});
         self.push_part("response.output_text.done", done, out);
@@ -89,7 +89,7 @@ impl Events {
 }
 
 impl ChunkFormat for Events {
-    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut BytesMut) {
+    fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         match update {
             Update::Started { .. } => self.start(out),
             Update::Text(piece) if !piece.text.is_empty() => {
@@ -109,9 +109,9 @@ impl ChunkFormat for Events {
         }
     }
 
-    fn close(&mut self, _tally: &Tally, _out: &mut BytesMut) {}
+    fn close(&mut self, _tally: &Tally, _out: &mut Vec<u8>) {}
 
-    fn fail(&mut self, error: &ApiError, out: &mut BytesMut) {
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
         let response = self.answer.failed(&error.message);
         self.push("response.failed", json!({"response": response}), out);
     }

@@ -1,0 +1,108 @@
+"""What a streamed token costs on the way to its client: Hearth beside FastAPI on uvicorn, both
+without a model, in turns.
+
+    cargo build --release --workspace --examples --bins
+    python benches/http_cost.py [ROUNDS]
+
+Run it with a Python that has fastapi and uvicorn[standard]; it prints two tables. The first has a
+model that answers at once, and counts the server's own CPU time, so that the load generator beside
+it and other programs do not: of the whole process, and without the engine's thread, which schedules
+and samples and which the other server has no counterpart of. The second has a model that gives each
+stream a token every 20 ms: what is beyond that between two tokens is the server's doing (or the
+machine's, or the load generator's).
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+HERE = Path(__file__).parent
+RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")) / "release"
+PORT = 8932
+BEAT_MS = 20
+# Streams at once, requests, tokens of each.
+AT_ONCE = [(1, 40, 512), (64, 256, 512), (512, 2048, 128)]
+AT_A_BEAT = [(1, 2, 128), (64, 128, 128), (512, 1024, 64)]
+
+
+def servers(beat_ms):
+    return {
+        "fastapi": [sys.executable, HERE / "fastapi_instant.py", PORT, beat_ms],
+        "hearth": [RELEASE / "examples" / "instant", "--port", PORT, "--beat-ms", beat_ms],
+    }
+
+
+def cpu_seconds(pid, but=None):
+    """Of all threads that are not named `but`."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        stat = (task / "stat").read_text()
+        if but not in stat:
+            fields = stat.rsplit(")", 1)[1].split()
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def measure(command, shapes):
+    server = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{PORT}/v1/models").read()
+                break
+            except OSError:
+                time.sleep(0.1)
+        for streams, requests, tokens in shapes:
+            before = cpu_seconds(server.pid, "()"), cpu_seconds(server.pid, "(hearth-engine)")
+            load = [
+                RELEASE / "hearth-load", "--url", f"http://127.0.0.1:{PORT}", "--json",
+                "--concurrency", streams, "--requests", requests, "--prompt-tokens", 16,
+                "--output-tokens", tokens,
+            ]
+            report = json.loads(subprocess.check_output(list(map(str, load))))
+            after = cpu_seconds(server.pid, "()"), cpu_seconds(server.pid, "(hearth-engine)")
+            assert report["failed"] == 0, report
+            per_core = [requests * tokens / (b - a) for a, b in zip(before, after)]
+            yield streams, per_core, report
+    finally:
+        server.kill()
+        server.wait()
+
+
+def rounds(beat_ms, shapes):
+    found = {}
+    for _ in range(ROUNDS):
+        for name, command in servers(beat_ms).items():
+            for streams, per_core, report in measure(command, shapes):
+                figures = {
+                    "tokens / s / core": per_core[0],
+                    "the same but for the engine's thread": per_core[1],
+                    "ITL p50, ms": report["itl_ms"]["p50"],
+                    "ITL p99, ms": report["itl_ms"]["p99"],
+                    "TTFT p99, ms": report["ttft_ms"]["p99"],
+                    "tokens / s": report["output_tokens_per_s"],
+                }
+                for figure, value in figures.items():
+                    found.setdefault((streams, figure, name), []).append(value)
+    return found
+
+
+def table(title, found, figures):
+    print(f"\n{title}\n\n| streams | figure | fastapi | hearth | ratio |\n|---|---|---|---|---|")
+    for streams in sorted({key[0] for key in found}):
+        for figure in figures:
+            theirs, ours = (statistics.median(found[streams, figure, name]) for name in servers(0))
+            ratio = theirs / ours if figure.endswith("ms") else ours / theirs
+            print(f"| {streams} | {figure} | {theirs:,.2f} | {ours:,.2f} | {ratio:.1f} |")
+
+
+table("at once", rounds(0, AT_ONCE),
+      ["tokens / s / core", "the same but for the engine's thread", "tokens / s", "TTFT p99, ms"])
+table(f"a token every {BEAT_MS} ms", rounds(BEAT_MS, AT_A_BEAT),
+      ["tokens / s", "ITL p50, ms", "ITL p99, ms", "TTFT p99, ms"])
