@@ -1,6 +1,6 @@
 //! What the operator chooses about scheduling.
 
-use hearth_radix::{EvictionPolicy, PageSizeError, RadixTree};
+use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError, RadixTree};
 
 use crate::queue::SchedulePolicy;
 
@@ -23,6 +23,8 @@ pub struct EngineConfig {
     pub page_size: usize,
     /// Which cached prefix goes when room is needed.
     pub eviction: EvictionPolicy,
+    /// When what is cached is copied to the host's memory.
+    pub host_writes: HostWritePolicy,
     /// Who of the waiting starts next.
     pub schedule: SchedulePolicy,
     /// For tests: every so many steps, all running requests but the oldest go back
@@ -41,6 +43,7 @@ impl Default for EngineConfig {
             prefix_cache: true,
             page_size: 1,
             eviction: EvictionPolicy::default(),
+            host_writes: HostWritePolicy::default(),
             schedule: SchedulePolicy::default(),
             retract_every: None,
         }

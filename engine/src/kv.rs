@@ -72,7 +72,9 @@ impl Kv {
         let cache = KvCache::new(slots, config.page_size, config.eviction);
         let cache = match host_slots {
             0 => cache,
-            host => cache.and_then(|cache| cache.with_host(host, config.eviction)),
+            host => {
+                cache.and_then(|cache| cache.with_host(host, config.eviction, config.host_writes))
+            }
         };
         Self {
             cache: cache.expect("the configuration is valid"),

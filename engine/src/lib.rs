@@ -42,7 +42,7 @@ pub use events::{StepObserver, StepReport};
 pub use executor::{
     BuildError, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Sequence,
 };
-pub use hearth_radix::{CopyDirection, EvictionPolicy, KvCopy, PageSizeError};
+pub use hearth_radix::{CopyDirection, EvictionPolicy, HostWritePolicy, KvCopy, PageSizeError};
 pub use params::{ParamError, SamplingParams};
 pub use pooling::Pooling;
 pub use queue::SchedulePolicy;

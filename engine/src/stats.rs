@@ -31,7 +31,7 @@ impl KvStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     pub kv: KvStats,
-    /// The second pool, in the host's memory: copies of what was evicted, `protected`
+    /// The second pool, in the host's memory: copies of what was cached, `protected`
     /// while a request is about to take them back. All zero without one.
     pub host: KvStats,
     /// Requests that hold no slots yet, or had to give them back.
@@ -47,7 +47,7 @@ pub struct EngineStats {
     pub cached_tokens: u64,
     /// Of them, those that came from the host.
     pub host_tokens: u64,
-    /// Tokens copied to the host when they were evicted, and back.
+    /// Tokens copied to the host, and back.
     pub demoted_tokens: u64,
     pub loaded_tokens: u64,
     /// Tokens sampled.

@@ -6,7 +6,7 @@ mod common;
 use std::sync::atomic::Ordering;
 
 use common::{Answer, Fixture, POLICIES, answer, expected, prompt, request};
-use hearth_engine::{CopyDirection, EngineConfig, Event, Request};
+use hearth_engine::{CopyDirection, EngineConfig, Event, HostWritePolicy, Request};
 
 fn run(fixture: &Fixture, request: Request) -> Answer {
     answer(fixture.engine.submit(request).unwrap())
@@ -30,6 +30,11 @@ fn outputs_are_the_same_with_a_host_and_less_is_computed() {
                 schedule,
                 page_size,
                 retract_every,
+                host_writes: [
+                    HostWritePolicy::WriteBack,
+                    HostWritePolicy::WriteThrough,
+                    HostWritePolicy::WriteThroughSelective,
+                ][index % 3],
                 // Loads and prompts in pieces, under some policies.
                 max_batch_tokens: if index % 2 == 0 { 2048 } else { 24 },
                 ..EngineConfig::default()
@@ -60,6 +65,32 @@ fn outputs_are_the_same_with_a_host_and_less_is_computed() {
             assert!(computed[1] < computed[0], "{schedule:?}: {computed:?}");
         }
     }
+}
+
+#[test]
+fn each_policy_copies_when_it_says() {
+    let (first, second) = (prompt(1, 50), prompt(2, 50));
+    // Twice the one, once the other; the device has room for both, and then for neither.
+    let copied = |host_writes| {
+        let config = EngineConfig {
+            host_writes,
+            ..EngineConfig::default()
+        };
+        let fixture = Fixture::with_host(config, 150, 1000);
+        for prompt in [&first, &first, &second] {
+            run(&fixture, request(prompt, 1));
+        }
+        fixture.assert_idle_and_conserved();
+        let there = fixture.engine.stats().demoted_tokens;
+        run(&fixture, request(&prompt(3, 149), 1));
+        fixture.assert_idle_and_conserved();
+        (there, fixture.engine.stats().demoted_tokens)
+    };
+    assert_eq!(copied(HostWritePolicy::WriteBack), (0, 100));
+    // What a step computed is copied before the next one.
+    assert_eq!(copied(HostWritePolicy::WriteThrough), (50, 100));
+    // Of the one, all but its last token was found.
+    assert_eq!(copied(HostWritePolicy::WriteThroughSelective), (49, 49));
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub struct KvCache {
     pool: SlotPool,
     tree: RadixTree,
     evicted: Vec<u32>,
-    /// Keeps a copy of what is evicted.
+    /// Keeps copies.
     pub(crate) host: Option<Box<HostTier>>,
 }
 
@@ -77,6 +77,9 @@ impl KvCache {
         let lock = self
             .tree
             .match_prefix(namespace, tokens, priority, &mut slots);
+        if let Some(host) = &mut self.host {
+            host.used(&self.tree, &lock);
+        }
         Prefix { slots, lock }
     }
 
@@ -98,7 +101,7 @@ impl KvCache {
             let Self { host, evicted, .. } = self;
             self.tree.evict_telling(missing, evicted, |tree, leaf| {
                 if let Some(host) = host {
-                    host.demote(tree, leaf);
+                    host.evicting(tree, leaf);
                 }
             });
             self.pool.free(&self.evicted);
@@ -121,6 +124,9 @@ impl KvCache {
     ) -> PrefixLock {
         let insertion = self.tree.insert(namespace, tokens, priority, slots);
         self.pool.free(&insertion.duplicates);
+        if let Some(host) = &mut self.host {
+            host.used(&self.tree, &insertion.lock);
+        }
         insertion.lock
     }
 

@@ -1,5 +1,6 @@
-//! A second tier: what is evicted from the device is copied to the host's memory first,
-//! and copied back when a request has it in its prompt.
+//! A second tier: what the device has is copied to the host's memory, before it is evicted or
+//! as soon as it has been used often enough, and copied back when a request has it in its
+//! prompt.
 //!
 //! The host has a tree and a pool of its own. A prefix may be in both tiers; what was
 //! loaded back keeps its copy, and is not copied again when it is evicted again. Only
@@ -8,6 +9,7 @@
 use crate::cache::{KvCache, KvUsage, Prefix};
 use crate::check::Violation;
 use crate::evict::EvictionPolicy;
+use crate::lock::PrefixLock;
 use crate::node::NodeId;
 use crate::tree::{PageSizeError, RadixTree};
 
@@ -27,9 +29,33 @@ pub struct KvCopy {
     pub host: Vec<u32>,
 }
 
+/// When what the device has is copied to the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostWritePolicy {
+    /// When it is evicted.
+    #[default]
+    WriteBack,
+    /// As soon as it is cached: nothing is copied when room is needed.
+    WriteThrough,
+    /// As soon as a second request uses it; what one request alone had is dropped.
+    WriteThroughSelective,
+}
+
+impl HostWritePolicy {
+    /// Uses from which on a prefix is copied without being evicted.
+    fn written_from(self) -> Option<u64> {
+        match self {
+            Self::WriteBack => None,
+            Self::WriteThrough => Some(1),
+            Self::WriteThroughSelective => Some(2),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct HostTier {
     cache: KvCache,
+    policy: HostWritePolicy,
     /// In the order in which they must be carried out.
     copies: Vec<KvCopy>,
     /// Tokens that may still be copied to the host, and to the device.
@@ -37,22 +63,50 @@ pub(crate) struct HostTier {
 }
 
 impl HostTier {
-    fn new(slots: usize, page_size: usize, policy: EvictionPolicy) -> Result<Self, PageSizeError> {
+    fn new(
+        slots: usize,
+        page_size: usize,
+        eviction: EvictionPolicy,
+        policy: HostWritePolicy,
+    ) -> Result<Self, PageSizeError> {
         Ok(Self {
-            cache: KvCache::new(slots, page_size, policy)?,
+            cache: KvCache::new(slots, page_size, eviction)?,
+            policy,
             copies: Vec::new(),
             left: [0; 2],
         })
     }
 
-    /// Copies the prefix that ends with `leaf`, as far as the host lacks it, has room for
+    /// `leaf` is about to be evicted: its last chance to be copied, if it is worth it.
+    pub fn evicting(&mut self, tree: &RadixTree, leaf: NodeId) {
+        if tree.nodes[leaf].uses >= self.policy.written_from().unwrap_or(0) {
+            self.copy_prefix(tree, leaf);
+        }
+    }
+
+    /// The prefix that `lock` covers was used.
+    pub fn used(&mut self, tree: &RadixTree, lock: &PrefixLock) {
+        // Whoever uses a node uses those above it, so that uses only fall on the way down.
+        let Some(from) = self.policy.written_from() else {
+            return;
+        };
+        let mut node = lock.node();
+        while let Some(id) = node {
+            if tree.nodes[id].uses >= from {
+                return self.copy_prefix(tree, id);
+            }
+            node = tree.nodes[id].parent();
+        }
+    }
+
+    /// Copies the prefix that ends with `node`, as far as the host lacks it, has room for
     /// it, and may copy: its beginning first, without which the rest is of no use.
-    pub fn demote(&mut self, tree: &RadixTree, leaf: NodeId) {
+    fn copy_prefix(&mut self, tree: &RadixTree, node: NodeId) {
         let [left, _] = self.left;
-        if left == 0 {
+        if left == 0 || tree.nodes[node].tokens.is_empty() {
             return;
         }
-        let path = tree.path(leaf);
+        let path = tree.path(node);
         let present = self.cache.peek(&path.namespace, &path.tokens).tokens;
         if present == path.tokens.len() {
             return;
@@ -91,16 +145,18 @@ impl HostTier {
 }
 
 impl KvCache {
-    /// Adds a second tier of `slots` slots with the page size and policy of this one.
+    /// Adds a second tier of `slots` slots with the page size of this one, which is written
+    /// by `policy`.
     ///
     /// # Errors
     /// As [`KvCache::new`].
     pub fn with_host(
         mut self,
         slots: usize,
-        policy: EvictionPolicy,
+        eviction: EvictionPolicy,
+        policy: HostWritePolicy,
     ) -> Result<Self, PageSizeError> {
-        let host = HostTier::new(slots, self.page_size(), policy)?;
+        let host = HostTier::new(slots, self.page_size(), eviction, policy)?;
         self.host = Some(Box::new(host));
         Ok(self)
     }

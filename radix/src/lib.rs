@@ -6,7 +6,7 @@
 //! (RadixAttention, arXiv 2312.07104). [`KvCache`] joins the tree to the pool of
 //! free slots; [`RadixTree`] is the tree alone.
 //!
-//! A second tier may hold copies of what was evicted, in slots of its own somewhere else
+//! A second tier may hold copies of what was cached, in slots of its own somewhere else
 //! (the host's memory): this crate says which slot is to be copied where.
 //!
 //! At every moment `free + evictable + protected + held = total`: a slot is free,
@@ -28,7 +28,7 @@ mod tree;
 pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;
 pub use evict::EvictionPolicy;
-pub use host::{CopyDirection, KvCopy};
+pub use host::{CopyDirection, HostWritePolicy, KvCopy};
 pub use lock::PrefixLock;
 pub use node::common_prefix;
 pub use pool::SlotPool;

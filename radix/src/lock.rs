@@ -32,6 +32,10 @@ impl PrefixLock {
         }
     }
 
+    pub(crate) fn node(&self) -> Option<NodeId> {
+        self.node
+    }
+
     /// Length of the locked prefix in tokens.
     pub fn tokens(&self) -> usize {
         self.tokens

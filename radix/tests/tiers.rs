@@ -4,7 +4,9 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use hearth_radix::{CopyDirection, EvictionPolicy, KvCache, KvCopy, Prefix, PrefixLock};
+use hearth_radix::{
+    CopyDirection, EvictionPolicy, HostWritePolicy, KvCache, KvCopy, Prefix, PrefixLock,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -35,19 +37,27 @@ struct World {
     running: Vec<Running>,
     /// Every prefix of whole pages that was in the cache since it was last flushed.
     ever: HashSet<(u8, Vec<u32>)>,
+    /// Those of them that another request found in the cache.
+    shared: HashSet<(u8, Vec<u32>)>,
     copied: [usize; 2],
 }
 
 impl World {
-    fn new(page_size: usize, host_slots: usize, policy: EvictionPolicy) -> Self {
-        let cache = KvCache::new(SLOTS, page_size, policy).unwrap();
+    fn new(
+        page_size: usize,
+        host_slots: usize,
+        eviction: EvictionPolicy,
+        policy: HostWritePolicy,
+    ) -> Self {
+        let cache = KvCache::new(SLOTS, page_size, eviction).unwrap();
         Self {
-            cache: cache.with_host(host_slots, policy).unwrap(),
+            cache: cache.with_host(host_slots, eviction, policy).unwrap(),
             page_size,
             device: vec![0; SLOTS],
             host: vec![0; host_slots],
             running: Vec::new(),
             ever: HashSet::new(),
+            shared: HashSet::new(),
             copied: [0; 2],
         }
     }
@@ -79,6 +89,9 @@ impl World {
         let name = namespace.to_string();
         let Prefix { mut slots, lock } = self.cache.match_prefix(&name, &tokens, 0);
         self.assert_holds(namespace, &tokens, &slots, false);
+        for end in (self.page_size..=slots.len()).step_by(self.page_size) {
+            self.shared.insert((namespace, tokens[..end].to_vec()));
+        }
         let host = self.cache.match_host(&name, &tokens, 0);
         let on_host = host.as_ref().map_or(0, |host| host.slots.len());
         assert_eq!(on_host, host.as_ref().map_or(0, |host| host.lock.tokens()));
@@ -197,18 +210,23 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
-    fn a_slot_of_either_tier_holds_what_its_prefix_says_and_a_large_host_forgets_nothing(
+    fn a_slot_of_either_tier_holds_what_its_prefix_says_and_a_large_host_has_what_its_policy_says(
         page_size in prop_oneof![Just(1_usize), Just(2), Just(8)],
         host_slots in prop_oneof![Just(0_usize), Just(7), Just(40), Just(5000)],
-        policy in prop_oneof![
+        eviction in prop_oneof![
             Just(EvictionPolicy::Lru),
             Just(EvictionPolicy::Lfu),
             Just(EvictionPolicy::Slru),
         ],
+        policy in prop_oneof![
+            Just(HostWritePolicy::WriteBack),
+            Just(HostWritePolicy::WriteThrough),
+            Just(HostWritePolicy::WriteThroughSelective),
+        ],
         bounded in any::<bool>(),
         ops in vec(op(), 1..40),
     ) {
-        let mut world = World::new(page_size, host_slots, policy);
+        let mut world = World::new(page_size, host_slots, eviction, policy);
         let mut allowed = usize::MAX;
         world.cache.allow_copies(allowed);
         for op in ops {
@@ -230,6 +248,7 @@ proptest! {
                     if world.running.is_empty() {
                         world.cache.flush();
                         world.ever.clear();
+                        world.shared.clear();
                     }
                 }
                 Op::Allow(tokens) if bounded => allowed = tokens,
@@ -242,17 +261,30 @@ proptest! {
             if bounded || host_slots < 5000 {
                 continue;
             }
-            // The naive model: whatever was ever cached is in one of the tiers.
-            for (namespace, prefix) in &world.ever {
+            // The naive model: whatever was ever cached is in one of the tiers; on the host,
+            // if it is written at once; and there if and only if it was shared, if that is
+            // when it is written.
+            for key in &world.ever {
+                let (namespace, prefix) = key;
                 let name = namespace.to_string();
-                let there = world.cache.peek(&name, prefix).tokens;
-                let there = there.max(world.cache.peek_host(&name, prefix));
-                prop_assert_eq!(there, prefix.len());
+                let on_host = world.cache.peek_host(&name, prefix);
+                match policy {
+                    HostWritePolicy::WriteBack => {
+                        let there = world.cache.peek(&name, prefix).tokens;
+                        prop_assert_eq!(there.max(on_host), prefix.len());
+                    }
+                    HostWritePolicy::WriteThrough => prop_assert_eq!(on_host, prefix.len()),
+                    HostWritePolicy::WriteThroughSelective => {
+                        prop_assert_eq!(on_host == prefix.len(), world.shared.contains(key));
+                    }
+                }
             }
         }
         for (namespace, prefix) in world.ever.clone() {
             let name = namespace.to_string();
             let device = world.cache.match_prefix(&name, &prefix, 0).slots;
+            // What is used may be copied.
+            world.carry_out();
             world.assert_holds(namespace, &prefix, &device, false);
             if let Some(host) = world.cache.match_host(&name, &prefix, 0) {
                 world.assert_holds(namespace, &prefix, &host.slots, true);
@@ -270,7 +302,7 @@ proptest! {
 
 #[test]
 fn what_was_loaded_back_is_not_copied_to_the_host_again() {
-    let mut world = World::new(1, 200, EvictionPolicy::Lru);
+    let mut world = World::new(1, 200, EvictionPolicy::Lru, HostWritePolicy::WriteBack);
     world.cache.allow_copies(usize::MAX);
     let first: Vec<u32> = (0..40).collect();
     let second: Vec<u32> = (100..140).collect();

@@ -7,9 +7,9 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::config::{
-    Config, ConfigError, Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    Pooling, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, Switch,
-    ToolCallParser,
+    Config, ConfigError, Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat,
+    LogStats, OtlpProtocol, Pooling, RadixEvictionPolicy, ReasoningParser, SamplingDefaults,
+    SchedulePolicy, Switch, ToolCallParser,
 };
 use crate::secret::Secret;
 
@@ -158,6 +158,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_cache_tokens: Option<usize>,
+    /// When what is cached is copied there [default: write_back]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_cache_write_policy: Option<HostCacheWritePolicy>,
     /// Who of the waiting starts next [default: lpm]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,8 +13,9 @@ use hearth_otel::{CustomBuckets, Detail, Vocabulary};
 use serde::{Deserialize, Serialize};
 
 pub use choices::{
-    Dtype, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling,
-    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
+    Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
+    Pooling, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, Switch,
+    ToolCallParser,
 };
 
 use crate::grammars::{GrammarDefaults, Whitespace};
@@ -51,6 +52,7 @@ pub struct Config {
     pub kv_tokens: Option<usize>,
     /// KV slots in the host's memory, for what the device has no room for; 0: none.
     pub host_cache_tokens: usize,
+    pub host_cache_write_policy: HostCacheWritePolicy,
     /// Sequences in one batch.
     pub max_running_requests: usize,
     /// Tokens per step; absent: `prefill_chunk + max_running_requests`.
@@ -144,6 +146,7 @@ impl Default for Config {
             max_model_len: None,
             kv_tokens: None,
             host_cache_tokens: 0,
+            host_cache_write_policy: HostCacheWritePolicy::WriteBack,
             max_running_requests: 64,
             max_batch_tokens: None,
             schedule_policy: SchedulePolicy::Lpm,
@@ -261,6 +264,7 @@ impl Config {
             "max_model_len",
             "kv_tokens",
             "host_cache_tokens",
+            "host_cache_write_policy",
             "max_running_requests",
             "max_batch_tokens",
             "schedule_policy",
@@ -341,6 +345,15 @@ impl Config {
                 field: "host_cache_tokens",
                 bound: "0 without the prefix cache",
                 given: self.host_cache_tokens.to_string(),
+            });
+        }
+        if self.host_cache_tokens == 0
+            && self.host_cache_write_policy != HostCacheWritePolicy::WriteBack
+        {
+            return Err(ConfigError::Bound {
+                field: "host_cache_write_policy",
+                bound: "left out without `host_cache_tokens`",
+                given: "a policy for a cache that is not there".to_owned(),
             });
         }
         if !self.page_size.is_power_of_two() || self.page_size > 64 {

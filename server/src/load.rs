@@ -190,6 +190,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         prefix_cache: config.prefix_cache,
         page_size: config.page_size,
         eviction: config.radix_eviction_policy.into(),
+        host_writes: config.host_cache_write_policy.into(),
         schedule: config.schedule_policy.into(),
         ..EngineConfig::default()
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use hearth_benches::sim::{self, overhead, tree, workload};
-use hearth_engine::{EngineConfig, SchedulePolicy};
+use hearth_engine::{EngineConfig, HostWritePolicy, SchedulePolicy};
 
 /// Measure the scheduler and the prefix cache without a model.
 #[derive(Parser)]
@@ -87,7 +87,20 @@ fn policies(scale: usize, kv_tokens: usize, host_tokens: usize) -> anyhow::Resul
         };
         runs.push(("fcfs, no cache", off, kv_tokens, 0));
         let lpm = config(SchedulePolicy::Lpm);
-        runs.push(("lpm, host tier", lpm.clone(), kv_tokens, host_tokens));
+        for (name, host_writes) in [
+            ("lpm, write_back", HostWritePolicy::WriteBack),
+            ("lpm, write_through", HostWritePolicy::WriteThrough),
+            (
+                "lpm, write_through_selective",
+                HostWritePolicy::WriteThroughSelective,
+            ),
+        ] {
+            let config = EngineConfig {
+                host_writes,
+                ..lpm.clone()
+            };
+            runs.push((name, config, kv_tokens, host_tokens));
+        }
         runs.push(("lpm, cache without end", lpm, 8 << 20, 0));
         for (name, config, kv_tokens, host_tokens) in runs {
             let run = sim::run(&workload, config, kv_tokens, host_tokens)?;

@@ -112,6 +112,29 @@ impl From<RadixEvictionPolicy> for hearth_engine::EvictionPolicy {
     }
 }
 
+/// When what is cached is copied to the host's memory. The names are SGLang's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum HostCacheWritePolicy {
+    /// When it is evicted from the device.
+    WriteBack,
+    /// As soon as it is cached.
+    WriteThrough,
+    /// As soon as a second request uses it.
+    WriteThroughSelective,
+}
+
+impl From<HostCacheWritePolicy> for hearth_engine::HostWritePolicy {
+    fn from(policy: HostCacheWritePolicy) -> Self {
+        match policy {
+            HostCacheWritePolicy::WriteBack => Self::WriteBack,
+            HostCacheWritePolicy::WriteThrough => Self::WriteThrough,
+            HostCacheWritePolicy::WriteThroughSelective => Self::WriteThroughSelective,
+        }
+    }
+}
+
 /// How OTLP is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
