@@ -5,7 +5,7 @@ mod common;
 
 use common::{Answer, FAILS, Fixture, POLICIES, answer, expected, limits, prompt, request};
 use hearth_engine::{
-    EngineConfig, EvictionPolicy, ExecutorLimits, Generation, Request, SubmitError,
+    EngineConfig, EvictionPolicy, ExecutorLimits, Generation, HostWritePolicy, Request, SubmitError,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -118,6 +118,7 @@ fn config() -> impl Strategy<Value = EngineConfig> {
             prefix_cache,
             page_size,
             eviction,
+            host_writes: HostWritePolicy::default(),
             schedule,
             retract_every,
         }
