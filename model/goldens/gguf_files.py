@@ -4,7 +4,9 @@
 
     gguf/<name>.gguf        a checkpoint of this directory in f32; its golden is <name>'s
     gguf/mixed.gguf         every block type, quantised by llama.cpp, with a tokenizer
-    gguf/mixed.safetensors  its golden, as the others' (see checkpoints.py)
+    gguf/q8_0.gguf          the same weights, every matrix in one type; q4_0.gguf too
+    gguf/<these>.safetensors their goldens, as the others' (see checkpoints.py)
+    gguf/rounded.safetensors values, and their blocks by gguf.quants.quantize
     gguf/types.gguf         tensors of random bytes in every type
     gguf/types.safetensors  their values by gguf.quants.dequantize
     gguf/byte-level.gguf    a tokenizer only: that of tokenizers/byte-level
@@ -220,8 +222,23 @@ def types():
     save_file(expected, OUT / "types.safetensors")
 
 
+def rounded():
+    """Rows of several sizes of numbers, one of zeros among them, and halves between two steps."""
+    random = np.random.default_rng(1)
+    values = random.standard_normal((8, 320), dtype=np.float32)
+    values *= np.float32(10.0) ** np.arange(-6, 2, dtype=np.float32)[:, None]
+    values[3] = 0
+    values[4, :32] = np.arange(-16, 16, dtype=np.float32) / 2
+    values[4, 0] = 127
+    values[5, :32] = np.arange(-16, 16, dtype=np.float32) / 2
+    tensors = {"values": values}
+    for name in ("Q8_0", "Q4_0"):
+        tensors[name] = gguf.quants.quantize(values, Type[name])
+    save_file(tensors, OUT / "rounded.safetensors")
+
+
 @torch.no_grad()
-def mixed(quantize):
+def quantised(quantize, out, kinds, kind):
     config = LlamaConfig(
         vocab_size=406,
         hidden_size=256,
@@ -246,20 +263,20 @@ def mixed(quantize):
         write(source, config.to_dict(), tensors, sentencepiece)
         kinds = [
             argument
-            for name, kind in MIXED.items()
+            for name, kind in kinds.items()
             for argument in ("--tensor-type", f"{name}={kind}")
         ]
-        command = [quantize, *kinds, str(source), str(OUT / "mixed.gguf"), "Q8_0"]
+        command = [quantize, *kinds, str(source), str(OUT / f"{out}.gguf"), kind]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     names = {gguf_name(name): name for name in tensors}
     state = {}
-    for tensor in gguf.GGUFReader(OUT / "mixed.gguf").tensors:
+    for tensor in gguf.GGUFReader(OUT / f"{out}.gguf").tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         values = values.reshape(tuple(int(side) for side in reversed(tensor.shape)))
         count = heads_of(tensor.name, config.to_dict())
         values = values if count is None else unpermuted(values, count)
         state[names[tensor.name]] = torch.from_numpy(values.copy())
-        print(tensor.name, tensor.tensor_type.name, values.shape)
+        print(out, tensor.name, tensor.tensor_type.name, values.shape)
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     model.load_state_dict(state)
     model = model.eval()
@@ -268,14 +285,14 @@ def mixed(quantize):
     generator = torch.Generator().manual_seed(1)
     prompt = torch.randint(3, 406, (16,), generator=generator)
     prefill, tokens, decode, margin = checkpoints.run(model, prompt)
-    print(f"mixed: logits std {prefill.std():.2f}, margin {margin:.3f}")
+    print(f"{out}: logits std {prefill.std():.2f}, margin {margin:.3f}")
     golden = {
         "prompt": prompt.to(torch.int32),
         "prefill_logits": prefill,
         "decode_tokens": tokens.to(torch.int32),
         "decode_logits": decode,
     }
-    save_file({k: v.numpy() for k, v in golden.items()}, OUT / "mixed.safetensors")
+    save_file({k: v.numpy() for k, v in golden.items()}, OUT / f"{out}.safetensors")
 
 
 def main():
@@ -284,7 +301,10 @@ def main():
         whole(name)
     byte_level()
     types()
-    mixed(sys.argv[1])
+    rounded()
+    quantised(sys.argv[1], "mixed", MIXED, "Q8_0")
+    for kind in ("q8_0", "q4_0"):
+        quantised(sys.argv[1], kind, {name: kind for name in MIXED}, kind.upper())
 
 
 if __name__ == "__main__":

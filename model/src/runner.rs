@@ -20,8 +20,8 @@ use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
 use crate::memory::{self, KvBudget, MemoryError};
-use crate::transformer::{DeviceBatch, PagedContext, Transformer};
-use crate::weights::WeightError;
+use crate::transformer::{Blocks, DeviceBatch, PagedContext, Transformer};
+use crate::weights::{Quantization, WeightError, Weights};
 use check::{below, check, length};
 
 /// One sequence's share of a [`Batch`]: tokens `first_token .. first_token + tokens`
@@ -96,6 +96,8 @@ pub enum LoadError {
         device: String,
         reason: &'static str,
     },
+    #[error("--quantization {given} does not work {reason}")]
+    Quantization { given: Quantization, reason: String },
     #[error("{device} failed while the model was loaded: {reason}")]
     DeviceFailed { device: String, reason: String },
 }
@@ -106,6 +108,8 @@ pub struct LoadOptions {
     pub device: DeviceSpec,
     /// `None`: what the checkpoint is in, if the device computes in it.
     pub dtype: Option<Dtype>,
+    /// `None`: the blocks that the checkpoint is in, where the device computes with them.
+    pub quantization: Option<Quantization>,
     /// Slots of the KV pool; `None`: what fits.
     pub kv_tokens: Option<usize>,
     /// Longest sequence; `None`: what the model was made for, if the pool holds it.
@@ -124,6 +128,8 @@ pub struct Report {
     /// `cuda:0 (NVIDIA H100)`
     pub device: String,
     pub dtype: Dtype,
+    /// What matrices are in where that is not `dtype`: `int8`, `Q4_0, Q8_0`.
+    pub quantization: Option<String>,
     pub kv_slots: usize,
     /// Slots of the second pool, in the host's memory.
     pub host_slots: usize,
@@ -171,6 +177,10 @@ pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn De
     let report = &opened.report;
     match &opened.handle {
         Handle::Cpu => {
+            hearth_shaders::check_limit().map_err(|reason| LoadError::DeviceFailed {
+                device: report.to_string(),
+                reason,
+            })?;
             let runner = Runner::<Flex>::load(checkpoint, options, report, &Default::default())?;
             Ok(Box::new(OnThreads::new(runner)?))
         }
@@ -223,9 +233,12 @@ impl<B: Kernels> Runner<B> {
         let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
         // The CPU widens in registers; a GPU kernel takes one type for everything.
         let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
-        let weight_bytes = config.parameters() * dtype.size() as u64;
+        let weights = &checkpoint.weights;
+        let blocks = choose_blocks(options.quantization, weights, dtype, at)?;
+        let weight_bytes = blocks.weight_bytes(&config, weights, dtype);
         let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;
-        let transformer = Transformer::load(&config, &checkpoint.weights, dtype, vector, device)?;
+        let transformer =
+            Transformer::load_for_serving(&config, weights, dtype, vector, blocks, device)?;
         let pool = KvPool::new(&config, budget.slots, dtype, device);
         let context = PagedContext::new(&config, pool, budget.max_model_len, device);
         memory::check_host(&config, dtype, options.host_slots)?;
@@ -247,6 +260,7 @@ impl<B: Kernels> Runner<B> {
             hidden_size: config.hidden_size,
             device: at.to_string(),
             dtype,
+            quantization: blocks.describe(&config, weights),
             kv_slots: budget.slots,
             host_slots: options.host_slots,
             max_model_len: budget.max_model_len,
@@ -375,4 +389,28 @@ fn choose_dtype(
             .filter(|dtype| lacks(*dtype).is_none())
             .unwrap_or(Dtype::F32)),
     }
+}
+
+/// The matrices that are in blocks: those that are stored in some that the device computes with,
+/// under bf16, which is what they count as; or all, if that was asked for.
+fn choose_blocks(
+    asked: Option<Quantization>,
+    weights: &Weights,
+    dtype: Dtype,
+    at: &DeviceReport,
+) -> Result<Blocks, LoadError> {
+    let Some(given) = asked else {
+        let kept = at.is_cpu() && dtype == Dtype::Bf16;
+        return Ok(if kept { Blocks::Stored } else { Blocks::None });
+    };
+    let refused = |reason| Err(LoadError::Quantization { given, reason });
+    if !at.is_cpu() {
+        return refused(format!("on {at}, only on the CPU"));
+    }
+    if let Some(blocks) = weights.blocks() {
+        return refused(format!(
+            "on weights that are quantized already ({blocks:?})"
+        ));
+    }
+    Ok(Blocks::Rounded(given))
 }

@@ -10,6 +10,7 @@ mod error;
 mod format;
 #[cfg(test)]
 mod fuzz;
+pub(crate) mod quantise;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -29,6 +30,7 @@ use crate::gguf::GgufTensor;
 pub use blocks::BlockType;
 pub use error::WeightError;
 pub use format::Format;
+pub use quantise::Quantization;
 pub use view::{HeadOrder, TensorView};
 
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -210,6 +212,25 @@ impl Weights {
     /// Whether `name` is there. Random weights have every name.
     pub fn contains(&self, name: &str) -> bool {
         matches!(self.source, Source::Dummy { .. }) || self.entry(name).is_some()
+    }
+
+    /// How `name` is stored, if it is there.
+    pub fn format(&self, name: &str) -> Option<Format> {
+        match &self.source {
+            Source::Dummy { dtype, .. } => Some(Format::Float(*dtype)),
+            Source::Files { .. } => self.entry(name).map(|entry| entry.format.clone()),
+        }
+    }
+
+    /// A format of blocks that a tensor is stored in, if one is.
+    pub fn blocks(&self) -> Option<BlockType> {
+        let Source::Files { entries, .. } = &self.source else {
+            return None;
+        };
+        entries.values().find_map(|entry| match entry.format {
+            Format::Blocks(blocks) => Some(blocks),
+            _ => None,
+        })
     }
 
     /// Names of all tensors, sorted; none for random weights.

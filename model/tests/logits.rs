@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use hearth_model::checkpoint::{Checkpoint, LoadFormat};
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::{self, Batch, CopyWay, Decoder, LoadOptions, SequenceSpan};
+use hearth_model::runner::{self, Batch, CopyWay, Decoder, LoadError, LoadOptions, SequenceSpan};
+use hearth_model::weights::Quantization;
 use safetensors::SafeTensors;
 
 /// Largest absolute difference of a logit.
@@ -55,8 +56,11 @@ fn gguf_goldens() -> Vec<Golden> {
             read_as(file, &root.join(name).join("golden.safetensors"))
         })
         .collect();
-    let mixed = root.join("gguf/mixed.gguf");
-    goldens.push(read_as(mixed, &root.join("gguf/mixed.safetensors")));
+    for name in ["mixed", "q8_0", "q4_0"] {
+        let file = root.join(format!("gguf/{name}.gguf"));
+        let golden = root.join(format!("gguf/{name}.safetensors"));
+        goldens.push(read_as(file, &golden));
+    }
     goldens
 }
 
@@ -92,16 +96,26 @@ fn load(golden: &Golden, device: DeviceSpec) -> Box<dyn Decoder> {
 }
 
 fn load_as(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> Box<dyn Decoder> {
+    load_with(golden, device, dtype, None).expect("the golden loads")
+}
+
+fn load_with(
+    golden: &Golden,
+    device: DeviceSpec,
+    dtype: Dtype,
+    quantization: Option<Quantization>,
+) -> Result<Box<dyn Decoder>, LoadError> {
     let path = golden.dir.to_str().expect("a path in UTF-8");
     let checkpoint = Checkpoint::open(path, LoadFormat::Safetensors).expect("the golden opens");
     let options = LoadOptions {
         device,
         dtype: Some(dtype),
+        quantization,
         kv_tokens: Some(SLOTS),
         max_model_len: Some(SLOTS),
         host_slots: HOST_SLOTS,
     };
-    runner::load(&checkpoint, &options).expect("the golden loads")
+    runner::load(&checkpoint, &options)
 }
 
 /// Slots in no order, so that an index mistaken for a position shows.
@@ -328,26 +342,51 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
 fn sixteen_bits_stay_close(device: DeviceSpec, dtype: Dtype, name: &str, tolerance: f32) {
     let golden = goldens()
         .into_iter()
+        .chain(gguf_goldens())
         .find(|golden| golden.dir.ends_with(name))
         .expect(name);
     let mut decoder = load_as(&golden, device, dtype);
+    let worst = worst_of(&golden, decoder.as_mut());
+    assert!(
+        worst <= tolerance,
+        "{device} {name} as {dtype}: off by {worst}"
+    );
+}
+
+/// The root mean square of all differences from the golden, as a share of that of its logits.
+fn relative_error(golden: &Golden, decoder: &mut dyn Decoder) -> f32 {
+    let (mut errors, mut size) = (0.0, 0.0);
     let mut check = |tokens: &[u32], past: usize, want: &[f32]| {
-        let got = feed(decoder.as_mut(), tokens, past);
-        let pairs = got.iter().zip(want);
-        let worst = pairs
-            .map(|(got, want)| (got - want).abs())
-            .fold(0.0, f32::max);
-        assert!(got.iter().all(|x| x.is_finite()));
-        assert!(
-            worst <= tolerance,
-            "{device} {name} as {dtype}: off by {worst}"
-        );
+        for (got, want) in feed(decoder, tokens, past).iter().zip(want) {
+            errors += (got - want) * (got - want);
+            size += want * want;
+        }
     };
     check(&golden.prompt, 0, &golden.prefill);
     for (step, token) in golden.decode_tokens.iter().enumerate() {
         let want = &golden.decode[step * golden.vocab..][..golden.vocab];
         check(&[*token], golden.prompt.len() + step, want);
     }
+    (errors / size).sqrt()
+}
+
+/// The largest difference of a logit from the golden.
+fn worst_of(golden: &Golden, decoder: &mut dyn Decoder) -> f32 {
+    let mut worst = 0.0f32;
+    let mut check = |tokens: &[u32], past: usize, want: &[f32]| {
+        let got = feed(decoder, tokens, past);
+        assert!(got.iter().all(|x| x.is_finite()));
+        let pairs = got.iter().zip(want);
+        worst = pairs
+            .map(|(got, want)| (got - want).abs())
+            .fold(worst, f32::max);
+    };
+    check(&golden.prompt, 0, &golden.prefill);
+    for (step, token) in golden.decode_tokens.iter().enumerate() {
+        let want = &golden.decode[step * golden.vocab..][..golden.vocab];
+        check(&[*token], golden.prompt.len() + step, want);
+    }
+    worst
 }
 
 #[test]
@@ -401,6 +440,57 @@ fn the_cpu_agrees_in_chunks_and_in_mixed_batches() {
 #[test]
 fn gguf_files_give_the_logits_of_their_dequantised_weights() {
     prefill_and_decode_agree(CPU, gguf_goldens());
+}
+
+/// Activations are rounded to 8 bits for weights in blocks.
+#[test]
+fn weights_that_stay_in_their_blocks_stay_close() {
+    for name in ["q8_0.gguf", "q4_0.gguf", "mixed.gguf"] {
+        sixteen_bits_stay_close(CPU, Dtype::Bf16, name, 0.25);
+    }
+}
+
+#[test]
+fn weights_quantized_at_load_stay_close_and_are_alone_what_they_are_in_chunks() {
+    for golden in goldens() {
+        for (quantization, tolerance) in [(Quantization::Int8, 0.1), (Quantization::Int4, 0.6)] {
+            let mut decoder =
+                load_with(&golden, CPU, Dtype::F32, Some(quantization)).expect("the golden loads");
+            let decoder = decoder.as_mut();
+            assert_eq!(
+                decoder.report().quantization,
+                Some(quantization.to_string())
+            );
+            let error = relative_error(&golden, decoder);
+            assert!(
+                error <= tolerance,
+                "{} in {quantization}: off by {error}",
+                golden.dir.display()
+            );
+            let whole = feed(decoder, &golden.prompt, 0);
+            let mut pieces = Vec::new();
+            for chunk in golden.prompt.chunks(3) {
+                pieces.extend(feed(decoder, chunk, pieces.len() / golden.vocab));
+            }
+            assert_eq!(whole, pieces, "{} in {quantization}", golden.dir.display());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_quantized_is_refused() {
+    let int8 = Some(Quantization::Int8);
+    let file = gguf_goldens()
+        .into_iter()
+        .find(|golden| golden.dir.ends_with("q4_0.gguf"));
+    let refused = load_with(&file.expect("a file in blocks"), CPU, Dtype::Bf16, int8);
+    let error = refused.err().expect("weights in blocks").to_string();
+    assert!(error.contains("already (Q4_0)"), "{error}");
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        let refused = load_with(&goldens()[0], device, Dtype::F32, int8);
+        let error = refused.err().expect("a GPU").to_string();
+        assert!(error.contains("only on the CPU"), "{error}");
+    }
 }
 
 #[test]

@@ -41,7 +41,7 @@ Try it:
         id = served.id,
         architecture = info.architecture,
         parameters = count_text(info.parameters),
-        dtype = info.dtype,
+        dtype = info.formats(),
         device = info.device,
         weights = bytes_text(info.weight_bytes),
         kv = bytes_text(info.kv_bytes),

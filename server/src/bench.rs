@@ -112,7 +112,10 @@ fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[
     use std::fmt::Write;
     let mut out = format!(
         "{} ({}, {}) on {}, loaded in {load_seconds:.1} s\n",
-        info.model_path, info.architecture, info.dtype, info.device
+        info.model_path,
+        info.architecture,
+        info.formats(),
+        info.device
     );
     // Writing to a string does not fail.
     if let Some(bytes) = bytes_per_s {

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::config::{
     Config, ConfigError, Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat,
-    LogStats, OtlpProtocol, Pooling, RadixEvictionPolicy, ReasoningParser, SamplingDefaults,
-    SchedulePolicy, Switch, ToolCallParser,
+    LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy, ReasoningParser,
+    SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
 };
 use crate::secret::Secret;
 
@@ -100,6 +100,11 @@ pub struct ModelFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
+    /// Round the weights to blocks of 32 with a scale when they are loaded (CPU only) [default: as
+    /// they are stored]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<Quantization>,
     /// Where the weights come from; dummy: random, from config.json alone [default: auto]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -303,7 +308,7 @@ pub struct ChatArgs {
     /// A running server [default: load the model in this process]
     // Not `config`: HEARTH_CONFIG may be set for the server on the same machine.
     #[arg(long, conflicts_with_all = [
-        "model", "device", "dtype", "load_format", "max_model_len", "kv_tokens", "prefill_chunk",
+        "model", "device", "dtype", "quantization", "load_format", "max_model_len", "kv_tokens", "prefill_chunk",
         "log_format", "log_level",
     ])]
     pub url: Option<String>,

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 pub use choices::{
     Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    Pooling, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, Switch,
-    ToolCallParser,
+    Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
+    Switch, ToolCallParser,
 };
 
 use crate::grammars::{GrammarDefaults, Whitespace};
@@ -43,6 +43,9 @@ pub struct Config {
     pub served_model_name: Option<String>,
     pub device: String,
     pub dtype: Dtype,
+    /// Absent: weights are as they are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<Quantization>,
     pub load_format: LoadFormat,
     /// Prompt + output tokens per sequence; absent: the checkpoint's own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -142,6 +145,7 @@ impl Default for Config {
             served_model_name: None,
             device: "auto".to_owned(),
             dtype: Dtype::Auto,
+            quantization: None,
             load_format: LoadFormat::Auto,
             max_model_len: None,
             kv_tokens: None,
@@ -260,6 +264,7 @@ impl Config {
             "served_model_name",
             "device",
             "dtype",
+            "quantization",
             "load_format",
             "max_model_len",
             "kv_tokens",

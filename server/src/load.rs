@@ -10,8 +10,9 @@ use hearth_model::device::DeviceSpec;
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
 use hearth_model::runner::{self, LoadOptions};
+use hearth_model::weights::Quantization as ModelQuantization;
 
-use crate::config::{Config, Dtype, LoadFormat, SamplingDefaults};
+use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
 use crate::executor::ModelExecutor;
 use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
@@ -95,6 +96,10 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
             Dtype::F16 => Some(ModelDtype::F16),
             Dtype::Bf16 => Some(ModelDtype::Bf16),
         },
+        quantization: config.quantization.map(|quantization| match quantization {
+            Quantization::Int8 => ModelQuantization::Int8,
+            Quantization::Int4 => ModelQuantization::Int4,
+        }),
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
@@ -126,6 +131,7 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
         hidden_size: report.hidden_size,
         device: report.device.clone(),
         dtype: report.dtype.to_string(),
+        quantization: report.quantization.clone(),
         weight_bytes: report.weight_bytes,
         kv_bytes: report.kv_bytes,
         headroom_bytes: report.headroom_bytes,

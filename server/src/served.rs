@@ -58,10 +58,23 @@ pub struct ModelInfo {
     /// `vulkan:0 (NVIDIA H100)`
     pub device: String,
     pub dtype: String,
+    /// What matrices are in where that is not `dtype`: `int8`, `Q4_0, Q8_0`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<String>,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
     /// Device memory left beside both; absent where it is not known.
     pub headroom_bytes: Option<u64>,
+}
+
+impl ModelInfo {
+    /// `bf16`, or `bf16, weights in int8`.
+    pub fn formats(&self) -> String {
+        match &self.quantization {
+            Some(blocks) => format!("{}, weights in {blocks}", self.dtype),
+            None => self.dtype.clone(),
+        }
+    }
 }
 
 /// What the model writes beside plain text, as far as it is known.

@@ -20,6 +20,8 @@ use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 
+pub use cpu::{BLOCK, BlockFormat, BlockMatrix, check_limit};
+
 /// How the rows of a stacked query, key and value projection are cut into heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLayout {
@@ -75,6 +77,10 @@ pub struct RaggedIndex<B: Backend> {
 
 /// A Burn backend with the operations of a paged transformer.
 pub trait Kernels: Backend {
+    /// Makes of a matrix in blocks what [`Self::project`] and [`Self::embed`] take in place of one
+    /// of floats, and nothing else does; `None` where they take floats only.
+    const BLOCK_MATRIX: Option<fn(BlockMatrix) -> FloatTensor<Self>> = None;
+
     /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`.
     fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;
 

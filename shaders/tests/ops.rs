@@ -125,6 +125,26 @@ fn assert_close(what: &str, got: &[f32], want: &[f64], tolerance: f64) {
     }
 }
 
+/// What other CPUs do: this program's tests of the CPU once more, with fewer instructions allowed.
+#[test]
+fn every_level_of_the_cpu_passes() {
+    const VARIABLE: &str = "HEARTH_CPU_LEVEL";
+    if std::env::var_os(VARIABLE).is_some() {
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    for level in ["portable", "avx2", "avxvnni", "avx512", "avx512vnni"] {
+        let run = std::process::Command::new(&program)
+            .arg("on_the_cpu")
+            .env(VARIABLE, level)
+            .output()
+            .expect("this program starts");
+        let output = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success(), "{level}: {output}");
+        assert!(!output.contains("running 0 tests"), "{level}: {output}");
+    }
+}
+
 mod checks {
     use super::*;
 

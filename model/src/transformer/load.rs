@@ -3,7 +3,9 @@
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
+use hearth_shaders::{BlockFormat, Kernels};
 
+use super::blocks::{self, Blocks};
 use super::{Layer, Transformer};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
@@ -31,12 +33,19 @@ impl<B: Backend> Transformer<B> {
         vector: Dtype,
         device: &B::Device,
     ) -> Result<Self, WeightError> {
-        let loader = Loader::<B> {
-            weights,
-            matrix,
-            vector,
-            device,
-        };
+        Self::load_with(
+            config,
+            &Loader::<B> {
+                weights,
+                matrix,
+                vector,
+                device,
+                blocks: None,
+            },
+        )
+    }
+
+    fn load_with(config: &ModelConfig, loader: &Loader<'_, B>) -> Result<Self, WeightError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         Ok(Self {
             embedding: loader.matrix("model.embed_tokens.weight", vocab, hidden)?,
@@ -51,11 +60,48 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
+impl<B: Kernels> Transformer<B> {
+    /// [`Transformer::load`] for serving: matrices that `blocks` names are in blocks, which the
+    /// backend must compute with if there are any.
+    ///
+    /// # Errors
+    /// As [`Transformer::load`]; and a row that has no blocks.
+    pub fn load_for_serving(
+        config: &ModelConfig,
+        weights: &Weights,
+        matrix: Dtype,
+        vector: Dtype,
+        blocks: Blocks,
+        device: &B::Device,
+    ) -> Result<Self, WeightError> {
+        let stacked = |parts: &[(String, usize)], columns, format: BlockFormat| {
+            let make = B::BLOCK_MATRIX.expect("blocks where they are computed with");
+            blocks::stacked::<B>(weights, parts, columns, format, make)
+        };
+        Self::load_with(
+            config,
+            &Loader::<B> {
+                weights,
+                matrix,
+                vector,
+                device,
+                blocks: Some((blocks, &stacked)),
+            },
+        )
+    }
+}
+
+/// Makes one matrix in blocks of several.
+type StackBlocks<'a, B> =
+    &'a dyn Fn(&[(String, usize)], usize, BlockFormat) -> Result<Param<Tensor<B, 2>>, WeightError>;
+
 struct Loader<'a, B: Backend> {
     weights: &'a Weights,
     matrix: Dtype,
     vector: Dtype,
     device: &'a B::Device,
+    /// Where matrices may be in blocks.
+    blocks: Option<(Blocks, StackBlocks<'a, B>)>,
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -115,6 +161,11 @@ impl<B: Backend> Loader<'_, B> {
         parts: &[(String, usize)],
         columns: usize,
     ) -> Result<Param<Tensor<B, 2>>, WeightError> {
+        if let Some((blocks, stacked)) = self.blocks
+            && let Some(format) = blocks.format(self.weights, &parts[0].0)
+        {
+            return stacked(parts, columns, format);
+        }
         let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
         let shapes = parts
             .iter()

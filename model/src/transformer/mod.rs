@@ -9,11 +9,13 @@
 //! projections are one matrix, and so are gate and up: a decode step is bound by
 //! launches and by bytes, and neither gains from three small products.
 
+mod blocks;
 mod dense;
 mod export;
 mod load;
 mod paged;
 
+pub use blocks::Blocks;
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, PagedContext};
 pub(crate) use paged::{indices, primitive, tensor};

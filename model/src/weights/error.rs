@@ -42,4 +42,9 @@ pub enum WeightError {
         file: String,
         found: String,
     },
+    #[error(
+        "tensor {tensor} cannot be quantized: a value of row {row} is not finite, or too large \
+         for a scale in f16"
+    )]
+    NotFinite { tensor: String, row: usize },
 }

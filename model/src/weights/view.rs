@@ -89,6 +89,18 @@ impl TensorView<'_> {
         Cow::Owned(encoded)
     }
 
+    /// The stored bytes of a row, in Hugging Face's order; rows are whole blocks in every file.
+    pub fn row_bytes(&self, row: usize) -> &[u8] {
+        let bytes = self.bytes_of(self.shape[1..].iter().product());
+        let from = self.heads.map_or(row, |heads| heads.source(row));
+        &self.bytes[from * bytes..][..bytes]
+    }
+
+    /// The elements of a row as f32.
+    pub fn row(&self, row: usize, out: &mut [f32]) {
+        self.decode(self.row_bytes(row), out);
+    }
+
     fn bytes_of(&self, elements: usize) -> usize {
         let (per_block, bytes) = self.format.block();
         elements / per_block * bytes

@@ -16,6 +16,16 @@ pub enum Dtype {
     Bf16,
 }
 
+/// How weights are rounded when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Quantization {
+    /// 8 bits each, and a scale for every 32.
+    Int8,
+    /// 4 bits each, and a scale for every 32; embedding and output projection in 8.
+    Int4,
+}
+
 /// Where the weights come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

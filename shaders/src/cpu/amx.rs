@@ -16,6 +16,8 @@ use std::sync::OnceLock;
 use half::bf16;
 use rayon::prelude::*;
 
+use super::limit::{Limit, allows};
+
 /// Rows of `W`, and tokens, in a tile.
 const SIDE: usize = 16;
 /// Elements of the summed dimension in a tile.
@@ -27,13 +29,14 @@ const TASK_TILES: usize = 4;
 
 type Tile = [f32; SIDE * SIDE];
 
-/// Whether this CPU has the tiles and the system lets this process use them, which it asks for.
+/// Whether this CPU has the tiles, they may be used, and the system lets this process, which it
+/// asks for.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
         let features = __cpuid_count(7, 0).edx;
         let (amx_bf16, amx_tile) = (features >> 22 & 1 == 1, features >> 24 & 1 == 1);
-        amx_bf16 && amx_tile && permitted()
+        allows(Limit::Amx) && amx_bf16 && amx_tile && permitted()
     })
 }
 

@@ -1,11 +1,13 @@
 //! The operations on the CPU: activations are f32, weights and KV pools are f32,
-//! bf16 or f16 and are widened in registers; only bf16 products on matrix tiles round
-//! the activations too.
+//! bf16 or f16 and are widened in registers; only products with bf16 on matrix tiles, and with
+//! weights in blocks, round the activations too.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
+mod blocks;
 mod elementwise;
+mod limit;
 mod linear;
 mod rope;
 mod simd;
@@ -15,6 +17,8 @@ use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
 use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
+pub use limit::check_limit;
 use simd::Stored;
 
 /// Runs `$body` with `$slice` bound to the tensor's elements in their stored type.
@@ -38,7 +42,12 @@ macro_rules! with_stored {
     };
 }
 
+/// The type of a matrix in blocks: bytes, which [`blocks::View`] reads.
+const BLOCKS: DType = DType::U8;
+
 impl Kernels for Flex {
+    const BLOCK_MATRIX: Option<fn(BlockMatrix) -> FlexTensor> = Some(block_matrix);
+
     fn empty_pool(_device: &FlexDevice, shape: [usize; 3], dtype: DType) -> FlexTensor {
         let bytes = shape.iter().product::<usize>() * dtype.size();
         // Zeroed pages cost nothing until they are touched.
@@ -49,23 +58,33 @@ impl Kernels for Flex {
     fn project(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
         let (x, weight) = (x.to_contiguous(), weight.to_contiguous());
         let [tokens, input] = dims(&x);
-        let [output, width] = dims(&weight);
+        let [output, width] = matrix_dims(&weight);
         assert_eq!(
             input, width,
             "linear: x has {input} columns, weight {width}"
         );
         let bias = bias.map(widened);
         let mut y = vec![0.0f32; tokens * output];
-        with_stored!(&weight, w => {
-            linear::linear(elements(&x), w, bias.as_deref(), &mut y, input)
-        });
+        let (x, bias) = (elements(&x), bias.as_deref());
+        if weight.dtype() == BLOCKS {
+            blocks::linear(x, blocks::View::of(elements(&weight)), bias, &mut y);
+        } else {
+            with_stored!(&weight, w => linear::linear(x, w, bias, &mut y, input));
+        }
         tensor(y, [tokens, output])
     }
 
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FlexTensor {
-        let [_, hidden] = dims(&table);
+        let [_, hidden] = matrix_dims(&table);
         let ids: &[i32] = elements(&ids);
         let mut out = vec![0.0f32; ids.len() * hidden];
+        if table.dtype() == BLOCKS {
+            let table = blocks::View::of(elements(&table));
+            for (out, id) in out.chunks_exact_mut(hidden).zip(ids) {
+                table.row(*id as usize, out);
+            }
+            return tensor(out, [ids.len(), hidden]);
+        }
         with_stored!(&table, rows => {
             for (out, id) in out.chunks_exact_mut(hidden).zip(ids) {
                 let row = &rows[*id as usize * hidden..][..hidden];
@@ -170,6 +189,22 @@ impl Kernels for Flex {
         });
         tensor(out, shape)
     }
+}
+
+fn block_matrix(matrix: BlockMatrix) -> FlexTensor {
+    let bytes = matrix.into_bytes();
+    let shape = Shape::from([1, bytes.len()]);
+    let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
+    FlexTensor::from_data(TensorData::from_bytes(bytes, shape, BLOCKS))
+}
+
+/// Rows and columns of a matrix of weights.
+fn matrix_dims(matrix: &FlexTensor) -> [usize; 2] {
+    if matrix.dtype() == BLOCKS {
+        let view = blocks::View::of(elements(matrix));
+        return [view.rows, view.columns];
+    }
+    dims(matrix)
 }
 
 /// The elements of a contiguous tensor.

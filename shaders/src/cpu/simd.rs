@@ -3,6 +3,8 @@
 
 use half::{bf16, f16};
 
+use super::limit::{Limit, allows};
+
 /// An element as it lies in memory.
 pub trait Stored: Copy + Send + Sync + 'static {
     const IS_F32: bool = false;
@@ -103,35 +105,89 @@ pub trait Task {
     unsafe fn run<S: Simd>(self);
 }
 
-/// Runs `task` with the widest vectors this CPU has.
-pub fn dispatch(task: impl Task) {
+/// An instruction set that the kernels for floats are compiled for, widest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
     #[cfg(target_arch = "x86_64")]
-    {
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Portable,
+}
+
+impl Level {
+    /// Whether this CPU has it, and it may be used.
+    fn available(self) -> bool {
+        // `is_x86_feature_detected` reads a cached word.
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                allows(Limit::Avx512)
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                allows(Limit::Avx2)
+                    && is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            Level::Portable => true,
+        }
+    }
+
+    /// All that this CPU has, widest first.
+    pub fn list() -> impl Iterator<Item = Level> {
+        [
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2,
+            Level::Portable,
+        ]
+        .into_iter()
+        .filter(|level| level.available())
+    }
+
+    /// The widest that this CPU has.
+    pub fn best() -> Level {
+        Self::list().next().unwrap_or(Level::Portable)
+    }
+
+    /// Runs `task` with this one's vectors.
+    ///
+    /// # Safety
+    /// The CPU must have it: it must come from [`Level::list`] or [`Level::best`].
+    pub unsafe fn run(self, task: impl Task) {
+        #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
         unsafe fn avx512(task: impl Task) {
             unsafe { task.run::<x86::Avx512>() }
         }
+        #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn avx2(task: impl Task) {
             unsafe { task.run::<x86::Avx2>() }
         }
-        // `is_x86_feature_detected` reads a cached word.
-        if is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512dq")
-        {
-            return unsafe { avx512(task) };
-        }
-        if is_x86_feature_detected!("avx2")
-            && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c")
-        {
-            return unsafe { avx2(task) };
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx512 => avx512(task),
+                #[cfg(target_arch = "x86_64")]
+                Level::Avx2 => avx2(task),
+                Level::Portable => task.run::<[f32; 8]>(),
+            }
         }
     }
-    // SAFETY: plain arrays need no feature.
-    unsafe { task.run::<[f32; 8]>() }
+}
+
+/// Runs `task` with the widest vectors this CPU has.
+pub fn dispatch(task: impl Task) {
+    // SAFETY: the CPU has its best level.
+    unsafe { Level::best().run(task) }
 }
 
 /// Runs plain loops, compiled for the widest vectors that this CPU has.
@@ -376,21 +432,19 @@ mod tests {
         let b: Vec<bf16> = (0..80)
             .map(|i| bf16::from_f32((i as f32 * 0.11).cos()))
             .collect();
-        let (mut wide, mut plain) = (f32::NAN, f32::NAN);
-        dispatch(Dot(&a, &b, &mut wide));
-        unsafe { Dot(&a, &b, &mut plain).run::<[f32; 8]>() };
         let exact: f64 = a
             .iter()
             .zip(&b)
             .map(|(a, b)| f64::from(*a) * f64::from(b.to_f32()))
             .sum();
-        assert!(
-            (f64::from(wide) - exact).abs() < 1e-5,
-            "{wide} is not {exact}"
-        );
-        assert!(
-            (f64::from(plain) - exact).abs() < 1e-5,
-            "{plain} is not {exact}"
-        );
+        for level in Level::list() {
+            let mut sum = f32::NAN;
+            // SAFETY: the list has what this CPU has.
+            unsafe { level.run(Dot(&a, &b, &mut sum)) };
+            assert!(
+                (f64::from(sum) - exact).abs() < 1e-5,
+                "{level:?}: {sum} is not {exact}"
+            );
+        }
     }
 }

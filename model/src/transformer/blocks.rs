@@ -1,0 +1,162 @@
+//! Which matrices are in blocks while they serve, and how they get there.
+
+use std::collections::BTreeSet;
+
+use burn::module::Param;
+use burn::tensor::{Tensor, TensorPrimitive};
+use hearth_shaders::{BlockFormat, BlockMatrix, Kernels};
+use rayon::prelude::*;
+
+use crate::config::ModelConfig;
+use crate::dtype::Dtype;
+use crate::weights::{BlockType, Format, Quantization, WeightError, Weights, quantise};
+
+/// Rows that are rounded before they are put in their places.
+const ROWS: usize = 512;
+
+/// Which matrices are in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocks {
+    /// None: whatever is stored in blocks is dequantised.
+    None,
+    /// Those that are stored in blocks which kernels compute with.
+    Stored,
+    /// All of them.
+    Rounded(Quantization),
+}
+
+impl Blocks {
+    /// The blocks that the matrix `name` is in, if it is. Matrices that are stacked with others
+    /// are in blocks only if all are in the same.
+    pub(super) fn format(self, weights: &Weights, name: &str) -> Option<BlockFormat> {
+        match self {
+            Blocks::None => None,
+            Blocks::Rounded(quantization) => Some(quantization.format(name)),
+            Blocks::Stored => {
+                let mut formats = stack(name).into_iter().map(|name| kept(weights, &name));
+                let first = formats.next()??;
+                formats.all(|other| other == Some(first)).then_some(first)
+            }
+        }
+    }
+
+    /// Bytes that the parameters take.
+    pub fn weight_bytes(self, config: &ModelConfig, weights: &Weights, dtype: Dtype) -> u64 {
+        let bytes = config.tensors().into_iter().map(|(name, shape)| {
+            match (self.format(weights, &name), shape.as_slice()) {
+                (Some(format), [rows, columns]) => BlockMatrix::bytes(format, *rows, *columns),
+                _ => shape.iter().product::<usize>() * dtype.size(),
+            }
+        });
+        bytes.map(|bytes| bytes as u64).sum()
+    }
+
+    /// What the matrices are in, for people; `None` when there are no blocks.
+    pub fn describe(self, config: &ModelConfig, weights: &Weights) -> Option<String> {
+        if let Blocks::Rounded(quantization) = self {
+            return Some(quantization.to_string());
+        }
+        let names = config.tensors().into_iter().map(|(name, _)| name);
+        let kinds: BTreeSet<_> = names
+            .filter_map(|name| self.format(weights, &name))
+            .map(|format| format!("{format:?}"))
+            .collect();
+        (!kinds.is_empty()).then(|| kinds.into_iter().collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The names of the matrices that `name` is stacked with, its own among them.
+fn stack(name: &str) -> Vec<String> {
+    for (parts, place) in [
+        (["q", "k", "v"].as_slice(), "self_attn."),
+        (&["gate", "up"], "mlp."),
+    ] {
+        let cut = name.split_once(place).and_then(|(layer, rest)| {
+            let (part, rest) = rest.split_once("_proj.")?;
+            parts.contains(&part).then_some((layer, rest))
+        });
+        if let Some((layer, rest)) = cut {
+            let names = parts.iter();
+            return names
+                .map(|part| format!("{layer}{place}{part}_proj.{rest}"))
+                .collect();
+        }
+    }
+    vec![name.to_owned()]
+}
+
+/// The blocks that `name` is stored in, if kernels compute with them.
+fn kept(weights: &Weights, name: &str) -> Option<BlockFormat> {
+    match weights.format(name)? {
+        Format::Blocks(BlockType::Q8_0) => Some(BlockFormat::Q8_0),
+        Format::Blocks(BlockType::Q4_0) => Some(BlockFormat::Q4_0),
+        _ => None,
+    }
+}
+
+/// The matrices `parts` `[rows, columns]`, one below another, in blocks.
+pub(super) fn stacked<B: Kernels>(
+    weights: &Weights,
+    parts: &[(String, usize)],
+    columns: usize,
+    format: BlockFormat,
+    make: fn(BlockMatrix) -> burn::tensor::ops::FloatTensor<B>,
+) -> Result<Param<Tensor<B, 2>>, WeightError> {
+    let rows = parts.iter().map(|(_, rows)| rows).sum();
+    let mut matrix = BlockMatrix::zeros(format, rows, columns);
+    let mut first = 0;
+    for (name, rows) in parts {
+        let view = weights.get(name, &[*rows, columns])?;
+        if kept(weights, name) == Some(format) {
+            for row in 0..*rows {
+                matrix.set_row(first + row, view.row_bytes(row));
+            }
+        } else {
+            for start in (0..*rows).step_by(ROWS) {
+                let rounded = (start..(start + ROWS).min(*rows))
+                    .into_par_iter()
+                    .map(|row| {
+                        let mut values = vec![0.0; columns];
+                        view.row(row, &mut values);
+                        quantise::row(format, &values)
+                    });
+                for (row, blocks) in rounded.collect::<Vec<_>>().into_iter().enumerate() {
+                    let blocks = blocks.ok_or_else(|| WeightError::NotFinite {
+                        tensor: name.clone(),
+                        row: start + row,
+                    })?;
+                    matrix.set_row(first + start + row, &blocks);
+                }
+            }
+        }
+        drop(view);
+        weights.release(name);
+        first += rows;
+    }
+    let matrix = TensorPrimitive::Float(make(matrix));
+    Ok(Param::from_tensor(Tensor::from_primitive(matrix)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacked_matrices_know_each_other() {
+        assert_eq!(
+            stack("model.layers.7.self_attn.k_proj.weight"),
+            ["q", "k", "v"].map(|part| format!("model.layers.7.self_attn.{part}_proj.weight"))
+        );
+        assert_eq!(
+            stack("model.layers.0.mlp.up_proj.weight"),
+            ["gate", "up"].map(|part| format!("model.layers.0.mlp.{part}_proj.weight"))
+        );
+        for alone in [
+            "model.layers.0.mlp.down_proj.weight",
+            "model.layers.0.self_attn.o_proj.weight",
+            "lm_head.weight",
+        ] {
+            assert_eq!(stack(alone), [alone]);
+        }
+    }
+}

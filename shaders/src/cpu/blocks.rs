@@ -1,0 +1,204 @@
+//! Matrices of weights in GGML's blocks of 32 elements with one scale (`Q8_0`, `Q4_0`), and
+//! products with them in whole numbers.
+//!
+//! **Packed once, when the model is loaded.** 16 rows are a group, one to a lane: 64 bytes have
+//! four elements of each, and a matrix is read from front to back. Bytes are stored unsigned
+//! (128 added, 8 for four bits); what that adds to a sum is known from the activations alone.
+//!
+//! **Activations are rounded** to 8 bits with one scale for every 32 of them
+//! ([`activations`]), as llama.cpp does for these types; a scale is f32 here. The
+//! 32 products of a block are then summed exactly, and the sums of the blocks are added in f32 in
+//! their order: a result has the same bits alone and in any batch, and on every instruction set.
+
+mod activations;
+mod lanes;
+mod product;
+#[cfg(test)]
+mod tests;
+
+use half::f16;
+
+pub use product::linear;
+
+/// Elements of a block.
+pub const BLOCK: usize = 32;
+/// Rows of a group.
+const ROWS: usize = 16;
+/// Bytes that are read at once: four elements, or eight of four bits, of each row of a group.
+const LINE: usize = 64;
+/// Columns of a unit: two blocks, so that their scales fill a line. A unit is that line, then
+/// those of the first block and of the second.
+const UNIT: usize = 2 * BLOCK;
+
+/// How the elements of a block are stored, by GGML's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockFormat {
+    /// An f16 scale and 32 signed bytes.
+    Q8_0,
+    /// An f16 scale and 32 numbers from -8 to 7 in 16 bytes, 8 added: the first half of the
+    /// block in their low bits.
+    Q4_0,
+}
+
+impl BlockFormat {
+    /// Bytes of a block.
+    pub fn bytes(self) -> usize {
+        size_of::<f16>() + self.quants()
+    }
+
+    /// Bytes of a block's elements.
+    fn quants(self) -> usize {
+        match self {
+            BlockFormat::Q8_0 => BLOCK,
+            BlockFormat::Q4_0 => BLOCK / 2,
+        }
+    }
+
+    /// What is added to the elements so that they are not negative.
+    fn offset(self) -> i32 {
+        match self {
+            BlockFormat::Q8_0 => 128,
+            BlockFormat::Q4_0 => 8,
+        }
+    }
+
+    fn unit_bytes(self) -> usize {
+        LINE + 2 * ROWS * self.quants()
+    }
+}
+
+/// A matrix in blocks, `[rows, columns]`, packed for the kernels. Columns that do not fill a block
+/// are filled with zeros.
+pub struct BlockMatrix {
+    bytes: Vec<u8>,
+}
+
+/// What the bytes of a matrix begin with: rows, columns, the format, and where the units are.
+const HEADER: usize = 4 * size_of::<u64>();
+
+impl BlockMatrix {
+    /// Bytes that a matrix takes.
+    pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
+        let units = rows.div_ceil(ROWS) * columns.div_ceil(UNIT);
+        HEADER + LINE + units * format.unit_bytes()
+    }
+
+    /// A matrix of zeros.
+    pub fn zeros(format: BlockFormat, rows: usize, columns: usize) -> Self {
+        let mut bytes = vec![0u8; Self::bytes(format, rows, columns)];
+        // So that no line lies across two of the cache's.
+        let at =
+            (bytes.as_ptr() as usize + HEADER).next_multiple_of(LINE) - bytes.as_ptr() as usize;
+        let number = match format {
+            BlockFormat::Q8_0 => 8,
+            BlockFormat::Q4_0 => 4,
+        };
+        for (word, value) in [rows, columns, number, at].into_iter().enumerate() {
+            let to = &mut bytes[word * size_of::<u64>()..][..size_of::<u64>()];
+            to.copy_from_slice(&(value as u64).to_le_bytes());
+        }
+        Self { bytes }
+    }
+
+    /// Sets a row to GGML's `blocks`: `columns.div_ceil(32)` of them, one after another.
+    ///
+    /// # Panics
+    /// When there is no such row, or blocks are missing or left over.
+    pub fn set_row(&mut self, row: usize, blocks: &[u8]) {
+        let view = View::of(&self.bytes);
+        let (format, columns) = (view.format, view.columns);
+        let units = columns.div_ceil(UNIT);
+        assert!(row < view.rows, "row {row} of {}", view.rows);
+        assert_eq!(
+            blocks.len(),
+            columns.div_ceil(BLOCK) * format.bytes(),
+            "bytes of a row of {columns} columns"
+        );
+        let (group, lane) = (row / ROWS, row % ROWS);
+        let at = view.at + group * units * format.unit_bytes();
+        let group = &mut self.bytes[at..][..units * format.unit_bytes()];
+        for (index, block) in blocks.chunks_exact(format.bytes()).enumerate() {
+            let unit = &mut group[index / 2 * format.unit_bytes()..][..format.unit_bytes()];
+            let (scales, quants) = unit.split_at_mut(LINE);
+            let half = index % 2;
+            let (scale, elements) = block.split_at(size_of::<f16>());
+            scales[2 * (half * ROWS + lane)..][..2].copy_from_slice(scale);
+            let lines = &mut quants[half * ROWS * format.quants()..];
+            for (line, four) in lines.chunks_exact_mut(LINE).zip(elements.chunks_exact(4)) {
+                let to = &mut line[4 * lane..][..4];
+                to.copy_from_slice(four);
+                if format == BlockFormat::Q8_0 {
+                    // From signed to 128 more.
+                    to.iter_mut().for_each(|byte| *byte ^= 0x80);
+                }
+            }
+        }
+    }
+
+    /// The bytes that [`View::of`] reads.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+}
+
+/// A packed matrix.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    format: BlockFormat,
+    pub rows: usize,
+    pub columns: usize,
+    /// Where the units begin.
+    at: usize,
+    units: &'a [u8],
+}
+
+impl<'a> View<'a> {
+    /// # Panics
+    /// When `bytes` are not those of a [`BlockMatrix`].
+    pub fn of(bytes: &'a [u8]) -> Self {
+        let words = bytes[..HEADER].as_chunks::<8>().0;
+        let [rows, columns, number, at] =
+            std::array::from_fn(|word| u64::from_le_bytes(words[word]) as usize);
+        let format = match number {
+            8 => BlockFormat::Q8_0,
+            4 => BlockFormat::Q4_0,
+            other => panic!("no blocks of {other} bits"),
+        };
+        let length = rows.div_ceil(ROWS) * columns.div_ceil(UNIT) * format.unit_bytes();
+        Self {
+            format,
+            rows,
+            columns,
+            at,
+            units: &bytes[at..at + length],
+        }
+    }
+
+    fn group_bytes(self) -> usize {
+        self.columns.div_ceil(UNIT) * self.format.unit_bytes()
+    }
+
+    /// The elements of a row, dequantised.
+    pub fn row(self, row: usize, out: &mut [f32]) {
+        let (group, lane) = (row / ROWS, row % ROWS);
+        let group = &self.units[group * self.group_bytes()..][..self.group_bytes()];
+        for (index, out) in out.chunks_mut(BLOCK).enumerate() {
+            let unit = &group[index / 2 * self.format.unit_bytes()..][..self.format.unit_bytes()];
+            let (scales, quants) = unit.split_at(LINE);
+            let half = index % 2;
+            let at = 2 * (half * ROWS + lane);
+            let scale = f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
+            let lines = &quants[half * ROWS * self.format.quants()..];
+            for (i, out) in out.iter_mut().enumerate() {
+                let element = match self.format {
+                    BlockFormat::Q8_0 => lines[i / 4 * LINE + 4 * lane + i % 4],
+                    BlockFormat::Q4_0 => {
+                        let (at, shift) = (i % 16, i / 16 * 4);
+                        lines[at / 4 * LINE + 4 * lane + at % 4] >> shift & 0xf
+                    }
+                };
+                *out = (i32::from(element) - self.format.offset()) as f32 * scale;
+            }
+        }
+    }
+}

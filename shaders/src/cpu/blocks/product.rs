@@ -1,0 +1,218 @@
+//! `y = x W^T + b` with `W` in blocks.
+
+use rayon::prelude::*;
+
+use super::activations::Activations;
+use super::lanes::{ByteLevel, Lanes, LanesTask};
+use super::{BLOCK, BlockFormat, LINE, ROWS, UNIT, View};
+
+/// Tokens whose activations are kept in the second-level cache at a time.
+const TOKEN_BLOCK: usize = 64;
+/// Groups of rows in a task, at most.
+const TASK_GROUPS: usize = 8;
+
+/// `x` `[tokens, columns]`, `y` `[tokens, rows]`.
+pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+    linear_on(ByteLevel::best(), x, weight, bias, y);
+}
+
+/// [`linear`] on instructions that the CPU must have.
+pub(super) fn linear_on(
+    level: ByteLevel,
+    x: &[f32],
+    weight: View<'_>,
+    bias: Option<&[f32]>,
+    y: &mut [f32],
+) {
+    let x = Activations::round(x, weight.columns);
+    assert_eq!(y.len(), x.tokens * weight.rows, "linear: length of y");
+    if let Some(bias) = bias {
+        assert_eq!(bias.len(), weight.rows, "linear: length of bias");
+    }
+    let groups = weight.rows.div_ceil(ROWS);
+    let per_task = groups_per_task(groups, rayon::current_num_threads());
+    let y = Columns(y.as_mut_ptr());
+    (0..groups.div_ceil(per_task))
+        .into_par_iter()
+        .for_each(|task| {
+            let first = task * per_task;
+            let product = Product {
+                x: &x,
+                weight,
+                bias,
+                y,
+                first,
+                last: (first + per_task).min(groups),
+            };
+            // SAFETY: the caller's level is one that this CPU has.
+            unsafe { level.run(product) };
+        });
+}
+
+/// As many as a task can take, unless fewer share out evenly over `threads`.
+fn groups_per_task(groups: usize, threads: usize) -> usize {
+    (2..=TASK_GROUPS)
+        .rev()
+        .find(|per_task| groups.div_ceil(*per_task).is_multiple_of(threads))
+        .unwrap_or(groups.div_ceil(threads).clamp(1, TASK_GROUPS))
+}
+
+/// The output matrix, written by many tasks, each to its own columns.
+#[derive(Clone, Copy)]
+struct Columns(*mut f32);
+
+// SAFETY: tasks write disjoint columns, and the slice outlives the parallel loop.
+unsafe impl Send for Columns {}
+unsafe impl Sync for Columns {}
+
+/// The product of all tokens with groups `first..last` of the rows.
+struct Product<'a> {
+    x: &'a Activations,
+    weight: View<'a>,
+    bias: Option<&'a [f32]>,
+    y: Columns,
+    first: usize,
+    last: usize,
+}
+
+impl LanesTask for Product<'_> {
+    #[inline(always)]
+    unsafe fn run<L: Lanes>(self) {
+        unsafe {
+            match self.weight.format {
+                BlockFormat::Q8_0 => self.groups::<L, Eight>(),
+                BlockFormat::Q4_0 => self.groups::<L, Four>(),
+            }
+        }
+    }
+}
+
+/// How a block's lines become bytes, in the order of the columns.
+trait Quants {
+    const FORMAT: BlockFormat;
+    /// The bytes of four columns, for each four of a block.
+    ///
+    /// # Safety
+    /// As [`Lanes`]'s; `lines` has a block's.
+    unsafe fn bytes<L: Lanes>(lines: *const u8) -> [L::Bytes; BLOCK / 4];
+}
+
+struct Eight;
+
+impl Quants for Eight {
+    const FORMAT: BlockFormat = BlockFormat::Q8_0;
+    #[inline(always)]
+    unsafe fn bytes<L: Lanes>(lines: *const u8) -> [L::Bytes; BLOCK / 4] {
+        std::array::from_fn(|four| unsafe { L::bytes(lines.add(four * LINE)) })
+    }
+}
+
+struct Four;
+
+impl Quants for Four {
+    const FORMAT: BlockFormat = BlockFormat::Q4_0;
+    #[inline(always)]
+    unsafe fn bytes<L: Lanes>(lines: *const u8) -> [L::Bytes; BLOCK / 4] {
+        std::array::from_fn(|four| unsafe {
+            let both = L::bytes(lines.add(four % 4 * LINE));
+            if four < 4 {
+                L::low(both)
+            } else {
+                L::high(both)
+            }
+        })
+    }
+}
+
+impl Product<'_> {
+    /// # Safety
+    /// The CPU must have `L`'s features.
+    #[inline(always)]
+    unsafe fn groups<L: Lanes, Q: Quants>(&self) {
+        for block in (0..self.x.tokens).step_by(TOKEN_BLOCK) {
+            let end = (block + TOKEN_BLOCK).min(self.x.tokens);
+            for group in self.first..self.last {
+                let mut token = block;
+                while token < end {
+                    let here = (end - token).min(L::TOKENS);
+                    unsafe {
+                        match here {
+                            1 => self.tile::<L, Q, 1>(group, token),
+                            2 => self.tile::<L, Q, 2>(group, token),
+                            3 => self.tile::<L, Q, 3>(group, token),
+                            4 => self.tile::<L, Q, 4>(group, token),
+                            5 => self.tile::<L, Q, 5>(group, token),
+                            6 => self.tile::<L, Q, 6>(group, token),
+                            7 => self.tile::<L, Q, 7>(group, token),
+                            _ => self.tile::<L, Q, 8>(group, token),
+                        }
+                    }
+                    token += here;
+                }
+            }
+        }
+    }
+
+    /// `TOKENS` by the rows of a group.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features.
+    #[inline(always)]
+    unsafe fn tile<L: Lanes, Q: Quants, const TOKENS: usize>(&self, group: usize, token: usize) {
+        let (width, blocks) = (self.x.width, self.x.width / BLOCK);
+        let tokens = token..token + TOKENS;
+        let values = &self.x.values[tokens.start * width..tokens.end * width];
+        let scales = &self.x.scales[tokens.start * blocks..tokens.end * blocks];
+        let sums = &self.x.sums[tokens.start * blocks..tokens.end * blocks];
+        let length = self.weight.group_bytes();
+        let units = &self.weight.units[group * length..][..length];
+        let unit_bytes = Q::FORMAT.unit_bytes();
+        // The slices above have `width / UNIT` units of each token and of the group.
+        unsafe {
+            let mut totals = [L::zero(); TOKENS];
+            for unit in 0..width / UNIT {
+                let line = units.as_ptr().add(unit * unit_bytes);
+                for half in 0..2 {
+                    let block = 2 * unit + half;
+                    let scale = L::scales(line.add(half * LINE / 2));
+                    let quants = line.add(LINE + half * ROWS * Q::FORMAT.quants());
+                    let bytes = Q::bytes::<L>(quants);
+                    // What the offset adds to the products is taken off first.
+                    let mut dots: [L::Sums; TOKENS] = std::array::from_fn(|t| {
+                        L::splat(-Q::FORMAT.offset() * sums.get_unchecked(t * blocks + block))
+                    });
+                    for (four, bytes) in bytes.into_iter().enumerate() {
+                        for (t, dot) in dots.iter_mut().enumerate() {
+                            let x = values.as_ptr().add(t * width + block * BLOCK + four * 4);
+                            *dot = L::add_dot(*dot, bytes, x);
+                        }
+                    }
+                    for (t, total) in totals.iter_mut().enumerate() {
+                        let x_scale = *scales.get_unchecked(t * blocks + block);
+                        *total = L::add_scaled(*total, dots[t], scale, x_scale);
+                    }
+                }
+            }
+            for (t, total) in totals.into_iter().enumerate() {
+                self.store(token + t, group, L::to_array(total));
+            }
+        }
+    }
+
+    /// # Safety
+    /// The token and the group are of this product.
+    #[inline(always)]
+    unsafe fn store(&self, token: usize, group: usize, totals: [f32; ROWS]) {
+        let row = group * ROWS;
+        let count = (self.weight.rows - row).min(ROWS);
+        let bias = self.bias.map(|bias| &bias[row..row + count]);
+        // SAFETY: the rows are this task's.
+        let y = unsafe {
+            let at = self.y.0.add(token * self.weight.rows + row);
+            std::slice::from_raw_parts_mut(at, count)
+        };
+        for (lane, y) in y.iter_mut().enumerate() {
+            *y = totals[lane] + bias.map_or(0.0, |bias| bias[lane]);
+        }
+    }
+}
