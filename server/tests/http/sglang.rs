@@ -373,6 +373,11 @@ async fn every_refusal_of_generate_names_the_field_in_sglangs_shape() {
         ),
         (with("lora_path", json!("x")), "lora_path", "not supported"),
         (
+            with("return_routed_experts", json!(true)),
+            "return_routed_experts",
+            "not supported",
+        ),
+        (
             with("return_hidden_states", json!(true)),
             "return_hidden_states",
             "not supported",
@@ -491,7 +496,8 @@ async fn what_sglangs_router_adds_to_a_request_asks_for_nothing() {
     let body = json!({
         "text": "w", "sampling_params": {"temperature": 0.0, "max_new_tokens": 8, "ignore_eos": true},
         "stream": false, "lora_path": "", "return_logprob": false, "logprob_start_len": -1,
-        "image_data": null, "priority": 0,
+        "image_data": null, "priority": 0, "return_routed_experts": false,
+        "routed_experts_start_len": 0, "mm_hashes": [], "video_config": {}, "watermark": null,
     });
     assert_eq!(ok(&server, GENERATE, &body).await["text"], "xyzabcd");
 }

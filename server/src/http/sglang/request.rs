@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::super::error::ApiError;
-use super::super::openai::capped::{Capped, Noticed, Word, rest_of_seq};
+use super::super::openai::capped::rest_of_seq;
 use super::super::openai::sampling::{alternatives, out_of_bounds};
 use super::super::openai::wire::Object;
 use super::input::{Each, Ids};
@@ -31,52 +31,96 @@ pub struct GenerateRequest {
     /// SGLang reads it for its own log and metrics only.
     log_metrics: Option<bool>,
     no_logs: Option<bool>,
-    token_ids_logprob: Option<Noticed>,
-    input_embeds: Option<Noticed>,
-    image_data: Option<NoticedValue>,
-    video_data: Option<NoticedValue>,
-    audio_data: Option<NoticedValue>,
-    modalities: Option<Capped<String, 2>>,
-    lora_path: Option<Word>,
-    session_params: Option<IgnoredAny>,
-    session_id: Option<IgnoredAny>,
-    custom_logit_processor: Option<IgnoredAny>,
-    return_hidden_states: Option<bool>,
-    return_entropy: Option<bool>,
-    return_bytes: Option<bool>,
-    background: Option<bool>,
-    stream_options: Option<IgnoredAny>,
-    bootstrap_host: Option<IgnoredAny>,
-    bootstrap_port: Option<IgnoredAny>,
-    bootstrap_room: Option<IgnoredAny>,
-    data_parallel_rank: Option<i64>,
-    custom_labels: Option<IgnoredAny>,
-    max_thinking_tokens: Option<IgnoredAny>,
+    token_ids_logprob: Asks,
+    input_embeds: Asks,
+    image_data: Asks,
+    video_data: Asks,
+    audio_data: Asks,
+    modalities: Asks,
+    lora_path: Asks,
+    session_params: Asks,
+    session_id: Asks,
+    custom_logit_processor: Asks,
+    return_hidden_states: Asks,
+    return_entropy: Asks,
+    return_bytes: Asks,
+    background: Asks,
+    stream_options: Asks,
+    bootstrap_host: Asks,
+    bootstrap_port: Asks,
+    bootstrap_room: Asks,
+    data_parallel_rank: Asks,
+    custom_labels: Asks,
+    max_thinking_tokens: Asks,
+    watermark: Asks,
+    return_sampling_mask: Asks,
+    sampling_logprobs_mode: Asks,
+    return_flat_raw_top_logprobs: Asks,
+    return_flat_raw_output_top_logprobs: Asks,
+    return_routed_experts: Asks,
+    routed_experts_start_len: Asks,
+    return_indexer_topk: Asks,
+    return_prompt_token_ids: Asks,
+    require_reasoning: Asks,
+    lora_id: Asks,
+    positional_embed_overrides: Asks,
+    token_indices_to_pool: Asks,
+    multi_item_delimiter_indices: Asks,
+    bootstrap_pair_key: Asks,
+    decode_tp_size: Asks,
+    routed_dp_rank: Asks,
+    disagg_prefill_dp_rank: Asks,
+    routing_key: Asks,
+    conversation_id: Asks,
+    use_audio_in_video: Asks,
+    video_config: Asks,
+    mm_hashes: Asks,
+    mm_content_hashes: Asks,
+    mm_processor_kwargs: Asks,
+    images_config: Asks,
 }
 
-/// Whether a value asks for something: null and an empty list do not.
-#[derive(Debug)]
-pub struct NoticedValue(bool);
+/// Whether a value asks for something: null, false, 0 and what is empty do not, as clients
+/// send them for what they leave alone.
+#[derive(Debug, Default)]
+struct Asks(bool);
 
-impl<'de> Deserialize<'de> for NoticedValue {
+impl<'de> Deserialize<'de> for Asks {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::{Error, MapAccess, SeqAccess, Visitor};
         struct Values;
         impl<'de> Visitor<'de> for Values {
-            type Value = NoticedValue;
+            type Value = Asks;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a value or a list of them")
+                f.write_str("a value")
             }
-            fn visit_str<E: Error>(self, _: &str) -> Result<NoticedValue, E> {
-                Ok(NoticedValue(true))
+            fn visit_unit<E: Error>(self) -> Result<Asks, E> {
+                Ok(Asks(false))
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<NoticedValue, A::Error> {
-                let given = rest_of_seq(&mut seq)?;
-                Ok(NoticedValue(given > 0))
+            fn visit_bool<E: Error>(self, value: bool) -> Result<Asks, E> {
+                Ok(Asks(value))
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NoticedValue, A::Error> {
-                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-                Ok(NoticedValue(true))
+            fn visit_u64<E: Error>(self, value: u64) -> Result<Asks, E> {
+                Ok(Asks(value != 0))
+            }
+            fn visit_i64<E: Error>(self, value: i64) -> Result<Asks, E> {
+                Ok(Asks(value != 0))
+            }
+            fn visit_f64<E: Error>(self, value: f64) -> Result<Asks, E> {
+                Ok(Asks(value != 0.0))
+            }
+            fn visit_str<E: Error>(self, value: &str) -> Result<Asks, E> {
+                Ok(Asks(!value.is_empty()))
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Asks, A::Error> {
+                Ok(Asks(rest_of_seq(&mut seq)? > 0))
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Asks, A::Error> {
+                let mut given = false;
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                    given = true;
+                }
+                Ok(Asks(given))
             }
         }
         deserializer.deserialize_any(Values)
@@ -95,45 +139,68 @@ impl GenerateRequest {
     /// # Errors
     /// 400 naming the first field that asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        let some = |list: &Option<Noticed>| list.as_ref().is_some_and(|list| list.given > 0);
-        let value = |value: &Option<NoticedValue>| value.as_ref().is_some_and(|v| v.0);
-        let lora = self.lora_path.as_ref().map(|Word(word)| word.as_deref());
         let fields = [
-            ("token_ids_logprob", some(&self.token_ids_logprob)),
-            ("input_embeds", some(&self.input_embeds)),
-            ("image_data", value(&self.image_data)),
-            ("video_data", value(&self.video_data)),
-            ("audio_data", value(&self.audio_data)),
+            ("token_ids_logprob", self.token_ids_logprob.0),
+            ("input_embeds", self.input_embeds.0),
+            ("image_data", self.image_data.0),
+            ("video_data", self.video_data.0),
+            ("audio_data", self.audio_data.0),
+            ("modalities", self.modalities.0),
+            ("lora_path", self.lora_path.0),
+            ("session_params", self.session_params.0),
+            ("session_id", self.session_id.0),
+            ("custom_logit_processor", self.custom_logit_processor.0),
+            ("return_hidden_states", self.return_hidden_states.0),
+            ("return_entropy", self.return_entropy.0),
+            ("return_bytes", self.return_bytes.0),
+            ("background", self.background.0),
+            ("stream_options", self.stream_options.0),
+            ("bootstrap_host", self.bootstrap_host.0),
+            ("bootstrap_port", self.bootstrap_port.0),
+            ("bootstrap_room", self.bootstrap_room.0),
+            ("data_parallel_rank", self.data_parallel_rank.0),
+            ("custom_labels", self.custom_labels.0),
+            ("max_thinking_tokens", self.max_thinking_tokens.0),
+            ("watermark", self.watermark.0),
+            ("return_sampling_mask", self.return_sampling_mask.0),
+            ("sampling_logprobs_mode", self.sampling_logprobs_mode.0),
             (
-                "modalities",
-                self.modalities.as_ref().is_some_and(|m| m.given > 0),
-            ),
-            ("lora_path", !matches!(lora, None | Some(Some("")))),
-            ("session_params", self.session_params.is_some()),
-            ("session_id", self.session_id.is_some()),
-            (
-                "custom_logit_processor",
-                self.custom_logit_processor.is_some(),
+                "return_flat_raw_top_logprobs",
+                self.return_flat_raw_top_logprobs.0,
             ),
             (
-                "return_hidden_states",
-                self.return_hidden_states == Some(true),
+                "return_flat_raw_output_top_logprobs",
+                self.return_flat_raw_output_top_logprobs.0,
             ),
-            ("return_entropy", self.return_entropy == Some(true)),
-            ("return_bytes", self.return_bytes == Some(true)),
-            ("background", self.background == Some(true)),
+            ("return_routed_experts", self.return_routed_experts.0),
+            ("routed_experts_start_len", self.routed_experts_start_len.0),
+            ("return_indexer_topk", self.return_indexer_topk.0),
+            ("return_prompt_token_ids", self.return_prompt_token_ids.0),
+            ("require_reasoning", self.require_reasoning.0),
+            ("lora_id", self.lora_id.0),
+            (
+                "positional_embed_overrides",
+                self.positional_embed_overrides.0,
+            ),
+            ("token_indices_to_pool", self.token_indices_to_pool.0),
+            (
+                "multi_item_delimiter_indices",
+                self.multi_item_delimiter_indices.0,
+            ),
+            ("bootstrap_pair_key", self.bootstrap_pair_key.0),
+            ("decode_tp_size", self.decode_tp_size.0),
+            ("routed_dp_rank", self.routed_dp_rank.0),
+            ("disagg_prefill_dp_rank", self.disagg_prefill_dp_rank.0),
+            ("routing_key", self.routing_key.0),
+            ("conversation_id", self.conversation_id.0),
+            ("use_audio_in_video", self.use_audio_in_video.0),
+            ("video_config", self.video_config.0),
+            ("mm_hashes", self.mm_hashes.0),
+            ("mm_content_hashes", self.mm_content_hashes.0),
+            ("mm_processor_kwargs", self.mm_processor_kwargs.0),
+            ("images_config", self.images_config.0),
             ("no_logs", self.no_logs == Some(true)),
             ("log_metrics", self.log_metrics == Some(false)),
-            ("stream_options", self.stream_options.is_some()),
-            ("bootstrap_host", self.bootstrap_host.is_some()),
-            ("bootstrap_port", self.bootstrap_port.is_some()),
-            ("bootstrap_room", self.bootstrap_room.is_some()),
-            (
-                "data_parallel_rank",
-                self.data_parallel_rank.is_some_and(|rank| rank != 0),
-            ),
-            ("custom_labels", self.custom_labels.is_some()),
-            ("max_thinking_tokens", self.max_thinking_tokens.is_some()),
         ];
         match fields.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => Err(ApiError::unsupported(field)),
