@@ -29,4 +29,5 @@ mod soak;
 mod sockets;
 mod structured;
 mod traces;
+mod traces_labels;
 mod traces_rotel;

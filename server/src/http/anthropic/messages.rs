@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::super::conversation::{self, Conversation, Rendered};
 use super::super::error::ApiError;
+use super::super::exchange;
 use super::super::generate::{Job, submit};
 use super::super::openai::sampling::{SamplingFields, at_least};
 use super::super::openai::structured::{Asked, compile};
@@ -138,6 +139,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let mut request: MessagesRequest = body::parse(bytes)?;
     AppState::check_model(served, Some(&request.model))?;
     request.refuse_unsupported()?;
+    exchange::note_labels(request.user_id(), []);
     let whitespace = served.grammars.defaults.whitespace;
     let mut plan = request
         .take_tools()?

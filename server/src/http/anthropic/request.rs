@@ -29,8 +29,6 @@ pub struct MessagesRequest {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
-    /// A label; it changes nothing.
-    #[expect(dead_code, reason = "checked for its type, and that is all")]
     metadata: Option<Object<Metadata>>,
     tools: Option<GivenTools>,
     tool_choice: Option<Object<ToolChoice>>,
@@ -99,8 +97,6 @@ pub struct Turn {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Metadata {
-    /// A label; it changes nothing.
-    #[expect(dead_code, reason = "checked for its type, and that is all")]
     user_id: Option<String>,
 }
 
@@ -129,6 +125,11 @@ fn refuse(fields: &[(&str, bool)]) -> Result<(), ApiError> {
 }
 
 impl MessagesRequest {
+    /// Who asks, as the client calls them.
+    pub fn user_id(&self) -> Option<&str> {
+        self.metadata.as_ref()?.user_id.as_deref()
+    }
+
     /// # Errors
     /// 400 naming the first field that asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {

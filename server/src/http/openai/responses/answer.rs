@@ -16,8 +16,9 @@ pub struct Answer {
     pub instructions: Option<String>,
     pub previous_response_id: Option<String>,
     pub max_output_tokens: Option<usize>,
-    pub temperature: f32,
-    pub top_p: f32,
+    /// As the request, or the server's defaults, have it.
+    pub temperature: f64,
+    pub top_p: f64,
     pub format: Value,
     pub store: bool,
     pub background: bool,

@@ -161,8 +161,10 @@ fn prepare(
         instructions: request.instructions,
         previous_response_id: request.previous_response_id,
         max_output_tokens: limit,
-        temperature: params.temperature,
-        top_p: params.top_p,
+        temperature: request
+            .temperature
+            .unwrap_or_else(|| decimal(params.temperature)),
+        top_p: request.top_p.unwrap_or_else(|| decimal(params.top_p)),
         format,
         store: request.store != Some(false),
         background: request.background == Some(true),
@@ -215,4 +217,21 @@ fn of_input(mut error: ApiError) -> ApiError {
     error.message = error.message.replacen("`messages`", "`input`", 1);
     error.param = Some("input".to_owned());
     error
+}
+
+/// The number that `value` was written as: 0.7, not the double nearest to the single.
+fn decimal(value: f32) -> f64 {
+    let written = value.to_string();
+    written.parse().unwrap_or(f64::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_is_shown_as_it_was_written() {
+        assert_eq!(decimal(0.7), 0.7);
+        assert_eq!(decimal(1.0), 1.0);
+    }
 }
