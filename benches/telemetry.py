@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What telemetry costs: servers with and without it, loaded in turns, and long runs of requests.
 
-    python benches/telemetry.py cost [ROUNDS]      # off, on and detailed, in alternation
+    python benches/telemetry.py cost [ROUNDS]      # off, twice, on and detailed, in alternation
     python benches/telemetry.py scrape [SCRAPES]   # time of a scrape, by format
     python benches/telemetry.py growth [REQUESTS]  # memory over many requests of one token
 
@@ -9,9 +9,12 @@ Needs target/release/{hearth,hearth-load} (or HEARTH_BIN, HEARTH_LOAD), and rote
 the Python that runs it: the collector, which takes everything and keeps nothing.
 
 "off" pushes nothing, logs no statistics and is not scraped; "on" has every vocabulary, OTLP with
-a trace per request, and a scrape each second; "detailed" adds a trace for each step. All of them
-are up all the time, and only one is loaded, so that what else the machine does falls on all
-alike. CPU time is the server's own, from its /metrics: it does not depend on who else computes.
+a trace per request, and a scrape each second; "detailed" adds a trace for each step. "control" is
+"off" once more: what it differs by is the measurement's own error, such as where a process's
+memory happens to lie, which is why the servers are started anew every few rounds. All of them are
+up all the time, and only one is loaded, so that what else the machine does falls on all alike; all
+have the same second of rest afterwards, and their order is drawn by lot. CPU time is the server's
+own, from its /metrics; the threads that only telemetry has, and the collector, are beside it.
 """
 
 import gzip
@@ -19,6 +22,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import socket
 import statistics
 import subprocess
@@ -30,7 +34,10 @@ import urllib.request
 
 HEARTH = os.environ.get("HEARTH_BIN", "target/release/hearth")
 LOAD = os.environ.get("HEARTH_LOAD", "target/release/hearth-load")
-LEVELS = ["off", "on", "detailed"]
+LEVELS = ["off", "control", "on", "detailed"]
+PUSHING = ["on", "detailed"]
+# Rounds that a set of servers lives for, the first of which warms up.
+LIFE = 6
 
 
 def free_port():
@@ -65,7 +72,7 @@ def collector():
 def serve(level, endpoint=None, extra=()):
     port = free_port()
     flags = ["--device", "cpu", "--port", str(port), *extra]
-    if level == "off":
+    if level not in PUSHING:
         flags += ["--log-stats", "off"]
     else:
         flags += ["--metrics-names", "vllm,sglang,otel,plain", "--otlp-endpoint", endpoint]
@@ -93,53 +100,81 @@ def spread(numbers):
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
+def cpu_us(pid, of_thread=lambda name: True):
+    """CPU time of the threads that there are, in microseconds."""
+    total = 0
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        if of_thread((task / "comm").read_text()):
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1000
+
+
+def of_telemetry(name):
+    return name.startswith(("hearth-telemetr", "OpenTelemetry", "hearth-otlp"))
+
+
+def measured(level, server, rotel, seed):
+    """One load, and the rest after it: what was put off is part of the cost, and spans are sent
+    within five seconds."""
+    process, port = server
+    over = threading.Event()
+
+    def scrape():
+        while not over.wait(1):
+            get(port)
+
+    scraper = threading.Thread(target=scrape)
+    before = [cpu_us(process.pid), cpu_us(process.pid, of_telemetry), cpu_us(rotel.pid)]
+    if level in PUSHING:
+        scraper.start()
+    result = load(port, 256, seed)
+    time.sleep(1)
+    over.set()
+    if level in PUSHING:
+        scraper.join()
+    after = [cpu_us(process.pid), cpu_us(process.pid, of_telemetry), cpu_us(rotel.pid)]
+    assert result["failed"] == 0, result
+    tokens = result["output_tokens"]
+    whole, own, collecting = [(b - a) / tokens for a, b in zip(before, after)]
+    return {
+        "tokens/s": result["output_tokens_per_s"],
+        "ITL p99 ms": result["itl_ms"]["p99"],
+        "CPU us/token": whole,
+        "of it telemetry's threads": own,
+        "collector's us/token": collecting,
+    }
+
+
 def cost(rounds):
     rotel, endpoint = collector()
-    servers = {level: serve(level, endpoint) for level in LEVELS}
     runs = {level: [] for level in LEVELS}
+    dropped = dict.fromkeys(LEVELS, 0)
     try:
-        for number in range(rounds + 1):
-            # Another one is first each time.
-            for level in LEVELS[number % 3:] + LEVELS[:number % 3]:
-                port = servers[level][1]
-                over = threading.Event()
-
-                def scrape():
-                    while not over.wait(1):
-                        get(port)
-
-                scraper = threading.Thread(target=scrape)
-                before = value(get(port), "process_cpu_seconds_total")
-                if level != "off":
-                    scraper.start()
-                result = load(port, 256, number)
-                # What was put off is part of the cost: spans are sent within five seconds.
-                if level != "off":
-                    time.sleep(1)
-                    over.set()
-                    scraper.join()
-                after = value(get(port), "process_cpu_seconds_total")
-                assert result["failed"] == 0, result
-                run = {
-                    "tokens/s": result["output_tokens_per_s"],
-                    "ITL p99 ms": result["itl_ms"]["p99"],
-                    "CPU us/token": (after - before) * 1e6 / result["output_tokens"],
-                }
-                # The first round warms up.
-                if number:
-                    runs[level].append(run)
-                    print(level, json.dumps(run), file=sys.stderr)
-        dropped = {level: value(get(servers[level][1]), "hearth_telemetry_dropped_total") for level in LEVELS}
+        for begin in range(0, rounds, LIFE - 1):
+            servers = {level: serve(level, endpoint) for level in LEVELS}
+            try:
+                for number in range(LIFE):
+                    for level in random.sample(LEVELS, len(LEVELS)):
+                        run = measured(level, servers[level], rotel, begin + number)
+                        if number and len(runs[level]) < rounds:
+                            runs[level].append(run)
+                            print(level, json.dumps(run), file=sys.stderr)
+                for level, (_, port) in servers.items():
+                    dropped[level] += value(get(port), "hearth_telemetry_dropped_total")
+            finally:
+                for process, _ in servers.values():
+                    process.kill()
         print(f"{rounds} rounds, medians (quartiles); ratios are of neighbours, to off")
         for name in ["tokens/s", "ITL p99 ms", "CPU us/token"]:
             for level in LEVELS:
                 own = [run[name] for run in runs[level]]
                 ratios = [run[name] / off[name] for run, off in zip(runs[level], runs["off"])]
                 print(f"{name:13} {level:9} {spread(own)}  ratio {spread(ratios)}")
+        for name in ["of it telemetry's threads", "collector's us/token"]:
+            for level in LEVELS:
+                print(f"{name:13} {level:9} {spread([run[name] for run in runs[level]])}")
         print("dropped", dropped)
     finally:
-        for process, _ in servers.values():
-            process.kill()
         rotel.kill()
 
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::constraint::{Constrained, Mask};
+use crate::constraint::{Constrained, Habits, Mask};
 use crate::inbox::{RequestId, Submission};
 use crate::kv::RequestKv;
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
@@ -51,7 +51,8 @@ pub(crate) struct ActiveRequest {
     /// Sampled and forced tokens, the one that stopped the request included.
     generated: usize,
     constrained: Option<Constrained>,
-    /// Logits of the next token, `[vocab]`, while its mask is late.
+    habits: Habits,
+    /// Logits of the next token, `[vocab]`, while its grammar is late.
     late_row: Option<Vec<f32>>,
     unsent: Option<Unsent>,
     /// Whether the prompt was computed once.
@@ -65,7 +66,7 @@ pub(crate) struct ActiveRequest {
 }
 
 impl ActiveRequest {
-    pub fn new(submission: Submission) -> Self {
+    pub fn new(submission: Submission, habits: &Habits) -> Self {
         let Submission {
             id,
             request,
@@ -97,6 +98,7 @@ impl ActiveRequest {
             sampler: None,
             generated: 0,
             constrained,
+            habits: habits.clone(),
             late_row: None,
             unsent: None,
             prompt_is_done: false,

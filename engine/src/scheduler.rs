@@ -5,6 +5,7 @@ mod grammars;
 mod host;
 
 use std::cmp::Reverse;
+use std::time::Instant;
 
 use hearth_radix::{Peeked, common_prefix};
 use tokio::sync::mpsc::UnboundedSender;
@@ -13,7 +14,7 @@ use crate::active::{ActiveRequest, Outcome, Running};
 use crate::admission::NewTokenRatio;
 use crate::batch::{Load, StepBatch};
 use crate::config::EngineConfig;
-use crate::constraint::Grace;
+use crate::constraint::{Grace, Habits};
 use crate::executor::{ExecutorLimits, Logits};
 use crate::inbox::{RequestId, Submission};
 use crate::kv::{Kv, RequestKv};
@@ -51,6 +52,9 @@ pub(crate) struct Scheduler {
     running: Vec<Running>,
     kv: Kv,
     ratio: NewTokenRatio,
+    habits: Habits,
+    /// When the latest step was scheduled.
+    batch_made: Instant,
     /// Steps scheduled, for `config.retract_every`.
     scheduled: u64,
     /// Counters only; `kv`, `waiting` and `running` are filled in by `stats`.
@@ -69,6 +73,8 @@ impl Scheduler {
             limits,
             running: Vec::new(),
             ratio: NewTokenRatio::new(),
+            habits: Habits::new(limits.vocab_size),
+            batch_made: Instant::now(),
             scheduled: 0,
             counters: EngineStats::default(),
             farewells: Vec::new(),
@@ -81,7 +87,8 @@ impl Scheduler {
 
     pub fn enqueue(&mut self, submitted: Vec<Submission>) {
         for submission in submitted {
-            self.waiting.push(ActiveRequest::new(submission));
+            let request = ActiveRequest::new(submission, &self.habits);
+            self.waiting.push(request);
         }
     }
 
@@ -92,7 +99,7 @@ impl Scheduler {
         batch.clear();
         self.kv
             .allow_copies(self.config.max_batch_tokens.saturating_mul(COPIES));
-        self.hear_grammars(&mut Grace::none());
+        self.hear_grammars(&mut Grace::none(), &mut Grace::none());
         self.retire_done();
         self.begin_grammars(&mut Grace::to_begin());
         self.scheduled += 1;
@@ -122,6 +129,7 @@ impl Scheduler {
         }
         self.share_among_prefills(&mut prefills, batch, &mut scored_rows);
         batch.copies = self.kv.take_copies();
+        self.batch_made = Instant::now();
     }
 
     /// Divides what the decoding requests left of the token budget: at least half
@@ -334,12 +342,15 @@ impl Scheduler {
                 let row = rows.next().expect("the executor's rows were counted");
                 // What is forced may have ended it.
                 if request.outcome.is_none() {
-                    self.counters.generated_tokens += u64::from(request.sample(row));
+                    let heard = request.sample(row);
+                    self.counters.generated_tokens += heard.sampled as u64;
+                    self.counters.forced_tokens += heard.forced as u64;
                 }
             }
         }
         // After all rows, so that grammars of several requests are worked out together.
-        self.hear_grammars(&mut Grace::to_follow());
+        let mut to_jump = Grace::to_jump(self.batch_made.elapsed());
+        self.hear_grammars(&mut Grace::to_follow(), &mut to_jump);
         self.retire_done();
     }
 

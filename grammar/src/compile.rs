@@ -124,7 +124,7 @@ pub struct Compiled {
 #[derive(Debug)]
 enum Engine {
     Fsm(Arc<Fsm>, Arc<MaskCache>),
-    Llguidance(Box<Template>),
+    Llguidance(Arc<Template>),
 }
 
 impl Compiled {
@@ -136,7 +136,7 @@ impl Compiled {
                 states: vec![0],
                 masks: Arc::clone(masks),
             },
-            Engine::Llguidance(template) => Way::Llguidance(Box::new(template.matcher())),
+            Engine::Llguidance(template) => Way::Llguidance(Box::new(template.walk())),
         };
         let first = Some(Mask::clone(&self.first));
         Matcher::new(
@@ -359,7 +359,7 @@ impl Compiler {
         ticket: &Ticket,
     ) -> Result<(Engine, Mask), GrammarError> {
         let (template, first) = self.llguidance()?.compile(grammar, ticket)?;
-        Ok((Engine::Llguidance(Box::new(template)), first))
+        Ok((Engine::Llguidance(template), first))
     }
 }
 

@@ -1,9 +1,11 @@
 //! JSON Schema and context-free grammars, by llguidance.
 
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 use toktrie::TokEnv;
 
 use crate::Mask;
@@ -11,10 +13,23 @@ use crate::error::{GrammarError, Problem};
 use crate::pool::Ticket;
 use crate::vocabulary::Vocabulary;
 
+/// A lexer that has met more states than this is not used again: it may have a quarter of a
+/// million of them, and an output must not fail for what others have met.
+const MOST_STATES: usize = 16_384;
+/// Memory of the lexers that wait for the next output, of all grammars together.
+const MOST_WARM_BYTES: usize = 32 << 20;
+
 /// A grammar that is ready to be walked.
 pub(crate) struct Template {
-    /// Cloned for each request. A lock, because its caches are not to be shared.
-    matcher: Mutex<Matcher>,
+    /// At the beginning, with a lexer that has met nothing; cloned for each output. In a
+    /// lock, because its lexer is.
+    parser: Mutex<TokenParser>,
+    /// At the beginning, too, with the lexers of outputs that have ended. What a lexer has
+    /// met it need not work out again, which is most of the work on a text; and making one
+    /// anew takes longer than a mask.
+    warm: Mutex<Vec<(TokenParser, usize)>>,
+    /// Bytes of those, of all grammars of the vocabulary.
+    warm_bytes: Arc<AtomicUsize>,
 }
 
 impl std::fmt::Debug for Template {
@@ -24,10 +39,98 @@ impl std::fmt::Debug for Template {
 }
 
 impl Template {
-    pub fn matcher(&self) -> Matcher {
-        let template = self.matcher.lock().unwrap_or_else(PoisonError::into_inner);
-        // Deep: a plain clone would share the lexer and wait for it.
-        template.deep_clone()
+    fn new(parser: TokenParser, warm_bytes: Arc<AtomicUsize>) -> Self {
+        Self {
+            parser: Mutex::new(parser),
+            warm: Mutex::default(),
+            warm_bytes,
+        }
+    }
+
+    /// An output at its beginning, with a lexer that no other one uses meanwhile.
+    pub fn walk(self: &Arc<Self>) -> Walk {
+        let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
+        let spare = warm.pop();
+        drop(warm);
+        let parser = match spare {
+            Some((parser, bytes)) => {
+                self.warm_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                parser
+            }
+            None => {
+                let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
+                // Deep: a plain clone would share the lexer and wait for it.
+                parser.deep_clone()
+            }
+        };
+        Walk::new(Arc::clone(self), parser)
+    }
+
+    /// Keeps a lexer for the next output, if it is fit for one.
+    fn keep(&self, parser: TokenParser) {
+        let stats = parser.parser.lexer_stats();
+        if stats.error || stats.num_states > MOST_STATES {
+            return;
+        }
+        let bytes = stats.num_bytes;
+        let all = self.warm_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if all > MOST_WARM_BYTES {
+            self.warm_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return;
+        }
+        let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
+        warm.push((parser, bytes));
+    }
+}
+
+impl Drop for Template {
+    fn drop(&mut self) {
+        let warm = self.warm.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let bytes = warm.iter().map(|(_, bytes)| bytes).sum();
+        self.warm_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// One output's way through a grammar.
+pub(crate) struct Walk {
+    matcher: Matcher,
+    /// At the beginning, sharing the matcher's lexer.
+    parser: Option<TokenParser>,
+    template: Arc<Template>,
+}
+
+impl Walk {
+    fn new(template: Arc<Template>, parser: TokenParser) -> Self {
+        let matcher = Matcher::new(Ok(parser.clone())).into_cancellable();
+        Self {
+            matcher,
+            parser: Some(parser),
+            template,
+        }
+    }
+}
+
+impl Deref for Walk {
+    type Target = Matcher;
+
+    fn deref(&self) -> &Matcher {
+        &self.matcher
+    }
+}
+
+impl DerefMut for Walk {
+    fn deref_mut(&mut self) -> &mut Matcher {
+        &mut self.matcher
+    }
+}
+
+impl Drop for Walk {
+    /// What failed or was cancelled may have left its lexer in the middle of something.
+    fn drop(&mut self) {
+        let sound = !self.matcher.is_error() && !self.matcher.is_cancelled();
+        if let Some(parser) = self.parser.take_if(|_| sound) {
+            self.template.keep(parser);
+        }
     }
 }
 
@@ -35,6 +138,7 @@ impl Template {
 pub(crate) struct Llguidance {
     factory: ParserFactory,
     vocabulary: Arc<Vocabulary>,
+    warm_bytes: Arc<AtomicUsize>,
 }
 
 impl std::fmt::Debug for Llguidance {
@@ -54,6 +158,7 @@ impl Llguidance {
         Ok(Self {
             factory,
             vocabulary,
+            warm_bytes: Arc::default(),
         })
     }
 
@@ -66,20 +171,20 @@ impl Llguidance {
         &self,
         grammar: TopLevelGrammar,
         ticket: &Ticket,
-    ) -> Result<(Template, Mask), GrammarError> {
-        let parser = self
+    ) -> Result<(Arc<Template>, Mask), GrammarError> {
+        let mut parser = self
             .factory
             .create_parser(grammar)
             .map_err(|error| refused(&error.to_string()))?;
-        let template = Matcher::new(Ok(parser)).into_cancellable();
-        let mut first = template.deep_clone();
+        parser.start_without_prompt();
+        let template = Arc::new(Template::new(parser, Arc::clone(&self.warm_bytes)));
+        let mut first = template.walk();
         if let Some(handle) = first.cancellation_handle() {
             ticket.on_cancel(move || handle.cancel());
         }
         let mask = mask(&mut first, &self.vocabulary).map_err(|error| refused(&error))?;
         self.look_ahead(first, &mask)?;
-        let matcher = Mutex::new(template);
-        Ok((Template { matcher }, mask))
+        Ok((template, mask))
     }
 }
 
@@ -94,7 +199,7 @@ impl Llguidance {
     ///
     /// # Errors
     /// A limit of the parser; that a token leads nowhere says nothing about others.
-    fn look_ahead(&self, mut matcher: Matcher, mask: &[u32]) -> Result<(), GrammarError> {
+    fn look_ahead(&self, mut matcher: Walk, mask: &[u32]) -> Result<(), GrammarError> {
         let forced = matcher.consume_ff_tokens();
         if forced.is_empty() {
             let tokens = 0..self.vocabulary.trie().vocab_size() as u32;

@@ -7,6 +7,7 @@ use crate::Mask;
 use crate::error::first_words;
 use crate::fsm::Fsm;
 use crate::jump;
+use crate::llg::Walk;
 use crate::masks::MaskCache;
 use crate::stats::Counters;
 use crate::vocabulary::Vocabulary;
@@ -54,7 +55,7 @@ pub(crate) enum Way {
         states: Vec<u32>,
         masks: Arc<MaskCache>,
     },
-    Llguidance(Box<llguidance::Matcher>),
+    Llguidance(Box<Walk>),
 }
 
 impl std::fmt::Debug for Matcher {

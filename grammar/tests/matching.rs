@@ -238,6 +238,50 @@ fn taking_tokens_back_gives_the_same_masks() {
     }
 }
 
+/// A walk at random, and its masks.
+fn masks_of(matcher: &mut hearth_grammar::Matcher, seed: u64) -> Vec<hearth_grammar::Mask> {
+    let mut random = Random(seed);
+    let mut masks = Vec::new();
+    while !matcher.is_complete() && masks.len() < 60 {
+        let mask = matcher.mask().unwrap();
+        let ways: Vec<u32> = (0..293).filter(|&t| is_allowed(&mask, t)).collect();
+        masks.push(mask);
+        matcher.consume(ways[random.below(ways.len())]).unwrap();
+    }
+    masks
+}
+
+#[test]
+fn outputs_of_a_grammar_have_the_same_masks_whatever_came_before_and_goes_on_beside() {
+    for source in sources() {
+        let compiled = compile(&compiler(), source.clone()).unwrap();
+        let fresh: Vec<_> = (0..8)
+            .map(|seed| {
+                let anew = compile(&compiler(), source.clone()).unwrap();
+                masks_of(&mut anew.matcher(), seed)
+            })
+            .collect();
+        for round in 0..3 {
+            // One that is cancelled, one that fails and one that is still going on.
+            let mut beside = compiled.matcher();
+            let cancelled = compiled.matcher();
+            cancelled.canceller().cancel();
+            drop(cancelled);
+            let mut failed = compiled.matcher();
+            let mask = failed.mask().unwrap();
+            if let Some(token) = (0..293).find(|&t| !is_allowed(&mask, t)) {
+                failed.consume(token).unwrap_err();
+            }
+            drop(failed);
+            for (seed, expected) in fresh.iter().enumerate() {
+                let masks = masks_of(&mut compiled.matcher(), seed as u64);
+                assert_eq!(masks, *expected, "{source:?}, round {round}");
+            }
+            assert_eq!(masks_of(&mut beside, round), fresh[round as usize]);
+        }
+    }
+}
+
 /// Chooses at random where there is a choice, jumps where there is none.
 fn generate(compiled: &Compiled, seed: u64, jump: bool) -> (Vec<u32>, usize) {
     let (mut matcher, mut random) = (compiled.matcher(), Random(seed));

@@ -16,6 +16,7 @@ mod exposition;
 mod http_client;
 mod instruments;
 mod logs;
+mod mailbox;
 mod page;
 mod points;
 mod process;
@@ -36,7 +37,7 @@ pub use instruments::{
 };
 pub use logs::{LogError, LogFormat, init_logs};
 pub use page::metrics_page;
-pub use records::{Clock, RequestRecord, RequestTimes, StepRecord};
+pub use records::{Clock, Compilation, RequestRecord, RequestTimes, StepRecord};
 pub use spans::{Detail, RequestSpan, ServerSpan};
 pub use stats_log::StatsLog;
 pub use telemetry::{Telemetry, TelemetryOptions};

@@ -78,6 +78,15 @@ impl StepRecord {
     }
 }
 
+/// How a grammar was had.
+#[derive(Clone, Copy, Debug)]
+pub struct Compilation {
+    pub from: Instant,
+    pub to: Instant,
+    /// It was there already.
+    pub cached: bool,
+}
+
 /// When things happened to a continuation; absent: they did not.
 #[derive(Clone, Debug)]
 pub struct RequestTimes {
@@ -89,8 +98,12 @@ pub struct RequestTimes {
     pub started: Option<Instant>,
     pub first_token: Option<Instant>,
     pub last_token: Option<Instant>,
-    /// The first ones only, when there are many.
+    /// Its grammar, from the asking to the having.
+    pub compiled: Option<Compilation>,
+    /// The first ones only, when there are many; of `jumps` likewise.
     pub preempted: Vec<Instant>,
+    /// When text came by force, and how many tokens.
+    pub jumps: Vec<(Instant, usize)>,
     /// Tokens to text: from, to, and the time of it that was work.
     pub detokenized: Option<(Instant, Instant, Duration)>,
     pub ended: Instant,
@@ -141,6 +154,8 @@ pub struct RequestRecord {
     pub cached_tokens: usize,
     pub completion_tokens: usize,
     pub preemptions: u64,
+    /// Tokens of the output that a grammar forced.
+    pub forced_tokens: usize,
     pub copies: usize,
     pub max_tokens: usize,
     pub temperature: f32,
@@ -149,4 +164,61 @@ pub struct RequestRecord {
     pub seed: Option<u64>,
     /// What the client calls it by: more attributes.
     pub labels: Vec<(String, String)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_of_the_wall_clock_moves_a_trace_as_a_whole() {
+        let before = Clock::now();
+        let hour = Duration::from_secs(3600);
+        let at = |ms| before.start() + Duration::from_millis(ms);
+        for system in [before.system + hour, before.system - hour] {
+            let stepped = Clock { system, ..before };
+            for (from, to) in [(0, 5), (5, 12)] {
+                let length = |clock: Clock| {
+                    let length = clock.system(at(to)).duration_since(clock.system(at(from)));
+                    length.expect("time goes forward within a trace")
+                };
+                assert_eq!(length(stepped), length(before));
+            }
+        }
+        // What came before the clock was started has its place, too.
+        let earlier = Clock {
+            instant: at(100),
+            ..before
+        };
+        assert!(earlier.system(at(0)) < earlier.system(at(100)));
+    }
+
+    #[test]
+    fn times_in_the_wrong_order_are_no_time() {
+        let clock = Clock::now();
+        let at = |ms| clock.start() + Duration::from_millis(ms);
+        let times = RequestTimes {
+            clock,
+            arrived: at(50),
+            tokenized: None,
+            queued: at(40),
+            started: Some(at(30)),
+            first_token: Some(at(20)),
+            last_token: Some(at(10)),
+            compiled: None,
+            preempted: Vec::new(),
+            jumps: Vec::new(),
+            detokenized: None,
+            ended: at(0),
+        };
+        let all = [
+            times.queue(),
+            times.prefill(),
+            times.decode(),
+            times.inference(),
+            times.to_first_token(),
+            Some(times.duration()),
+        ];
+        assert_eq!(all, [Some(Duration::ZERO); 6]);
+    }
 }

@@ -325,6 +325,9 @@ impl Spans {
         if record.copies != 1 {
             attributes.push(count("gen_ai.request.choice.count", record.copies));
         }
+        if record.forced_tokens > 0 {
+            attributes.push(count("llm.grammar.forced_tokens", record.forced_tokens));
+        }
         let labels = record.labels.iter().cloned();
         attributes.extend(labels.map(|(name, label)| KeyValue::new(name, label)));
         match record.ending {
@@ -423,12 +426,25 @@ fn request_events(record: &RequestRecord) -> Vec<(&'static str, SystemTime, Vec<
     let times = &record.times;
     let event = |name, at, attributes| (name, times.clock.system(at), attributes);
     let mut events = Vec::new();
+    if let Some(compiled) = times.compiled {
+        let took = compiled.to.saturating_duration_since(compiled.from);
+        let attributes = vec![
+            seconds("llm.grammar.compile_time", took),
+            KeyValue::new("llm.grammar.cached", compiled.cached),
+        ];
+        events.push(event("grammar_compile", compiled.to, attributes));
+    }
     if let (Some(started), 1..) = (times.started, record.cached_tokens) {
         let attributes = vec![count("llm.cached_tokens", record.cached_tokens)];
         events.push(event("cache_hit", started, attributes));
     }
     let preempted = times.preempted.iter();
     events.extend(preempted.map(|&at| event("preempted", at, Vec::new())));
+    let jumps = times.jumps.iter();
+    events.extend(jumps.map(|&(at, tokens)| {
+        let attributes = vec![count("llm.grammar.forced_tokens", tokens)];
+        event("jump_forward", at, attributes)
+    }));
     events
 }
 

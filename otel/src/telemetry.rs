@@ -1,7 +1,7 @@
 //! The handle that the rest of the server holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -27,6 +27,7 @@ use crate::instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
     ReadEngine, observe_grammars, server_instruments,
 };
+use crate::mailbox::{Sender, mailbox};
 use crate::points::points;
 use crate::records::{Clock, RequestRecord, StepRecord};
 use crate::spans::{Detail, RequestSpan, ServerSpan, Spans};
@@ -34,8 +35,6 @@ use crate::stats_log::StatsLog;
 use crate::text::TextFormat;
 use crate::worker::{Message, Shared, Worker};
 
-/// Records on their way to the telemetry thread; beyond it they are dropped.
-const QUEUE: usize = 8192;
 const SCOPE: &str = "hearth";
 
 /// What is exported, and where to.
@@ -121,7 +120,7 @@ struct Model {
     name: String,
     bounds: Bounds,
     instruments: Arc<EngineInstruments>,
-    sender: SyncSender<Message>,
+    sender: Sender,
 }
 
 impl Telemetry {
@@ -217,7 +216,7 @@ impl Telemetry {
         let bounds = Bounds::new(facts.context, options.buckets.clone());
         let instruments = EngineInstruments::new(meter, name, &facts, &bounds, &read, &derived);
         let instruments = Arc::new(instruments);
-        let (sender, receiver) = sync_channel(QUEUE);
+        let (sender, receiver) = mailbox();
         let worker = Worker::new(
             Arc::clone(&instruments),
             self.inner.spans.clone(),
@@ -328,7 +327,7 @@ impl Telemetry {
         let dropped = Arc::clone(&self.inner.dropped);
         move |step| {
             if let Some(sender) = &sender
-                && let Err(TrySendError::Full(_)) = sender.try_send(Message::Step(step))
+                && !sender.send(Message::Step(step))
             {
                 dropped.fetch_add(1, Ordering::Relaxed);
             }
@@ -337,7 +336,7 @@ impl Telemetry {
 
     fn send(&self, message: impl FnOnce() -> Message) {
         if let Some(model) = self.inner.engine.get()
-            && let Err(TrySendError::Full(_)) = model.sender.try_send(message())
+            && !model.sender.send(message())
         {
             self.inner.dropped.fetch_add(1, Ordering::Relaxed);
         }
@@ -349,7 +348,7 @@ impl Telemetry {
         let left = || deadline.saturating_duration_since(Instant::now());
         if let Some(model) = self.inner.engine.get() {
             let (done, seen) = sync_channel(1);
-            if model.sender.try_send(Message::Flush(done)).is_ok() {
+            if model.sender.send_urgent(Message::Flush(done)) {
                 // What it had to say is said, or the time is up.
                 let _ = seen.recv_timeout(left());
             }

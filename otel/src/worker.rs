@@ -2,13 +2,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use opentelemetry::trace::SpanContext;
 
 use crate::instruments::{Derived, EngineInstruments, EngineSnapshot, ReadEngine};
+use crate::mailbox::Receiver;
 use crate::records::{RequestRecord, StepRecord};
 use crate::spans::{RequestSpan, Spans, Steps};
 use crate::stats_log::StatsLogger;
@@ -147,9 +148,11 @@ impl Worker {
     }
 
     /// Until nobody can send any more.
-    pub fn run(mut self, messages: &Receiver<Message>) {
+    pub fn run(mut self, mailbox: &Receiver) {
         let mut next_tick = Instant::now() + TICK;
-        loop {
+        let mut messages = Vec::new();
+        let mut open = true;
+        while open {
             let now = Instant::now();
             if now >= next_tick {
                 self.tick(now);
@@ -157,11 +160,8 @@ impl Worker {
             }
             let due = self.pending.front().map(|(at, _)| *at + BEGINNINGS);
             let until = due.map_or(next_tick, |due| due.min(next_tick));
-            match messages.recv_timeout(until.saturating_duration_since(now)) {
-                Ok(message) => self.take(message),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => break,
-            }
+            open = mailbox.receive(until, &mut messages);
+            messages.drain(..).for_each(|message| self.take(message));
             self.tell_pending(Instant::now(), BEGINNINGS);
         }
         self.tell_pending(Instant::now(), Duration::ZERO);

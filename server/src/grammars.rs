@@ -95,13 +95,13 @@ impl Grammars {
         })
     }
 
-    /// The grammar of `spec`, from the cache or compiled on the pool.
+    /// The grammar of `spec`, and whether it was in the cache; else it is compiled on the pool.
     ///
     /// # Errors
     /// What is wrong with it, or that it cannot be had in time.
-    pub async fn compile(&self, spec: Spec) -> Result<Arc<dyn Grammar>, CompileError> {
+    pub async fn compile(&self, spec: Spec) -> Result<(Arc<dyn Grammar>, bool), CompileError> {
         if let Some(outcome) = self.pool.compiler().cached(&spec) {
-            return Ok(ready(outcome?));
+            return Ok((ready(outcome?), true));
         }
         let (reply, outcome) = oneshot::channel();
         // Whoever asked may be gone by then.
@@ -110,7 +110,7 @@ impl Grammars {
             .submit(spec, |outcome| drop(reply.send(outcome)))?;
         let asking = Asking(ticket);
         match tokio::time::timeout(COMPILE_DEADLINE, outcome).await {
-            Ok(Ok(outcome)) => Ok(ready(outcome?)),
+            Ok(Ok(outcome)) => Ok((ready(outcome?), false)),
             _ if asking.0.has_started() => Err(CompileError::TooSlow),
             _ => Err(CompileError::Waited),
         }

@@ -55,6 +55,7 @@ pub fn attach(telemetry: &Telemetry, served: &Served, config: &Config) -> Result
         max_running: config.max_running_requests,
         max_waiting: served.max_queue,
         kv_slots: limits.kv_slots,
+        host_slots: served.engine.stats().host.total,
         kv_dtype: served.info.dtype.clone(),
         page_size: config.page_size,
         eviction: format!("{:?}", config.radix_eviction_policy).to_lowercase(),

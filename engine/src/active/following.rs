@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::{ActiveRequest, Outcome};
-use crate::constraint::{Grace, Settled};
+use crate::constraint::{Constrained, Grace, Settled};
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
 use crate::request::{Event, FinishReason, TokenEvent};
 
@@ -36,58 +36,113 @@ pub(crate) struct Heard {
     pub forced: usize,
 }
 
+impl std::ops::AddAssign for Heard {
+    fn add_assign(&mut self, other: Self) {
+        self.sampled += other.sampled;
+        self.forced += other.forced;
+    }
+}
+
 impl ActiveRequest {
-    /// Whether what comes next depends on an answer of its grammar.
+    /// Whether nothing of it can be computed before its grammar answers. What follows the
+    /// prompt by force may be cached with it; and after the last token that it may have
+    /// there is nothing to compute.
     pub fn is_late(&self) -> bool {
-        let unsettled = |c: &crate::constraint::Constrained| !c.is_settled();
-        self.late_row.is_some() || self.constrained.as_ref().is_some_and(unsettled)
+        let unsettled = |c: &Constrained| !c.is_settled();
+        let alone = self.output_len() == 0 || self.remaining() == 0;
+        self.late_row.is_some() || alone && self.constrained.as_ref().is_some_and(unsettled)
     }
 
-    /// Samples the next token from its `[vocab]` logits, unless its mask is late: then it
-    /// keeps a copy and [`hear`](Self::hear) does. Returns whether there is a token.
-    pub fn sample(&mut self, logits: &mut [f32]) -> bool {
-        let Some(constrained) = &mut self.constrained else {
-            return self.sample_under(None, logits);
+    /// Whether an answer is likely to save a row of the next step.
+    pub fn is_worth_waiting_for(&self) -> bool {
+        let last = self.tokens.last().expect("no prompt is empty");
+        self.is_late() || self.habits.expects_force(*last)
+    }
+
+    /// Samples the next token from its `[vocab]` logits, unless its grammar is late: then it
+    /// keeps a copy and [`hear`](Self::hear) does; or unless it forces what comes next.
+    pub fn sample(&mut self, logits: &mut [f32]) -> Heard {
+        let heard = self.follow(logits, &mut Grace::none());
+        heard.unwrap_or_else(|| {
+            self.late_row = Some(logits.to_vec());
+            Heard::default()
+        })
+    }
+
+    /// Goes on from `[vocab]` logits; `None` if the grammar's answer is not there yet.
+    fn follow(&mut self, logits: &mut [f32], grace: &mut Grace) -> Option<Heard> {
+        let sampled = |got: bool| Heard {
+            sampled: usize::from(got),
+            forced: 0,
         };
-        match constrained.mask(&mut Grace::none()) {
-            Poll::Ready(Ok(mask)) => self.sample_under(Some(&mask), logits),
+        let Some(constrained) = &mut self.constrained else {
+            return Some(sampled(self.sample_under(None, logits)));
+        };
+        if !constrained.is_settled() {
+            let Poll::Ready(settled) = constrained.settled(grace) else {
+                return None;
+            };
+            self.settle(settled);
+            if let Some(unsent) = &self.unsent
+                && self.params.logprobs.is_some()
+                && !unsent.places.is_empty()
+            {
+                self.note_forced_logprob(logits);
+            }
+            if self.unsent.is_some() || self.outcome.is_some() {
+                let forced = self.send_forced();
+                return Some(Heard { sampled: 0, forced });
+            }
+        }
+        let constrained = self.constrained.as_mut()?;
+        match constrained.mask(grace) {
+            Poll::Ready(Ok(mask)) => Some(sampled(self.sample_under(Some(&mask), logits))),
             Poll::Ready(Err(error)) => {
                 self.outcome = Some(Outcome::Failed(error));
-                false
+                Some(Heard::default())
             }
-            Poll::Pending => {
-                self.late_row = Some(logits.to_vec());
-                false
-            }
+            Poll::Pending => None,
         }
     }
 
     /// Goes on by what its grammar has answered, as far as it has.
     pub fn hear(&mut self, grace: &mut Grace) -> Heard {
         let mut heard = Heard::default();
-        let (None, Some(constrained)) = (&self.outcome, &mut self.constrained) else {
+        if self.outcome.is_some() {
             return heard;
-        };
+        }
         if let Some(mut row) = self.late_row.take() {
-            match constrained.mask(grace) {
-                Poll::Ready(Ok(mask)) => {
-                    heard.sampled = usize::from(self.sample_under(Some(&mask), &mut row));
-                }
-                Poll::Ready(Err(error)) => self.outcome = Some(Outcome::Failed(error)),
-                Poll::Pending => self.late_row = Some(row),
+            match self.follow(&mut row, grace) {
+                Some(followed) => heard += followed,
+                None => self.late_row = Some(row),
             }
         }
-        let (None, Some(constrained)) = (&self.outcome, &mut self.constrained) else {
+        let (None, None, Some(constrained)) =
+            (&self.outcome, &self.late_row, &mut self.constrained)
+        else {
             return heard;
         };
-        if let Poll::Ready(settled) = constrained.settled(grace) {
-            match settled {
-                Ok(settled) => self.append_forced(settled),
-                Err(error) => self.outcome = Some(Outcome::Failed(error)),
-            }
-            heard.forced = self.send_forced();
+        if !constrained.is_settled()
+            && let Poll::Ready(settled) = constrained.settled(grace)
+        {
+            self.settle(settled);
+            heard.forced += self.send_forced();
         }
         heard
+    }
+
+    fn settle(&mut self, settled: Result<Settled, String>) {
+        match settled {
+            Ok(settled) => {
+                if self.output_len() > 0 {
+                    let saves = settled.complete || !settled.forced.is_empty();
+                    let last = self.tokens.last().expect("no prompt is empty");
+                    self.habits.note(*last, saves);
+                }
+                self.append_forced(settled);
+            }
+            Err(error) => self.outcome = Some(Outcome::Failed(error)),
+        }
     }
 
     /// Appends what follows by force up to a stop token, and sees whether the output is

@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -30,15 +29,29 @@ pub(crate) struct Grace {
     again: bool,
 }
 
+/// A shorter wait takes this long all the same: Linux is that late with its timers.
+const SHORTEST_WAIT: Duration = Duration::from_micros(50);
+
 impl Grace {
     /// For those that have just come.
     pub fn to_begin() -> Self {
         Self::of(Duration::from_micros(250))
     }
 
-    /// For those that have just sampled, or are about to.
+    /// For those whose next row depends on the answer.
     pub fn to_follow() -> Self {
         Self::of(Duration::from_micros(750))
+    }
+
+    /// For those that go on without the answer, and lose a row if it is that text is forced:
+    /// a small part of what a step takes.
+    pub fn to_jump(step: Duration) -> Self {
+        let wait = (step / 64).min(Duration::from_micros(750));
+        Self::of(if wait < SHORTEST_WAIT {
+            Duration::ZERO
+        } else {
+            wait
+        })
     }
 
     pub fn none() -> Self {
@@ -63,14 +76,11 @@ impl Grace {
 /// [`Self::mask`].
 pub(crate) struct Constrained {
     jump_forward: bool,
-    /// With a worker, or waiting in the channel for whoever asks next.
-    constraint: Receiver<Box<dyn Constraint>>,
-    settled: Option<Receiver<Result<Settled, String>>>,
-    mask: Receiver<Result<Mask, String>>,
+    desk: Arc<Desk>,
+    is_settled: bool,
     job: Arc<Job>,
     /// Whether the engine thread has waited for this job in vain.
     awaited: bool,
-    leash: Arc<Leash>,
 }
 
 impl fmt::Debug for Constrained {
@@ -82,99 +92,84 @@ impl fmt::Debug for Constrained {
 impl Constrained {
     /// Begins an output of at most `limit` tokens; it is made on a worker, too.
     pub fn begin(constrain: &Constrain, limit: usize) -> Self {
-        let leash = Arc::default();
+        let desk = Arc::<Desk>::default();
         let grammar = Arc::clone(&constrain.grammar);
-        let make = {
-            let leash = Arc::clone(&leash);
-            move || start(&*grammar, &leash)
-        };
         let jump_forward = constrain.jump_forward;
         let limit = if jump_forward { limit } else { 0 };
-        let (promise, answers) = promise();
         let job = submit(Urgency::Begin, {
-            let leash = Arc::clone(&leash);
-            move || promise.keep(&leash, make, None, limit)
+            let desk = Arc::clone(&desk);
+            move || desk.work(|| start(&*grammar, &desk), None, limit)
         });
         Self {
             jump_forward,
-            constraint: answers.constraint,
-            settled: Some(answers.settled),
-            mask: answers.mask,
+            desk,
+            is_settled: false,
             job,
             awaited: false,
-            leash,
         }
     }
 
-    /// Goes on by `token`, and by what it forces, at most `limit` tokens.
+    /// Goes on by `token`, which was chosen under the mask, and by what it forces, at most
+    /// `limit` tokens.
     pub fn advance(&mut self, token: u32, limit: usize) {
         let limit = if self.jump_forward { limit } else { 0 };
-        let (promise, answers) = promise();
-        let before = std::mem::replace(&mut self.constraint, answers.constraint);
-        self.settled = Some(answers.settled);
-        self.mask = answers.mask;
+        self.is_settled = false;
         self.awaited = false;
-        let leash = Arc::clone(&self.leash);
+        let constraint = self.desk.state().constraint.take();
+        let desk = Arc::clone(&self.desk);
         self.job = submit(Urgency::Next, move || {
-            let make = || {
-                before
-                    .recv()
-                    .map_err(|_| "the grammar has ended".to_owned())
-            };
-            promise.keep(&leash, make, Some(token), limit);
+            let make = || constraint.ok_or_else(|| "the grammar has ended".to_owned());
+            desk.work(make, Some(token), limit);
         });
     }
 
     /// Whether it is told already where the output stands.
     pub fn is_settled(&self) -> bool {
-        self.settled.is_none()
+        self.is_settled
     }
 
     /// Where the output stands, told once after [`Self::begin`] and each
     /// [`Self::advance`]; an error is why it cannot go on.
     pub fn settled(&mut self, grace: &mut Grace) -> Poll<Result<Settled, String>> {
-        let Some(settled) = self.settled.take() else {
-            return Poll::Pending;
-        };
-        let answer = self.hear(&settled, grace);
-        if answer.is_pending() {
-            self.settled = Some(settled);
-        }
+        let answer = self.hear(|state| state.settled.take(), grace);
+        self.is_settled |= answer.is_ready();
         answer
     }
 
     /// The tokens that may come next, told once; an error is why none can.
     pub fn mask(&mut self, grace: &mut Grace) -> Poll<Result<Mask, String>> {
-        let mask = std::mem::replace(&mut self.mask, channel().1);
-        let answer = self.hear(&mask, grace);
-        if answer.is_pending() {
-            self.mask = mask;
-        }
-        answer
+        self.hear(|state| state.mask.take(), grace)
     }
 
     fn hear<T>(
         &mut self,
-        answer: &Receiver<Result<T, String>>,
+        take: impl Fn(&mut State) -> Option<Result<T, String>>,
         grace: &mut Grace,
     ) -> Poll<Result<T, String>> {
-        match answer.try_recv() {
-            Ok(answer) => return Poll::Ready(answer),
-            Err(TryRecvError::Disconnected) => return gone(),
-            Err(TryRecvError::Empty) => {}
+        let mut state = self.desk.state();
+        if let Some(answer) = take(&mut state) {
+            return Poll::Ready(answer);
         }
         if !grace.left.is_zero() && (grace.again || !self.awaited) {
             let start = Instant::now();
-            let heard = answer.recv_timeout(grace.left);
+            let mut answer = None;
+            while answer.is_none() && start.elapsed() < grace.left {
+                state.is_awaited = true;
+                let left = grace.left.saturating_sub(start.elapsed());
+                let woken = self.desk.answered.wait_timeout(state, left);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                answer = take(&mut state);
+            }
+            state.is_awaited = false;
             grace.left = grace.left.saturating_sub(start.elapsed());
-            match heard {
-                Ok(answer) => return Poll::Ready(answer),
-                Err(RecvTimeoutError::Disconnected) => return gone(),
-                Err(RecvTimeoutError::Timeout) => self.awaited = true,
+            match answer {
+                Some(answer) => return Poll::Ready(answer),
+                None => self.awaited = true,
             }
         }
+        drop(state);
         if self.job.abandon_if_overdue() {
-            self.leash.pull();
+            self.desk.give_up();
             let budget = BUDGET.as_millis();
             return Poll::Ready(Err(format!(
                 "the grammar took longer than {budget} ms to say what may come next"
@@ -184,81 +179,97 @@ impl Constrained {
     }
 }
 
-fn gone<T>() -> Poll<Result<T, String>> {
-    Poll::Ready(Err("the grammar has ended".to_owned()))
-}
-
 impl Drop for Constrained {
     /// Nobody waits for what a worker may still compute.
     fn drop(&mut self) {
-        self.leash.pull();
+        self.desk.give_up();
     }
 }
 
-/// What a worker owes the engine thread, whose receivers may be gone at any time.
-struct Promise {
-    settled: Sender<Result<Settled, String>>,
-    mask: Sender<Result<Mask, String>>,
-    constraint: Sender<Box<dyn Constraint>>,
+/// Where a worker puts its answers for the engine thread.
+#[derive(Default)]
+struct Desk {
+    state: Mutex<State>,
+    answered: Condvar,
 }
 
-struct Answers {
-    settled: Receiver<Result<Settled, String>>,
-    mask: Receiver<Result<Mask, String>>,
-    constraint: Receiver<Box<dyn Constraint>>,
+#[derive(Default)]
+struct State {
+    settled: Option<Result<Settled, String>>,
+    mask: Option<Result<Mask, String>>,
+    /// Back from the worker when there is a mask.
+    constraint: Option<Box<dyn Constraint>>,
+    /// Whether the engine thread waits for an answer.
+    is_awaited: bool,
+    /// By which what is computed is stopped; from the making of the constraint on.
+    cancel: Option<Box<dyn Fn() + Send>>,
+    /// The request is gone, or its grammar was given up.
+    given_up: bool,
 }
 
-fn promise() -> (Promise, Answers) {
-    let (settle, settled) = channel();
-    let (give_mask, mask) = channel();
-    let (back, constraint) = channel();
-    let promise = Promise {
-        settled: settle,
-        mask: give_mask,
-        constraint: back,
-    };
-    let answers = Answers {
-        settled,
-        mask,
-        constraint,
-    };
-    (promise, answers)
-}
+impl Desk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
-impl Promise {
-    fn keep(
-        self,
-        leash: &Leash,
+    /// On a worker: goes on from what `make` gives by `token` and what that forces, then
+    /// makes the mask.
+    fn work(
+        &self,
         make: impl FnOnce() -> Result<Box<dyn Constraint>, String>,
         token: Option<u32>,
         limit: usize,
     ) {
-        if leash.state().pulled {
+        if self.state().given_up {
             return;
         }
         let mut constraint = match guarded(make) {
             Ok(constraint) => constraint,
-            Err(error) => return drop(self.settled.send(Err(error))),
+            Err(error) => return self.answer(|state| state.settled = Some(Err(error))),
         };
         let reached = guarded(|| settle_after(&mut *constraint, token, limit));
         let goes_on = matches!(&reached, Ok(settled) if !settled.complete);
-        let _ = self.settled.send(reached);
+        self.answer(|state| state.settled = Some(reached));
         if goes_on {
-            let _ = self.mask.send(guarded(|| constraint.mask()));
+            let mask = guarded(|| constraint.mask());
+            self.answer(|state| {
+                state.mask = Some(mask);
+                state.constraint = Some(constraint);
+            });
         }
-        let _ = self.constraint.send(constraint);
+    }
+
+    fn answer(&self, put: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        put(&mut state);
+        let is_awaited = state.is_awaited;
+        drop(state);
+        if is_awaited {
+            self.answered.notify_one();
+        }
+    }
+
+    fn give_up(&self) {
+        let mut state = self.state();
+        state.given_up = true;
+        // What nobody computes with is left as it is: another output may use parts of it.
+        if state.constraint.is_none()
+            && let Some(cancel) = &state.cancel
+        {
+            cancel();
+        }
     }
 }
 
-fn start(grammar: &dyn Grammar, leash: &Leash) -> Result<Box<dyn Constraint>, String> {
+fn start(grammar: &dyn Grammar, desk: &Desk) -> Result<Box<dyn Constraint>, String> {
     let constraint = grammar.start();
     let cancel = constraint.canceller();
-    let mut leash = leash.state();
-    if leash.pulled {
+    let mut state = desk.state();
+    if state.given_up {
         cancel();
     }
-    leash.cancel = Some(cancel);
-    drop(leash);
+    state.cancel = Some(cancel);
+    drop(state);
     Ok(constraint)
 }
 
@@ -287,29 +298,4 @@ fn settle_after(
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|panic| Err(format!("the grammar panicked: {}", panic_text(&*panic))))
-}
-
-/// By which a request that is gone, or was given up, stops what is computed for it.
-#[derive(Default)]
-struct Leash(Mutex<LeashState>);
-
-#[derive(Default)]
-struct LeashState {
-    /// From the making of the constraint on.
-    cancel: Option<Box<dyn Fn() + Send>>,
-    pulled: bool,
-}
-
-impl Leash {
-    fn state(&self) -> MutexGuard<'_, LeashState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn pull(&self) {
-        let mut state = self.state();
-        state.pulled = true;
-        if let Some(cancel) = &state.cancel {
-            cancel();
-        }
-    }
 }

@@ -63,6 +63,9 @@ struct Queue {
     begin: VecDeque<(Arc<Job>, Work)>,
     /// Workers that begin an output right now.
     beginning: usize,
+    /// Workers that sleep, and whether one of them was woken and has not looked yet.
+    asleep: usize,
+    waking: bool,
 }
 
 struct Workers {
@@ -84,9 +87,7 @@ pub(super) fn submit(urgency: Urgency, work: impl FnOnce() + Send + 'static) -> 
         Urgency::Next => queue.next.push_back(entry),
         Urgency::Begin => queue.begin.push_back(entry),
     }
-    drop(queue);
-    // To all: the one woken might not be one that may begin an output.
-    workers.changed.notify_all();
+    workers.wake_one(queue);
     job
 }
 
@@ -140,27 +141,57 @@ impl Workers {
     /// A worker is done with work of this kind.
     fn release(&self, urgency: Urgency) {
         if urgency == Urgency::Begin {
-            self.queue().beginning -= 1;
-            self.changed.notify_all();
+            let mut queue = self.queue();
+            queue.beginning -= 1;
+            self.wake_one(queue);
+        }
+    }
+
+    /// Has somebody look at `queue`. Waking takes longer than most work does: one is woken
+    /// at a time, and wakes the next if there is more.
+    fn wake_one(&self, mut queue: MutexGuard<'_, Queue>) {
+        if queue.asleep > 0 && !queue.waking {
+            queue.waking = true;
+            drop(queue);
+            self.changed.notify_one();
         }
     }
 
     fn take(&self) -> (Arc<Job>, Work) {
         let mut queue = self.queue();
         loop {
-            if let Some(next) = queue.next.pop_front() {
+            if let Some(next) = queue.pop(self.threads) {
+                if queue.has_work(self.threads) {
+                    self.wake_one(queue);
+                }
                 return next;
             }
-            if queue.beginning + 1 < self.threads
-                && let Some(next) = queue.begin.pop_front()
-            {
-                queue.beginning += 1;
-                return next;
-            }
+            queue.asleep += 1;
             queue = self
                 .changed
                 .wait(queue)
                 .unwrap_or_else(PoisonError::into_inner);
+            queue.asleep -= 1;
+            queue.waking = false;
         }
+    }
+}
+
+impl Queue {
+    fn has_work(&self, threads: usize) -> bool {
+        !self.next.is_empty() || self.may_begin(threads) && !self.begin.is_empty()
+    }
+
+    fn may_begin(&self, threads: usize) -> bool {
+        self.beginning + 1 < threads
+    }
+
+    fn pop(&mut self, threads: usize) -> Option<(Arc<Job>, Work)> {
+        if let Some(next) = self.next.pop_front() {
+            return Some(next);
+        }
+        let next = self.may_begin(threads).then(|| self.begin.pop_front())??;
+        self.beginning += 1;
+        Some(next)
     }
 }

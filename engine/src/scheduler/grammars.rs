@@ -5,10 +5,15 @@ use crate::active::Running;
 use crate::constraint::Grace;
 
 impl Scheduler {
-    /// Takes in what the grammars of running requests have answered.
-    pub(super) fn hear_grammars(&mut self, grace: &mut Grace) {
+    /// Takes in what the grammars of running requests have answered. `likely` is for those
+    /// that cannot go on without an answer, or after whose last token text is often forced.
+    pub(super) fn hear_grammars(&mut self, likely: &mut Grace, unlikely: &mut Grace) {
         for Running { request, .. } in &mut self.running {
-            let heard = request.hear(grace);
+            let heard = if request.is_worth_waiting_for() {
+                request.hear(likely)
+            } else {
+                request.hear(unlikely)
+            };
             self.counters.generated_tokens += heard.sampled as u64;
             self.counters.forced_tokens += heard.forced as u64;
         }
@@ -24,7 +29,7 @@ impl Scheduler {
     /// Waits a moment for a grammar: there was nothing to compute.
     pub fn await_grammars(&mut self) {
         let mut grace = Grace::idle();
-        self.hear_grammars(&mut grace);
+        self.hear_grammars(&mut grace, &mut Grace::none());
         self.begin_grammars(&mut grace);
         self.retire_done();
     }

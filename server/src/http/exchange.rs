@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hearth_otel::{Clock, SpanContext, Telemetry};
+use hearth_otel::{Clock, Compilation, SpanContext, Telemetry};
 
 tokio::task_local! {
     static CURRENT: Arc<Exchange>;
@@ -27,6 +27,7 @@ pub struct Exchange {
     pub operation: &'static str,
     streams: AtomicBool,
     tokenized: Mutex<Option<(Instant, Instant)>>,
+    compiled: Mutex<Option<Compilation>>,
     labels: Mutex<Vec<(String, String)>>,
 }
 
@@ -53,6 +54,7 @@ impl Exchange {
             },
             streams: AtomicBool::new(false),
             tokenized: Mutex::new(None),
+            compiled: Mutex::new(None),
             labels: Mutex::default(),
         }
     }
@@ -79,6 +81,11 @@ impl Exchange {
             .tokenized
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The grammar that its outputs follow, if they do.
+    pub fn compiled(&self) -> Option<Compilation> {
+        *self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add_tokenized(&self, from: Instant, to: Instant) {
@@ -129,6 +136,14 @@ pub fn note_labels<'a>(user: Option<&str>, labels: impl IntoIterator<Item = (&'a
 pub fn note_stream() {
     if let Some(exchange) = Exchange::current() {
         exchange.streams.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The exchange at hand has its grammar.
+pub fn note_grammar(compilation: Compilation) {
+    if let Some(exchange) = Exchange::current() {
+        let compiled = exchange.compiled.lock();
+        *compiled.unwrap_or_else(PoisonError::into_inner) = Some(compilation);
     }
 }
 

@@ -271,6 +271,9 @@ impl Choice {
                     }
                 }
                 Event::Forced(tokens) => {
+                    if let (Some(record), Some(first)) = (&mut self.record, tokens.first()) {
+                        record.jumped(first.at, tokens.len());
+                    }
                     // One delta, as it came at once.
                     let mut all = TextDelta::default();
                     for token in tokens {

@@ -9,8 +9,9 @@ use hearth_otel::{Ending, RequestNumbers, RequestRecord, RequestSpan, RequestTim
 
 use super::exchange::Exchange;
 
-/// Preemptions of a request that its trace shows.
+/// Preemptions of a request that its trace shows, and jumps over forced text.
 const SHOWN_PREEMPTIONS: usize = 32;
+const SHOWN_JUMPS: usize = 32;
 
 /// What the continuations of a request have in common.
 pub struct Siblings {
@@ -67,6 +68,8 @@ pub struct Record {
     last_token: Option<Instant>,
     preempted: Vec<Instant>,
     preemptions: u64,
+    jumps: Vec<(Instant, usize)>,
+    forced_tokens: usize,
     prompt_tokens: usize,
     cached_tokens: usize,
     tokens: usize,
@@ -98,6 +101,8 @@ impl Record {
             last_token: None,
             preempted: Vec::new(),
             preemptions: 0,
+            jumps: Vec::new(),
+            forced_tokens: 0,
             prompt_tokens,
             cached_tokens: 0,
             tokens: 0,
@@ -119,6 +124,14 @@ impl Record {
         self.preemptions += 1;
         if self.preempted.len() < SHOWN_PREEMPTIONS {
             self.preempted.push(at);
+        }
+    }
+
+    /// `tokens` came by force at once; each of them is told of, too.
+    pub fn jumped(&mut self, at: Instant, tokens: usize) {
+        self.forced_tokens += tokens;
+        if self.span.is_some() && self.jumps.len() < SHOWN_JUMPS {
+            self.jumps.push((at, tokens));
         }
     }
 
@@ -187,7 +200,9 @@ impl Record {
             started: self.started,
             first_token: self.first_token,
             last_token: self.last_token,
+            compiled: exchange.compiled(),
             preempted: std::mem::take(&mut self.preempted),
+            jumps: std::mem::take(&mut self.jumps),
             detokenized: self.detokenized,
             ended: Instant::now(),
         };
@@ -224,6 +239,7 @@ impl Record {
                 cached_tokens: self.cached_tokens,
                 completion_tokens,
                 preemptions: self.preemptions,
+                forced_tokens: self.forced_tokens,
                 copies: self.siblings.copies,
                 max_tokens: self.params.max_tokens,
                 temperature: self.params.temperature,

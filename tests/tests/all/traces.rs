@@ -1,5 +1,7 @@
 //! Traces and metrics as a collector gets them, over HTTP and gRPC.
 
+mod events;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -49,6 +51,11 @@ impl Collector {
             lines,
             got: Vec::new(),
         }
+    }
+
+    /// Where it takes OTLP over HTTP.
+    pub fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.http)
     }
 
     /// Takes in what comes until it is as `wanted`.
@@ -185,7 +192,7 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
         return;
     };
     let mut collector = Collector::start(&python);
-    let endpoint = format!("http://127.0.0.1:{}", collector.http);
+    let endpoint = collector.endpoint();
     let gzip = [
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
         ("OTEL_SERVICE_NAME", "llm"),
@@ -348,7 +355,7 @@ async fn in_detail_a_long_prompt_has_a_prefill_for_each_chunk_and_tells_what_was
         return;
     };
     let mut collector = Collector::start(&python);
-    let endpoint = format!("http://127.0.0.1:{}", collector.http);
+    let endpoint = collector.endpoint();
     let detailed = [
         "--collect-detailed-traces",
         "all",
@@ -409,7 +416,7 @@ async fn a_malformed_trace_context_begins_a_new_trace() {
         return;
     };
     let mut collector = Collector::start(&python);
-    let endpoint = format!("http://127.0.0.1:{}", collector.http);
+    let endpoint = collector.endpoint();
     let mut server = Server::start_with(&["--otlp-endpoint", &endpoint], &[]).await;
     let body = json!({"prompt": "a", "max_tokens": 1});
     let malformed = [

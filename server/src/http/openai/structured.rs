@@ -1,8 +1,11 @@
 //! What a request may ask its output to be, under every name that OpenAI, vLLM, SGLang
 //! and llama-server have for it.
 
+use std::time::Instant;
+
 use hearth_engine::constraint::Constrain;
 use hearth_grammar::{Problem, Source, Spec, Whitespace};
+use hearth_otel::Compilation;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
@@ -12,6 +15,7 @@ use super::structured_value::MAX_SCHEMA_VALUES;
 use super::wire::Object;
 use crate::grammars::CompileError;
 use crate::http::error::ApiError;
+use crate::http::exchange::note_grammar;
 use crate::reasoning::Begin;
 use crate::served::Served;
 use crate::tools::Lark;
@@ -355,8 +359,11 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
         return Ok(None);
     };
     let grammars = &served.grammars;
+    let from = Instant::now();
     match grammars.compile(spec).await {
-        Ok(grammar) => {
+        Ok((grammar, cached)) => {
+            let to = Instant::now();
+            note_grammar(Compilation { from, to, cached });
             let constrain = grammars.constrain(grammar, jump_forward);
             Ok(Some(match begin {
                 Some(begin) => grammars.after_reasoning(constrain, begin),

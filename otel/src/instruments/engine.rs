@@ -1,0 +1,189 @@
+//! What is read from the engine when somebody looks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::Meter;
+
+use super::observed;
+use crate::catalog::{MODEL, SOURCE, STATE};
+
+/// The engine at a moment; see the instruments that it fills.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct EngineSnapshot {
+    pub running: usize,
+    pub waiting: usize,
+    pub kv_total: usize,
+    pub kv_free: usize,
+    pub kv_evictable: usize,
+    pub kv_protected: usize,
+    pub kv_held: usize,
+    /// Tokens that the cache in the host's memory has room for, and has.
+    pub host_total: usize,
+    pub host_used: usize,
+    pub demoted_tokens: u64,
+    pub loaded_tokens: u64,
+    pub steps: u64,
+    /// Prompt tokens of started requests, cached ones included.
+    pub prompt_tokens: u64,
+    pub cached_tokens: u64,
+    pub computed_tokens: u64,
+    pub generated_tokens: u64,
+    pub preemptions: u64,
+    /// Since the last step of an engine that has work.
+    pub heartbeat_age: Duration,
+}
+
+impl EngineSnapshot {
+    /// Part of the KV cache that cannot be had, 0 to 1.
+    pub fn kv_usage(&self) -> f64 {
+        (self.kv_protected + self.kv_held) as f64 / self.kv_total.max(1) as f64
+    }
+}
+
+/// What does not change about the engine.
+#[derive(Clone, Debug, Default)]
+pub struct EngineFacts {
+    /// Prompt + output tokens of one sequence.
+    pub context: usize,
+    pub max_running: usize,
+    pub max_waiting: usize,
+    pub kv_slots: usize,
+    /// Of the cache in the host's memory.
+    pub host_slots: usize,
+    pub kv_dtype: String,
+    /// Tokens of a page of the KV cache.
+    pub page_size: usize,
+    /// `lru` and the like.
+    pub eviction: String,
+    pub prefix_cache: bool,
+    /// `CPU` or `GPU`, for the log line.
+    pub device: &'static str,
+}
+
+pub type ReadEngine = Arc<dyn Fn() -> EngineSnapshot + Send + Sync>;
+/// Rates and the like, which are derived from several snapshots.
+pub type ReadDerived = Arc<dyn Fn(&EngineSnapshot) -> Derived + Send + Sync>;
+
+/// What is computed from snapshots.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Derived {
+    pub prompt_throughput: f64,
+    pub generation_throughput: f64,
+    pub last_hit_rate: f64,
+}
+
+/// The instruments that are read from the engine when somebody looks.
+pub(super) fn observe_engine(
+    meter: &Meter,
+    model: &str,
+    facts: &EngineFacts,
+    read: &ReadEngine,
+    derived: &ReadDerived,
+) {
+    let attribute = KeyValue::new(MODEL, model.to_owned());
+    let single = |name, value: fn(&EngineSnapshot) -> f64| {
+        let (read, attribute) = (Arc::clone(read), attribute.clone());
+        observed(meter, name, move || {
+            vec![(vec![attribute.clone()], value(&read()))]
+        });
+    };
+    single("llm.num_requests_running", |s| s.running as f64);
+    single("llm.num_requests_waiting", |s| s.waiting as f64);
+    single("llm.kv_cache_usage", EngineSnapshot::kv_usage);
+    single("llm.kv_cache_capacity", |s| s.kv_total as f64);
+    single("llm.host_cache_usage", |s| {
+        s.host_used as f64 / s.host_total.max(1) as f64
+    });
+    single("llm.host_cache_demoted_tokens", |s| s.demoted_tokens as f64);
+    single("llm.host_cache_loaded_tokens", |s| s.loaded_tokens as f64);
+    single("llm.prefix_cache_hits", |s| s.cached_tokens as f64);
+    single("llm.num_preemptions", |s| s.preemptions as f64);
+    single("llm.engine.steps", |s| s.steps as f64);
+    single("llm.engine.computed_tokens", |s| s.computed_tokens as f64);
+    single("llm.engine.heartbeat_age", |s| {
+        s.heartbeat_age.as_secs_f64()
+    });
+    // A cache that is switched off is not asked.
+    if facts.prefix_cache {
+        single("llm.prefix_cache_queries", |s| s.prompt_tokens as f64);
+    } else {
+        single("llm.prefix_cache_queries", |_| 0.0);
+    }
+    let several =
+        |name, key: &'static str, values: fn(&EngineSnapshot) -> Vec<(&'static str, f64)>| {
+            let (read, attribute) = (Arc::clone(read), attribute.clone());
+            observed(meter, name, move || {
+                let values = values(&read()).into_iter();
+                values
+                    .map(|(kind, value)| (vec![attribute.clone(), KeyValue::new(key, kind)], value))
+                    .collect()
+            });
+        };
+    several("llm.kv_cache_tokens", STATE, |s| {
+        vec![
+            ("free", s.kv_free as f64),
+            ("evictable", s.kv_evictable as f64),
+            ("protected", s.kv_protected as f64),
+            ("held", s.kv_held as f64),
+        ]
+    });
+    several("llm.prompt_tokens_by_source", SOURCE, |s| {
+        vec![
+            (
+                "local_compute",
+                s.prompt_tokens.saturating_sub(s.cached_tokens) as f64,
+            ),
+            ("local_cache_hit", s.cached_tokens as f64),
+        ]
+    });
+    let computed = |name, value: fn(&Derived) -> f64| {
+        let (read, derived) = (Arc::clone(read), Arc::clone(derived));
+        let attribute = attribute.clone();
+        observed(meter, name, move || {
+            vec![(vec![attribute.clone()], value(&derived(&read())))]
+        });
+    };
+    computed("llm.engine.prompt_throughput", |d| d.prompt_throughput);
+    computed("llm.engine.generation_throughput", |d| {
+        d.generation_throughput
+    });
+    computed("llm.prefix_cache_last_hit_rate", |d| d.last_hit_rate);
+    let constant = |name, value: usize| {
+        let attribute = attribute.clone();
+        observed(meter, name, move || {
+            vec![(vec![attribute.clone()], value as f64)]
+        });
+    };
+    constant("llm.context_length", facts.context);
+    constant("llm.max_num_requests_running", facts.max_running);
+    constant("llm.max_num_requests_waiting", facts.max_waiting);
+    constant("llm.kv_cache_page_size", facts.page_size);
+    constant(
+        "llm.kv_cache_pages",
+        facts.kv_slots / facts.page_size.max(1),
+    );
+    let information = vec![
+        KeyValue::new("block_size", facts.page_size.to_string()),
+        KeyValue::new("cache_dtype", facts.kv_dtype.clone()),
+        // Python's words, which whoever reads vLLM's label compares with.
+        KeyValue::new(
+            "enable_prefix_caching",
+            if facts.prefix_cache { "True" } else { "False" },
+        ),
+        KeyValue::new(
+            "num_gpu_blocks",
+            (facts.kv_slots / facts.page_size.max(1)).to_string(),
+        ),
+        KeyValue::new(
+            "num_cpu_blocks",
+            (facts.host_slots / facts.page_size.max(1)).to_string(),
+        ),
+        KeyValue::new("kv_cache_layout", "slots"),
+        KeyValue::new("eviction_policy", facts.eviction.clone()),
+    ];
+    observed(meter, "llm.cache_config_info", move || {
+        vec![(information.clone(), 1.0)]
+    });
+}

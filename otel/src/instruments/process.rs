@@ -1,0 +1,64 @@
+//! What is there before the model: the process, and the HTTP server's instruments.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use opentelemetry::metrics::Meter;
+
+use super::{HttpInstruments, observed};
+use crate::bounds::Bounds;
+use crate::process::{self, ProcessStats};
+
+/// `/proc` is read once for all instruments of a scrape.
+const FRESH: Duration = Duration::from_millis(50);
+
+/// Makes the instruments that are there before the model.
+pub fn server_instruments(
+    meter: &Meter,
+    bounds: &Bounds,
+    dropped: Arc<dyn Fn() -> u64 + Send + Sync>,
+) -> HttpInstruments {
+    let cache = Mutex::new(None::<(Instant, Option<ProcessStats>)>);
+    let stats = Arc::new(move || {
+        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        match *cache {
+            Some((at, stats)) if at.elapsed() < FRESH => stats,
+            _ => {
+                let stats = process::stats();
+                *cache = Some((Instant::now(), stats));
+                stats
+            }
+        }
+    });
+    let of_process = |name, value: fn(&ProcessStats) -> f64| {
+        let stats = Arc::clone(&stats);
+        observed(meter, name, move || {
+            let value = stats().map(|stats| (Vec::new(), value(&stats)));
+            value.into_iter().collect()
+        });
+    };
+    of_process("process.cpu.time", |stats| stats.cpu_seconds);
+    of_process("process.memory.usage", |stats| stats.resident_bytes as f64);
+    of_process("process.memory.virtual", |stats| stats.virtual_bytes as f64);
+    of_process("process.unix.file_descriptor.count", |stats| {
+        stats.open_fds as f64
+    });
+    of_process("process.thread.count", |stats| stats.threads as f64);
+    of_process("hearth.process.file_descriptor.limit", |stats| {
+        stats.max_fds as f64
+    });
+    let started = Instant::now();
+    observed(meter, "process.uptime", move || {
+        vec![(Vec::new(), started.elapsed().as_secs_f64())]
+    });
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64());
+    observed(meter, "hearth.process.start_time", move || {
+        vec![(Vec::new(), since_epoch)]
+    });
+    observed(meter, "hearth.telemetry.dropped", move || {
+        vec![(Vec::new(), dropped() as f64)]
+    });
+    HttpInstruments::new(meter, bounds)
+}

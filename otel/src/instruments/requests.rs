@@ -1,0 +1,292 @@
+//! What is recorded of requests and steps.
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, Meter};
+
+use super::engine::observe_engine;
+use super::{EngineFacts, PROVIDER_NAME, ReadDerived, ReadEngine, counter, histogram};
+use crate::bounds::Bounds;
+use crate::catalog::{ERROR, MODEL, OPERATION, PHASE, PROVIDER, REASON, REJECTION, STREAM};
+
+/// How a continuation ended, in vLLM's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Stop,
+    Length,
+    Abort,
+    Error,
+}
+
+impl Ending {
+    const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Numbers of a continuation that ended; times in seconds where they are known.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestNumbers {
+    /// `chat` or `text_completion`.
+    pub operation: &'static str,
+    pub stream: bool,
+    pub ending: Ending,
+    pub duration: f64,
+    pub queue: Option<f64>,
+    pub prefill: Option<f64>,
+    pub decode: Option<f64>,
+    pub inference: Option<f64>,
+    pub prompt_tokens: usize,
+    pub cached_tokens: usize,
+    pub completion_tokens: usize,
+    pub max_tokens: usize,
+    pub preemptions: u64,
+}
+
+/// What is recorded while requests run, bound to their attributes.
+#[derive(Debug)]
+struct Live {
+    prompt_tokens: BoundCounter<u64>,
+    generation_tokens: BoundCounter<u64>,
+}
+
+/// Instruments of the engine and of requests.
+#[derive(Debug)]
+pub struct EngineInstruments {
+    model: String,
+    first_token: Histogram<f64>,
+    duration: Histogram<f64>,
+    per_token: Histogram<f64>,
+    inter_token: BoundHistogram<f64>,
+    queue: BoundHistogram<f64>,
+    prefill: BoundHistogram<f64>,
+    decode: BoundHistogram<f64>,
+    inference: BoundHistogram<f64>,
+    tokenize: BoundHistogram<f64>,
+    request_prompt: BoundHistogram<f64>,
+    request_generation: BoundHistogram<f64>,
+    computed: BoundHistogram<f64>,
+    longest: BoundHistogram<f64>,
+    max_tokens: BoundHistogram<f64>,
+    copies: BoundHistogram<f64>,
+    preemptions: BoundHistogram<f64>,
+    forward_time: BoundHistogram<f64>,
+    execute_time: BoundHistogram<f64>,
+    requests: Counter<u64>,
+    without_decode: BoundCounter<u64>,
+    rejections: BoundCounter<u64>,
+    /// Whole answers, then streams.
+    live: [Live; 2],
+    iteration_tokens: BoundHistogram<f64>,
+    step_scheduler: BoundHistogram<f64>,
+    step_forward: BoundHistogram<f64>,
+    step_execute: BoundHistogram<f64>,
+    step_prefills: BoundHistogram<f64>,
+    step_decodes: BoundHistogram<f64>,
+}
+
+/// A duration that can be recorded: clamped where clocks or bugs say nonsense.
+fn sane(seconds: f64) -> f64 {
+    if seconds.is_finite() {
+        seconds.max(0.0)
+    } else {
+        0.0
+    }
+}
+
+impl EngineInstruments {
+    pub fn new(
+        meter: &Meter,
+        model: &str,
+        facts: &EngineFacts,
+        bounds: &Bounds,
+        read: &ReadEngine,
+        derived: &ReadDerived,
+    ) -> Self {
+        let model_attribute = [KeyValue::new(MODEL, model.to_owned())];
+        let bound = |name| histogram(meter, name, bounds).bind(&model_attribute);
+        let bound_with = |name, key: &'static str, value: &'static str| {
+            let [model] = &model_attribute;
+            histogram(meter, name, bounds).bind(&[model.clone(), KeyValue::new(key, value)])
+        };
+        let requests = counter(meter, "llm.requests");
+        // vLLM's reasons are there from the start, so that rates have a beginning.
+        for reason in Ending::ALL
+            .map(Ending::as_str)
+            .into_iter()
+            .chain(["repetition"])
+        {
+            for stream in [false, true] {
+                requests.add(0, &request_attributes(model, reason, stream));
+            }
+        }
+        let live = [false, true].map(|stream| {
+            let [model] = &model_attribute;
+            let attributes = [model.clone(), KeyValue::new(STREAM, stream)];
+            let live = Live {
+                prompt_tokens: counter(meter, "llm.prompt_tokens").bind(&attributes),
+                generation_tokens: counter(meter, "llm.generation_tokens").bind(&attributes),
+            };
+            live.prompt_tokens.add(0);
+            live.generation_tokens.add(0);
+            live
+        });
+        let [model_only] = &model_attribute;
+        let rejections = counter(meter, "llm.admission_rejections").bind(&[
+            model_only.clone(),
+            KeyValue::new(REJECTION, "max_num_queued_reqs"),
+        ]);
+        rejections.add(0);
+        let without_decode = counter(meter, "llm.requests_without_decode").bind(&model_attribute);
+        without_decode.add(0);
+        observe_engine(meter, model, facts, read, derived);
+        Self {
+            model: model.to_owned(),
+            first_token: histogram(meter, "gen_ai.server.time_to_first_token", bounds),
+            duration: histogram(meter, "gen_ai.server.request.duration", bounds),
+            per_token: histogram(meter, "gen_ai.server.time_per_output_token", bounds),
+            inter_token: bound("llm.inter_token_latency"),
+            queue: bound("llm.request.queue_time"),
+            prefill: bound("llm.request.prefill_time"),
+            decode: bound("llm.request.decode_time"),
+            inference: bound("llm.request.inference_time"),
+            tokenize: bound("llm.request.tokenize_time"),
+            request_prompt: bound("llm.request.prompt_tokens"),
+            request_generation: bound("llm.request.generation_tokens"),
+            computed: bound("llm.request.prefill_kv_computed_tokens"),
+            longest: bound("llm.request.max_num_generation_tokens"),
+            max_tokens: bound("llm.request.params_max_tokens"),
+            copies: bound("llm.request.params_n"),
+            preemptions: bound("llm.request.num_preemptions"),
+            forward_time: bound("llm.request.model_forward_time"),
+            execute_time: bound("llm.request.model_execute_time"),
+            requests,
+            without_decode,
+            rejections,
+            live,
+            iteration_tokens: bound("llm.iteration_tokens"),
+            step_scheduler: bound("llm.engine.step.scheduler_time"),
+            step_forward: bound("llm.engine.step.forward_time"),
+            step_execute: bound("llm.engine.step.execute_time"),
+            step_prefills: bound_with("llm.engine.step.rows", PHASE, "prefill"),
+            step_decodes: bound_with("llm.engine.step.rows", PHASE, "decode"),
+        }
+    }
+
+    fn gen_ai(&self, operation: &'static str, stream: bool) -> Vec<KeyValue> {
+        vec![
+            KeyValue::new(OPERATION, operation),
+            KeyValue::new(PROVIDER, PROVIDER_NAME),
+            KeyValue::new(MODEL, self.model.clone()),
+            KeyValue::new(STREAM, stream),
+        ]
+    }
+
+    pub fn started(&self, stream: bool, prompt_tokens: usize) {
+        let live = &self.live[usize::from(stream)];
+        live.prompt_tokens.add(prompt_tokens as u64);
+    }
+
+    pub fn first_token(&self, operation: &'static str, stream: bool, seconds: f64) {
+        let attributes = self.gen_ai(operation, stream);
+        self.first_token.record(sane(seconds), &attributes);
+    }
+
+    /// A token, and how long after the one before it.
+    pub fn token(&self, stream: bool, since_last: Option<f64>) {
+        self.live[usize::from(stream)].generation_tokens.add(1);
+        if let Some(seconds) = since_last {
+            self.inter_token.record(sane(seconds));
+        }
+    }
+
+    /// Tokens that were generated and never seen, such as the one that ends a text.
+    pub fn unseen_tokens(&self, stream: bool, tokens: usize) {
+        let live = &self.live[usize::from(stream)];
+        live.generation_tokens.add(tokens as u64);
+    }
+
+    pub fn tokenized(&self, seconds: f64) {
+        self.tokenize.record(sane(seconds));
+    }
+
+    pub fn rejected(&self) {
+        self.rejections.add(1);
+    }
+
+    pub fn accepted(&self, copies: usize) {
+        self.copies.record(copies as f64);
+    }
+
+    /// All continuations of a request ended; the longest has so many tokens.
+    pub fn longest(&self, tokens: usize) {
+        self.longest.record(tokens as f64);
+    }
+
+    pub fn ended(&self, numbers: &RequestNumbers) {
+        let reason = numbers.ending.as_str();
+        let attributes = request_attributes(&self.model, reason, numbers.stream);
+        self.requests.add(1, &attributes);
+        let mut attributes = self.gen_ai(numbers.operation, numbers.stream);
+        if numbers.completion_tokens > 1
+            && let Some(decode) = numbers.decode
+        {
+            let per_token = decode / (numbers.completion_tokens - 1) as f64;
+            self.per_token.record(sane(per_token), &attributes);
+        } else {
+            self.without_decode.add(1);
+        }
+        match numbers.ending {
+            Ending::Stop | Ending::Length => {}
+            Ending::Abort => attributes.push(KeyValue::new(ERROR, "client_disconnect")),
+            Ending::Error => attributes.push(KeyValue::new(ERROR, "internal_error")),
+        }
+        self.duration.record(sane(numbers.duration), &attributes);
+        for (histogram, seconds) in [
+            (&self.queue, numbers.queue),
+            (&self.prefill, numbers.prefill),
+            (&self.decode, numbers.decode),
+            (&self.inference, numbers.inference),
+        ] {
+            if let Some(seconds) = seconds {
+                histogram.record(sane(seconds));
+            }
+        }
+        let computed = numbers.prompt_tokens.saturating_sub(numbers.cached_tokens);
+        self.request_prompt.record(numbers.prompt_tokens as f64);
+        self.request_generation
+            .record(numbers.completion_tokens as f64);
+        self.computed.record(computed as f64);
+        self.max_tokens.record(numbers.max_tokens as f64);
+        self.preemptions.record(numbers.preemptions as f64);
+    }
+
+    /// Sums over the steps of a request, in seconds.
+    pub fn model_times(&self, forward: f64, execute: f64) {
+        self.forward_time.record(sane(forward));
+        self.execute_time.record(sane(execute));
+    }
+
+    pub fn step(&self, step: &crate::records::StepRecord) {
+        self.iteration_tokens.record(step.tokens as f64);
+        self.step_scheduler.record(step.scheduler().as_secs_f64());
+        self.step_forward.record(step.forward().as_secs_f64());
+        self.step_execute.record(step.execute().as_secs_f64());
+        self.step_prefills.record(step.prefill_rows as f64);
+        self.step_decodes.record(step.decode_rows as f64);
+    }
+}
+
+fn request_attributes(model: &str, reason: &'static str, stream: bool) -> [KeyValue; 3] {
+    [
+        KeyValue::new(MODEL, model.to_owned()),
+        KeyValue::new(REASON, reason),
+        KeyValue::new(STREAM, stream),
+    ]
+}

@@ -1,0 +1,222 @@
+//! Grammars that are too much, or nothing.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use serde_json::{Map, Value, json};
+
+use super::{ask, content, with};
+use crate::harness::{CHAT, Server};
+
+/// A schema that is `links` references away.
+fn chained(links: usize) -> Value {
+    let link = |i: usize| {
+        (
+            format!("d{i}"),
+            json!({"$ref": format!("#/$defs/d{}", i + 1)}),
+        )
+    };
+    let mut defs: Map<String, Value> = (0..links).map(link).collect();
+    defs.insert(format!("d{links}"), json!({"type": "null"}));
+    json!({"$ref": "#/$defs/d0", "$defs": defs})
+}
+
+/// Grammars that are too much, or nothing.
+fn abuses() -> Vec<(&'static str, &'static str, Value)> {
+    let invalid = "invalid_grammar";
+    let unsupported = "unsupported_schema_feature";
+    let complex = "grammar_too_complex";
+    let properties = |n: usize| -> Map<String, Value> {
+        (0..n)
+            .map(|i| (format!("p{i}"), json!({"type": "null"})))
+            .collect()
+    };
+    let mut deep = json!({"type": "null"});
+    for _ in 0..40 {
+        deep = json!({"items": deep});
+    }
+    vec![
+        (complex, "regex", json!("a{1000000}")),
+        (complex, "regex", json!("((a{100}){100}){100}")),
+        (complex, "regex", json!("a".repeat(1 << 20))),
+        (unsupported, "regex", json!("(?<=a)b")),
+        (invalid, "regex", json!("(a")),
+        (invalid, "regex", json!("[^\\s\\S]")),
+        (
+            complex,
+            "guided_json",
+            json!({"type": "object", "properties": properties(10_000)}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"enum": (0..100_000).collect::<Vec<_>>()}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"const": "a".repeat(1 << 20)}),
+        ),
+        (
+            unsupported,
+            "guided_json",
+            json!({"not": {"type": "string"}}),
+        ),
+        (
+            unsupported,
+            "guided_json",
+            json!({"$ref": "https://example.com/schema.json"}),
+        ),
+        (
+            unsupported,
+            "guided_json",
+            json!({"$ref": "file:///etc/passwd"}),
+        ),
+        (
+            unsupported,
+            "guided_json",
+            json!({"type": "string", "format": "topic"}),
+        ),
+        (
+            invalid,
+            "guided_json",
+            json!({"$ref": "#/$defs/a", "$defs": {
+            "a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+        ),
+        (invalid, "guided_json", json!(false)),
+        (complex, "guided_json", chained(1_500)),
+        (
+            complex,
+            "guided_json",
+            json!({"required": properties(5_000).keys().collect::<Vec<_>>()}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"type": "integer", "multipleOf": 999_999}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"patternProperties": properties(300)}),
+        ),
+        (
+            complex,
+            "guided_json",
+            json!({"allOf": (0..30).map(|i| json!({
+            "type": "string", "pattern": format!("a{i}.*b")})).collect::<Vec<_>>()}),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!("start: %json {}", chained(1_500))),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!(
+                "start: %json {}",
+                json!({"properties": properties(4_000)})
+            )),
+        ),
+        (
+            unsupported,
+            "guided_grammar",
+            json!("start: %json {\"not\": {}}"),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(
+                (0..5_000)
+                    .map(|i| format!("r{i}: \"a\" r{}\n", i + 1))
+                    .collect::<String>()
+            ),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!(
+                "start: x::0\nx::_: \"a\" %if {}eq(_,1){}\n | \"b\"",
+                "not(".repeat(20_000),
+                ")".repeat(20_000)
+            )),
+        ),
+        (
+            complex,
+            "guided_grammar",
+            json!(format!(
+                "start: A\nA: /a/{}",
+                " & /(?s:.)*b(?s:.)*/".repeat(30)
+            )),
+        ),
+        (complex, "guided_grammar", json!("start: \"a\"{1000000}")),
+        (complex, "guided_grammar", json!("start: /a{1000000}/")),
+        (invalid, "guided_grammar", json!("start: start")),
+        (invalid, "guided_grammar", json!("start: \"a\u{0}\"")),
+        (invalid, "ebnf", json!("root ::= nothing")),
+        (invalid, "ebnf", json!("start: \"a\"")),
+        (
+            complex,
+            "ebnf",
+            json!(format!(
+                "root ::= {}\"a\"{}",
+                "(".repeat(9000),
+                ")".repeat(9000)
+            )),
+        ),
+        (invalid, "guided_choice", json!([])),
+        (complex, "guided_choice", json!(vec!["a"; 20_000])),
+    ]
+}
+
+async fn refused(server: &Server, code: &str, field: &str, value: &Value) {
+    let began = Instant::now();
+    let body = with(ask("Hello"), field, value.clone());
+    let answer = server.post_raw(CHAT, body.to_string()).await;
+    let shown = value.to_string().chars().take(60).collect::<String>();
+    assert_eq!(answer.status, 400, "{field} {shown}: {}", answer.body);
+    let error = &answer.body["error"];
+    assert_eq!(error["code"], code, "{field} {shown}: {error}");
+    assert!(
+        error["param"].as_str().unwrap().starts_with(field),
+        "{error}"
+    );
+    let message = error["message"].as_str().unwrap();
+    assert!(message.len() < 600, "{field} {shown}: {message}");
+    assert!(
+        began.elapsed() < Duration::from_secs(60),
+        "{shown}: {:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn what_is_too_much_or_nothing_is_refused_and_disturbs_nobody() {
+    let server = Server::embedded(&[]).await;
+    for (code, field, value) in abuses() {
+        refused(&server, code, field, &value).await;
+        // And from the cache of refusals.
+        refused(&server, code, field, &value).await;
+    }
+    // Large, and fine: a lazily explored regex, and deep nesting.
+    for (field, value) in [
+        ("regex", json!("(a|b)*a(a|b){200}c")),
+        ("regex", json!("(a+)+x")),
+    ] {
+        let body = with(with(ask("Hello"), field, value), "max_tokens", json!(3));
+        server.ok(CHAT, &body).await;
+    }
+    // Many at once, each of its own, beside one that is fine.
+    let bad = (0..64).map(|i| {
+        let pattern = format!("(x{i}|y)*x(x|y){{30}}(?=a)");
+        let value = json!(pattern);
+        let server = &server;
+        async move { refused(server, "unsupported_schema_feature", "regex", &value).await }
+    });
+    let fine = with(ask("What is 3 + 4?"), "regex", json!("[0-9]{1,2}"));
+    let (answer, _) = tokio::join!(server.ok(CHAT, &fine), join_all(bad));
+    assert!(content(&answer).parse::<u32>().is_ok(), "{answer}");
+    server.wait_until_idle().await;
+    assert_eq!(server.stats().await["failed"], 0);
+}

@@ -1,0 +1,62 @@
+//! What follows a schema, whatever the model would have said.
+
+use serde_json::{Value, json};
+
+use super::{ask, enlarged, schemas, strict, with};
+use crate::harness::{CHAT, COMPLETIONS, Server};
+
+/// Each schema `per_schema` times at temperature 1; all that ended is valid.
+async fn all_valid(server: &Server, path: &str, body: &Value, per_schema: usize) -> (usize, usize) {
+    let (mut whole, mut cut) = (0, 0);
+    for schema in schemas() {
+        let validator = jsonschema::options()
+            .with_draft(jsonschema::Draft::Draft202012)
+            .should_validate_formats(true)
+            .build(&schema)
+            .unwrap();
+        let body = with(body.clone(), "response_format", strict(&schema));
+        let mut left = per_schema;
+        while left > 0 {
+            let n = left.min(32);
+            left -= n;
+            let body = with(with(body.clone(), "n", json!(n)), "seed", json!(left));
+            let answer = server.ok(path, &body).await;
+            for choice in answer["choices"].as_array().unwrap() {
+                let text = choice["message"]["content"].as_str();
+                let text = text.or(choice["text"].as_str()).unwrap();
+                if choice["finish_reason"] == "length" {
+                    cut += 1;
+                    continue;
+                }
+                assert_eq!(choice["finish_reason"], "stop");
+                let value: Value = serde_json::from_str(text)
+                    .unwrap_or_else(|error| panic!("{schema}: {text:?}: {error}"));
+                assert!(validator.is_valid(&value), "{schema}: {text}");
+                whole += 1;
+            }
+            let tokens = answer["usage"]["completion_tokens"].as_u64().unwrap();
+            assert!(tokens <= 200 * n as u64);
+        }
+    }
+    (whole, cut)
+}
+
+#[tokio::test]
+async fn what_a_schema_asks_for_is_valid_whatever_the_model_would_say() {
+    // HEARTH_GENERATIONS of each model for the record.
+    let per_schema = |usual| enlarged("HEARTH_GENERATIONS", usual).div_ceil(schemas().len());
+    let server = Server::embedded(&[]).await;
+    let body = with(ask("Tell me a story."), "temperature", json!(1));
+    let (whole, cut) = all_valid(&server, CHAT, &body, per_schema(256)).await;
+    println!("the embedded model: {whole} whole and valid, {cut} cut by max_tokens");
+    assert!(whole > 10 * cut, "{whole} {cut}");
+    server.wait_until_idle().await;
+    drop(server);
+    // Random weights over bytes: nothing but the grammar makes sense of it.
+    let server = Server::start(&[]).await;
+    let body = json!({"prompt": "a", "max_tokens": 200, "temperature": 1});
+    let (whole, cut) = all_valid(&server, COMPLETIONS, &body, per_schema(512)).await;
+    println!("random weights: {whole} whole and valid, {cut} cut by max_tokens");
+    assert!(whole > 10 * cut, "{whole} {cut}");
+    server.wait_until_idle().await;
+}
