@@ -9,6 +9,7 @@ use std::time::Instant;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::constraint::{Constrained, Habits, Mask};
+use crate::device::panic_text;
 use crate::inbox::{RequestId, Submission};
 use crate::kv::RequestKv;
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
@@ -16,7 +17,6 @@ use crate::params::SamplingParams;
 use crate::pooling::Pool;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
 use crate::sampler::{Sampled, SamplerState};
-use crate::step::panic_text;
 use following::Unsent;
 
 /// How a request left the engine.
@@ -62,6 +62,8 @@ pub(crate) struct ActiveRequest {
     /// Taken when the prompt is done.
     pool: Option<Pool>,
     events: UnboundedSender<Event>,
+    /// What there was no time to send yet.
+    outbox: Vec<Event>,
     queued: Instant,
 }
 
@@ -105,6 +107,7 @@ impl ActiveRequest {
             prompt_logprobs,
             pool: request.pooling.map(Pool::new),
             events,
+            outbox: Vec::new(),
             queued,
         }
     }
@@ -191,6 +194,7 @@ impl ActiveRequest {
         // Its token is computed again.
         self.late_row = None;
         self.send(Event::Preempted { at: Instant::now() });
+        self.deliver();
     }
 
     /// Notes the log-probability of the next token of those that were not sampled,
@@ -220,7 +224,7 @@ impl ActiveRequest {
         if let Some(pool) = self.pool.take() {
             self.send(Event::Embedding(pool.vector()));
         }
-        if self.params.max_tokens == 0 {
+        if self.params.max_tokens == 0 && self.outcome.is_none() {
             self.outcome = Some(Outcome::Finished(FinishReason::Length));
         }
     }
@@ -270,7 +274,8 @@ impl ActiveRequest {
     }
 
     /// The last event and where to send it, if anyone listens.
-    pub fn end(self, outcome: Outcome) -> Option<(UnboundedSender<Event>, Event)> {
+    pub fn end(mut self, outcome: Outcome) -> Option<(UnboundedSender<Event>, Event)> {
+        self.deliver();
         let usage = Usage {
             prompt_tokens: self.prompt_len,
             cached_tokens: self.cached_tokens.unwrap_or(0),
@@ -284,9 +289,16 @@ impl ActiveRequest {
         Some((self.events, event))
     }
 
-    fn send(&self, event: Event) {
-        // A consumer that is gone has withdrawn the request; the next step sees it.
-        let _ = self.events.send(event);
+    fn send(&mut self, event: Event) {
+        self.outbox.push(event);
+    }
+
+    /// Sends what there is to send: to wake who waits for it takes longer than to sample it.
+    pub fn deliver(&mut self) {
+        for event in self.outbox.drain(..) {
+            // A consumer that is gone has withdrawn the request; the next step sees it.
+            let _ = self.events.send(event);
+        }
     }
 }
 
@@ -295,6 +307,8 @@ impl ActiveRequest {
 pub(crate) struct Running {
     pub request: ActiveRequest,
     pub kv: RequestKv,
+    /// Whether others may share what was computed of it last.
+    pub shares: bool,
 }
 
 impl Running {

@@ -1,9 +1,14 @@
 //! From scheduled requests to the ragged batch of one forward.
 
+mod table;
+
 use hearth_radix::KvCopy;
 
 use crate::active::Running;
 use crate::executor::{ForwardBatch, Sequence};
+use table::Layout;
+
+pub(crate) use table::Row;
 
 /// A request's share of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,7 @@ pub(crate) struct StepBatch {
     pub loads: Vec<Load>,
     /// To be carried out before the forward, in this order.
     pub copies: Vec<KvCopy>,
+    layout: Layout,
 }
 
 impl StepBatch {
@@ -50,25 +56,19 @@ impl StepBatch {
             logit_rows,
             hidden_rows,
         } = &mut self.forward;
-        for values in [
-            tokens,
-            positions,
-            write_slots,
-            slot_table,
-            logit_rows,
-            hidden_rows,
-        ] {
+        for values in [tokens, positions, write_slots, logit_rows, hidden_rows] {
             values.clear();
         }
         sequences.clear();
+        self.layout.begin(slot_table);
         self.grants.clear();
         self.loads.clear();
         self.copies.clear();
     }
 
-    /// Whether no request gets on by it. There may be copies all the same.
-    pub fn is_empty(&self) -> bool {
-        self.grants.is_empty() && self.loads.is_empty()
+    /// Whether there is nothing to do for the device.
+    pub fn asks_for_nothing(&self) -> bool {
+        self.grants.is_empty() && self.copies.is_empty()
     }
 
     pub fn tokens(&self) -> usize {
@@ -77,24 +77,27 @@ impl StepBatch {
 
     /// Adds the next `count` pending tokens of `running`, the request at index
     /// `request`.
-    pub fn push(&mut self, request: usize, running: &Running, count: usize) {
+    pub fn push(&mut self, request: usize, running: &mut Running, count: usize) {
         let Running {
             request: active,
             kv,
+            ..
         } = running;
         let (start, end) = (kv.computed, kv.computed + count);
         let batch = &mut self.forward;
         let first_token = batch.tokens.len();
+        let first_slot = self
+            .layout
+            .write(&mut batch.slot_table, &mut kv.row, &kv.slots, end);
         batch.sequences.push(Sequence {
             first_token: index(first_token),
             tokens: index(count),
             context: index(end),
-            first_slot: index(batch.slot_table.len()),
+            first_slot: index(first_slot),
         });
         batch.tokens.extend_from_slice(&active.tokens[start..end]);
         batch.positions.extend(index(start)..index(end));
         batch.write_slots.extend_from_slice(&kv.slots[start..end]);
-        batch.slot_table.extend_from_slice(&kv.slots[..end]);
         let rows = batch.logit_rows.len();
         let wanted = active.wanted_logprobs(start, end);
         batch

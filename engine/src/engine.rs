@@ -1,6 +1,5 @@
 //! The engine's thread and the handle to it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use tokio::sync::oneshot;
 
 use crate::command::{AbortTarget, CacheInUse, Command, PauseMode, Pending};
 use crate::config::{ConfigError, EngineConfig};
+use crate::device::Device;
 use crate::events::StepObserver;
 use crate::executor::{BuildError, Executor, ExecutorLimits};
 use crate::inbox::{Inbox, RequestId};
@@ -54,9 +54,9 @@ pub enum ShutdownOutcome {
 }
 
 impl Engine {
-    /// Starts the engine thread and waits until `build` has made the executor
-    /// on it (device queues belong to the thread that made them, so an executor
-    /// need not be `Send`).
+    /// Starts the engine thread and the device's, and waits until `build` has made the
+    /// executor on the latter (device queues belong to the thread that made them, so an
+    /// executor need not be `Send`).
     ///
     /// # Errors
     /// What `build` reports, or bounds that let nothing run.
@@ -75,12 +75,16 @@ impl Engine {
                 let inbox = Arc::clone(&inbox);
                 move || {
                     let _stop = StopOnExit(&inbox);
-                    let executor = match build_executor(build) {
-                        Ok(executor) => executor,
+                    let landed = {
+                        let inbox = Arc::clone(&inbox);
+                        move || inbox.landed()
+                    };
+                    let device = match Device::start(build, landed) {
+                        Ok(device) => device,
                         Err(error) => return drop(report.send(Err(error))),
                     };
-                    let limits = executor.limits();
-                    let mut core = Core::new(config, executor, Arc::clone(&inbox));
+                    let limits = device.limits;
+                    let mut core = Core::new(config, device, Arc::clone(&inbox));
                     if report.send(Ok(limits)).is_ok() {
                         core.serve();
                     }
@@ -99,23 +103,6 @@ impl Engine {
             }),
         })
     }
-}
-
-fn build_executor<E: Executor>(
-    build: impl FnOnce() -> Result<E, BuildError>,
-) -> Result<E, SpawnError> {
-    // Drivers panic where they should return errors; the closure is gone
-    // afterwards, so nothing sees what it left half done.
-    let executor = catch_unwind(AssertUnwindSafe(build))
-        .map_err(|panic| SpawnError::BuildPanicked(crate::step::panic_text(&*panic)))??;
-    let limits = executor.limits();
-    if limits.vocab_size == 0 {
-        return Err(SpawnError::NoVocabulary);
-    }
-    if context_limit(limits) < 2 {
-        return Err(SpawnError::NoRoom(limits));
-    }
-    Ok(executor)
 }
 
 /// The longest sequence that one request alone can always finish.

@@ -9,11 +9,12 @@ use crate::stats::EngineStats;
 #[derive(Clone, Debug)]
 pub struct StepReport {
     pub started: Instant,
-    /// The batch was chosen.
+    /// The batch was chosen and went to the device.
     pub scheduled: Instant,
     /// The logits were on the host, or the forward had failed.
     pub forwarded: Instant,
-    /// Tokens were sampled and sent.
+    /// Tokens were sampled. They are sent, and requests start, while the device is at the
+    /// next step: it has waited from `forwarded` to the next `scheduled`, if there was work.
     pub finished: Instant,
     /// Sequences that computed more than one token, and how many tokens.
     pub prefill_rows: usize,
@@ -46,7 +47,6 @@ pub(crate) struct StepWatch {
     started: Instant,
     before: EngineStats,
     scheduled: Instant,
-    forwarded: Instant,
 }
 
 impl StepWatch {
@@ -56,7 +56,6 @@ impl StepWatch {
             started,
             before,
             scheduled: started,
-            forwarded: started,
         }
     }
 
@@ -64,13 +63,10 @@ impl StepWatch {
         self.scheduled = Instant::now();
     }
 
-    pub fn forwarded(&mut self) {
-        self.forwarded = Instant::now();
-    }
-
     /// `batch`: for each sequence its request's id and its tokens.
     pub fn finish(
         self,
+        forwarded: Instant,
         batch: impl Iterator<Item = (u64, usize)>,
         failed: bool,
         after: EngineStats,
@@ -78,7 +74,7 @@ impl StepWatch {
         let mut report = StepReport {
             started: self.started,
             scheduled: self.scheduled,
-            forwarded: self.forwarded,
+            forwarded,
             finished: Instant::now(),
             prefill_rows: 0,
             prefill_tokens: 0,

@@ -33,7 +33,8 @@ pub struct ForwardBatch {
     /// occurs twice.
     pub write_slots: Vec<u32>,
     pub sequences: Vec<Sequence>,
-    /// The sequences' KV slots in position order, concatenated.
+    /// The sequences' KV slots in position order, those of one after another's in no order.
+    /// Between them are slots that mean nothing.
     pub slot_table: Vec<u32>,
     /// Indices into `tokens`, ascending, whose logits are wanted. May be empty.
     pub logit_rows: Vec<u32>,
@@ -73,7 +74,7 @@ pub struct ExecutorLimits {
     pub vocab_size: usize,
 }
 
-/// A model with a KV pool. It lives on the engine thread from its making to
+/// A model with a KV pool. It lives on a thread of its own from its making to
 /// its end, so it need not be `Send`.
 pub trait Executor {
     fn limits(&self) -> ExecutorLimits;

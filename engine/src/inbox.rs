@@ -1,6 +1,7 @@
 //! Where callers' threads and the engine thread meet: one mutex, one condition
 //! variable, held for a few moves on either side.
 
+use std::collections::VecDeque;
 use std::sync::PoisonError;
 #[cfg(not(feature = "loom"))]
 use std::sync::{Condvar, Mutex, MutexGuard};
@@ -63,26 +64,48 @@ pub(crate) enum Phase {
     Stopped,
 }
 
+/// Requests taken in at once: a burst of thousands holds up no step by more than a fraction
+/// of a millisecond.
+const MOST_TAKEN: usize = 64;
+
+/// What the engine thread waits for when it looks into the inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// It has work.
+    Not,
+    /// It has nothing to do.
+    ForMail,
+    /// The device is at a step. New requests can be taken in meanwhile.
+    ForLanding,
+}
+
 /// What arrived since the last look.
 #[derive(Debug)]
 pub(crate) struct Mail {
+    /// The device has done what it was at.
+    pub landed: bool,
+    /// The first of those that came.
     pub submitted: Vec<Submission>,
     pub withdrawn: Vec<(RequestId, Withdrawal)>,
-    /// In the order in which they were given.
+    /// In the order in which they were given, when the device is at nothing and the
+    /// requests that came before them are taken.
     pub commands: Vec<Command>,
     pub phase: Phase,
 }
 
 #[derive(Debug)]
 struct State {
-    submitted: Vec<Submission>,
+    submitted: VecDeque<Submission>,
     withdrawn: Vec<(RequestId, Withdrawal)>,
-    commands: Vec<Command>,
+    /// Each with the next request that came after it.
+    commands: Vec<(RequestId, Command)>,
+    landed: bool,
     phase: Phase,
     next_id: u64,
     /// As the engine thread last published it; `waiting` is without `submitted`.
     stats: EngineStats,
-    /// When it last was, or work came after it had none.
+    /// When the engine thread last had a step behind it and looked here, or work came
+    /// after it had none.
     beat: Instant,
 }
 
@@ -93,6 +116,16 @@ impl State {
 
     fn waiting(&self) -> usize {
         self.stats.waiting + self.submitted.len()
+    }
+
+    /// Whether there is something to take.
+    fn has_news(&self, wait: Wait) -> bool {
+        let requests = !self.submitted.is_empty() || !self.withdrawn.is_empty();
+        match wait {
+            Wait::Not => true,
+            Wait::ForMail => requests || !self.commands.is_empty() || self.phase != Phase::Open,
+            Wait::ForLanding => requests || self.landed,
+        }
     }
 }
 
@@ -107,9 +140,10 @@ impl Inbox {
     /// An inbox that accepts requests while fewer than `limit` wait.
     pub fn new(limit: usize) -> Self {
         let state = State {
-            submitted: Vec::new(),
+            submitted: VecDeque::new(),
             withdrawn: Vec::new(),
             commands: Vec::new(),
+            landed: false,
             phase: Phase::Open,
             next_id: 0,
             stats: EngineStats::default(),
@@ -147,7 +181,7 @@ impl Inbox {
             // Nobody waited for the engine until now.
             state.beat = queued;
         }
-        state.submitted.push(Submission {
+        state.submitted.push_back(Submission {
             id,
             request,
             events,
@@ -172,8 +206,8 @@ impl Inbox {
     pub fn command(&self, make: impl FnOnce(RequestId) -> Command) {
         let mut state = self.state();
         if state.phase != Phase::Stopped {
-            let command = make(RequestId(state.next_id));
-            state.commands.push(command);
+            let next = RequestId(state.next_id);
+            state.commands.push((next, make(next)));
         }
         drop(state);
         self.changed.notify_all();
@@ -233,36 +267,51 @@ impl Inbox {
 
 /// The engine thread's side.
 impl Inbox {
-    /// Takes what arrived; if the engine is `idle` or paused, sleeps until
-    /// something does.
-    pub fn collect(&self, idle: bool) -> Mail {
+    /// Takes what arrived, after waiting for it as `wait` says.
+    pub fn collect(&self, wait: Wait) -> Mail {
         let mut state = self.state();
-        while idle
-            && state.phase == Phase::Open
-            && state.submitted.is_empty()
-            && state.withdrawn.is_empty()
-            && state.commands.is_empty()
-        {
+        while !state.has_news(wait) {
             state = self
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        let state = &mut *state;
+        let landed = wait == Wait::ForLanding && std::mem::take(&mut state.landed);
+        let count = state.submitted.len().min(MOST_TAKEN);
+        let submitted: Vec<_> = state.submitted.drain(..count).collect();
         // They go on to count as waiting until the next publication.
-        state.stats.waiting = state.waiting();
+        state.stats.waiting += count;
+        let next = state.submitted.front().map(|first| first.id);
+        let is_known = |id: RequestId| next.is_none_or(|next| id < next);
+        let withdrawn = state.withdrawn.extract_if(.., |(id, _)| is_known(*id));
+        let withdrawn = withdrawn.collect();
+        let between_steps = landed || wait != Wait::ForLanding;
+        let due = |before: RequestId| between_steps && next.is_none_or(|next| before <= next);
+        let commands = state.commands.extract_if(.., |(before, _)| due(*before));
+        let commands = commands.map(|(_, command)| command).collect();
+        if between_steps {
+            state.beat = Instant::now();
+        }
         Mail {
-            submitted: std::mem::take(&mut state.submitted),
-            withdrawn: std::mem::take(&mut state.withdrawn),
-            commands: std::mem::take(&mut state.commands),
+            landed,
+            submitted,
+            withdrawn,
+            commands,
             phase: state.phase,
         }
+    }
+
+    /// The device has done what it was at, or never will.
+    pub fn landed(&self) {
+        self.state().landed = true;
+        self.changed.notify_all();
     }
 
     /// Makes `stats` what callers see, and what the queue's bound counts.
     pub fn publish(&self, stats: EngineStats) {
         let mut state = self.state();
         state.stats = stats;
-        state.beat = Instant::now();
     }
 
     /// The engine thread ends, in whatever way. Drops what it never took, which
@@ -283,3 +332,6 @@ impl Inbox {
 
 #[cfg(all(test, feature = "loom"))]
 mod interleavings;
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests;

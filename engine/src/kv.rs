@@ -5,6 +5,7 @@ use std::ops::Range;
 use hearth_radix::{KvCache, KvCopy, KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock};
 
 use crate::active::ActiveRequest;
+use crate::batch::Row;
 use crate::config::EngineConfig;
 
 /// The host's copy of a prefix is taken from this many tokens on that the device lacks:
@@ -17,6 +18,8 @@ const WORTH_LOADING: usize = 32;
 pub(crate) struct RequestKv {
     /// In order of position; at least `computed`.
     pub slots: Vec<u32>,
+    /// Where they are in the table of the batches.
+    pub row: Row,
     lock: Option<PrefixLock>,
     /// What the host has and is not copied to the slots yet.
     host: Option<Prefix>,
@@ -110,6 +113,7 @@ impl Kv {
         }
         let mut kv = RequestKv {
             slots: Vec::new(),
+            row: Row::default(),
             lock: None,
             host: None,
             computed: 0,
@@ -178,6 +182,8 @@ impl Kv {
                 .cache
                 .insert(&request.namespace, tokens, request.priority, slots);
             kv.lock = Some(lock);
+            // Where the cache had them already, it keeps its own.
+            kv.row.changed(before);
         }
         before..kv.cached()
     }

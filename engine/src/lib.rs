@@ -1,8 +1,9 @@
 //! The engine: scheduler, continuous batching, sampling, stop conditions.
 //!
-//! One thread owns the scheduler, the prefix cache and the executor, and runs
-//! forward after forward; callers hold an [`EngineHandle`] and read
-//! [`Generation`]s. Text is made of tokens outside that thread, by [`output`].
+//! One thread owns the scheduler and the prefix cache, another the executor, which runs
+//! forward after forward while the first prepares the next; callers hold an
+//! [`EngineHandle`] and read [`Generation`]s. Text is made of tokens outside those threads,
+//! by [`output`].
 //!
 //! **Architecture invariant.** The engine names no tensor library and no HTTP
 //! library; the model is behind [`Executor`].
@@ -13,6 +14,7 @@ pub mod command;
 pub mod config;
 pub mod constraint;
 pub mod detokenize;
+mod device;
 pub mod engine;
 pub mod events;
 pub mod executor;

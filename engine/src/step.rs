@@ -1,44 +1,51 @@
-//! The engine's inner loop: schedule, run, take in, publish.
+//! The engine's inner loop: what the device computed is sampled, the next step is launched,
+//! and all else is done while the device is at it.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
-
-use hearth_radix::KvCopy;
 
 use crate::batch::StepBatch;
 use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
-use crate::events::{StepObserver, StepWatch};
-use crate::executor::{Executor, ForwardBatch, Logits};
-use crate::inbox::{Inbox, Phase};
+use crate::device::{Device, Landing, Order};
+use crate::events::{StepObserver, StepReport, StepWatch};
+use crate::inbox::{Inbox, Phase, Wait};
 use crate::scheduler::Scheduler;
 use crate::stats::EngineStats;
 
 /// All that the engine thread owns.
-pub(crate) struct Core<E> {
-    executor: E,
+pub(crate) struct Core {
+    device: Device,
     scheduler: Scheduler,
     batch: StepBatch,
+    /// The device is at `batch`, whose `forward` it has.
+    flight: Option<Flight>,
     inbox: Arc<Inbox>,
     steps: u64,
     /// Whether requests wait, those that hold slots too, until somebody resumes.
     paused: bool,
     observer: Option<StepObserver>,
+    /// Of the step that landed last, until there is time to tell of it.
+    report: Option<StepReport>,
 }
 
-impl<E: Executor> Core<E> {
-    pub fn new(config: EngineConfig, executor: E, inbox: Arc<Inbox>) -> Self {
-        let scheduler = Scheduler::new(config, executor.limits(), executor.host_slots());
+struct Flight {
+    watch: Option<StepWatch>,
+}
+
+impl Core {
+    pub fn new(config: EngineConfig, device: Device, inbox: Arc<Inbox>) -> Self {
+        let scheduler = Scheduler::new(config, device.limits, device.host_slots);
         let mut core = Self {
-            executor,
+            device,
             scheduler,
             batch: StepBatch::default(),
+            flight: None,
             inbox,
             steps: 0,
             paused: false,
             observer: None,
+            report: None,
         };
         core.publish();
         core
@@ -47,9 +54,20 @@ impl<E: Executor> Core<E> {
     /// Serves until the inbox is closed and what it gave is done.
     pub fn serve(&mut self) {
         loop {
-            let mail = self.inbox.collect(self.paused || self.scheduler.is_idle());
+            let mail = self.inbox.collect(match self.flight {
+                Some(_) => Wait::ForLanding,
+                None if self.paused || self.scheduler.is_idle() => Wait::ForMail,
+                None => Wait::Not,
+            });
+            if mail.landed {
+                self.land();
+            }
             self.scheduler.enqueue(mail.submitted);
             self.scheduler.withdraw(mail.withdrawn);
+            if self.flight.is_some() {
+                self.prepare();
+                continue;
+            }
             mail.commands.into_iter().for_each(|c| self.obey(c));
             if let Phase::Closing { deadline } = mail.phase {
                 // Nobody could resume what then never ends.
@@ -69,8 +87,9 @@ impl<E: Executor> Core<E> {
         }
     }
 
-    /// Carries out `command`; the statistics show it when its reply comes.
+    /// Carries out `command` between two steps; the statistics show it when its reply comes.
     fn obey(&mut self, command: Command) {
+        self.scheduler.settle();
         // Whoever asked may be gone; what was asked for is done all the same.
         match command {
             Command::Abort {
@@ -109,41 +128,76 @@ impl<E: Executor> Core<E> {
         }
     }
 
-    /// One forward of the model, for all requests that can use one.
+    /// Launches one forward of the model, for all requests that can use one. What is left to
+    /// do of the step before is done while it runs, and what can be of the next one.
     fn step(&mut self) {
-        let mut watch = self.watch();
+        let watch = self.watch();
         self.scheduler.schedule(&mut self.batch);
+        if self.batch.asks_for_nothing() {
+            let waits = self.scheduler.waits_for_grammars();
+            debug_assert!(
+                waits || self.scheduler.is_idle(),
+                "whoever waits alone gets on"
+            );
+            self.publish();
+            if waits {
+                self.scheduler.await_grammars();
+                self.publish();
+            }
+            return;
+        }
+        self.launch(watch);
+        self.prepare();
+    }
+
+    fn launch(&mut self, mut watch: Option<StepWatch>) {
         if let Some(watch) = &mut watch {
             watch.scheduled();
         }
-        self.publish();
-        let nothing = self.batch.is_empty();
-        if let Err(error) = copy(&mut self.executor, &self.batch.copies) {
+        self.device.launch(Order {
+            copies: std::mem::take(&mut self.batch.copies),
+            forward: std::mem::take(&mut self.batch.forward),
+        });
+        self.flight = Some(Flight { watch });
+    }
+
+    /// The device is done: samples from what it computed, and no more, as it waits.
+    fn land(&mut self) {
+        let Landing {
+            copied,
+            logits,
+            order,
+            at,
+        } = self.device.land();
+        let flight = self.flight.take();
+        Order {
+            copies: self.batch.copies,
+            forward: self.batch.forward,
+        } = order;
+        if let Err(error) = copied {
             self.scheduler.fail_copies(&mut self.batch, &error);
         }
-        if self.batch.grants.is_empty() {
-            // Asked before anything more is heard: by then nobody need be late.
-            let waits = self.scheduler.waits_for_grammars();
-            let mut no_logits = Logits::none(self.executor.limits());
-            self.scheduler.advance(&self.batch, &mut no_logits);
-            if nothing && waits {
-                self.scheduler.await_grammars();
-            } else if nothing {
-                debug_assert!(self.scheduler.is_idle(), "whoever waits alone gets on");
-            }
-            return self.publish();
-        }
-        let computed = forward(&mut self.executor, &self.batch.forward);
-        if let Some(watch) = &mut watch {
-            watch.forwarded();
-        }
-        let failed = computed.is_err();
-        match computed {
+        let failed = logits.is_err();
+        match logits {
             Ok(mut logits) => self.scheduler.advance(&self.batch, &mut logits),
             Err(error) => self.scheduler.fail(&self.batch, &error),
         }
+        if self.batch.grants.is_empty() {
+            // Copies alone are no step.
+            return;
+        }
         self.steps += 1;
-        self.report(watch, failed);
+        if let Some(watch) = flight.and_then(|flight| flight.watch) {
+            let grants = self.batch.grants.iter();
+            let shares = grants.map(|grant| (grant.id, grant.tokens));
+            let after = self.scheduler.stats(self.steps);
+            self.report = Some(watch.finish(at, shares, failed, after));
+        }
+    }
+
+    /// Works while the device does: on what is left of the step before, and on the next.
+    fn prepare(&mut self) {
+        self.scheduler.look_ahead();
         self.publish();
     }
 
@@ -153,21 +207,15 @@ impl<E: Executor> Core<E> {
         Some(StepWatch::start(self.scheduler.stats(self.steps)))
     }
 
-    fn report(&mut self, watch: Option<StepWatch>, failed: bool) {
-        if let (Some(watch), Some(StepObserver(observe))) = (watch, &mut self.observer) {
-            let grants = self
-                .batch
-                .grants
-                .iter()
-                .map(|grant| (grant.id, grant.tokens));
-            let after = self.scheduler.stats(self.steps);
-            observe(watch.finish(grants, failed, after));
-        }
-    }
-
-    /// Statistics first, so that whoever has seen a request end sees its slots
-    /// returned.
+    /// Tells all that is left to tell. Statistics before last events, so that whoever has
+    /// seen a request end sees its slots returned.
     fn publish(&mut self) {
+        self.scheduler.settle();
+        if let (Some(report), Some(StepObserver(observe))) =
+            (self.report.take(), &mut self.observer)
+        {
+            observe(report);
+        }
         let stats = EngineStats {
             paused: self.paused,
             ..self.scheduler.stats(self.steps)
@@ -178,49 +226,4 @@ impl<E: Executor> Core<E> {
             let _ = consumer.send(event);
         }
     }
-}
-
-/// Copies between device and host; a panic is an error like others.
-fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
-    let copy = || copies.iter().try_for_each(|copy| executor.copy(copy));
-    let copied = catch_unwind(AssertUnwindSafe(copy))
-        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
-        .and_then(|result| result.map_err(|error| error.to_string()));
-    copied.inspect_err(|error| tracing::error!("copying KV failed: {error}"))
-}
-
-/// Runs `batch`; a panic is an error like others, as drivers panic where they
-/// should return one, and a wrong shape is caught before anybody reads it.
-fn forward(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits, String> {
-    let vocab = executor.limits().vocab_size;
-    let logits = catch_unwind(AssertUnwindSafe(|| executor.forward(batch)))
-        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
-        .and_then(|result| result.map_err(|error| error.to_string()));
-    let logits = logits.and_then(|logits| {
-        let (given, rows) = (logits.values.len(), batch.logit_rows.len());
-        if logits.vocab != vocab || given != rows * vocab {
-            let width = logits.vocab;
-            return Err(format!(
-                "the model gave {given} logits, {width} a row, for {rows} rows of {vocab}"
-            ));
-        }
-        let (given, rows) = (logits.hidden.len(), batch.hidden_rows.len());
-        if (rows == 0) != (given == 0) || (rows > 0 && !given.is_multiple_of(rows)) {
-            return Err(format!(
-                "the model gave {given} values of hidden states for {rows} rows"
-            ));
-        }
-        Ok(logits)
-    });
-    logits.inspect_err(|error| {
-        let (requests, tokens) = (batch.sequences.len(), batch.tokens.len());
-        tracing::error!(requests, tokens, "forward failed: {error}");
-    })
-}
-
-/// What a panic said, as far as it said it in words.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or(panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a message").to_owned()
 }

@@ -70,27 +70,31 @@ fn outputs_are_the_same_with_a_host_and_less_is_computed() {
 #[test]
 fn each_policy_copies_when_it_says() {
     let (first, second) = (prompt(1, 50), prompt(2, 50));
-    // Twice the one, once the other; the device has room for both, and then for neither.
-    let copied = |host_writes| {
+    let copies = |host_writes, first_three: u64, all: u64| {
         let config = EngineConfig {
             host_writes,
             ..EngineConfig::default()
         };
         let fixture = Fixture::with_host(config, 150, 1000);
+        let copied = |expected| {
+            fixture.assert_idle_and_conserved();
+            // What the last step computed is copied when it is done.
+            fixture.wait_until("as many are copied", |f| {
+                f.engine.stats().demoted_tokens == expected
+            });
+        };
+        // Twice the one, once the other; the device has room for both, and then for neither.
         for prompt in [&first, &first, &second] {
             run(&fixture, request(prompt, 1));
         }
-        fixture.assert_idle_and_conserved();
-        let there = fixture.engine.stats().demoted_tokens;
+        copied(first_three);
         run(&fixture, request(&prompt(3, 149), 1));
-        fixture.assert_idle_and_conserved();
-        (there, fixture.engine.stats().demoted_tokens)
+        copied(all);
     };
-    assert_eq!(copied(HostWritePolicy::WriteBack), (0, 100));
-    // What a step computed is copied before the next one.
-    assert_eq!(copied(HostWritePolicy::WriteThrough), (50, 100));
+    copies(HostWritePolicy::WriteBack, 0, 100);
+    copies(HostWritePolicy::WriteThrough, 100, 249);
     // Of the one, all but its last token was found.
-    assert_eq!(copied(HostWritePolicy::WriteThroughSelective), (49, 49));
+    copies(HostWritePolicy::WriteThroughSelective, 49, 49);
 }
 
 #[test]

@@ -76,7 +76,9 @@ fn a_prompt_gives_the_same_output_alone_and_in_a_batch_of_16() {
         let prompts = family(16);
         let release = std::thread::scope(|scope| {
             let run = scope.spawn(|| assert_all_as_expected(&fixture, &prompts, 20));
-            fixture.wait_until("all are waiting", |f| f.engine.stats().waiting == 16);
+            fixture.wait_until("all are there", |f| {
+                f.engine.stats().waiting + f.engine.stats().running == 17
+            });
             drop(permits);
             run.join()
         });

@@ -1,6 +1,7 @@
 //! `hearth-sim`: the scheduler and the prefix cache without a model.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use hearth_benches::sim::{self, overhead, tree, workload};
@@ -27,7 +28,7 @@ enum Command {
         #[arg(long, default_value_t = 65_536)]
         host_tokens: usize,
     },
-    /// What a step costs on the engine's own thread
+    /// How long the device waits between two steps
     Overhead,
     /// What the tree's operations cost, by the tokens it holds
     Tree {
@@ -123,16 +124,22 @@ fn policies(scale: usize, kv_tokens: usize, host_tokens: usize) -> anyhow::Resul
 
 fn overheads() -> anyhow::Result<()> {
     println!(
-        "| policy | running | waiting | context | median, us | p99, us | worst, us | taking them in, us |"
+        "| policy | forward, ms | running | waiting | context | median, us | p99, us | worst, us | the first, us |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     for (name, schedule) in POLICIES {
-        for (running, waiting, context) in [(64, 0, 512), (64, 10_000, 512), (64, 10_000, 4096)] {
-            let cost = overhead::measure(config(schedule), running, waiting, context)?;
-            println!(
-                "| {name} | {running} | {waiting} | {context} | {:.0} | {:.0} | {:.0} | {:.0} |",
-                cost.median, cost.p99, cost.worst, cost.first
-            );
+        for takes in [0, 2] {
+            for (running, waiting, context) in [(64, 0, 512), (64, 10_000, 512), (64, 10_000, 4096)]
+            {
+                let config = config(schedule);
+                let time = Duration::from_millis(takes);
+                let cost = overhead::measure(config, running, waiting, context, time)?;
+                println!(
+                    "| {name} | {takes} | {running} | {waiting} | {context} | {:.0} | {:.0} | {:.0} \
+                     | {:.0} |",
+                    cost.median, cost.p99, cost.worst, cost.first
+                );
+            }
         }
     }
     Ok(())

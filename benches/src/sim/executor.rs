@@ -70,7 +70,8 @@ impl Executor for SimExecutor {
 
     fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
         let tokens = batch.tokens.len() as u64 * TOKEN_NS;
-        let context = batch.slot_table.len() as u64 * CONTEXT_NS;
+        let context = batch.sequences.iter().map(|s| u64::from(s.context));
+        let context = context.sum::<u64>() * CONTEXT_NS;
         self.clock
             .0
             .fetch_add(WEIGHTS_NS.max(tokens) + context, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a step costs the engine's own thread.
+//! How long the device waits for the engine between two steps.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,9 +12,11 @@ use hearth_engine::{
 /// Small, so that sampling is a small part of it.
 const VOCAB: usize = 64;
 
-/// Computes nothing, and notes how long the engine took from one forward to the next.
+/// Takes its time over nothing, and notes how long it waited from one forward to the next.
 struct Gaps {
     limits: ExecutorLimits,
+    /// How long a forward takes.
+    takes: Duration,
     gaps: Arc<Mutex<Vec<Duration>>>,
     last: Option<Instant>,
     /// The first forward lasts until something comes.
@@ -34,6 +36,10 @@ impl Executor for Gaps {
         if let Some(hold) = self.hold.take() {
             let _ = hold.recv();
         }
+        if !self.takes.is_zero() {
+            // As a thread that waits for a device does.
+            std::thread::sleep(self.takes);
+        }
         let logits = Logits {
             values: vec![0.0; batch.logit_rows.len() * VOCAB],
             vocab: VOCAB,
@@ -50,11 +56,11 @@ pub struct Overhead {
     pub median: f64,
     pub p99: f64,
     pub worst: f64,
-    /// The first, in which all that wait are taken in.
+    /// The first, after which those that wait are taken in.
     pub first: f64,
 }
 
-/// Measures 400 steps of `running` requests that decode with `context` tokens each
+/// Measures 400 steps that take the device `takes`, of `running` requests that decode with `context` tokens each
 /// while `waiting` others, half of which share a prefix of 500 tokens, find no room.
 ///
 /// # Errors
@@ -64,6 +70,7 @@ pub fn measure(
     running: usize,
     waiting: usize,
     context: usize,
+    takes: Duration,
 ) -> anyhow::Result<Overhead> {
     const STEPS: usize = 400;
     config.max_running = running;
@@ -79,6 +86,7 @@ pub fn measure(
             max_model_len: 1 << 20,
             vocab_size: VOCAB,
         },
+        takes,
         gaps: Arc::clone(&gaps),
         last: None,
         hold: Some(hold),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::workers::{BUDGET, Job, Urgency, submit};
 use super::{Constrain, Constraint, Grammar, Mask};
-use crate::step::panic_text;
+use crate::device::panic_text;
 
 /// Where an output stands after its latest token.
 #[derive(Debug)]

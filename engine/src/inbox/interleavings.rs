@@ -28,7 +28,11 @@ fn submit(inbox: &Inbox) -> Result<(RequestId, UnboundedReceiver<Event>), Submit
 fn serve(inbox: &Inbox) {
     let mut held: Vec<Submission> = Vec::new();
     loop {
-        let mail = inbox.collect(held.is_empty());
+        let mail = inbox.collect(if held.is_empty() {
+            Wait::ForMail
+        } else {
+            Wait::Not
+        });
         held.extend(mail.submitted);
         held.retain(|held| !mail.withdrawn.iter().any(|(id, _)| *id == held.id));
         for command in mail.commands {
@@ -92,7 +96,7 @@ fn a_cancellation_wakes_an_engine_that_sleeps_and_is_never_lost() {
         // A lost one would leave this loop asleep for ever, which loom sees.
         let (mut submitted, mut withdrawn) = (Vec::new(), Vec::new());
         while withdrawn.is_empty() {
-            let mail = inbox.collect(true);
+            let mail = inbox.collect(Wait::ForMail);
             submitted.extend(mail.submitted.iter().map(|submission| submission.id));
             withdrawn.extend(mail.withdrawn.iter().map(|(id, _)| *id));
             assert!(
@@ -115,7 +119,7 @@ fn a_queue_of_one_takes_one_of_two_however_they_come() {
         });
         // What was taken counts until it is published that it does not wait.
         let own = submit(&inbox).is_ok();
-        let taken = inbox.collect(false).submitted.len();
+        let taken = inbox.collect(Wait::Not).submitted.len();
         let accepted = usize::from(own) + usize::from(other.join().unwrap());
         assert_eq!((accepted, inbox.stats().waiting), (1, 1));
         assert!(taken <= 1);
@@ -152,5 +156,35 @@ fn whoever_waits_for_the_end_is_woken_by_it() {
         inbox.stop();
         assert!(waiter.join().unwrap());
         assert!(inbox.is_stopped());
+    });
+}
+
+#[test]
+fn an_engine_that_waits_for_the_device_hears_of_it_and_of_mail_and_obeys_afterwards() {
+    loom::model(|| {
+        let inbox = Arc::new(Inbox::new(1));
+        let (reply, _answer) = oneshot::channel();
+        let device = thread::spawn({
+            let inbox = Arc::clone(&inbox);
+            move || inbox.landed()
+        });
+        inbox.command(|_| Command::Resume(reply));
+        let caller = thread::spawn({
+            let inbox = Arc::clone(&inbox);
+            move || submit(&inbox).expect("it is open").0
+        });
+        let (mut submitted, mut landed) = (Vec::new(), false);
+        while !landed {
+            let mail = inbox.collect(Wait::ForLanding);
+            landed = mail.landed;
+            assert_eq!(mail.commands.len(), usize::from(landed), "between steps");
+            submitted.extend(mail.submitted.iter().map(|submission| submission.id));
+        }
+        let id = caller.join().unwrap();
+        device.join().unwrap();
+        let rest = inbox.collect(Wait::Not);
+        assert!(!rest.landed, "told once");
+        submitted.extend(rest.submitted.iter().map(|submission| submission.id));
+        assert_eq!(submitted, [id]);
     });
 }

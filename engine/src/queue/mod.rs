@@ -93,6 +93,11 @@ impl WaitingQueue {
         self.waiters.is_empty() && self.beginners.is_empty()
     }
 
+    /// Whether some wait for what a running request is about to compute.
+    pub fn has_followers(&self) -> bool {
+        !self.parked.is_empty()
+    }
+
     /// A request that has never run.
     pub fn push(&mut self, request: ActiveRequest) {
         if let Some(name) = &request.name {

@@ -24,9 +24,13 @@ impl Scheduler {
         }
         if !from_running.is_empty() {
             for Running { request, .. } in &mut self.running {
-                request.outcome = from_running.remove(&request.id);
+                let withdrawn = from_running.remove(&request.id);
+                request.outcome = request.outcome.take().or(withdrawn);
             }
-            self.retire_done();
+            // Who is in the batch that the device is at leaves when it is done.
+            if !self.in_flight {
+                self.part();
+            }
         }
     }
 

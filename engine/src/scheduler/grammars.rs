@@ -21,6 +21,7 @@ impl Scheduler {
 
     /// Queues the requests whose grammars have begun.
     pub(super) fn begin_grammars(&mut self, grace: &mut Grace) {
+        self.may_start |= self.waiting.has_beginners();
         for (request, outcome) in self.waiting.begin_ready(grace) {
             self.bid_farewell(request, outcome);
         }

@@ -1,6 +1,6 @@
 //! What is copied to the host's memory and back.
 
-use super::{Scheduler, checkpoint};
+use super::Scheduler;
 use crate::active::{Outcome, Running};
 use crate::batch::StepBatch;
 use hearth_radix::CopyDirection;
@@ -15,9 +15,9 @@ impl Scheduler {
             } += copy.device.len() as u64;
         }
         for load in &batch.loads {
-            let Running { request, kv } = &mut self.running[load.request];
+            let Running { kv, shares, .. } = &mut self.running[load.request];
             kv.loaded(load.tokens);
-            checkpoint(&mut self.kv, &mut self.waiting, request, kv);
+            *shares = true;
         }
     }
 
@@ -33,6 +33,8 @@ impl Scheduler {
             self.running[load.request].request.outcome = Some(failed);
         }
         batch.copies.clear();
+        // Those that were to follow are of no use without it.
+        drop(self.kv.take_copies());
         self.kv.forget_host();
     }
 }

@@ -220,12 +220,15 @@ fn check_shape(batch: &ForwardBatch) {
     assert!(batch.logit_rows.iter().all(|&row| (row as usize) < tokens));
     assert!(batch.hidden_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.hidden_rows.iter().all(|&row| (row as usize) < tokens));
-    let (mut token, mut slot) = (0, 0);
+    let mut token = 0;
+    let mut rows = Vec::new();
     for sequence in &batch.sequences {
-        assert_eq!((sequence.first_token, sequence.first_slot), (token, slot));
+        assert_eq!(sequence.first_token, token);
         assert!(sequence.tokens > 0 && sequence.tokens <= sequence.context);
         let new = token as usize..(token + sequence.tokens) as usize;
-        (token, slot) = (token + sequence.tokens, slot + sequence.context);
+        token += sequence.tokens;
+        let slot = sequence.first_slot + sequence.context;
+        rows.push(sequence.first_slot..slot);
         let old = sequence.context - sequence.tokens;
         let positions: Vec<u32> = (old..sequence.context).collect();
         assert_eq!(batch.positions[new.clone()], positions);
@@ -235,9 +238,15 @@ fn check_shape(batch: &ForwardBatch) {
             "new tokens are attended where written"
         );
     }
-    assert_eq!(
-        (token as usize, slot as usize),
-        (tokens, batch.slot_table.len())
+    assert_eq!(token as usize, tokens);
+    rows.sort_by_key(|row| row.start);
+    assert!(
+        rows.is_sorted_by(|a, b| a.end <= b.start),
+        "no row overlaps another"
+    );
+    assert!(
+        rows.iter()
+            .all(|row| row.end as usize <= batch.slot_table.len())
     );
 }
 

@@ -1,0 +1,192 @@
+//! The thread that drives the model, so that the engine works on while the device computes.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use hearth_radix::KvCopy;
+
+use crate::engine::{SpawnError, context_limit};
+use crate::executor::{BuildError, Executor, ExecutorLimits, ForwardBatch, Logits};
+
+/// What the device is to do for one step, in this order.
+pub(crate) struct Order {
+    pub copies: Vec<KvCopy>,
+    /// Not run if it has no tokens.
+    pub forward: ForwardBatch,
+}
+
+/// What came of an [`Order`].
+pub(crate) struct Landing {
+    pub copied: Result<(), String>,
+    pub logits: Result<Logits, String>,
+    /// The order's, to be filled again.
+    pub order: Order,
+    pub at: Instant,
+}
+
+/// The model on its thread. It carries out one order after another, so that what one
+/// writes is there before the next reads or overwrites it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    orders: Option<Sender<Order>>,
+    landings: Receiver<Landing>,
+    thread: Option<JoinHandle<()>>,
+    pub limits: ExecutorLimits,
+    pub host_slots: usize,
+}
+
+impl Device {
+    /// Has `build` make the executor on the new thread, and waits for it. `landed` is called
+    /// when an order is done, and when the thread ends.
+    ///
+    /// # Errors
+    /// What `build` reports, or bounds that let nothing run.
+    pub fn start<E, F>(build: F, landed: impl Fn() + Send + 'static) -> Result<Self, SpawnError>
+    where
+        E: Executor,
+        F: FnOnce() -> Result<E, BuildError> + Send + 'static,
+    {
+        let (orders, taken) = channel::<Order>();
+        let (land, landings) = channel();
+        let (report, built) = channel();
+        let thread = thread::Builder::new()
+            .name("hearth-device".to_owned())
+            .spawn(move || {
+                // Whoever waits for an order is woken, should this thread end by a bug.
+                let landed = CallOnDrop(landed);
+                let mut executor = match build_executor(build) {
+                    Ok(executor) => executor,
+                    Err(error) => return drop(report.send(Err(error))),
+                };
+                let _ = report.send(Ok((executor.limits(), executor.host_slots())));
+                for order in taken {
+                    if land.send(carry_out(&mut executor, order)).is_err() {
+                        return;
+                    }
+                    (landed.0)();
+                }
+            })?;
+        let built = built
+            .recv()
+            .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())));
+        let (limits, host_slots) = built?;
+        Ok(Self {
+            orders: Some(orders),
+            landings,
+            thread: Some(thread),
+            limits,
+            host_slots,
+        })
+    }
+
+    pub fn launch(&self, order: Order) {
+        let orders = self.orders.as_ref().expect("taken when it is dropped");
+        // A thread that is gone shows when its answer is asked for.
+        let _ = orders.send(order);
+    }
+
+    /// Waits for the order that was launched first of those that have not landed.
+    ///
+    /// # Panics
+    /// If the thread has ended, which it does only by a bug.
+    pub fn land(&self) -> Landing {
+        self.landings.recv().expect("the device's thread is there")
+    }
+}
+
+impl Drop for Device {
+    /// The executor is gone afterwards.
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct CallOnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for CallOnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+fn build_executor<E: Executor>(
+    build: impl FnOnce() -> Result<E, BuildError>,
+) -> Result<E, SpawnError> {
+    // Drivers panic where they should return errors; the closure is gone
+    // afterwards, so nothing sees what it left half done.
+    let executor = catch_unwind(AssertUnwindSafe(build))
+        .map_err(|panic| SpawnError::BuildPanicked(panic_text(&*panic)))??;
+    let limits = executor.limits();
+    if limits.vocab_size == 0 {
+        return Err(SpawnError::NoVocabulary);
+    }
+    if context_limit(limits) < 2 {
+        return Err(SpawnError::NoRoom(limits));
+    }
+    Ok(executor)
+}
+
+fn carry_out(executor: &mut impl Executor, order: Order) -> Landing {
+    let copied = copy(executor, &order.copies);
+    let logits = match order.forward.tokens.is_empty() {
+        true => Ok(Logits::none(executor.limits())),
+        false => run(executor, &order.forward),
+    };
+    Landing {
+        copied,
+        logits,
+        order,
+        at: Instant::now(),
+    }
+}
+
+/// Copies between device and host; a panic is an error like others.
+fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
+    let copy = || copies.iter().try_for_each(|copy| executor.copy(copy));
+    let copied = catch_unwind(AssertUnwindSafe(copy))
+        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
+        .and_then(|result| result.map_err(|error| error.to_string()));
+    copied.inspect_err(|error| tracing::error!("copying KV failed: {error}"))
+}
+
+/// Runs `batch`; a panic is an error like others, as drivers panic where they
+/// should return one, and a wrong shape is caught before anybody reads it.
+fn run(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits, String> {
+    let vocab = executor.limits().vocab_size;
+    let logits = catch_unwind(AssertUnwindSafe(|| executor.forward(batch)))
+        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
+        .and_then(|result| result.map_err(|error| error.to_string()));
+    let logits = logits.and_then(|logits| {
+        let (given, rows) = (logits.values.len(), batch.logit_rows.len());
+        if logits.vocab != vocab || given != rows * vocab {
+            let width = logits.vocab;
+            return Err(format!(
+                "the model gave {given} logits, {width} a row, for {rows} rows of {vocab}"
+            ));
+        }
+        let (given, rows) = (logits.hidden.len(), batch.hidden_rows.len());
+        if (rows == 0) != (given == 0) || (rows > 0 && !given.is_multiple_of(rows)) {
+            return Err(format!(
+                "the model gave {given} values of hidden states for {rows} rows"
+            ));
+        }
+        Ok(logits)
+    });
+    logits.inspect_err(|error| {
+        let (requests, tokens) = (batch.sequences.len(), batch.tokens.len());
+        tracing::error!(requests, tokens, "forward failed: {error}");
+    })
+}
+
+/// What a panic said, as far as it said it in words.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("without a message").to_owned()
+}

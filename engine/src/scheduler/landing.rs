@@ -1,0 +1,127 @@
+//! What is done with what the device computed.
+
+use super::Scheduler;
+use crate::active::{ActiveRequest, Outcome, Running};
+use crate::batch::StepBatch;
+use crate::constraint::Grace;
+use crate::executor::Logits;
+use crate::request::FinishReason;
+
+impl Scheduler {
+    /// Takes in what the forward of `batch` computed: samples, and sees who is done. The
+    /// device waits for it; what can wait is left to [`settle`](Self::settle).
+    pub fn advance(&mut self, batch: &StepBatch, logits: &mut Logits) {
+        self.in_flight = false;
+        self.take_in_copies(batch);
+        self.counters.computed_tokens += batch.tokens() as u64;
+        let mut rows = logits.values.chunks_exact_mut(logits.vocab);
+        let hidden_rows = batch.forward.hidden_rows.len().max(1);
+        let mut hidden = logits
+            .hidden
+            .chunks_exact((logits.hidden.len() / hidden_rows).max(1));
+        for grant in &batch.grants {
+            let Running {
+                request,
+                kv,
+                shares,
+            } = &mut self.running[grant.request];
+            kv.computed += grant.tokens;
+            for row in rows.by_ref().take(grant.scored_rows) {
+                request.note_logprob(row);
+            }
+            for state in hidden.by_ref().take(grant.hidden_rows) {
+                request.pool(state);
+            }
+            // A prompt is shared as soon as it is computed, not when its request is done.
+            *shares |= grant.tokens > 1 || request.output_len() == 0;
+            if request.is_prompt_done(kv.computed) {
+                request.prompt_done();
+            }
+            self.counters.forced_tokens += request.send_forced() as u64;
+            if grant.samples {
+                let row = rows.next().expect("the executor's rows were counted");
+                // What is forced may have ended it.
+                if request.outcome.is_none() {
+                    let heard = request.sample(row);
+                    self.counters.generated_tokens += heard.sampled as u64;
+                    self.counters.forced_tokens += heard.forced as u64;
+                }
+            }
+        }
+        // After all rows, so that grammars of several requests are worked out together.
+        let mut to_jump = Grace::to_jump(self.batch_made.elapsed());
+        self.hear_grammars(&mut Grace::to_follow(), &mut to_jump);
+        self.part();
+    }
+
+    /// Ends the requests of a forward that failed. Nothing of it is cached.
+    pub fn fail(&mut self, batch: &StepBatch, error: &str) {
+        self.in_flight = false;
+        self.take_in_copies(batch);
+        for grant in &batch.grants {
+            self.running[grant.request].request.outcome = Some(Outcome::Failed(error.to_owned()));
+        }
+        self.part();
+    }
+
+    /// Takes the requests with an outcome out of `running`.
+    pub(super) fn part(&mut self) {
+        let done = |running: &mut Running| running.request.outcome.is_some();
+        let before = self.running.len();
+        self.leaving.extend(self.running.extract_if(.., done));
+        self.may_start |= self.running.len() < before;
+    }
+
+    /// As [`part`](Self::part), at once with all that is to do then.
+    pub(super) fn retire_done(&mut self) {
+        self.part();
+        self.settle();
+    }
+
+    /// Does what is left to do of a step: caches what it computed, sends what it sampled, and
+    /// takes back what those hold who are done.
+    pub fn settle(&mut self) {
+        let mut running = std::mem::take(&mut self.running);
+        for running in &mut running {
+            if std::mem::take(&mut running.shares) {
+                self.checkpoint(running);
+            }
+            running.request.deliver();
+        }
+        self.running = running;
+        for mut running in std::mem::take(&mut self.leaving) {
+            let outcome = running.request.outcome.take().expect("it is done");
+            // Of what failed nobody knows what its slots hold.
+            if !matches!(outcome, Outcome::Failed(_)) {
+                self.checkpoint(&mut running);
+            }
+            self.kv.release(running.kv);
+            self.bid_farewell(running.request, outcome);
+        }
+    }
+
+    /// Caches what was computed of a request, and tells those who wait for it.
+    pub(super) fn checkpoint(&mut self, running: &mut Running) {
+        let Running { request, kv, .. } = running;
+        let new = self.kv.checkpoint(request, kv);
+        self.waiting
+            .cached(&request.namespace, &request.tokens, new.start, new.end);
+    }
+
+    /// Forgets every cached prefix that no running request reads; returns how
+    /// many tokens they had.
+    pub fn flush_cache(&mut self) -> usize {
+        self.ratio.reset();
+        self.kv.flush()
+    }
+
+    pub(super) fn bid_farewell(&mut self, request: ActiveRequest, outcome: Outcome) {
+        *match outcome {
+            Outcome::Finished(FinishReason::Cancelled | FinishReason::Aborted)
+            | Outcome::Cancelled => &mut self.counters.cancelled,
+            Outcome::Finished(_) | Outcome::Satisfied => &mut self.counters.finished,
+            Outcome::Failed(_) => &mut self.counters.failed,
+        } += 1;
+        self.farewells.extend(request.end(outcome));
+    }
+}
