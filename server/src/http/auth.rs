@@ -1,7 +1,6 @@
 //! `--api-key` and `--admin-api-key`.
 
 use actix_web::Error;
-use actix_web::ResponseError;
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::StatusCode;
@@ -47,7 +46,7 @@ pub async fn check(
     let Some((shape, error)) = refused else {
         return Ok(next.call(request).await?.map_into_left_body());
     };
-    let mut response = shape.refuse(error).error_response();
+    let mut response = shape.refuse(&error);
     if response.status() == StatusCode::UNAUTHORIZED {
         let challenge = HeaderValue::from_static("Bearer");
         response.headers_mut().insert(WWW_AUTHENTICATE, challenge);

@@ -2,9 +2,7 @@
 
 use actix_web::http::header::{ALLOW, HeaderValue};
 use actix_web::web::{self, ServiceConfig};
-use actix_web::{
-    FromRequest, Handler, HttpRequest, HttpResponse, Resource, Responder, ResponseError,
-};
+use actix_web::{FromRequest, Handler, HttpRequest, HttpResponse, Resource, Responder};
 
 use super::anthropic::messages;
 use super::error::ApiError;
@@ -14,7 +12,7 @@ use super::openai::responses::{create, stored};
 use super::openai::{chat, completions, embeddings};
 use super::openapi;
 use super::sglang::{control, encode, generate, model, score, tokens};
-use super::shape::{Shape, Shaped};
+use super::shape::Shape;
 use super::status;
 
 /// Adds every route; a known path with another method is 405, all else 404.
@@ -134,15 +132,15 @@ where
         }))
 }
 
-async fn not_found(request: HttpRequest) -> Result<&'static str, Shaped> {
+async fn not_found(request: HttpRequest) -> HttpResponse {
     let path = request.path();
-    Err(Shape::of(path).refuse(ApiError::not_found(path)))
+    Shape::of(path).refuse(&ApiError::not_found(path))
 }
 
 async fn refuse_method(request: HttpRequest, allowed: &'static str) -> HttpResponse {
     let error = ApiError::method_not_allowed(request.method().as_str(), request.path());
     let shape = Shape::of(request.path());
-    let mut response = shape.refuse(error).error_response();
+    let mut response = shape.refuse(&error);
     response
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static(allowed));

@@ -1,6 +1,7 @@
 //! Errors in the words of the API that was asked, chosen by the route.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpResponse, ResponseError};
@@ -82,8 +83,8 @@ impl Shape {
     }
 
     /// `error` as this API answers it.
-    pub fn refuse(self, error: ApiError) -> Shaped {
-        Shaped { shape: self, error }
+    pub fn refuse(self, error: &ApiError) -> HttpResponse {
+        error.respond(&self.body(error))
     }
 }
 
@@ -99,26 +100,57 @@ fn anthropic_kind(status: StatusCode) -> &'static str {
     }
 }
 
-/// An error of a route that is not OpenAI's.
-#[derive(Debug)]
-pub struct Shaped {
-    shape: Shape,
-    error: ApiError,
+/// An API whose errors are not OpenAI's.
+pub trait Api: 'static {
+    const SHAPE: Shape;
 }
 
-impl fmt::Display for Shaped {
+#[derive(Debug)]
+pub struct Sglang;
+#[derive(Debug)]
+pub struct Anthropic;
+#[derive(Debug)]
+pub struct Ollama;
+
+impl Api for Sglang {
+    const SHAPE: Shape = Shape::Sglang;
+}
+impl Api for Anthropic {
+    const SHAPE: Shape = Shape::Anthropic;
+}
+impl Api for Ollama {
+    const SHAPE: Shape = Shape::Ollama;
+}
+
+/// An error as `A` answers it: handlers of its routes return this, and `?` makes it.
+#[derive(Debug)]
+pub struct Shaped<A> {
+    error: ApiError,
+    api: PhantomData<fn() -> A>,
+}
+
+impl<A> From<ApiError> for Shaped<A> {
+    fn from(error: ApiError) -> Self {
+        Self {
+            error,
+            api: PhantomData,
+        }
+    }
+}
+
+impl<A> fmt::Display for Shaped<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl ResponseError for Shaped {
+impl<A: Api + fmt::Debug> ResponseError for Shaped<A> {
     fn status_code(&self) -> StatusCode {
         self.error.status
     }
 
     fn error_response(&self) -> HttpResponse {
-        self.error.respond(&self.shape.body(&self.error))
+        A::SHAPE.refuse(&self.error)
     }
 }
 

@@ -16,7 +16,7 @@ use super::super::openai::structured::{Asked, compile};
 use super::super::openai::wire::OneOrMany;
 use super::super::request_id::RequestId;
 use super::super::respond::{collected, streamed};
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Anthropic, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
 use super::super::tools::{Reading, call_id};
@@ -35,36 +35,7 @@ pub async fn messages(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    answer(request, payload, state)
-        .await
-        .map_err(|error| Shape::Anthropic.refuse(error))
-}
-
-/// # Errors
-/// 4xx for what is wrong with the request, 503 without a model.
-pub async fn count_tokens(
-    request: HttpRequest,
-    payload: Payload,
-    state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    let counted = async {
-        let served = state.served()?.clone();
-        let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-        let size = bytes.len();
-        offload::when_large(size, move || count(&served, &bytes)).await?
-    };
-    let tokens = counted
-        .await
-        .map_err(|error| Shape::Anthropic.refuse(error))?;
-    Ok(HttpResponse::Ok().json(json!({"input_tokens": tokens})))
-}
-
-async fn answer(
-    request: HttpRequest,
-    payload: Payload,
-    state: Data<AppState>,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<HttpResponse, Shaped<Anthropic>> {
     let name = RequestId::of(&request);
     let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, name);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
@@ -93,7 +64,7 @@ async fn answer(
     };
     let (reason, sequence) = match &whole.finish {
         Some(finish) => stop_reason(finish, !said.calls.is_empty())?,
-        None => return Err(ApiError::internal("the message did not end")),
+        None => return Err(ApiError::internal("the message did not end").into()),
     };
     let content = blocks(&served, said);
     Ok(HttpResponse::Ok().json(json!({
@@ -106,6 +77,20 @@ async fn answer(
         "stop_sequence": sequence,
         "usage": usage(tally.counts(0)),
     })))
+}
+
+/// # Errors
+/// 4xx for what is wrong with the request, 503 without a model.
+pub async fn count_tokens(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, Shaped<Anthropic>> {
+    let served = state.served()?.clone();
+    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
+    let size = bytes.len();
+    let tokens = offload::when_large(size, move || count(&served, &bytes)).await??;
+    Ok(HttpResponse::Ok().json(json!({"input_tokens": tokens})))
 }
 
 /// The content of a whole message.

@@ -11,7 +11,7 @@ use super::super::openai::structured::{Asked, compile};
 use super::super::openai::wire::Object;
 use super::super::request_id::RequestId;
 use super::super::respond::{collected, streamed};
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Ollama, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
 use super::super::tools::{Plan, Reading};
@@ -40,10 +40,8 @@ pub async fn chat(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    answer(request, payload, state, "/api/chat", Place::Message)
-        .await
-        .map_err(|error| Shape::Ollama.refuse(error))
+) -> Result<HttpResponse, Shaped<Ollama>> {
+    answer(request, payload, state, "/api/chat", Place::Message).await
 }
 
 /// # Errors
@@ -52,10 +50,8 @@ pub async fn generate(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    answer(request, payload, state, "/api/generate", Place::Response)
-        .await
-        .map_err(|error| Shape::Ollama.refuse(error))
+) -> Result<HttpResponse, Shaped<Ollama>> {
+    answer(request, payload, state, "/api/generate", Place::Response).await
 }
 
 async fn answer(
@@ -64,7 +60,7 @@ async fn answer(
     state: Data<AppState>,
     route: &'static str,
     place: Place,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<HttpResponse, Shaped<Ollama>> {
     let served = state.served()?.clone();
     let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
     let id = RequestId::of(&request);
@@ -93,7 +89,7 @@ async fn answer(
     let whole = collected(updates, &mut tally).await?.into_iter().next();
     let whole = whole.unwrap_or_default();
     let Some(finish) = &whole.finish else {
-        return Err(ApiError::internal("the answer did not end"));
+        return Err(ApiError::internal("the answer did not end").into());
     };
     Ok(HttpResponse::Ok().json(lines.whole(&whole.text, finish, &tally)))
 }

@@ -7,9 +7,8 @@ use actix_web::{HttpRequest, HttpResponse, Responder};
 use serde_json::{Value, json};
 
 use super::super::body;
-use super::super::error::ApiError;
 use super::super::sglang::model::model_type;
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Ollama, Shaped};
 use super::super::state::AppState;
 use super::request::{ShowRequest, check_model};
 use super::stream::timestamp;
@@ -22,10 +21,8 @@ pub async fn version() -> impl Responder {
 
 /// # Errors
 /// 503 without a model.
-pub async fn tags(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
-    let served = state
-        .served()
-        .map_err(|error| Shape::Ollama.refuse(error))?;
+pub async fn tags(state: Data<AppState>) -> Result<HttpResponse, Shaped<Ollama>> {
+    let served = state.served()?;
     Ok(HttpResponse::Ok().json(json!({"models": [card(served)]})))
 }
 
@@ -33,10 +30,8 @@ pub async fn tags(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
 ///
 /// # Errors
 /// 503 without a model.
-pub async fn running(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
-    let served = state
-        .served()
-        .map_err(|error| Shape::Ollama.refuse(error))?;
+pub async fn running(state: Data<AppState>) -> Result<HttpResponse, Shaped<Ollama>> {
+    let served = state.served()?;
     let mut card = card(served);
     card["size_vram"] = (served.info.weight_bytes + served.info.kv_bytes).into();
     card["context_length"] = served.context().into();
@@ -49,17 +44,13 @@ pub async fn show(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    let shown = async {
-        let served = state.served()?;
-        let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
-        let request: ShowRequest = body::parse(&bytes)?;
-        check_model(served, &request.model)?;
-        request.refuse_unsupported()?;
-        Ok::<_, ApiError>(description(served))
-    };
-    let shown = shown.await.map_err(|error| Shape::Ollama.refuse(error))?;
-    Ok(HttpResponse::Ok().json(shown))
+) -> Result<HttpResponse, Shaped<Ollama>> {
+    let served = state.served()?;
+    let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
+    let request: ShowRequest = body::parse(&bytes)?;
+    check_model(served, &request.model)?;
+    request.refuse_unsupported()?;
+    Ok(HttpResponse::Ok().json(description(served)))
 }
 
 fn card(served: &Served) -> Value {

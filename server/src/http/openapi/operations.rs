@@ -148,13 +148,18 @@ fn described(mut schema: Value, path: &str) -> Value {
 fn answer(method: &str, path: &str) -> Value {
     let json = |name: &str| json!({"application/json": {"schema": reference(name)}});
     let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
-    let streamed = |name: &str, kind: &str| {
+    // OpenAPI 3.1 has no words for the parts of a stream, and readers of it differ: some check
+    // each event as an object, some the text of all. No type is wrong to neither.
+    let streamed = |name: &str, (kind, parts): (&str, &str)| {
         let mut content = json(name);
-        content[kind] = json!({"schema": {"type": "string"}});
+        content[kind] = json!({"schema": {"description": parts}});
         content
     };
-    const EVENTS: &str = "text/event-stream";
-    const LINES: &str = "application/x-ndjson";
+    const EVENTS: (&str, &str) = (
+        "text/event-stream",
+        "Server-sent events, whose data is JSON. OpenAI's and SGLang's end in `[DONE]`.",
+    );
+    const LINES: (&str, &str) = ("application/x-ndjson", "JSON objects, one to a line.");
     match path {
         "/" | "/metrics" | "/flush_cache" => text("text/plain"),
         "/docs" => text("text/html"),

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::super::body;
 use super::super::error::ApiError;
 use super::super::openai::sampling::out_of_bounds;
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Sglang, Shaped};
 use super::super::state::AppState;
 use crate::served::Served;
 
@@ -52,27 +52,25 @@ pub(in crate::http) struct ContinueRequest {
 pub async fn flush_cache(
     state: Data<AppState>,
     query: Result<Query<FlushQuery>, actix_web::Error>,
-) -> Result<HttpResponse, Shaped> {
-    let flushed = async {
-        let Query(query) = query.map_err(|error| ApiError::field("timeout", error.to_string()))?;
-        let timeout = query.timeout.unwrap_or(0.0);
-        if !(0.0..=MAX_FLUSH_SECONDS).contains(&timeout) {
-            let bound = format!("between 0 and {MAX_FLUSH_SECONDS} seconds");
-            return Err(out_of_bounds("timeout", &bound, timeout));
-        }
-        let deadline = Instant::now() + Duration::from_secs_f64(timeout);
-        let engine = &loaded(&state)?.engine;
-        loop {
-            match engine.flush_cache().wait().await.map_err(stopped)? {
-                Ok(tokens) => return Ok(tokens),
-                Err(in_use) if Instant::now() >= deadline => {
-                    return Err(ApiError::bad_request(in_use.to_string()).code("cache_in_use"));
-                }
-                Err(_) => tokio::time::sleep(FLUSH_AGAIN).await,
+) -> Result<HttpResponse, Shaped<Sglang>> {
+    let Query(query) = query.map_err(|error| ApiError::field("timeout", error.to_string()))?;
+    let timeout = query.timeout.unwrap_or(0.0);
+    if !(0.0..=MAX_FLUSH_SECONDS).contains(&timeout) {
+        let bound = format!("between 0 and {MAX_FLUSH_SECONDS} seconds");
+        return Err(out_of_bounds("timeout", &bound, timeout).into());
+    }
+    let deadline = Instant::now() + Duration::from_secs_f64(timeout);
+    let engine = &loaded(&state)?.engine;
+    let tokens = loop {
+        match engine.flush_cache().wait().await.map_err(stopped)? {
+            Ok(tokens) => break tokens,
+            Err(in_use) if Instant::now() >= deadline => {
+                let error = ApiError::bad_request(in_use.to_string());
+                return Err(error.code("cache_in_use").into());
             }
+            Err(_) => tokio::time::sleep(FLUSH_AGAIN).await,
         }
     };
-    let tokens = flushed.await.map_err(|error| Shape::Sglang.refuse(error))?;
     tracing::info!(tokens, "the cache was flushed");
     Ok(HttpResponse::Ok()
         .content_type("text/plain; charset=utf-8")
@@ -85,22 +83,19 @@ pub async fn abort_request(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    let aborted = async {
-        let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-        let AbortRequest { rid, abort_all } = body::parse(&bytes)?;
-        let target = match (rid, abort_all.unwrap_or(false)) {
-            (_, true) => AbortTarget::All,
-            (Some(rid), false) if !rid.is_empty() => AbortTarget::Prefix(rid),
-            _ => {
-                let message = "`rid` must be the beginning of a request's id, or `abort_all` true";
-                return Err(ApiError::field("rid", message));
-            }
-        };
-        let engine = &loaded(&state)?.engine;
-        engine.abort(target).wait().await.map_err(stopped)
+) -> Result<HttpResponse, Shaped<Sglang>> {
+    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
+    let AbortRequest { rid, abort_all } = body::parse(&bytes)?;
+    let target = match (rid, abort_all.unwrap_or(false)) {
+        (_, true) => AbortTarget::All,
+        (Some(rid), false) if !rid.is_empty() => AbortTarget::Prefix(rid),
+        _ => {
+            let message = "`rid` must be the beginning of a request's id, or `abort_all` true";
+            return Err(ApiError::field("rid", message).into());
+        }
     };
-    let aborted = aborted.await.map_err(|error| Shape::Sglang.refuse(error))?;
+    let engine = &loaded(&state)?.engine;
+    let aborted = engine.abort(target).wait().await.map_err(stopped)?;
     tracing::info!(aborted, "requests were aborted");
     Ok(HttpResponse::Ok().json(json!({"aborted": aborted})))
 }
@@ -111,26 +106,20 @@ pub async fn pause_generation(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    let paused = async {
-        let PauseRequest { mode } = optional(&request, payload, &state).await?;
-        let mode = match mode.as_deref() {
-            None | Some("abort") => PauseMode::Abort,
-            Some("in_place") => PauseMode::InPlace,
-            Some("retract") => PauseMode::Retract,
-            Some(other) => {
-                let given = format!("{other:?}");
-                return Err(out_of_bounds(
-                    "mode",
-                    "one of abort, in_place, retract",
-                    given,
-                ));
-            }
-        };
-        let engine = &loaded(&state)?.engine;
-        engine.pause(mode).wait().await.map_err(stopped)
+) -> Result<HttpResponse, Shaped<Sglang>> {
+    let PauseRequest { mode } = optional(&request, payload, &state).await?;
+    let mode = match mode.as_deref() {
+        None | Some("abort") => PauseMode::Abort,
+        Some("in_place") => PauseMode::InPlace,
+        Some("retract") => PauseMode::Retract,
+        Some(other) => {
+            let given = format!("{other:?}");
+            let bound = "one of abort, in_place, retract";
+            return Err(out_of_bounds("mode", bound, given).into());
+        }
     };
-    paused.await.map_err(|error| Shape::Sglang.refuse(error))?;
+    let engine = &loaded(&state)?.engine;
+    engine.pause(mode).wait().await.map_err(stopped)?;
     tracing::info!("generation is paused");
     Ok(HttpResponse::Ok().json(json!({"status": "ok", "message": "Generation paused."})))
 }
@@ -141,16 +130,13 @@ pub async fn continue_generation(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    let resumed = async {
-        let ContinueRequest { torch_empty_cache } = optional(&request, payload, &state).await?;
-        if torch_empty_cache == Some(true) {
-            return Err(ApiError::unsupported("torch_empty_cache"));
-        }
-        let engine = &loaded(&state)?.engine;
-        engine.resume().wait().await.map_err(stopped)
-    };
-    resumed.await.map_err(|error| Shape::Sglang.refuse(error))?;
+) -> Result<HttpResponse, Shaped<Sglang>> {
+    let ContinueRequest { torch_empty_cache } = optional(&request, payload, &state).await?;
+    if torch_empty_cache == Some(true) {
+        return Err(ApiError::unsupported("torch_empty_cache").into());
+    }
+    let engine = &loaded(&state)?.engine;
+    engine.resume().wait().await.map_err(stopped)?;
     tracing::info!("generation goes on");
     Ok(HttpResponse::Ok().json(json!({"status": "ok", "message": "Generation continued."})))
 }

@@ -8,7 +8,7 @@ use super::super::error::ApiError;
 use super::super::generate::{Job, check_sequences, submit_each};
 use super::super::request_id::RequestId;
 use super::super::respond::{Whole, collected, json};
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Sglang, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
 use super::super::{body, embedding, offload};
@@ -60,17 +60,7 @@ pub async fn encode(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    answer(request, payload, state)
-        .await
-        .map_err(|error| Shape::Sglang.refuse(error))
-}
-
-async fn answer(
-    request: HttpRequest,
-    payload: Payload,
-    state: Data<AppState>,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<HttpResponse, Shaped<Sglang>> {
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         jobs,

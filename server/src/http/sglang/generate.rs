@@ -14,7 +14,7 @@ use super::super::openai::structured::{Asked, compile};
 use super::super::openai::wire::Object;
 use super::super::request_id::RequestId;
 use super::super::respond::{ChunkFormat, Whole, collected, json, streamed};
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Sglang, Shape, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
 use super::super::{body, offload, prompt, sse};
@@ -44,17 +44,7 @@ pub async fn generate(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    answer(request, payload, state)
-        .await
-        .map_err(|error| Shape::Sglang.refuse(error))
-}
-
-async fn answer(
-    request: HttpRequest,
-    payload: Payload,
-    state: Data<AppState>,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<HttpResponse, Shaped<Sglang>> {
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         mut jobs,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::error::ApiError;
 use super::super::generate::{Job, Update, submit};
 use super::super::openai::sampling::out_of_bounds;
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Sglang, Shaped};
 use super::super::state::{AppState, unix_time};
 use crate::served::Served;
 use crate::{reasoning, tools};
@@ -24,10 +24,8 @@ const PROBE_NAMESPACE: &str = "hearth-health";
 
 /// # Errors
 /// 503 without a model.
-pub async fn model_info(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
-    let served = state
-        .served()
-        .map_err(|error| Shape::Sglang.refuse(error))?;
+pub async fn model_info(state: Data<AppState>) -> Result<HttpResponse, Shaped<Sglang>> {
+    let served = state.served()?;
     let info = &served.info;
     Ok(HttpResponse::Ok().json(json!({
         "model_path": info.model_path,
@@ -69,10 +67,8 @@ pub fn server_args(served: &Served) -> Value {
 }
 
 /// SGLang's older view of the load, which its router balances by.
-pub async fn get_load(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
-    let served = state
-        .served()
-        .map_err(|error| Shape::Sglang.refuse(error))?;
+pub async fn get_load(state: Data<AppState>) -> Result<HttpResponse, Shaped<Sglang>> {
+    let served = state.served()?;
     let stats = served.engine.stats();
     Ok(HttpResponse::Ok().json(json!([{
         "dp_rank": 0,
@@ -98,13 +94,9 @@ const SECTIONS: [&str; 4] = ["core", "memory", "queues", "all"];
 pub async fn loads(
     state: Data<AppState>,
     query: Result<Query<LoadsQuery>, actix_web::Error>,
-) -> Result<HttpResponse, Shaped> {
-    let answer = move || {
-        let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
-        report(state.served()?, &query)
-    };
-    let answer = answer().map_err(|error| Shape::Sglang.refuse(error))?;
-    Ok(HttpResponse::Ok().json(answer))
+) -> Result<HttpResponse, Shaped<Sglang>> {
+    let Query(query) = query.map_err(|error| ApiError::bad_request(error.to_string()))?;
+    Ok(HttpResponse::Ok().json(report(state.served()?, &query)?))
 }
 
 fn report(served: &Served, query: &LoadsQuery) -> Result<Value, ApiError> {
@@ -156,40 +148,37 @@ fn report(served: &Served, query: &LoadsQuery) -> Result<Value, ApiError> {
 ///
 /// # Errors
 /// 503 without a model, when it is too busy, and when no token comes in time.
-pub async fn health_generate(state: Data<AppState>) -> Result<HttpResponse, Shaped> {
-    let probed = async {
-        let served = state.served()?;
-        let job = Job {
-            prompts: vec![vec![0]],
-            copies: 1,
-            params: SamplingParams {
-                max_tokens: 1,
-                temperature: 0.0,
-                ..SamplingParams::default()
-            },
-            namespace: Some(PROBE_NAMESPACE.to_owned()),
-            prompt_field: "text",
-            ..Job::default()
-        };
-        let mut updates = submit(served, job)?;
-        let end = async {
-            while let Some((_, update)) = updates.next().await {
-                match update {
-                    Update::Failed(error) => return Err(error),
-                    Update::Finished(_) => return Ok(()),
-                    _ => {}
-                }
-            }
-            Err(ApiError::internal("the probe's stream broke off"))
-        };
-        tokio::time::timeout(PROBE_TIMEOUT, end)
-            .await
-            .unwrap_or_else(|_| {
-                let message = format!("no token came within {} s", PROBE_TIMEOUT.as_secs());
-                Err(ApiError::unavailable("no_token", message))
-            })
+pub async fn health_generate(state: Data<AppState>) -> Result<HttpResponse, Shaped<Sglang>> {
+    let served = state.served()?;
+    let job = Job {
+        prompts: vec![vec![0]],
+        copies: 1,
+        params: SamplingParams {
+            max_tokens: 1,
+            temperature: 0.0,
+            ..SamplingParams::default()
+        },
+        namespace: Some(PROBE_NAMESPACE.to_owned()),
+        prompt_field: "text",
+        ..Job::default()
     };
-    probed.await.map_err(|error| Shape::Sglang.refuse(error))?;
+    let mut updates = submit(served, job)?;
+    let end = async {
+        while let Some((_, update)) = updates.next().await {
+            match update {
+                Update::Failed(error) => return Err(error),
+                Update::Finished(_) => return Ok(()),
+                _ => {}
+            }
+        }
+        Err(ApiError::internal("the probe's stream broke off"))
+    };
+    tokio::time::timeout(PROBE_TIMEOUT, end)
+        .await
+        .unwrap_or_else(|_| {
+            let message = format!("no token came within {} s", PROBE_TIMEOUT.as_secs());
+            Err(ApiError::unavailable("no_token", message))
+        })?;
     Ok(HttpResponse::Ok().json(json!({"status": "ok"})))
 }
 

@@ -13,7 +13,7 @@ use super::super::openai::sampling::out_of_bounds;
 use super::super::openai::wire::{MAX_PROMPTS, Prompt, Prompts};
 use super::super::request_id::RequestId;
 use super::super::respond::{Whole, collected, json};
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Sglang, Shaped};
 use super::super::state::AppState;
 use super::super::tally::Tally;
 use super::super::{body, offload, prompt};
@@ -59,17 +59,7 @@ pub async fn score(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
-    answer(request, payload, state)
-        .await
-        .map_err(|error| Shape::Sglang.refuse(error))
-}
-
-async fn answer(
-    request: HttpRequest,
-    payload: Payload,
-    state: Data<AppState>,
-) -> Result<HttpResponse, ApiError> {
+) -> Result<HttpResponse, Shaped<Sglang>> {
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         jobs,

@@ -11,7 +11,7 @@ use super::super::openai::capped::{Capped, Noticed, Variables};
 use super::super::openai::chat_request::{MAX_MESSAGES, Message, template_messages};
 use super::super::openai::sampling::out_of_bounds;
 use super::super::openai::wire::{MAX_PROMPTS, Object};
-use super::super::shape::{Shape, Shaped};
+use super::super::shape::{Sglang, Shaped};
 use super::super::state::AppState;
 use super::super::{body, conversation, offload, prompt};
 use super::input::{Each, Ids};
@@ -47,7 +47,7 @@ pub async fn tokenize(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
+) -> Result<HttpResponse, Shaped<Sglang>> {
     answer(request, payload, state, tokens).await
 }
 
@@ -57,7 +57,7 @@ pub async fn detokenize(
     request: HttpRequest,
     payload: Payload,
     state: Data<AppState>,
-) -> Result<HttpResponse, Shaped> {
+) -> Result<HttpResponse, Shaped<Sglang>> {
     answer(request, payload, state, text).await
 }
 
@@ -70,15 +70,12 @@ async fn answer(
     payload: Payload,
     state: Data<AppState>,
     work: fn(&Served, &[u8]) -> Result<Value, ApiError>,
-) -> Result<HttpResponse, Shaped> {
-    let answer = async {
-        let served = state.served()?.clone();
-        let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-        let size = bytes.len();
-        let written = move || work(&served, &bytes).map(|answer| answer.to_string());
-        offload::when_large(size, written).await?
-    };
-    let answer = answer.await.map_err(|error| Shape::Sglang.refuse(error))?;
+) -> Result<HttpResponse, Shaped<Sglang>> {
+    let served = state.served()?.clone();
+    let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
+    let size = bytes.len();
+    let written = move || work(&served, &bytes).map(|answer| answer.to_string());
+    let answer = offload::when_large(size, written).await??;
     Ok(HttpResponse::Ok()
         .content_type("application/json")
         .body(answer))
