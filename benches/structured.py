@@ -1,17 +1,23 @@
 """Decode with and without a grammar, and with and without jump-forward, over HTTP.
 
-    hearth & python benches/structured.py http://127.0.0.1:8000
+    hearth & python benches/structured.py http://127.0.0.1:8000 [speed] [first] [abuse]
 
-Greedy, ten requests one after another from each of 1 and 8 clients.
+speed: greedy, ten requests one after another from each of 1 and 8 clients; "mixed" are all of the
+schemas in both layouts, in turns. first: the time to the first text of a stream, with a schema that
+was there before and without one, in turns. abuse: the gaps of one stream while 64 grammars come
+that are refused, and without them.
 """
 
 import json
+import statistics
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 
 BASE = sys.argv[1]
+PARTS = sys.argv[2:] or ["speed", "first", "abuse"]
 
 
 def record(properties):
@@ -38,19 +44,25 @@ SCHEMAS = {
 }
 
 
-def post(body):
-    body = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 0, **body}
+STORY = {"messages": [{"role": "user", "content": "Tell me a story."}], "temperature": 0}
+
+
+def opened(body):
     request = urllib.request.Request(
-        BASE + "/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+        BASE + "/v1/chat/completions", json.dumps({**STORY, **body}).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=120) as answer:
+    return urllib.request.urlopen(request, timeout=120)
+
+
+def post(body):
+    with opened(body) as answer:
         return json.load(answer)["usage"]["completion_tokens"]
 
 
-def run(clients, body):
+def run(clients, bodies):
     """Tokens a second."""
     tokens = []
-    work = lambda: tokens.extend(post(body) for _ in range(10))
+    work = lambda: tokens.extend(post(bodies[i % len(bodies)]) for i in range(max(10, len(bodies))))
     threads = [threading.Thread(target=work) for _ in range(clients)]
     start = time.monotonic()
     [thread.start() for thread in threads]
@@ -58,23 +70,101 @@ def run(clients, body):
     return sum(tokens) / (time.monotonic() - start)
 
 
-def best(clients, *bodies):
+def best(clients, *kinds):
     """Of each, the best of seven: on a shared machine what disturbs only slows down. In turns."""
-    rounds = [[run(clients, body) for body in bodies] for _ in range(7)]
+    rounds = [[run(clients, bodies) for bodies in kinds] for _ in range(7)]
     return [max(speeds) for speeds in zip(*rounds)]
 
 
-for clients in (1, 8):
-    for name, schema in SCHEMAS.items():
-        for layout in ("natural", "compact"):
-            body = {"max_tokens": 300, "json_whitespace": layout, "guided_json": schema}
+def speed():
+    layouts = [
+        (f"{name}, {layout}", [{"max_tokens": 300, "json_whitespace": layout, "guided_json": schema}])
+        for name, schema in SCHEMAS.items()
+        for layout in ("natural", "compact")
+    ]
+    layouts.append(("mixed", [body for _, bodies in layouts for body in bodies]))
+    for clients in (1, 8):
+        for name, bodies in layouts:
             free, plain, jumping = best(
                 clients,
-                {"max_tokens": 100, "ignore_eos": True},
-                {**body, "jump_forward": False},
-                {**body, "jump_forward": True},
+                [{"max_tokens": 100, "ignore_eos": True}],
+                [{**body, "jump_forward": False} for body in bodies],
+                [{**body, "jump_forward": True} for body in bodies],
             )
             print(
-                f"{clients} clients, {name}, {layout}: free {free:.0f} tok/s; {plain / free:.2f}x of it "
-                f"without jump-forward, {jumping / free:.2f}x with: {jumping / plain:.2f}"
+                f"{clients} clients, {name}: free {free:.0f} tok/s; {plain / free:.2f}x of it "
+                f"without jump-forward, {jumping / free:.2f}x with: {jumping / plain:.2f}",
+                flush=True,
             )
+
+
+def times(body):
+    """When the request went out and when each text of its stream came."""
+    stamps = [time.perf_counter()]
+    with opened({**body, "stream": True}) as answer:
+        for line in answer:
+            if line.startswith(b"data: {") and json.loads(line[6:])["choices"][0]["delta"].get("content"):
+                stamps.append(time.perf_counter())
+    return stamps
+
+
+def first():
+    schema = {"max_tokens": 30, "guided_json": SCHEMAS["long strings"]}
+    free = {"max_tokens": 30, "ignore_eos": True}
+    waits = {"with a schema": [], "without": []}
+    for number in range(201):
+        for name, body in zip(waits, (schema, free)):
+            sent, came = times(body)[:2]
+            if number:
+                waits[name].append((came - sent) * 1e3)
+    for name, all in waits.items():
+        low, middle, high = statistics.quantiles(all, n=4)
+        print(f"first text {name}: {middle:.2f} ms ({low:.2f} to {high:.2f})")
+    more = [a - b for a, b in zip(*waits.values())]
+    print(f"difference: {statistics.median(more):.2f} ms, p90 {statistics.quantiles(more, n=10)[-1]:.2f}")
+
+
+def bad(number):
+    null = {"type": "null"}
+    properties = lambda count: {f"p{number}_{i}": null for i in range(count)}
+    return [
+        {"regex": f"a{{{1_000_000 + number}}}"},
+        {"regex": rf"(x{number}|b)*a(a|b){{30}}\b\B"},
+        {"guided_json": {"properties": properties(10_000)}},
+        {"guided_json": {"enum": list(range(number, number + 50_000))}},
+        {"guided_json": {"patternProperties": properties(300)}},
+        {"guided_json": {"allOf": [{"type": "string", "pattern": f"a{i}_{number}.*b"} for i in range(30)]}},
+        {"guided_json": {"not": {"const": number}}},
+        {"ebnf": "root ::= " + "(" * 9000 + f'"{number}"' + ")" * 9000},
+    ][number % 8]
+
+
+def abuse():
+    gaps = {"alone": [], "beside 64 bad grammars": []}
+    slowest = []
+
+    def refused(number):
+        start = time.perf_counter()
+        try:
+            opened(bad(number))
+        except urllib.error.HTTPError as error:
+            assert error.code == 400, error.read()
+        slowest.append(time.perf_counter() - start)
+
+    for round in range(20):
+        for name in gaps:
+            threads = []
+            if name != "alone":
+                threads = [threading.Thread(target=refused, args=(round * 64 + i,)) for i in range(64)]
+            [thread.start() for thread in threads]
+            stamps = times({"max_tokens": 400, "ignore_eos": True})[1:]
+            gaps[name] += [(b - a) * 1e3 for a, b in zip(stamps, stamps[1:])]
+            [thread.join() for thread in threads]
+    for name, all in gaps.items():
+        cuts = statistics.quantiles(all, n=100)
+        print(f"gaps {name}: p50 {cuts[49]:.2f} ms, p99 {cuts[98]:.2f}, most {max(all):.1f}")
+    print(f"the slowest refusal took {max(slowest):.2f} s")
+
+
+for part in PARTS:
+    {"speed": speed, "first": first, "abuse": abuse}[part]()
