@@ -22,7 +22,7 @@ pub struct StepReport {
     pub decode_rows: usize,
     pub failed: bool,
     /// The requests in the batch, by the ids that [`Generation::id`](crate::Generation::id)
-    /// has, and how many tokens each computed.
+    /// has, and how many tokens each computed; empty where the observer does not ask for them.
     pub requests: Vec<(u64, usize)>,
     /// Requests that started for the first time.
     pub started_requests: u64,
@@ -33,60 +33,51 @@ pub struct StepReport {
 
 /// Called on the engine thread after each step, before its last events are sent. It
 /// must not wait for anything.
-pub struct StepObserver(pub Box<dyn FnMut(StepReport) + Send>);
+pub struct StepObserver {
+    /// Whether it wants to be told of each request in a step.
+    pub requests: bool,
+    pub observe: Box<dyn FnMut(StepReport) + Send>,
+}
 
 impl fmt::Debug for StepObserver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StepObserver")
+        f.debug_struct("StepObserver")
+            .field("requests", &self.requests)
+            .finish_non_exhaustive()
     }
 }
 
-/// Takes the times of a step, if somebody wants them.
-#[derive(Debug)]
-pub(crate) struct StepWatch {
-    started: Instant,
-    before: EngineStats,
-    scheduled: Instant,
-}
-
-impl StepWatch {
-    pub fn start(before: EngineStats) -> Self {
-        let started = Instant::now();
-        Self {
-            started,
-            before,
-            scheduled: started,
-        }
-    }
-
-    pub fn scheduled(&mut self) {
-        self.scheduled = Instant::now();
-    }
-
-    /// `batch`: for each sequence its request's id and its tokens.
-    pub fn finish(
-        self,
-        forwarded: Instant,
+impl StepReport {
+    /// Of a step that ends now. `batch`: for each sequence its request's id and its tokens;
+    /// `before` and `after` the step.
+    pub(crate) fn finish(
+        [started, scheduled, forwarded]: [Instant; 3],
         batch: impl Iterator<Item = (u64, usize)>,
+        with_requests: bool,
         failed: bool,
-        after: EngineStats,
-    ) -> StepReport {
-        let mut report = StepReport {
-            started: self.started,
-            scheduled: self.scheduled,
+        [before, after]: [EngineStats; 2],
+    ) -> Self {
+        let mut report = Self {
+            started,
+            scheduled,
             forwarded,
             finished: Instant::now(),
             prefill_rows: 0,
             prefill_tokens: 0,
             decode_rows: 0,
             failed,
-            requests: Vec::with_capacity(batch.size_hint().0),
-            started_requests: after.started - self.before.started,
-            before: self.before,
+            requests: Vec::new(),
+            started_requests: after.started - before.started,
+            before,
             after,
         };
+        if with_requests {
+            report.requests.reserve_exact(batch.size_hint().0);
+        }
         for (request, tokens) in batch {
-            report.requests.push((request, tokens));
+            if with_requests {
+                report.requests.push((request, tokens));
+            }
             match tokens {
                 1 => report.decode_rows += 1,
                 tokens => {

@@ -7,7 +7,7 @@ mod landing;
 mod room;
 mod starting;
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -56,6 +56,8 @@ pub(crate) struct Scheduler {
     habits: Habits,
     /// When the latest step was scheduled.
     batch_made: Instant,
+    /// How long the device was at it.
+    step_took: Duration,
     /// Whether the device is at a batch.
     in_flight: bool,
     /// Whether a request may be able to start that could not when it was last looked at.
@@ -81,6 +83,7 @@ impl Scheduler {
             ratio: NewTokenRatio::new(),
             habits: Habits::new(limits.vocab_size),
             batch_made: Instant::now(),
+            step_took: Duration::ZERO,
             in_flight: false,
             may_start: false,
             scheduled: 0,
@@ -128,6 +131,16 @@ impl Scheduler {
         self.allow_copies();
         self.in_flight = !batch.asks_for_nothing();
         self.batch_made = Instant::now();
+    }
+
+    /// When the latest step was scheduled.
+    pub fn scheduled_at(&self) -> Instant {
+        self.batch_made
+    }
+
+    /// The device was done with it.
+    pub fn landed(&mut self, at: Instant) {
+        self.step_took = at.saturating_duration_since(self.batch_made);
     }
 
     /// What can be done of the next step while the device is at this one.

@@ -8,7 +8,7 @@ use crate::batch::StepBatch;
 use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
 use crate::device::{Device, Landing, Order};
-use crate::events::{StepObserver, StepReport, StepWatch};
+use crate::events::{StepObserver, StepReport};
 use crate::inbox::{Inbox, Phase, Wait};
 use crate::scheduler::Scheduler;
 use crate::stats::EngineStats;
@@ -25,12 +25,15 @@ pub(crate) struct Core {
     /// Whether requests wait, those that hold slots too, until somebody resumes.
     paused: bool,
     observer: Option<StepObserver>,
+    /// As the observer knows it.
+    told: EngineStats,
     /// Of the step that landed last, until there is time to tell of it.
     report: Option<StepReport>,
 }
 
 struct Flight {
-    watch: Option<StepWatch>,
+    /// When its step began, where somebody observes the engine.
+    started: Option<Instant>,
 }
 
 impl Core {
@@ -45,6 +48,7 @@ impl Core {
             steps: 0,
             paused: false,
             observer: None,
+            told: EngineStats::default(),
             report: None,
         };
         core.publish();
@@ -124,14 +128,17 @@ impl Core {
                 self.publish();
                 let _ = reply.send(());
             }
-            Command::Observe(observer) => self.observer = Some(observer),
+            Command::Observe(observer) => {
+                self.told = self.scheduler.stats(self.steps);
+                self.observer = Some(observer);
+            }
         }
     }
 
     /// Launches one forward of the model, for all requests that can use one. What is left to
     /// do of the step before is done while it runs, and what can be of the next one.
     fn step(&mut self) {
-        let watch = self.watch();
+        let started = self.observer.is_some().then(Instant::now);
         self.scheduler.schedule(&mut self.batch);
         if self.batch.asks_for_nothing() {
             let waits = self.scheduler.waits_for_grammars();
@@ -146,19 +153,16 @@ impl Core {
             }
             return;
         }
-        self.launch(watch);
+        self.launch(started);
         self.prepare();
     }
 
-    fn launch(&mut self, mut watch: Option<StepWatch>) {
-        if let Some(watch) = &mut watch {
-            watch.scheduled();
-        }
+    fn launch(&mut self, started: Option<Instant>) {
         self.device.launch(Order {
             copies: std::mem::take(&mut self.batch.copies),
             forward: std::mem::take(&mut self.batch.forward),
         });
-        self.flight = Some(Flight { watch });
+        self.flight = Some(Flight { started });
     }
 
     /// The device is done: samples from what it computed, and no more, as it waits.
@@ -177,6 +181,7 @@ impl Core {
         if let Err(error) = copied {
             self.scheduler.fail_copies(&mut self.batch, &error);
         }
+        self.scheduler.landed(at);
         let failed = logits.is_err();
         match logits {
             Ok(mut logits) => self.scheduler.advance(&self.batch, &mut logits),
@@ -187,11 +192,16 @@ impl Core {
             return;
         }
         self.steps += 1;
-        if let Some(watch) = flight.and_then(|flight| flight.watch) {
+        let started = flight.and_then(|flight| flight.started);
+        if let (Some(started), Some(observer)) = (started, &self.observer) {
+            let times = [started, self.scheduler.scheduled_at(), at];
             let grants = self.batch.grants.iter();
             let shares = grants.map(|grant| (grant.id, grant.tokens));
             let after = self.scheduler.stats(self.steps);
-            self.report = Some(watch.finish(at, shares, failed, after));
+            let before = std::mem::replace(&mut self.told, after);
+            let with_requests = observer.requests;
+            let report = StepReport::finish(times, shares, with_requests, failed, [before, after]);
+            self.report = Some(report);
         }
     }
 
@@ -201,20 +211,12 @@ impl Core {
         self.publish();
     }
 
-    /// Watches a step, where somebody observes the engine.
-    fn watch(&mut self) -> Option<StepWatch> {
-        self.observer.as_ref()?;
-        Some(StepWatch::start(self.scheduler.stats(self.steps)))
-    }
-
     /// Tells all that is left to tell. Statistics before last events, so that whoever has
     /// seen a request end sees its slots returned.
     fn publish(&mut self) {
         self.scheduler.settle();
-        if let (Some(report), Some(StepObserver(observe))) =
-            (self.report.take(), &mut self.observer)
-        {
-            observe(report);
+        if let (Some(report), Some(observer)) = (self.report.take(), &mut self.observer) {
+            (observer.observe)(report);
         }
         let stats = EngineStats {
             paused: self.paused,

@@ -12,9 +12,10 @@ use hearth_engine::{EngineConfig, Event, PauseMode, StepObserver, StepReport};
 fn observed(config: EngineConfig, kv_slots: usize) -> (Fixture, Receiver<StepReport>) {
     let fixture = Fixture::new(config, kv_slots);
     let (sender, reports) = channel();
-    fixture.engine.observe(StepObserver(Box::new(move |report| {
-        sender.send(report).unwrap()
-    })));
+    fixture.engine.observe(StepObserver {
+        requests: true,
+        observe: Box::new(move |report| sender.send(report).unwrap()),
+    });
     (fixture, reports)
 }
 

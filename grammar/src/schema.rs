@@ -2,6 +2,7 @@
 //! enforced, with the place of it.
 
 mod cost;
+mod dates;
 mod locate;
 mod parts;
 
@@ -229,6 +230,7 @@ fn walk(
     drop_notes(schema);
     check_keywords(schema, pointer)?;
     check_values(schema, pointer)?;
+    dates::replace_formats(schema);
     costs.add(schema, pointer)?;
     let required = schema.get("required").and_then(Value::as_array);
     let required = required.map_or(0, Vec::len);

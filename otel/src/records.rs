@@ -59,7 +59,8 @@ pub struct StepRecord {
     pub kv_used: usize,
     pub kv_usage: f64,
     pub failed: bool,
-    /// The requests in the batch by the engine's ids, and how many tokens each computed.
+    /// The requests in the batch by the engine's ids, and how many tokens each computed; needed
+    /// only where steps have traces.
     pub requests: Vec<(u64, usize)>,
 }
 

@@ -296,6 +296,11 @@ impl Telemetry {
         self.inner.spans.is_some()
     }
 
+    /// Whether steps have traces, which are linked to the requests in them.
+    pub fn traces_steps(&self) -> bool {
+        self.traces() && self.inner.options.detailed.is_some()
+    }
+
     /// Begins the span of a continuation, where its exchange is traced. In detail one that
     /// is not sampled has one too, which goes nowhere: steps wait to be told of it.
     pub fn request_span(

@@ -70,9 +70,10 @@ pub fn attach(telemetry: &Telemetry, served: &Served, config: &Config) -> Result
     telemetry.serve_grammars(&served.id, move || grammar_snapshot(&grammars()));
     let tell = telemetry.steps();
     let cached = config.prefix_cache;
-    served.engine.observe(StepObserver(Box::new(move |report| {
-        tell(step(report, cached))
-    })));
+    served.engine.observe(StepObserver {
+        requests: telemetry.traces_steps(),
+        observe: Box::new(move |report| tell(step(report, cached))),
+    });
     Ok(())
 }
 

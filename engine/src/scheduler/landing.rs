@@ -49,7 +49,7 @@ impl Scheduler {
             }
         }
         // After all rows, so that grammars of several requests are worked out together.
-        let mut to_jump = Grace::to_jump(self.batch_made.elapsed());
+        let mut to_jump = Grace::to_jump(self.step_took);
         self.hear_grammars(&mut Grace::to_follow(), &mut to_jump);
         self.part();
     }
