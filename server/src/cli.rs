@@ -109,6 +109,11 @@ pub struct ModelFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_format: Option<LoadFormat>,
+    /// Give the same bits whatever else is in the batch or in the cache: so does the CPU, and any
+    /// other device is refused
+    #[arg(long, action = ArgAction::SetTrue)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub deterministic: bool,
     /// Longest prompt + output, in tokens [default: the checkpoint's]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]

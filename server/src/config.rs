@@ -47,6 +47,8 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<Quantization>,
     pub load_format: LoadFormat,
+    /// Refuse devices on which a token's last bits depend on the batch it is computed in.
+    pub deterministic: bool,
     /// Prompt + output tokens per sequence; absent: the checkpoint's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<usize>,
@@ -147,6 +149,7 @@ impl Default for Config {
             dtype: Dtype::Auto,
             quantization: None,
             load_format: LoadFormat::Auto,
+            deterministic: false,
             max_model_len: None,
             kv_tokens: None,
             host_cache_tokens: 0,
@@ -266,6 +269,7 @@ impl Config {
             "dtype",
             "quantization",
             "load_format",
+            "deterministic",
             "max_model_len",
             "kv_tokens",
             "host_cache_tokens",

@@ -3,10 +3,10 @@
 use std::io::{IsTerminal, stderr};
 use std::sync::{Arc, mpsc};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use hearth_engine::{BuildError, Engine, EngineConfig, ExecutorLimits};
 use hearth_model::checkpoint::{self, Checkpoint};
-use hearth_model::device::DeviceSpec;
+use hearth_model::device::{self, DeviceSpec};
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
 use hearth_model::runner::{self, LoadOptions};
@@ -82,6 +82,21 @@ pub fn open(config: &Config) -> Result<Checkpoint> {
     checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
 }
 
+/// The device to open.
+fn device(config: &Config) -> Result<DeviceSpec> {
+    let spec = DeviceSpec::parse(&config.device)?;
+    if config.deterministic {
+        let devices = device::list();
+        let (device, _) = device::choose(&spec, &devices)?;
+        ensure!(
+            device.is_cpu(),
+            "--deterministic: on {device} the last bits of a token depend on the batch that it is \
+             computed in; --device cpu gives the same bits in any batch, cached or not"
+        );
+    }
+    Ok(spec)
+}
+
 /// Loads `checkpoint` onto the device and warms it up; to be called on the thread
 /// that will use it.
 ///
@@ -89,7 +104,7 @@ pub fn open(config: &Config) -> Result<Checkpoint> {
 /// No such device, not enough memory, a tensor that is missing or has a wrong shape.
 pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExecutor, ModelInfo)> {
     let options = LoadOptions {
-        device: DeviceSpec::parse(&config.device)?,
+        device: device(config)?,
         dtype: match config.dtype {
             Dtype::Auto => None,
             Dtype::F32 => Some(ModelDtype::F32),
@@ -138,6 +153,9 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
     };
     let mut executor = ModelExecutor::new(decoder, limits);
     executor.warm_up().context("the first forward failed")?;
+    if config.deterministic {
+        tracing::info!("deterministic: the same bits in any batch, cached or not");
+    }
     Ok((executor, info))
 }
 

@@ -4,7 +4,7 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::harness::{COMPLETIONS, Random, Server};
+use super::harness::{COMPLETIONS, Random, Server, hearth};
 
 /// Tokens per answer.
 const LENGTH: u64 = 48;
@@ -244,6 +244,44 @@ async fn a_seed_gives_the_same_tokens_alone_and_in_a_batch() {
         assert_same(&outputs, &reference, &format!("{sent:?}"));
     }
     server.wait_until_idle().await;
+}
+
+#[tokio::test]
+async fn on_the_cpu_a_hit_and_a_miss_give_the_same_bits_alone_and_in_a_batch() {
+    let greedy = Sampling { temperature: 0.0 };
+    let how = ["--deterministic", "--prefill-chunk", "48"];
+    let mut seen = Vec::new();
+    for reuse in [&["--no-prefix-cache"][..], &[]] {
+        let server = Server::of("qwen3", &[&how[..], reuse].concat()).await;
+        for sent in [Sent::OneByOne, Sent::OneByOne, Sent::AtOnce] {
+            seen.push(greedy.outputs(&server, sent).await.0);
+        }
+    }
+    for outputs in &seen {
+        // Logprobs, too, to the last bit.
+        assert_eq!(*outputs, seen[0]);
+    }
+}
+
+#[test]
+fn where_bits_depend_on_the_batch_determinism_is_refused() {
+    let output = hearth()
+        .args([
+            "serve",
+            "--port",
+            "0",
+            "--device",
+            "vulkan",
+            "--deterministic",
+        ])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    let refused = said.contains("--device cpu gives the same bits");
+    let none = said.contains("there is no such device");
+    let must_be_there = std::env::var_os("HEARTH_REQUIRE_VULKAN").is_some();
+    assert!(refused || none && !must_be_there, "{said}");
 }
 
 #[tokio::test]

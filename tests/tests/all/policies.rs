@@ -1,5 +1,6 @@
 //! What waits for what, through HTTP.
 
+use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
 use super::harness::{COMPLETIONS, Random, Server};
@@ -34,6 +35,44 @@ async fn a_prefix_that_many_send_at_once_is_computed_once_under_every_policy() {
             server.wait_until_idle().await;
         }
     }
+}
+
+/// The workload that other servers are measured with: 512 tokens in front of 32 others, 32
+/// requests, 8 at a time.
+#[tokio::test]
+async fn what_requests_that_come_as_they_like_share_is_computed_once_by_all_accounts() {
+    let mut random = Random::new(12);
+    let shared = random.tokens(512);
+    let bodies: Vec<_> = (0..32)
+        .map(|i| {
+            let prompt = [&shared[..], &[i], &random.tokens(31)].concat();
+            completion(json!(prompt), 16)
+        })
+        .collect();
+    let server = Server::of("qwen3", &[]).await;
+    let answers = stream::iter(&bodies).map(|body| server.ok(COMPLETIONS, body));
+    let answers: Vec<_> = answers.buffer_unordered(8).collect().await;
+    server.wait_until_idle().await;
+    let expected = 512 + 32 * 32;
+    let count = |value: &Value| value.as_u64().unwrap();
+    let usage = answers.iter().map(|answer| {
+        let usage = &answer["usage"];
+        count(&usage["prompt_tokens"]) - count(&usage["prompt_tokens_details"]["cached_tokens"])
+    });
+    assert_eq!(usage.sum::<u64>(), expected);
+    // All but the last token of an output go through the model, too.
+    let decoded = 32 * 15;
+    assert_eq!(server.stat("computed_tokens").await, expected + decoded);
+    let page = reqwest::get(server.url("/metrics")).await.unwrap();
+    let page = page.text().await.unwrap();
+    let computed = page
+        .lines()
+        .find(|line| {
+            line.starts_with("llm_prompt_tokens_by_source_total") && line.contains("local_compute")
+        })
+        .and_then(|line| line.rsplit(' ').next())
+        .unwrap();
+    assert_eq!(computed.parse::<f64>().unwrap(), expected as f64);
 }
 
 #[tokio::test]

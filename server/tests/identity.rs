@@ -1,0 +1,138 @@
+//! The engine over a real model on the CPU: outputs do not depend on policies, pages, the
+//! cache, or who had to give way.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use hearth_engine::{
+    Engine, EngineConfig, EngineHandle, Event, Generation, Request, SamplingParams, SchedulePolicy,
+};
+use hearth_server::config::{Config, Dtype};
+use hearth_server::load;
+
+const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/goldens/qwen3");
+const POLICIES: [SchedulePolicy; 6] = [
+    SchedulePolicy::Fcfs,
+    SchedulePolicy::Lpm,
+    SchedulePolicy::DfsWeight,
+    SchedulePolicy::Lof,
+    SchedulePolicy::Priority,
+    SchedulePolicy::Random,
+];
+
+fn engine(config: EngineConfig) -> EngineHandle {
+    let model = Config {
+        model: Some(MODEL.to_owned()),
+        device: "cpu".to_owned(),
+        dtype: Dtype::F32,
+        // Of what 200 prompts need together, a fifth.
+        kv_tokens: Some(2048),
+        ..Config::default()
+    };
+    Engine::spawn(config, move || {
+        let checkpoint = load::open(&model).unwrap();
+        Ok(load::executor(&model, checkpoint).unwrap().0)
+    })
+    .unwrap()
+}
+
+/// Two hundred prompts in families of eight with common beginnings.
+fn prompts() -> Vec<Vec<u32>> {
+    let mut random = 1_u64;
+    let mut tokens = move |len: usize| -> Vec<u32> {
+        let mut token = || {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (random >> 33) as u32 % 200
+        };
+        (0..len).map(|_| token()).collect()
+    };
+    let families = (0..25)
+        .map(|family| tokens(10 + 3 * family))
+        .collect::<Vec<_>>();
+    let one = |i: usize| [&families[i / 8][..], &tokens(1 + i % 17)].concat();
+    (0..200).map(one).collect()
+}
+
+/// Tokens, and the bits of their log-probabilities.
+fn output(mut generation: Generation) -> Vec<(u32, u32)> {
+    let mut output = Vec::new();
+    while let Some(event) = generation.next_blocking() {
+        match event {
+            Event::Token(token) => {
+                output.push((token.id, token.logprob.unwrap().logprob.to_bits()));
+            }
+            Event::Failed(error) => panic!("{error}"),
+            _ => {}
+        }
+    }
+    assert_eq!(output.len(), 8);
+    output
+}
+
+fn request(number: usize, prompt: &[u32]) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        params: SamplingParams {
+            max_tokens: 8,
+            temperature: 0.0,
+            logprobs: Some(0),
+            ..SamplingParams::default()
+        },
+        priority: number as i32 % 3,
+        ..Request::default()
+    }
+}
+
+/// Six of 72 combinations, or all if `HEARTH_ALL_COMBINATIONS` is set.
+#[test]
+fn two_hundred_prompts_have_the_same_bits_whatever_the_scheduler_does() {
+    let prompts = prompts();
+    let alone = engine(EngineConfig {
+        prefix_cache: false,
+        ..EngineConfig::default()
+    });
+    let reference: Vec<_> = prompts
+        .iter()
+        .map(|prompt| output(alone.submit(request(0, prompt)).unwrap()))
+        .collect();
+    drop(alone);
+    let all = std::env::var_os("HEARTH_ALL_COMBINATIONS").is_some();
+    let mut combinations = 0;
+    for (index, schedule) in POLICIES.into_iter().enumerate() {
+        for (nth, page_size) in [1, 16, 64].into_iter().enumerate() {
+            for (prefix_cache, retract_every) in [
+                (true, Some(3)),
+                (true, None),
+                (false, Some(3)),
+                (false, None),
+            ] {
+                if !all && (nth != index % 3 || !prefix_cache || retract_every.is_none()) {
+                    continue;
+                }
+                let config = EngineConfig {
+                    schedule,
+                    page_size,
+                    prefix_cache,
+                    retract_every,
+                    max_running: 48,
+                    max_batch_tokens: 256,
+                    prefill_chunk: 64,
+                    ..EngineConfig::default()
+                };
+                let when = format!("{config:?}");
+                let engine = engine(config);
+                let generations: Vec<_> = (0..)
+                    .zip(&prompts)
+                    .map(|(number, prompt)| engine.submit(request(number, prompt)).unwrap())
+                    .collect();
+                for (generation, reference) in generations.into_iter().zip(&reference) {
+                    assert_eq!(output(generation), *reference, "{when}");
+                }
+                let stats = engine.stats();
+                let retracted = stats.preemptions > 100;
+                assert!(retracted || retract_every.is_none(), "{stats:?}");
+                assert_eq!(stats.cached_tokens > 0, prefix_cache, "{stats:?}");
+                combinations += 1;
+            }
+        }
+    }
+    assert_eq!(combinations, if all { 72 } else { 6 });
+}
