@@ -2,14 +2,14 @@
 # Hearth beside llama-server over HTTP on this machine's CPU, alternating, the same shapes:
 # one client, eight clients, and eight clients whose prompts share 512 tokens.
 #
-#   LLAMA_SERVER=.../llama-server benches/http.sh MODEL_DIR GGUF_BF16 [ROUNDS]
+#   LLAMA_SERVER=.../llama-server benches/http.sh MODEL_DIR GGUF [ROUNDS] [FLAGS]
 #
-# MODEL_DIR is a checkpoint in Hugging Face format (random weights will do), the GGUF file
-# the same shapes. Prints a line of JSON per run, and each server's peak memory.
+# MODEL_DIR has a config.json in Hugging Face format (random weights), the GGUF file the same
+# shapes; FLAGS are Hearth's for the GGUF's format, "--quantization int8" for Q8_0. Prints a line of JSON per run, and each server's peak memory.
 set -eu
 hearth=${HEARTH_BIN:-target/release/hearth}
 load=${HEARTH_LOAD:-target/release/hearth-load}
-model=$1 gguf=$2 rounds=${3:-2} threads=$(nproc) port=8931
+model=$1 gguf=$2 rounds=${3:-2} flags=${4:-} threads=$(nproc) port=8931
 url=http://127.0.0.1:$port
 
 # serve NAME READY COMMAND...: starts it, loads it once READY answers, stops it.
@@ -37,6 +37,7 @@ serve() {
 for round in $(seq "$rounds"); do
     echo "== round $round"
     serve llama-server health "$LLAMA_SERVER" -m "$gguf" -t "$threads" -c 8192 -np 8 --port "$port" --no-webui
+    # shellcheck disable=SC2086
     serve hearth ready "$hearth" serve --model "$model" --load-format dummy --device cpu --dtype bf16 \
-        --kv-tokens 8192 --port "$port"
+        --kv-tokens 8192 --port "$port" $flags
 done

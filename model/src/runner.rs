@@ -10,7 +10,7 @@ use burn::tensor::backend::Backend;
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::Kernels;
+use hearth_shaders::{BlockFormat, Kernels};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
@@ -20,7 +20,7 @@ use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
 use crate::memory::{self, KvBudget, MemoryError};
-use crate::transformer::{Blocks, DeviceBatch, PagedContext, Transformer};
+use crate::transformer::{Blocks, DeviceBatch, PagedContext, Quantized, Transformer};
 use crate::weights::{Quantization, WeightError, Weights};
 use check::{below, check, length};
 
@@ -234,7 +234,10 @@ impl<B: Kernels> Runner<B> {
         // The CPU widens in registers; a GPU kernel takes one type for everything.
         let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
         let weights = &checkpoint.weights;
-        let blocks = choose_blocks(options.quantization, weights, dtype, at)?;
+        let blocks = Blocks {
+            quantized: choose_blocks(options.quantization, weights, dtype, at)?,
+            bf16: dtype == Dtype::Bf16 && B::packs(BlockFormat::Bf16),
+        };
         let weight_bytes = blocks.weight_bytes(&config, weights, dtype);
         let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;
         let transformer =
@@ -391,17 +394,21 @@ fn choose_dtype(
     }
 }
 
-/// The matrices that are in blocks: those that are stored in some that the device computes with,
+/// The matrices that are in blocks of small integers: those that are stored in some that the device computes with,
 /// under bf16, which is what they count as; or all, if that was asked for.
 fn choose_blocks(
     asked: Option<Quantization>,
     weights: &Weights,
     dtype: Dtype,
     at: &DeviceReport,
-) -> Result<Blocks, LoadError> {
+) -> Result<Quantized, LoadError> {
     let Some(given) = asked else {
         let kept = at.is_cpu() && dtype == Dtype::Bf16;
-        return Ok(if kept { Blocks::Stored } else { Blocks::None });
+        return Ok(if kept {
+            Quantized::Stored
+        } else {
+            Quantized::None
+        });
     };
     let refused = |reason| Err(LoadError::Quantization { given, reason });
     if !at.is_cpu() {
@@ -412,5 +419,5 @@ fn choose_blocks(
             "on weights that are quantized already ({blocks:?})"
         ));
     }
-    Ok(Blocks::Rounded(given))
+    Ok(Quantized::Rounded(given))
 }

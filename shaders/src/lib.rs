@@ -77,9 +77,16 @@ pub struct RaggedIndex<B: Backend> {
 
 /// A Burn backend with the operations of a paged transformer.
 pub trait Kernels: Backend {
-    /// Makes of a matrix in blocks what [`Self::project`] and [`Self::embed`] take in place of one
-    /// of floats, and nothing else does; `None` where they take floats only.
-    const BLOCK_MATRIX: Option<fn(BlockMatrix) -> FloatTensor<Self>> = None;
+    /// Whether [`Self::project`] and [`Self::embed`] take matrices that are packed in `format`.
+    fn packs(_format: BlockFormat) -> bool {
+        false
+    }
+
+    /// Makes of a packed matrix what [`Self::project`] and [`Self::embed`] take in place of one of
+    /// floats, and nothing else does; [`Self::packs`] must say so.
+    fn packed(_matrix: BlockMatrix) -> FloatTensor<Self> {
+        unreachable!("the backend packs nothing")
+    }
 
     /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`.
     fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;

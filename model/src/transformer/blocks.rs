@@ -1,4 +1,4 @@
-//! Which matrices are in blocks while they serve, and how they get there.
+//! Which matrices are packed in blocks while they serve, and how they get there.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +16,16 @@ const ROWS: usize = 512;
 
 /// Which matrices are in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocks {
-    /// None: whatever is stored in blocks is dequantised.
+pub struct Blocks {
+    pub quantized: Quantized,
+    /// All others are packed in bf16.
+    pub bf16: bool,
+}
+
+/// Which matrices are in blocks of small integers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quantized {
+    /// None: whatever is stored in them is dequantised.
     None,
     /// Those that are stored in blocks which kernels compute with.
     Stored,
@@ -29,15 +37,12 @@ impl Blocks {
     /// The blocks that the matrix `name` is in, if it is. Matrices that are stacked with others
     /// are in blocks only if all are in the same.
     pub(super) fn format(self, weights: &Weights, name: &str) -> Option<BlockFormat> {
-        match self {
-            Blocks::None => None,
-            Blocks::Rounded(quantization) => Some(quantization.format(name)),
-            Blocks::Stored => {
-                let mut formats = stack(name).into_iter().map(|name| kept(weights, &name));
-                let first = formats.next()??;
-                formats.all(|other| other == Some(first)).then_some(first)
-            }
-        }
+        let quantized = match self.quantized {
+            Quantized::None => None,
+            Quantized::Rounded(quantization) => Some(quantization.format(name)),
+            Quantized::Stored => stored(weights, name),
+        };
+        quantized.or(self.bf16.then_some(BlockFormat::Bf16))
     }
 
     /// Bytes that the parameters take.
@@ -51,14 +56,15 @@ impl Blocks {
         bytes.map(|bytes| bytes as u64).sum()
     }
 
-    /// What the matrices are in, for people; `None` when there are no blocks.
+    /// What the matrices are in, for people; `None` when they are in what the model is served in.
     pub fn describe(self, config: &ModelConfig, weights: &Weights) -> Option<String> {
-        if let Blocks::Rounded(quantization) = self {
+        if let Quantized::Rounded(quantization) = self.quantized {
             return Some(quantization.to_string());
         }
         let names = config.tensors().into_iter().map(|(name, _)| name);
         let kinds: BTreeSet<_> = names
             .filter_map(|name| self.format(weights, &name))
+            .filter(|format| *format != BlockFormat::Bf16)
             .map(|format| format!("{format:?}"))
             .collect();
         (!kinds.is_empty()).then(|| kinds.into_iter().collect::<Vec<_>>().join(", "))
@@ -85,6 +91,13 @@ fn stack(name: &str) -> Vec<String> {
     vec![name.to_owned()]
 }
 
+/// The blocks that `name` and all that it is stacked with are stored in.
+fn stored(weights: &Weights, name: &str) -> Option<BlockFormat> {
+    let mut formats = stack(name).into_iter().map(|name| kept(weights, &name));
+    let first = formats.next()??;
+    formats.all(|other| other == Some(first)).then_some(first)
+}
+
 /// The blocks that `name` is stored in, if kernels compute with them.
 fn kept(weights: &Weights, name: &str) -> Option<BlockFormat> {
     match weights.format(name)? {
@@ -100,7 +113,6 @@ pub(super) fn stacked<B: Kernels>(
     parts: &[(String, usize)],
     columns: usize,
     format: BlockFormat,
-    make: fn(BlockMatrix) -> burn::tensor::ops::FloatTensor<B>,
 ) -> Result<Param<Tensor<B, 2>>, WeightError> {
     let rows = parts.iter().map(|(_, rows)| rows).sum();
     let mut matrix = BlockMatrix::zeros(format, rows, columns);
@@ -110,6 +122,12 @@ pub(super) fn stacked<B: Kernels>(
         if kept(weights, name) == Some(format) {
             for row in 0..*rows {
                 matrix.set_row(first + row, view.row_bytes(row));
+            }
+        } else if format == BlockFormat::Bf16 {
+            let encoded = view.to_dtype(Dtype::Bf16);
+            let encoded = encoded.chunks_exact(columns * Dtype::Bf16.size());
+            for (row, bytes) in encoded.enumerate() {
+                matrix.set_row(first + row, bytes);
             }
         } else {
             for start in (0..*rows).step_by(ROWS) {
@@ -133,7 +151,7 @@ pub(super) fn stacked<B: Kernels>(
         weights.release(name);
         first += rows;
     }
-    let matrix = TensorPrimitive::Float(make(matrix));
+    let matrix = TensorPrimitive::Float(B::packed(matrix));
     Ok(Param::from_tensor(Tensor::from_primitive(matrix)))
 }
 

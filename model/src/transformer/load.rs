@@ -75,8 +75,7 @@ impl<B: Kernels> Transformer<B> {
         device: &B::Device,
     ) -> Result<Self, WeightError> {
         let stacked = |parts: &[(String, usize)], columns, format: BlockFormat| {
-            let make = B::BLOCK_MATRIX.expect("blocks where they are computed with");
-            blocks::stacked::<B>(weights, parts, columns, format, make)
+            blocks::stacked::<B>(weights, parts, columns, format)
         };
         Self::load_with(
             config,

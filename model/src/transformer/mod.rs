@@ -15,7 +15,7 @@ mod export;
 mod load;
 mod paged;
 
-pub use blocks::Blocks;
+pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, PagedContext};
 pub(crate) use paged::{indices, primitive, tensor};

@@ -50,6 +50,7 @@ pub(crate) fn row(format: BlockFormat, values: &[f32]) -> Option<Vec<u8>> {
         let scale = match format {
             BlockFormat::Q8_0 => q8_0(block, &mut bytes),
             BlockFormat::Q4_0 => q4_0(block, &mut bytes),
+            BlockFormat::Bf16 => unreachable!("bf16 is not rounded to integers"),
         };
         // A value that is not finite makes the largest so, or is lost beside it.
         if !scale.is_finite() || block.iter().any(|value| !value.is_finite()) {
@@ -114,6 +115,7 @@ mod tests {
         match format {
             BlockFormat::Q8_0 => BlockType::Q8_0.decode(bytes, &mut out),
             BlockFormat::Q4_0 => BlockType::Q4_0.decode(bytes, &mut out),
+            BlockFormat::Bf16 => unreachable!("no integers"),
         }
         out
     }

@@ -1,9 +1,9 @@
 //! `y = x W^T + b` for bf16 weights on Intel's matrix tiles (AMX, Sapphire Rapids and later).
 //!
-//! A tile instruction multiplies 16 rows of `W` by 16 tokens over 32 elements of the summed
-//! dimension. The rows are read as they lie in the checkpoint; the activations are rounded to
-//! bf16 (as every GPU and llama.cpp do for bf16 weights) and packed into the pairs that the
-//! instruction takes. Sums are f32.
+//! A tile instruction multiplies up to 16 tokens by 16 rows of `W` over 32 elements of the summed
+//! dimension. Weights are packed so that a tile of them is 1 KiB read from front to back
+//! ([`super::blocks`]); activations are rounded to bf16, as every GPU and llama.cpp do for bf16
+//! weights. Sums are f32.
 //!
 //! **Batch-invariant**: each output is summed over the same blocks in the same order, whatever
 //! its neighbours, so that one token alone has the bits that it has among five hundred. That is
@@ -16,17 +16,20 @@ use std::sync::OnceLock;
 use half::bf16;
 use rayon::prelude::*;
 
+use super::blocks::{BlockFormat, View, groups_per_task};
 use super::limit::{Limit, allows};
+use super::simd::vectorised;
 
-/// Rows of `W`, and tokens, in a tile.
+/// Rows of `W`, and tokens at most, in a tile.
 const SIDE: usize = 16;
 /// Elements of the summed dimension in a tile.
-pub const DEPTH: usize = 32;
+const DEPTH: usize = 32;
 /// Bytes of a tile's row.
 const ROW_BYTES: usize = 64;
-/// Most tiles of `W` rows that a task has.
-const TASK_TILES: usize = 4;
+/// Bytes of a tile of weights.
+const TILE_BYTES: usize = SIDE * ROW_BYTES;
 
+/// Sums `[token, row]`.
 type Tile = [f32; SIDE * SIDE];
 
 /// Whether this CPU has the tiles, they may be used, and the system lets this process, which it
@@ -66,29 +69,31 @@ fn permitted() -> bool {
     false
 }
 
-/// `x` `[tokens, input]`, `weight` `[output, input]`, `y` `[tokens, output]`; `input` must be a
-/// multiple of [`DEPTH`], and the tiles [`available`].
-pub fn linear(x: &[f32], weight: &[bf16], bias: Option<&[f32]>, y: &mut [f32], input: usize) {
-    assert!(input.is_multiple_of(DEPTH) && available(), "linear: tiles");
-    let (tokens, output) = (x.len() / input, weight.len() / input);
-    assert_eq!(x.len(), tokens * input, "linear: length of x");
-    assert_eq!(weight.len(), output * input, "linear: length of weight");
-    assert_eq!(y.len(), tokens * output, "linear: length of y");
+/// `x` `[tokens, columns]`, `y` `[tokens, rows]`; the weights are bf16, and the tiles
+/// [`available`].
+pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+    assert!(
+        weight.format == BlockFormat::Bf16 && available(),
+        "linear: tiles"
+    );
+    let tokens = x.len() / weight.columns;
+    assert_eq!(x.len(), tokens * weight.columns, "linear: length of x");
+    assert_eq!(y.len(), tokens * weight.rows, "linear: length of y");
     if let Some(bias) = bias {
-        assert_eq!(bias.len(), output, "linear: length of bias");
+        assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }
-    let x = pack(x, input);
-    let tiles = output.div_ceil(SIDE);
-    let per_task = tiles_per_task(tiles, rayon::current_num_threads());
+    // Of a group of rows: whole units, which may be more than the columns.
+    let depth = weight.group_bytes() / TILE_BYTES;
+    let tiles = weight.rows.div_ceil(SIDE);
     let product = Product {
-        x: &x,
+        x: &round(x, weight.columns, depth * DEPTH),
         weight,
         bias,
         y: y.as_mut_ptr(),
         tokens,
-        input,
-        output,
+        depth,
     };
+    let per_task = groups_per_task(tiles, rayon::current_num_threads());
     (0..tiles.div_ceil(per_task))
         .into_par_iter()
         .for_each(|task| {
@@ -97,40 +102,46 @@ pub fn linear(x: &[f32], weight: &[bf16], bias: Option<&[f32]>, y: &mut [f32], i
             // SAFETY: the tiles are available and the lengths were checked; tasks write
             // disjoint columns of `y`.
             unsafe {
-                configure();
+                configure(tokens.min(SIDE));
                 product.rows(first, last);
                 asm!("tilerelease", options(nostack));
             }
         });
 }
 
-/// As many as a task can take, unless fewer share out evenly over `threads`.
-fn tiles_per_task(tiles: usize, threads: usize) -> usize {
-    (2..=TASK_TILES)
-        .rev()
-        .find(|per_task| tiles.div_ceil(*per_task).is_multiple_of(threads))
-        .unwrap_or(TASK_TILES)
-}
-
-/// `x` in bf16, `[tokens / 16, input / 2, 16, 2]`: what the tile of activations takes, row by
-/// row. Tokens that are not there are zero.
-fn pack(x: &[f32], input: usize) -> Vec<bf16> {
-    let mut packed = vec![bf16::ZERO; (x.len() / input).next_multiple_of(SIDE) * input];
-    let tiles = packed
-        .par_chunks_exact_mut(SIDE * input)
-        .zip(x.par_chunks(SIDE * input));
-    tiles.for_each(|(packed, x)| {
-        for (token, row) in x.chunks_exact(input).enumerate() {
-            for (pair, values) in packed.chunks_exact_mut(2 * SIDE).zip(row.chunks_exact(2)) {
-                pair[2 * token] = bf16::from_f32(values[0]);
-                pair[2 * token + 1] = bf16::from_f32(values[1]);
+/// `x` `[tokens, columns]` in bf16, `[tokens, width]`: columns and, where there is more than one
+/// tile of them, tokens that are not there are zero.
+fn round(x: &[f32], columns: usize, width: usize) -> Vec<bf16> {
+    let tokens = match x.len() / columns {
+        tokens if tokens > SIDE => tokens.next_multiple_of(SIDE),
+        tokens => tokens,
+    };
+    let mut rounded = vec![bf16::ZERO; tokens * width];
+    let tiles = rounded
+        .par_chunks_mut(SIDE * width)
+        .zip(x.par_chunks(SIDE * columns));
+    tiles.for_each(|(rounded, x)| {
+        vectorised(|| {
+            for (to, from) in rounded.chunks_exact_mut(width).zip(x.chunks_exact(columns)) {
+                to.iter_mut()
+                    .zip(from)
+                    .for_each(|(to, x)| *to = nearest(*x));
             }
-        }
+        });
     });
-    packed
+    rounded
 }
 
-/// What `ldtilecfg` reads: all eight tiles have 16 rows of 64 bytes.
+/// `bf16::from_f32` without a branch, so that a loop over it becomes vectors.
+#[inline(always)]
+fn nearest(x: f32) -> bf16 {
+    let bits = x.to_bits();
+    let even = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+    let quiet = bits | 1 << 22;
+    bf16::from_bits((if x.is_nan() { quiet } else { even } >> 16) as u16)
+}
+
+/// What `ldtilecfg` reads.
 #[repr(C, align(64))]
 struct TileConfig {
     palette: u8,
@@ -140,77 +151,74 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
+/// Tiles 0 to 3 are sums and 4 and 5 activations, of as many tokens; 6 and 7 are weights.
+///
 /// # Safety
-/// The tiles must be [`available`].
-unsafe fn configure() {
-    const SHAPE: TileConfig = {
-        let mut config = TileConfig {
-            palette: 1,
-            start_row: 0,
-            reserved: [0; 14],
-            row_bytes: [0; 16],
-            rows: [0; 16],
-        };
-        let mut tile = 0;
-        while tile < 8 {
-            config.row_bytes[tile] = ROW_BYTES as u16;
-            config.rows[tile] = SIDE as u8;
-            tile += 1;
-        }
-        config
+/// The tiles must be [`available`], and `tokens` from 1 to 16.
+unsafe fn configure(tokens: usize) {
+    let mut config = TileConfig {
+        palette: 1,
+        start_row: 0,
+        reserved: [0; 14],
+        row_bytes: [0; 16],
+        rows: [0; 16],
     };
+    for tile in 0..8 {
+        config.row_bytes[tile] = ROW_BYTES as u16;
+        config.rows[tile] = if tile < 6 { tokens } else { SIDE } as u8;
+    }
     // The compiler knows no tile registers, and so keeps nothing in them.
-    unsafe { asm!("ldtilecfg [{0}]", in(reg) &SHAPE, options(nostack, readonly)) };
+    unsafe { asm!("ldtilecfg [{0}]", in(reg) &config, options(nostack, readonly)) };
 }
 
 struct Product<'a> {
-    /// As [`pack`] makes it.
+    /// As [`round`] makes it.
     x: &'a [bf16],
-    weight: &'a [bf16],
+    weight: View<'a>,
     bias: Option<&'a [f32]>,
     y: *mut f32,
     tokens: usize,
-    input: usize,
-    output: usize,
+    /// Tiles along the summed dimension.
+    depth: usize,
 }
 
 // SAFETY: tasks write disjoint columns of `y`, which outlives the parallel loop.
 unsafe impl Sync for Product<'_> {}
 
 impl Product<'_> {
-    /// Tiles `first..last` of 16 rows, at most [`TASK_TILES`] of them.
+    /// Tiles `first..last` of 16 rows.
     ///
     /// # Safety
-    /// The tiles must be configured.
+    /// The tiles must be configured for as many tokens.
     unsafe fn rows(&self, first: usize, last: usize) {
-        // Rows beyond the last whole tile are copied next to zeros.
-        let mut padded = Vec::new();
-        if last * SIDE > self.output {
-            padded.extend_from_slice(&self.weight[(last - 1) * SIDE * self.input..]);
-            padded.resize(SIDE * self.input, bf16::ZERO);
-        }
+        let token_tiles = self.tokens.div_ceil(SIDE);
         // Where there are fewer tiles, the last is computed again and not stored.
-        let tile = |i: usize| match (first + i).min(last - 1) {
-            at if (at + 1) * SIDE > self.output => padded.as_ptr(),
-            at => self.weight[at * SIDE * self.input..].as_ptr(),
+        let tile = |i: usize| {
+            let at = i.min(last - 1) * self.weight.group_bytes();
+            self.weight.units[at..][..self.weight.group_bytes()].as_ptr()
+        };
+        let x = |tile: usize| {
+            let at = tile.min(token_tiles - 1) * SIDE * self.depth * DEPTH;
+            self.x[at..].as_ptr()
         };
         let mut sums = [[0.0; SIDE * SIDE]; 4];
-        let token_tiles = self.tokens.div_ceil(SIDE);
-        let x = |tile: usize| self.x[tile.min(token_tiles - 1) * SIDE * self.input..].as_ptr();
         unsafe {
             if token_tiles == 1 {
-                four_by_one(std::array::from_fn(tile), x(0), self.input, &mut sums);
-                for (i, sums) in sums.iter().take(last - first).enumerate() {
-                    self.store(sums, first + i, 0);
+                for row in (first..last).step_by(4) {
+                    let rows = std::array::from_fn(|i| tile(row + i));
+                    four_by_one(rows, x(0), self.depth, &mut sums);
+                    for (i, sums) in sums.iter().enumerate().take(last - row) {
+                        self.store(sums, row + i, 0);
+                    }
                 }
                 return;
             }
-            for row in (0..last - first).step_by(2) {
+            for row in (first..last).step_by(2) {
                 for token in (0..token_tiles).step_by(2) {
                     let (a, b) = ([tile(row), tile(row + 1)], [x(token), x(token + 1)]);
-                    two_by_two(a, b, self.input, &mut sums);
+                    two_by_two(a, b, self.depth, &mut sums);
                     for (i, sums) in sums.iter().enumerate() {
-                        let (row, token) = (first + row + i / 2, token + i % 2);
+                        let (row, token) = (row + i / 2, token + i % 2);
                         if row < last && token < token_tiles {
                             self.store(sums, row, token);
                         }
@@ -220,31 +228,41 @@ impl Product<'_> {
         }
     }
 
-    /// Writes `sums` `[row, token]` of a tile of rows and a tile of tokens to `y`.
+    /// Writes the sums of a tile of rows and a tile of tokens to `y`.
     ///
     /// # Safety
     /// The tiles must be within the matrices, and the rows this task's.
     unsafe fn store(&self, sums: &Tile, row_tile: usize, token_tile: usize) {
         let (row, token) = (row_tile * SIDE, token_tile * SIDE);
-        let rows = (self.output - row).min(SIDE);
+        let rows = (self.weight.rows - row).min(SIDE);
         let bias = self.bias.map(|bias| &bias[row..row + rows]);
-        for t in 0..(self.tokens - token).min(SIDE) {
+        for (t, sums) in sums
+            .chunks_exact(SIDE)
+            .enumerate()
+            .take(self.tokens - token)
+        {
             let y = unsafe {
-                std::slice::from_raw_parts_mut(self.y.add((token + t) * self.output + row), rows)
+                let at = self.y.add((token + t) * self.weight.rows + row);
+                std::slice::from_raw_parts_mut(at, rows)
             };
-            for (r, y) in y.iter_mut().enumerate() {
-                *y = sums[r * SIDE + t] + bias.map_or(0.0, |bias| bias[r]);
+            match bias {
+                None => y.copy_from_slice(&sums[..rows]),
+                Some(bias) => {
+                    for ((y, sum), bias) in y.iter_mut().zip(sums).zip(bias) {
+                        *y = sum + bias;
+                    }
+                }
             }
         }
     }
 }
 
 /// Four tiles of rows by one of tokens: for few tokens, where the weights come from memory, and
-/// 64 rows at once keep enough of it on the way. (Asking for the next rows ahead was slower.)
+/// four of them at once keep enough of it on the way.
 ///
 /// # Safety
-/// The tiles must be configured, each of `rows` `[16, input]` and `x` `[input / 2, 16, 2]`.
-unsafe fn four_by_one(rows: [*const bf16; 4], x: *const bf16, input: usize, sums: &mut [Tile; 4]) {
+/// The tiles must be configured; each of `rows` has `depth` tiles, and `x` is `[tokens, depth * 32]`.
+unsafe fn four_by_one(rows: [*const u8; 4], x: *const bf16, depth: usize, sums: &mut [Tile; 4]) {
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -252,21 +270,21 @@ unsafe fn four_by_one(rows: [*const bf16; 4], x: *const bf16, input: usize, sums
             "tilezero tmm2",
             "tilezero tmm3",
             "2:",
-            "tileloadd tmm4, [{x} + {row_bytes}*1]",
-            "tileloadd tmm5, [{a} + {stride}*1]",
-            "tdpbf16ps tmm0, tmm5, tmm4",
-            "tileloadd tmm6, [{b} + {stride}*1]",
-            "tdpbf16ps tmm1, tmm6, tmm4",
-            "tileloadd tmm7, [{c} + {stride}*1]",
-            "tdpbf16ps tmm2, tmm7, tmm4",
-            "tileloadd tmm5, [{d} + {stride}*1]",
-            "tdpbf16ps tmm3, tmm5, tmm4",
-            "add {a}, 64",
-            "add {b}, 64",
-            "add {c}, 64",
-            "add {d}, 64",
-            "add {x}, 1024",
-            "sub {blocks}, 1",
+            "tileloadd tmm4, [{x} + {stride}*1]",
+            "tileloadd tmm6, [{a} + {row_bytes}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b} + {row_bytes}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm6, [{c} + {row_bytes}*1]",
+            "tdpbf16ps tmm2, tmm4, tmm6",
+            "tileloadd tmm7, [{d} + {row_bytes}*1]",
+            "tdpbf16ps tmm3, tmm4, tmm7",
+            "add {a}, 1024",
+            "add {b}, 1024",
+            "add {c}, 1024",
+            "add {d}, 1024",
+            "add {x}, 64",
+            "sub {depth}, 1",
             "jnz 2b",
             "tilestored [{sums} + {row_bytes}*1], tmm0",
             "tilestored [{sums} + {row_bytes}*1 + 1024], tmm1",
@@ -277,8 +295,8 @@ unsafe fn four_by_one(rows: [*const bf16; 4], x: *const bf16, input: usize, sums
             c = inout(reg) rows[2] => _,
             d = inout(reg) rows[3] => _,
             x = inout(reg) x => _,
-            blocks = inout(reg) input / DEPTH => _,
-            stride = in(reg) 2 * input,
+            depth = inout(reg) depth => _,
+            stride = in(reg) depth * ROW_BYTES,
             row_bytes = in(reg) ROW_BYTES,
             sums = in(reg) sums.as_mut_ptr(),
             options(nostack)
@@ -289,11 +307,11 @@ unsafe fn four_by_one(rows: [*const bf16; 4], x: *const bf16, input: usize, sums
 /// Two tiles of rows by two of tokens, each loaded once for two products; `sums` row by row.
 ///
 /// # Safety
-/// As [`four_by_one`].
+/// As [`four_by_one`], with 16 tokens in each of `x`.
 unsafe fn two_by_two(
-    rows: [*const bf16; 2],
+    rows: [*const u8; 2],
     x: [*const bf16; 2],
-    input: usize,
+    depth: usize,
     sums: &mut [Tile; 4],
 ) {
     unsafe {
@@ -303,19 +321,19 @@ unsafe fn two_by_two(
             "tilezero tmm2",
             "tilezero tmm3",
             "2:",
-            "tileloadd tmm4, [{a} + {stride}*1]",
-            "tileloadd tmm6, [{x} + {row_bytes}*1]",
+            "tileloadd tmm6, [{a} + {row_bytes}*1]",
+            "tileloadd tmm4, [{x} + {stride}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{y} + {row_bytes}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{b} + {stride}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tileloadd tmm5, [{y} + {stride}*1]",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            "tileloadd tmm7, [{b} + {row_bytes}*1]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {a}, 64",
-            "add {b}, 64",
-            "add {x}, 1024",
-            "add {y}, 1024",
-            "sub {blocks}, 1",
+            "add {a}, 1024",
+            "add {b}, 1024",
+            "add {x}, 64",
+            "add {y}, 64",
+            "sub {depth}, 1",
             "jnz 2b",
             "tilestored [{sums} + {row_bytes}*1], tmm0",
             "tilestored [{sums} + {row_bytes}*1 + 1024], tmm1",
@@ -325,8 +343,8 @@ unsafe fn two_by_two(
             b = inout(reg) rows[1] => _,
             x = inout(reg) x[0] => _,
             y = inout(reg) x[1] => _,
-            blocks = inout(reg) input / DEPTH => _,
-            stride = in(reg) 2 * input,
+            depth = inout(reg) depth => _,
+            stride = in(reg) depth * ROW_BYTES,
             row_bytes = in(reg) ROW_BYTES,
             sums = in(reg) sums.as_mut_ptr(),
             options(nostack)
@@ -337,6 +355,7 @@ unsafe fn two_by_two(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::blocks::BlockMatrix;
 
     /// Values from a counter, in -1..1.
     fn noise(count: usize, seed: u32) -> Vec<f32> {
@@ -352,13 +371,28 @@ mod tests {
         values.iter().map(|value| bf16::from_f32(*value)).collect()
     }
 
-    const SHAPES: [(usize, usize, usize); 9] = [
+    fn packed(weight: &[bf16], columns: usize) -> Vec<u8> {
+        let rows = weight.len() / columns;
+        let mut matrix = BlockMatrix::zeros(BlockFormat::Bf16, rows, columns);
+        for (row, values) in weight.chunks_exact(columns).enumerate() {
+            let bytes: Vec<u8> = values
+                .iter()
+                .flat_map(|value| value.to_le_bytes())
+                .collect();
+            matrix.set_row(row, &bytes);
+        }
+        matrix.into_bytes()
+    }
+
+    const SHAPES: [(usize, usize, usize); 11] = [
         (1, 16, 32),
         (1, 64, 576),
+        (2, 5, 1),
         (3, 100, 64),
+        (7, 33, 95),
         (16, 1, 96),
         (17, 576, 128),
-        (31, 70, 32),
+        (31, 70, 33),
         (33, 33, 1536),
         (64, 960, 576),
         (130, 48, 32),
@@ -374,7 +408,7 @@ mod tests {
             let weight = rounded(&noise(output * input, seed + 100));
             let bias = noise(output, seed + 200);
             let mut y = vec![f32::NAN; tokens * output];
-            linear(&x, &weight, Some(&bias), &mut y, input);
+            linear(&x, View::of(&packed(&weight, input)), Some(&bias), &mut y);
             let exact = rounded(&x);
             for (token, y) in y.chunks_exact(output).enumerate() {
                 for (row, y) in y.iter().enumerate() {
@@ -401,12 +435,12 @@ mod tests {
         }
         for (seed, (tokens, output, input)) in (0..).zip(SHAPES) {
             let x = noise(tokens * input, seed);
-            let weight = rounded(&noise(output * input, seed + 100));
+            let weight = packed(&rounded(&noise(output * input, seed + 100)), input);
             let mut together = vec![f32::NAN; tokens * output];
-            linear(&x, &weight, None, &mut together, input);
+            linear(&x, View::of(&weight), None, &mut together);
             for (x, together) in x.chunks_exact(input).zip(together.chunks_exact(output)) {
                 let mut alone = vec![f32::NAN; output];
-                linear(x, &weight, None, &mut alone, input);
+                linear(x, View::of(&weight), None, &mut alone);
                 assert_eq!(alone, together, "{tokens} x {output} x {input}");
             }
         }
@@ -419,17 +453,37 @@ mod tests {
         }
         let mut x = vec![0.0; 2 * 32];
         (x[3], x[32 + 5]) = (f32::NAN, f32::INFINITY);
-        let weight = vec![bf16::ONE; 16 * 32];
+        let weight = packed(&vec![bf16::ONE; 16 * 32], 32);
         let mut y = vec![0.0; 2 * 16];
-        linear(&x, &weight, None, &mut y, 32);
+        linear(&x, View::of(&weight), None, &mut y);
         assert!(y[..16].iter().all(|y| y.is_nan()), "{y:?}");
         assert!(y[16..].iter().all(|y| *y == f32::INFINITY), "{y:?}");
     }
 
     #[test]
-    fn tasks_share_out_evenly_where_they_can() {
-        assert_eq!(tiles_per_task(192, 2), 4);
-        assert_eq!(tiles_per_task(36, 2), 3);
-        assert_eq!(tiles_per_task(1, 2), 4);
+    fn rounding_is_that_of_half() {
+        for high in 0..=u16::MAX {
+            for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
+                let x = f32::from_bits(u32::from(high) << 16 | low);
+                let (got, want) = (nearest(x), bf16::from_f32(x));
+                assert_eq!(got.to_bits(), want.to_bits(), "{x}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_packed_row_is_given_back() {
+        let weight = rounded(&noise(35 * 95, 7));
+        let matrix = packed(&weight, 95);
+        let mut out = vec![f32::NAN; 95];
+        for (row, values) in weight.chunks_exact(95).enumerate() {
+            View::of(&matrix).row(row, &mut out);
+            assert!(
+                values
+                    .iter()
+                    .zip(&out)
+                    .all(|(want, got)| want.to_f32() == *got)
+            );
+        }
     }
 }

@@ -1,11 +1,12 @@
-//! Matrices of weights in GGML's blocks of 32 elements with one scale (`Q8_0`, `Q4_0`), and
-//! products with them in whole numbers.
+//! Matrices of weights packed once, when the model is loaded, so that products read them from front
+//! to back: 16 rows are a group, one to a lane, and 64 bytes have a few elements of each.
 //!
-//! **Packed once, when the model is loaded.** 16 rows are a group, one to a lane: 64 bytes have
-//! four elements of each, and a matrix is read from front to back. Bytes are stored unsigned
-//! (128 added, 8 for four bits); what that adds to a sum is known from the activations alone.
+//! bf16 is packed as the CPU's matrix tiles take it ([`super::amx`]), where it has them. What
+//! follows is about GGML's blocks of 32 elements with one scale (`Q8_0`, `Q4_0`), whose products
+//! are in whole numbers.
 //!
-//! **Activations are rounded** to 8 bits with one scale for every 32 of them
+//! Bytes are stored unsigned (128 added, 8 for four bits); what that adds to a sum is known from
+//! the activations alone. **Activations are rounded** to 8 bits with one scale for every 32 of them
 //! ([`activations`]), as llama.cpp does for these types; a scale is f32 here. The
 //! 32 products of a block are then summed exactly, and the sums of the blocks are added in f32 in
 //! their order: a result has the same bits alone and in any batch, and on every instruction set.
@@ -16,21 +17,21 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-use half::f16;
-
-pub use product::linear;
+use half::{bf16, f16};
 
 /// Elements of a block.
 pub const BLOCK: usize = 32;
 /// Rows of a group.
 const ROWS: usize = 16;
-/// Bytes that are read at once: four elements, or eight of four bits, of each row of a group.
+/// Groups in a task, at most.
+const TASK_GROUPS: usize = 8;
+/// Bytes that are read at once: four of each row of a group.
 const LINE: usize = 64;
-/// Columns of a unit: two blocks, so that their scales fill a line. A unit is that line, then
-/// those of the first block and of the second.
+/// Columns of a unit: two blocks, so that their scales fill a line. A unit is that line, if there
+/// are scales, then those of the first block and of the second.
 const UNIT: usize = 2 * BLOCK;
 
-/// How the elements of a block are stored, by GGML's name.
+/// How the elements of a block of 32 are stored, by GGML's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockFormat {
     /// An f16 scale and 32 signed bytes.
@@ -38,12 +39,22 @@ pub enum BlockFormat {
     /// An f16 scale and 32 numbers from -8 to 7 in 16 bytes, 8 added: the first half of the
     /// block in their low bits.
     Q4_0,
+    /// 32 bf16, little-endian; for CPUs with matrix tiles.
+    Bf16,
 }
 
 impl BlockFormat {
     /// Bytes of a block.
     pub fn bytes(self) -> usize {
-        size_of::<f16>() + self.quants()
+        self.scale() + self.quants()
+    }
+
+    /// Bytes of a block's scale.
+    fn scale(self) -> usize {
+        match self {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => size_of::<f16>(),
+            BlockFormat::Bf16 => 0,
+        }
     }
 
     /// Bytes of a block's elements.
@@ -51,6 +62,7 @@ impl BlockFormat {
         match self {
             BlockFormat::Q8_0 => BLOCK,
             BlockFormat::Q4_0 => BLOCK / 2,
+            BlockFormat::Bf16 => BLOCK * size_of::<bf16>(),
         }
     }
 
@@ -59,11 +71,12 @@ impl BlockFormat {
         match self {
             BlockFormat::Q8_0 => 128,
             BlockFormat::Q4_0 => 8,
+            BlockFormat::Bf16 => 0,
         }
     }
 
     fn unit_bytes(self) -> usize {
-        LINE + 2 * ROWS * self.quants()
+        2 * ROWS * self.bytes()
     }
 }
 
@@ -92,6 +105,7 @@ impl BlockMatrix {
         let number = match format {
             BlockFormat::Q8_0 => 8,
             BlockFormat::Q4_0 => 4,
+            BlockFormat::Bf16 => 16,
         };
         for (word, value) in [rows, columns, number, at].into_iter().enumerate() {
             let to = &mut bytes[word * size_of::<u64>()..][..size_of::<u64>()];
@@ -100,7 +114,8 @@ impl BlockMatrix {
         Self { bytes }
     }
 
-    /// Sets a row to GGML's `blocks`: `columns.div_ceil(32)` of them, one after another.
+    /// Sets a row to GGML's `blocks`: `columns.div_ceil(32)` of them, one after another; to as many
+    /// elements as there are columns where these are bf16.
     ///
     /// # Panics
     /// When there is no such row, or blocks are missing or left over.
@@ -109,23 +124,27 @@ impl BlockMatrix {
         let (format, columns) = (view.format, view.columns);
         let units = columns.div_ceil(UNIT);
         assert!(row < view.rows, "row {row} of {}", view.rows);
+        let expected = match format {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => columns.div_ceil(BLOCK) * format.bytes(),
+            BlockFormat::Bf16 => columns * size_of::<bf16>(),
+        };
         assert_eq!(
             blocks.len(),
-            columns.div_ceil(BLOCK) * format.bytes(),
+            expected,
             "bytes of a row of {columns} columns"
         );
         let (group, lane) = (row / ROWS, row % ROWS);
         let at = view.at + group * units * format.unit_bytes();
         let group = &mut self.bytes[at..][..units * format.unit_bytes()];
-        for (index, block) in blocks.chunks_exact(format.bytes()).enumerate() {
+        for (index, block) in blocks.chunks(format.bytes()).enumerate() {
             let unit = &mut group[index / 2 * format.unit_bytes()..][..format.unit_bytes()];
-            let (scales, quants) = unit.split_at_mut(LINE);
+            let (scales, quants) = unit.split_at_mut(2 * ROWS * format.scale());
             let half = index % 2;
-            let (scale, elements) = block.split_at(size_of::<f16>());
-            scales[2 * (half * ROWS + lane)..][..2].copy_from_slice(scale);
+            let (scale, elements) = block.split_at(format.scale());
+            scales[scale.len() * (half * ROWS + lane)..][..scale.len()].copy_from_slice(scale);
             let lines = &mut quants[half * ROWS * format.quants()..];
-            for (line, four) in lines.chunks_exact_mut(LINE).zip(elements.chunks_exact(4)) {
-                let to = &mut line[4 * lane..][..4];
+            for (line, four) in lines.chunks_exact_mut(LINE).zip(elements.chunks(4)) {
+                let to = &mut line[4 * lane..][..four.len()];
                 to.copy_from_slice(four);
                 if format == BlockFormat::Q8_0 {
                     // From signed to 128 more.
@@ -141,15 +160,32 @@ impl BlockMatrix {
     }
 }
 
+/// Groups of rows in a task: few enough that each of `threads` gets as many tasks.
+pub fn groups_per_task(groups: usize, threads: usize) -> usize {
+    let tasks = groups.div_ceil(TASK_GROUPS).next_multiple_of(threads);
+    groups.div_ceil(tasks).max(1)
+}
+
+/// `y = x W^T + b`: `x` `[tokens, columns]`, `y` `[tokens, rows]`.
+pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+    match weight.format {
+        BlockFormat::Q8_0 | BlockFormat::Q4_0 => product::linear(x, weight, bias, y),
+        #[cfg(target_arch = "x86_64")]
+        BlockFormat::Bf16 => super::amx::linear(x, weight, bias, y),
+        #[cfg(not(target_arch = "x86_64"))]
+        BlockFormat::Bf16 => unreachable!("matrix tiles on a CPU that has none"),
+    }
+}
+
 /// A packed matrix.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
-    format: BlockFormat,
+    pub format: BlockFormat,
     pub rows: usize,
     pub columns: usize,
     /// Where the units begin.
     at: usize,
-    units: &'a [u8],
+    pub(super) units: &'a [u8],
 }
 
 impl<'a> View<'a> {
@@ -162,6 +198,7 @@ impl<'a> View<'a> {
         let format = match number {
             8 => BlockFormat::Q8_0,
             4 => BlockFormat::Q4_0,
+            16 => BlockFormat::Bf16,
             other => panic!("no blocks of {other} bits"),
         };
         let length = rows.div_ceil(ROWS) * columns.div_ceil(UNIT) * format.unit_bytes();
@@ -174,7 +211,8 @@ impl<'a> View<'a> {
         }
     }
 
-    fn group_bytes(self) -> usize {
+    /// Bytes of 16 rows.
+    pub fn group_bytes(self) -> usize {
         self.columns.div_ceil(UNIT) * self.format.unit_bytes()
     }
 
@@ -184,20 +222,25 @@ impl<'a> View<'a> {
         let group = &self.units[group * self.group_bytes()..][..self.group_bytes()];
         for (index, out) in out.chunks_mut(BLOCK).enumerate() {
             let unit = &group[index / 2 * self.format.unit_bytes()..][..self.format.unit_bytes()];
-            let (scales, quants) = unit.split_at(LINE);
+            let (scales, quants) = unit.split_at(2 * ROWS * self.format.scale());
             let half = index % 2;
-            let at = 2 * (half * ROWS + lane);
-            let scale = f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32();
             let lines = &quants[half * ROWS * self.format.quants()..];
+            // The `i`-th byte of this row in the block.
+            let byte = |i: usize| lines[i / 4 * LINE + 4 * lane + i % 4];
+            let scale = || {
+                let at = 2 * (half * ROWS + lane);
+                f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32()
+            };
+            let dequantised =
+                |element: u8| (i32::from(element) - self.format.offset()) as f32 * scale();
             for (i, out) in out.iter_mut().enumerate() {
-                let element = match self.format {
-                    BlockFormat::Q8_0 => lines[i / 4 * LINE + 4 * lane + i % 4],
-                    BlockFormat::Q4_0 => {
-                        let (at, shift) = (i % 16, i / 16 * 4);
-                        lines[at / 4 * LINE + 4 * lane + at % 4] >> shift & 0xf
+                *out = match self.format {
+                    BlockFormat::Q8_0 => dequantised(byte(i)),
+                    BlockFormat::Q4_0 => dequantised(byte(i % 16) >> (i / 16 * 4) & 0xf),
+                    BlockFormat::Bf16 => {
+                        bf16::from_le_bytes([byte(2 * i), byte(2 * i + 1)]).to_f32()
                     }
                 };
-                *out = (i32::from(element) - self.format.offset()) as f32 * scale;
             }
         }
     }

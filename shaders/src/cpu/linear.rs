@@ -3,15 +3,12 @@
 //! Both operands are contiguous along the summed dimension, so the inner loop is
 //! a block of dot products held in registers. Work is split over rows of `W`: at
 //! batch 1 each thread streams its share of the weights once, which is all that
-//! decoding is bound by. bf16 weights go through the CPU's matrix tiles where it has them
-//! ([`super::amx`]).
+//! decoding is bound by.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-#[cfg(target_arch = "x86_64")]
-use super::amx;
 use super::simd::{Level, Simd, Stored, Task};
 
 /// From this many tokens on, widening a block of weights once pays for itself.
@@ -35,13 +32,6 @@ pub fn linear<E: Stored>(
     y: &mut [f32],
     input: usize,
 ) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(weight) = E::as_bf16(weight)
-        && input.is_multiple_of(amx::DEPTH)
-        && amx::available()
-    {
-        return amx::linear(x, weight, bias, y, input);
-    }
     on_vectors(Level::best(), x, weight, bias, y, input);
 }
 
@@ -235,8 +225,7 @@ impl<E: Stored> Block<'_, E> {
                 }
             }
             for (t, sums) in sums.iter().enumerate() {
-                for (r, sum) in sums.iter().enumerate() {
-                    let mut value = sum.sum();
+                for (r, mut value) in totals(sums).into_iter().enumerate() {
                     for k in whole..width {
                         value += x[t * width + k] * weights[r * width + k].widen();
                     }
@@ -252,6 +241,24 @@ impl<E: Stored> Block<'_, E> {
             }
         }
     }
+}
+
+/// The sum of each vector, four at a time where there are as many.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+unsafe fn totals<S: Simd, const N: usize>(vectors: &[S; N]) -> [f32; N] {
+    let mut totals = [0.0; N];
+    let fours = N / 4 * 4;
+    for at in (0..fours).step_by(4) {
+        let four = unsafe { S::sums(std::array::from_fn(|i| vectors[at + i])) };
+        totals[at..at + 4].copy_from_slice(&four);
+    }
+    for at in fours..N {
+        totals[at] = unsafe { vectors[at].sum() };
+    }
+    totals
 }
 
 /// # Safety

@@ -42,11 +42,26 @@ macro_rules! with_stored {
     };
 }
 
-/// The type of a matrix in blocks: bytes, which [`blocks::View`] reads.
+/// The type of a packed matrix: bytes, which [`blocks::View`] reads.
 const BLOCKS: DType = DType::U8;
 
 impl Kernels for Flex {
-    const BLOCK_MATRIX: Option<fn(BlockMatrix) -> FlexTensor> = Some(block_matrix);
+    fn packs(format: BlockFormat) -> bool {
+        match format {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 => true,
+            #[cfg(target_arch = "x86_64")]
+            BlockFormat::Bf16 => amx::available(),
+            #[cfg(not(target_arch = "x86_64"))]
+            BlockFormat::Bf16 => false,
+        }
+    }
+
+    fn packed(matrix: BlockMatrix) -> FlexTensor {
+        let bytes = matrix.into_bytes();
+        let shape = Shape::from([1, bytes.len()]);
+        let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
+        FlexTensor::from_data(TensorData::from_bytes(bytes, shape, BLOCKS))
+    }
 
     fn empty_pool(_device: &FlexDevice, shape: [usize; 3], dtype: DType) -> FlexTensor {
         let bytes = shape.iter().product::<usize>() * dtype.size();
@@ -189,13 +204,6 @@ impl Kernels for Flex {
         });
         tensor(out, shape)
     }
-}
-
-fn block_matrix(matrix: BlockMatrix) -> FlexTensor {
-    let bytes = matrix.into_bytes();
-    let shape = Shape::from([1, bytes.len()]);
-    let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
-    FlexTensor::from_data(TensorData::from_bytes(bytes, shape, BLOCKS))
 }
 
 /// Rows and columns of a matrix of weights.

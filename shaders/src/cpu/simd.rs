@@ -10,10 +10,6 @@ pub trait Stored: Copy + Send + Sync + 'static {
     const IS_F32: bool = false;
     fn widen(self) -> f32;
     fn narrow(value: f32) -> Self;
-    /// The elements, if they are bf16.
-    fn as_bf16(_elements: &[Self]) -> Option<&[bf16]> {
-        None
-    }
     /// Loads `S::LANES` elements.
     ///
     /// # Safety
@@ -42,9 +38,6 @@ impl Stored for bf16 {
     }
     fn narrow(value: f32) -> Self {
         bf16::from_f32(value)
-    }
-    fn as_bf16(elements: &[Self]) -> Option<&[bf16]> {
-        Some(elements)
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S {

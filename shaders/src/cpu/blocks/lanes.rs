@@ -17,6 +17,16 @@ pub trait Lanes {
     /// Tokens whose sums fit into the registers.
     const TOKENS: usize;
 
+    /// Asks for the cache line of `at`, which need not be valid, without waiting for it.
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
     /// From 64 bytes.
     unsafe fn bytes(line: *const u8) -> Self::Bytes;
     /// The low halves of the bytes.

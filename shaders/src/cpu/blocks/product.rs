@@ -1,15 +1,16 @@
-//! `y = x W^T + b` with `W` in blocks.
+//! `y = x W^T + b` with `W` in GGML's blocks.
 
 use rayon::prelude::*;
 
 use super::activations::Activations;
 use super::lanes::{ByteLevel, Lanes, LanesTask};
-use super::{BLOCK, BlockFormat, LINE, ROWS, UNIT, View};
+use super::{BLOCK, BlockFormat, LINE, ROWS, UNIT, View, groups_per_task};
 
 /// Tokens whose activations are kept in the second-level cache at a time.
 const TOKEN_BLOCK: usize = 64;
-/// Groups of rows in a task, at most.
-const TASK_GROUPS: usize = 8;
+/// How far ahead of their use weights are fetched, in bytes. With several tokens the hardware is not
+/// far enough ahead by itself.
+const FETCH_AHEAD: usize = 2048;
 
 /// `x` `[tokens, columns]`, `y` `[tokens, rows]`.
 pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
@@ -49,14 +50,6 @@ pub(super) fn linear_on(
         });
 }
 
-/// As many as a task can take, unless fewer share out evenly over `threads`.
-fn groups_per_task(groups: usize, threads: usize) -> usize {
-    (2..=TASK_GROUPS)
-        .rev()
-        .find(|per_task| groups.div_ceil(*per_task).is_multiple_of(threads))
-        .unwrap_or(groups.div_ceil(threads).clamp(1, TASK_GROUPS))
-}
-
 /// The output matrix, written by many tasks, each to its own columns.
 #[derive(Clone, Copy)]
 struct Columns(*mut f32);
@@ -82,6 +75,7 @@ impl LanesTask for Product<'_> {
             match self.weight.format {
                 BlockFormat::Q8_0 => self.groups::<L, Eight>(),
                 BlockFormat::Q4_0 => self.groups::<L, Four>(),
+                BlockFormat::Bf16 => unreachable!("bf16 has no scales"),
             }
         }
     }
@@ -159,6 +153,8 @@ impl Product<'_> {
     /// The CPU must have `L`'s features.
     #[inline(always)]
     unsafe fn tile<L: Lanes, Q: Quants, const TOKENS: usize>(&self, group: usize, token: usize) {
+        // The first pass over the weights brings them closer for the others.
+        let fetch = token == 0;
         let (width, blocks) = (self.x.width, self.x.width / BLOCK);
         let tokens = token..token + TOKENS;
         let values = &self.x.values[tokens.start * width..tokens.end * width];
@@ -172,6 +168,11 @@ impl Product<'_> {
             let mut totals = [L::zero(); TOKENS];
             for unit in 0..width / UNIT {
                 let line = units.as_ptr().add(unit * unit_bytes);
+                if fetch {
+                    for at in (0..unit_bytes).step_by(LINE) {
+                        L::prefetch(line.wrapping_add(FETCH_AHEAD + at));
+                    }
+                }
                 for half in 0..2 {
                     let block = 2 * unit + half;
                     let scale = L::scales(line.add(half * LINE / 2));

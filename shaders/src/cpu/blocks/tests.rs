@@ -50,6 +50,7 @@ fn element(format: BlockFormat, blocks: &[u8], column: usize) -> f64 {
     let quant = match format {
         BlockFormat::Q8_0 => i32::from(block[2 + i] as i8),
         BlockFormat::Q4_0 => i32::from(block[2 + i % 16] >> (i / 16 * 4) & 0xf) - 8,
+        BlockFormat::Bf16 => unreachable!("no quants"),
     };
     f64::from(quant) * scale
 }
@@ -253,5 +254,17 @@ fn a_scale_that_is_not_finite_spoils_its_own_row_only() {
                 [false, true, false]
             );
         }
+    }
+}
+
+#[test]
+fn tasks_share_out_evenly() {
+    for (groups, threads, per_task) in [(192, 2, 8), (36, 2, 6), (60, 2, 8), (1, 2, 1), (40, 3, 7)]
+    {
+        assert_eq!(
+            groups_per_task(groups, threads),
+            per_task,
+            "{groups} over {threads}"
+        );
     }
 }
