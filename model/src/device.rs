@@ -7,6 +7,7 @@ mod cuda;
 mod gpu;
 
 use std::fmt;
+use std::path::Path;
 
 use burn_cuda::CudaDevice;
 use burn_wgpu::WgpuDevice;
@@ -270,8 +271,9 @@ pub(crate) struct Opened {
     pub handle: Handle,
 }
 
-/// Finds and opens what `spec` means.
-pub(crate) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
+/// Finds and opens what `spec` means. Kernels that are compiled for it are kept below
+/// `kernel_cache`, where one is given.
+pub(crate) fn open(spec: &DeviceSpec, kernel_cache: Option<&Path>) -> Result<Opened, DeviceError> {
     // The CPU needs no driver asked.
     if let DeviceSpec::Named {
         api: Api::Cpu,
@@ -289,6 +291,9 @@ pub(crate) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     reports.push(cpu());
     let (report, reason) = choose(spec, &reports)?;
     tracing::info!(device = %report, reason, "device chosen");
+    if let Some(directory) = kernel_cache.filter(|_| !report.is_cpu()) {
+        hearth_shaders::device::keep_kernels(directory.join(cache_name(report)));
+    }
     let handle = match report.api {
         Api::Cpu => Handle::Cpu,
         Api::Cuda => Handle::Cuda(CudaDevice {
@@ -314,9 +319,38 @@ pub(crate) fn open(spec: &DeviceSpec) -> Result<Opened, DeviceError> {
     })
 }
 
+/// A device and its driver as the name of a directory: what is compiled for one may not run on
+/// another.
+fn cache_name(report: &DeviceReport) -> String {
+    let name = format!("{} {} {}", report.api.name(), report.name, report.driver);
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '.' {
+            c
+        } else {
+            '-'
+        }
+    };
+    name.chars().map(plain).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_keep_their_kernels_apart_and_below_the_directory_that_was_given() {
+        let a = device(Api::Cuda, 0, Kind::Discrete);
+        let b = DeviceReport {
+            name: "../NVIDIA H100/..".to_owned(),
+            driver: "compute capability 9.0".to_owned(),
+            ..a.clone()
+        };
+        assert_ne!(cache_name(&a), cache_name(&b));
+        assert_eq!(
+            cache_name(&b),
+            "cuda-..-NVIDIA-H100-..-compute-capability-9.0"
+        );
+    }
 
     fn device(api: Api, index: usize, kind: Kind) -> DeviceReport {
         DeviceReport {

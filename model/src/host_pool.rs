@@ -5,7 +5,7 @@ use std::collections::TryReserveError;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable};
+use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span};
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
@@ -128,12 +128,12 @@ impl<B: Kernels> HostPool<B> {
         };
         for (from, to) in self.chunks(from, to) {
             let zeros = vec![0; to.len()];
-            let index = RaggedIndex {
-                positions: indices::<B>(&zeros, device).into_primitive(),
-                write_slots: indices::<B>(to, device).into_primitive(),
-                table_start: indices::<B>(&zeros, device).into_primitive(),
-                slot_table: indices::<B>(to, device).into_primitive(),
+            let span = Span {
+                context: to.len(),
+                tokens: to.len(),
+                first_slot: 0,
             };
+            let index = RaggedIndex::upload(&zeros, to, &[span], to, layout, device);
             for (layer, planes) in self.planes.as_chunks::<2>().0.iter().enumerate() {
                 let mut bytes = Vec::with_capacity(3 * row * from.len());
                 for slot in from {

@@ -5,6 +5,7 @@ pub mod checkpoint;
 pub mod config;
 mod cpu_threads;
 pub mod device;
+pub mod doctor;
 pub mod dtype;
 pub mod gguf;
 mod host_pool;

@@ -1,4 +1,4 @@
-//! The progress bar of loading. On anything but a terminal it draws nothing.
+//! The progress bars of loading. On anything but a terminal it draws nothing.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -8,6 +8,13 @@ pub fn loading_bar(total: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("loading [{wide_bar}] {bytes}/{total_bytes} ({eta})")
         .expect("the template is valid");
     ProgressBar::new(total).with_style(style)
+}
+
+/// A bar on standard error for what is counted.
+pub fn counting_bar(what: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} [{wide_bar}] {pos}/{len}")
+        .expect("the template is valid");
+    ProgressBar::new(0).with_style(style).with_message(what)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod check;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -16,6 +17,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::cpu_threads::CpuThreads;
 use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
+use crate::doctor::{panic_text, refuse_wrong_kernels};
 use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
@@ -98,6 +100,8 @@ pub enum LoadError {
     },
     #[error("--quantization {given} does not work {reason}")]
     Quantization { given: Quantization, reason: String },
+    #[error("{device} is refused, because it computes wrongly: {reason} (see hearth doctor)")]
+    WrongKernel { device: String, reason: String },
     #[error("{device} failed while the model was loaded: {reason}")]
     DeviceFailed { device: String, reason: String },
 }
@@ -116,6 +120,10 @@ pub struct LoadOptions {
     pub max_model_len: Option<usize>,
     /// Slots of a second pool in the host's memory.
     pub host_slots: usize,
+    /// Whether a GPU has to prove its kernels before anything is loaded onto it.
+    pub check_kernels: bool,
+    /// A directory where kernels that were compiled stay for the next start of this build.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 /// What was loaded, and what it takes.
@@ -159,6 +167,9 @@ pub trait Decoder {
     /// [`ForwardError`] when there are no such slots, before anything was written, or
     /// when the device failed.
     fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError>;
+
+    /// Bytes that a GPU's memory pool has taken from it and keeps, weights and KV included.
+    fn reserved_bytes(&self) -> Option<u64>;
 }
 
 /// Where keys and values are copied to.
@@ -173,7 +184,7 @@ pub enum CopyWay {
 /// # Errors
 /// [`LoadError`] names the device, tensor or amount of memory that is at fault.
 pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn Decoder>, LoadError> {
-    let opened = device::open(&options.device)?;
+    let opened = device::open(&options.device, options.kernel_cache.as_deref())?;
     let report = &opened.report;
     match &opened.handle {
         Handle::Cpu => {
@@ -203,9 +214,7 @@ fn guarded(
     load: impl FnOnce() -> Result<Box<dyn Decoder>, LoadError>,
 ) -> Result<Box<dyn Decoder>, LoadError> {
     catch_unwind(AssertUnwindSafe(load)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        let reason = text.unwrap_or("no reason given").trim().to_owned();
+        let reason = panic_text(&*panic);
         Err(LoadError::DeviceFailed {
             device: report.to_string(),
             reason,
@@ -233,6 +242,14 @@ impl<B: Kernels> Runner<B> {
         let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
         // The CPU widens in registers; a GPU kernel takes one type for everything.
         let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
+        if options.check_kernels && !at.is_cpu() {
+            refuse_wrong_kernels::<B>(&config, dtype, device).map_err(|reason| {
+                LoadError::WrongKernel {
+                    device: at.to_string(),
+                    reason,
+                }
+            })?;
+        }
         let weights = &checkpoint.weights;
         let blocks = Blocks {
             quantized: choose_blocks(options.quantization, weights, dtype, at)?,
@@ -293,7 +310,7 @@ impl<B: Kernels> Decoder for Runner<B> {
         if batch.tokens.is_empty() {
             return Ok(Outputs::default());
         }
-        let uploaded = DeviceBatch::upload(batch, &self.device);
+        let uploaded = DeviceBatch::upload(batch, self.context.layout, &self.device);
         let (logits, hidden) =
             self.transformer
                 .forward_paged(&self.config, uploaded, &mut self.context);
@@ -323,6 +340,10 @@ impl<B: Kernels> Decoder for Runner<B> {
             CopyWay::ToDevice => pool.restore(kv, host, device, &self.device),
         }
         .map_err(ForwardError::Device)
+    }
+
+    fn reserved_bytes(&self) -> Option<u64> {
+        B::reserved_bytes(&self.device)
     }
 }
 
@@ -364,6 +385,10 @@ impl Decoder for OnThreads {
     fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {
         let runner = &mut self.runner;
         self.threads.run(|| runner.copy(way, device, host))
+    }
+
+    fn reserved_bytes(&self) -> Option<u64> {
+        self.runner.reserved_bytes()
     }
 }
 

@@ -114,6 +114,9 @@ fn load_with(
         kv_tokens: Some(SLOTS),
         max_model_len: Some(SLOTS),
         host_slots: HOST_SLOTS,
+        // The logits are the proof.
+        check_kernels: false,
+        kernel_cache: None,
     };
     runner::load(&checkpoint, &options)
 }

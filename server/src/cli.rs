@@ -24,6 +24,7 @@ Examples:
   hearth chat --url http://127.0.0.1:8000   talk to a running server
   hearth bench --model ./SmolLM2-135M --batch 1,8
   hearth devices                            what this machine can compute on
+  hearth doctor --device vulkan             whether it computes rightly, and how fast
   hearth config > hearth.toml               write the configuration down
 
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
@@ -53,6 +54,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// List the devices of this machine, and which one `auto` takes
     Devices(DevicesArgs),
+    /// Run every kernel against a reference on each device, and time it
+    Doctor(DoctorArgs),
     /// Print the resolved configuration as TOML
     Config(Box<ServeArgs>),
 }
@@ -361,6 +364,28 @@ pub struct BenchArgs {
 #[derive(Debug, Args)]
 pub struct DevicesArgs {
     /// Print JSON instead of the list
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// One device, as --device of serve [default: each that can be used]
+    #[arg(long)]
+    pub device: Option<String>,
+    /// Random cases of each kernel in each number format
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub cases: u32,
+    /// Seed of the random inputs [default: another each time]
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Do not time the kernels
+    #[arg(long)]
+    pub no_speed: bool,
+    /// Also run the models in this directory (model/goldens) that have logits to compare with
+    #[arg(long, value_name = "DIR")]
+    pub goldens: Option<PathBuf>,
+    /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
 }

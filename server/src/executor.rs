@@ -45,6 +45,11 @@ impl ModelExecutor {
         };
         self.forward(&batch).map(drop)
     }
+
+    /// Bytes that a GPU's memory pool has taken.
+    pub fn reserved_bytes(&self) -> Option<u64> {
+        self.decoder.reserved_bytes()
+    }
 }
 
 impl Executor for ModelExecutor {

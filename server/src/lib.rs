@@ -10,6 +10,7 @@ pub mod chat;
 pub mod cli;
 pub mod config;
 mod devices;
+mod doctor;
 pub mod executor;
 pub mod grammars;
 pub mod http;
@@ -23,6 +24,7 @@ pub mod telemetry;
 pub mod text;
 pub mod tls;
 pub mod tools;
+pub mod warmup;
 
 use cli::{Cli, Command};
 
@@ -38,6 +40,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Devices(args)) => devices::run(&args),
+        Some(Command::Doctor(args)) => doctor::run(&args),
     }
 }
 

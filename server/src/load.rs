@@ -1,14 +1,16 @@
 //! From a configuration to a model that serves.
 
 use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::{Instant, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use hearth_engine::{BuildError, Engine, EngineConfig, ExecutorLimits};
+use hearth_engine::{BuildError, Engine, EngineConfig, ExecutorError, ExecutorLimits};
 use hearth_model::checkpoint::{self, Checkpoint};
 use hearth_model::device::{self, DeviceSpec};
 use hearth_model::dtype::Dtype as ModelDtype;
-use hearth_model::progress::loading_bar;
+use hearth_model::progress::{counting_bar, loading_bar};
 use hearth_model::runner::{self, LoadOptions};
 use hearth_model::weights::Quantization as ModelQuantization;
 
@@ -20,6 +22,7 @@ use crate::http::state::unix_time;
 use crate::served::{Formats, ModelInfo, Served, TextCodec};
 use crate::text::{IdText, ModelText};
 use crate::tools;
+use crate::warmup::{self, Sizes};
 
 /// Of random weights: the same model every time.
 const DUMMY_SEED: u64 = 0;
@@ -38,9 +41,19 @@ pub fn load(config: &Config) -> Result<Served> {
     let build_config = config.clone();
     // The executor is made on the engine's thread: device queues belong to the
     // thread that made them.
-    let engine = Engine::spawn(engine_config(config), move || {
-        let (executor, info) = executor(&build_config, checkpoint)
+    let engine_config = engine_config(config);
+    let sizes = Sizes {
+        running: engine_config.max_running,
+        tokens: engine_config.max_batch_tokens,
+    };
+    let engine = Engine::spawn(engine_config, move || {
+        let (mut executor, info) = executor(&build_config, checkpoint)
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
+        // The CPU's kernels are there; a GPU's are compiled when they first run.
+        if !info.device.starts_with("cpu") {
+            warm_up(&mut executor, sizes)
+                .map_err(|error| BuildError::new(format!("warming up failed: {error}")))?;
+        }
         // The receiver waits below.
         let _ = report.send(info);
         Ok(executor)
@@ -64,6 +77,40 @@ pub fn load(config: &Config) -> Result<Served> {
         max_queue: config.max_queue,
         created: unix_time(),
     })
+}
+
+/// A directory of this build in the user's cache: `~/.cache/hearth/kernels/BUILD`, where there
+/// is one. A build is known by when and how large its program was written.
+fn kernel_cache() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.metadata().ok()?;
+    let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let caches = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(directory) if !directory.is_empty() => PathBuf::from(directory),
+        _ => PathBuf::from(std::env::var_os("HOME")?).join(".cache"),
+    };
+    let build = format!("{:x}-{:x}", written.as_nanos(), program.len());
+    Some(caches.join("hearth/kernels").join(build))
+}
+
+/// Runs every size class of forward, with a bar where somebody watches.
+fn warm_up(executor: &mut ModelExecutor, sizes: Sizes) -> Result<(), ExecutorError> {
+    let started = Instant::now();
+    let bar = stderr().is_terminal().then(|| counting_bar("warming up"));
+    warmup::warm_up(executor, sizes, |done, of| {
+        if let Some(bar) = &bar {
+            bar.set_length(of as u64);
+            bar.set_position(done as u64);
+        }
+    })?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    tracing::info!(
+        took_ms = started.elapsed().as_millis() as u64,
+        reserved_mib = executor.reserved_bytes().map(|bytes| bytes >> 20),
+        "warmed up"
+    );
+    Ok(())
 }
 
 /// The checkpoint that `--model` names, or the embedded one.
@@ -118,6 +165,8 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
+        check_kernels: true,
+        kernel_cache: kernel_cache(),
     };
     let bar = stderr()
         .is_terminal()

@@ -1,6 +1,10 @@
 //! Opening a wgpu adapter for Burn, without the panics of opening by name.
 
+use std::path::PathBuf;
+
 use burn_wgpu::{RuntimeOptions, WgpuDevice, WgpuSetup, init_device};
+use cubecl::config::cache::CacheConfig;
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 use cubecl::future::block_on;
 
 /// The language that kernels are compiled to for an adapter.
@@ -21,6 +25,19 @@ pub enum OpenError {
         adapter: String,
         source: wgpu::RequestDeviceError,
     },
+}
+
+/// Has kernels that were compiled once (SPIR-V, PTX) taken from files in `directory`. The files
+/// know a kernel by its name and sizes and not by its code: each build of the program wants a
+/// directory of its own. Without effect once a device was opened; a directory that cannot be
+/// written is logged and gone without.
+pub fn keep_kernels(directory: PathBuf) {
+    if CubeClRuntimeConfig::storage().lock().is_some() {
+        return;
+    }
+    let mut config = CubeClRuntimeConfig::default();
+    config.compilation.cache = Some(CacheConfig::File(directory));
+    CubeClRuntimeConfig::set(config);
 }
 
 /// Every adapter that wgpu finds; empty, never a panic, when there is no driver.

@@ -3,7 +3,7 @@
 //! [`Kernels`] extends a Burn backend. It has two implementations: [`cpu`] for
 //! `Flex` (SIMD and rayon), and [`cube`] for every CubeCL runtime, one source that
 //! becomes CUDA, SPIR-V (Vulkan), Metal or WGSL. Each is tested against the same
-//! plain reference in `tests/`.
+//! plain reference ([`check`]).
 //!
 //! Architecture Invariant: this crate knows tensors and slots, never requests.
 //!
@@ -12,15 +12,22 @@
 //! Operations panic on shapes that contradict each other: shapes come from a
 //! checked model configuration, never from a client.
 
+pub mod check;
 mod cpu;
 mod cube;
 pub mod device;
+mod ragged;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, check_limit};
+pub use ragged::{RaggedIndex, Span, indices};
+
+/// Rows of queries, of a group's heads and of a block's tokens, that read keys and values
+/// together: their sums live in registers.
+const MAX_SHARED_ROWS: usize = 8;
 
 /// How the rows of a stacked query, key and value projection are cut into heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +41,20 @@ impl HeadLayout {
     /// Elements of one token's stacked query, key and value.
     pub fn qkv_width(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Query heads of one group that read keys and values together.
+    pub(crate) fn shared_heads(&self) -> usize {
+        let group = self.heads / self.kv_heads;
+        (1..=MAX_SHARED_ROWS)
+            .rev()
+            .find(|shared| group.is_multiple_of(*shared))
+            .unwrap_or(1)
+    }
+
+    /// Tokens of one sequence that do so too.
+    pub(crate) fn block_tokens(&self) -> usize {
+        (MAX_SHARED_ROWS / self.shared_heads()).max(1)
     }
 }
 
@@ -59,20 +80,16 @@ pub struct RopeTable<B: Backend> {
     pub rotary_dim: usize,
 }
 
-/// Where the tokens of a ragged batch stand and where their KV lies (i32 tensors).
-///
-/// The token `t` attends the slots `slot_table[table_start[t] + p]` for
-/// `p in 0..=positions[t]`; its own K and V go to `write_slots[t]`.
-#[derive(Debug, Clone)]
-pub struct RaggedIndex<B: Backend> {
-    /// `[tokens]`
-    pub positions: IntTensor<B>,
-    /// `[tokens]`
-    pub write_slots: IntTensor<B>,
-    /// `[tokens]`
-    pub table_start: IntTensor<B>,
-    /// The slots of every sequence in order of position, concatenated.
-    pub slot_table: IntTensor<B>,
+/// What a driver tells of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hardware {
+    /// Bytes that the units of a workgroup share.
+    pub shared_memory: usize,
+    /// Units that a workgroup has at most.
+    pub max_units: u32,
+    /// Fewest and most units of a subgroup.
+    pub subgroups: (u32, u32),
+    pub processors: Option<u32>,
 }
 
 /// A Burn backend with the operations of a paged transformer.
@@ -90,6 +107,13 @@ pub trait Kernels: Backend {
 
     /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`.
     fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;
+
+    /// `None` for the CPU.
+    fn hardware(device: &Self::Device) -> Option<Hardware>;
+
+    /// Bytes that the calling thread's memory pool has taken from the device and keeps; `None`
+    /// where there is no such pool, or the device does not answer.
+    fn reserved_bytes(device: &Self::Device) -> Option<u64>;
 
     /// A linear layer: `x` `[tokens, in]` times the transpose of `weight` `[out, in]`, plus `bias`
     /// `[out]`: `[tokens, out]`. Accumulates in f32.
@@ -145,4 +169,8 @@ pub trait Kernels: Backend {
         k_pool: &FloatTensor<Self>,
         v_pool: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
+
+    /// The column of the first largest of each row of `logits` `[rows, vocab]`, -1 in a row
+    /// that has only NaN and minus infinity: `[rows]`, i32.
+    fn argmax(logits: FloatTensor<Self>) -> IntTensor<Self>;
 }

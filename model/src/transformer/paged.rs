@@ -5,7 +5,7 @@ use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span};
 
 use super::{Layer, Transformer};
 use crate::config::ModelConfig;
@@ -25,22 +25,26 @@ pub struct DeviceBatch<B: Backend> {
 
 impl<B: Backend> DeviceBatch<B> {
     /// Copies a checked batch to `device`.
-    pub fn upload(batch: &Batch<'_>, device: &B::Device) -> Self {
-        let mut start = Vec::with_capacity(batch.tokens.len());
-        for sequence in batch.sequences {
-            start.extend(std::iter::repeat_n(
-                sequence.first_slot,
-                sequence.tokens as usize,
-            ));
-        }
+    pub fn upload(batch: &Batch<'_>, layout: HeadLayout, device: &B::Device) -> Self {
+        let spans: Vec<Span> = batch
+            .sequences
+            .iter()
+            .map(|sequence| Span {
+                context: sequence.context as usize,
+                tokens: sequence.tokens as usize,
+                first_slot: sequence.first_slot as usize,
+            })
+            .collect();
         Self {
-            tokens: indices::<B>(batch.tokens, device).into_primitive(),
-            index: RaggedIndex {
-                positions: indices::<B>(batch.positions, device).into_primitive(),
-                write_slots: indices::<B>(batch.write_slots, device).into_primitive(),
-                table_start: indices::<B>(&start, device).into_primitive(),
-                slot_table: indices::<B>(batch.slot_table, device).into_primitive(),
-            },
+            tokens: hearth_shaders::indices::<B>(batch.tokens, device),
+            index: RaggedIndex::upload(
+                batch.positions,
+                batch.write_slots,
+                &spans,
+                batch.slot_table,
+                layout,
+                device,
+            ),
             logit_rows: rows(batch.logit_rows, device),
             hidden_rows: rows(batch.hidden_rows, device),
         }
@@ -51,17 +55,14 @@ fn rows<B: Backend>(rows: &[u32], device: &B::Device) -> Option<Tensor<B, 1, Int
     (!rows.is_empty()).then(|| indices(rows, device))
 }
 
-/// Ids, positions and slots are far below 2^31: i32 is what every device indexes with.
 pub(crate) fn indices<B: Backend>(values: &[u32], device: &B::Device) -> Tensor<B, 1, Int> {
-    let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
-    let length = values.len();
-    Tensor::from_data(TensorData::new(values, [length]), (device, DType::I32))
+    Tensor::from_primitive(hearth_shaders::indices::<B>(values, device))
 }
 
 /// What every forward of a model shares.
 pub struct PagedContext<B: Backend> {
     pub pool: KvPool<B>,
-    layout: HeadLayout,
+    pub layout: HeadLayout,
     rope: RopeTable<B>,
 }
 

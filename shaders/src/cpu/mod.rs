@@ -16,7 +16,7 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
 pub use limit::check_limit;
 use simd::Stored;
@@ -68,6 +68,14 @@ impl Kernels for Flex {
         // Zeroed pages cost nothing until they are touched.
         let data = burn::tensor::Bytes::from_bytes_vec(vec![0u8; bytes]);
         FlexTensor::from_data(TensorData::from_bytes(data, Shape::from(shape), dtype))
+    }
+
+    fn hardware(_device: &FlexDevice) -> Option<Hardware> {
+        None
+    }
+
+    fn reserved_bytes(_device: &FlexDevice) -> Option<u64> {
+        None
     }
 
     fn project(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
@@ -203,6 +211,13 @@ impl Kernels for Flex {
             attention::paged(elements(&q), k, elements(v_pool), layout, &table, &mut out)
         });
         tensor(out, shape)
+    }
+
+    fn argmax(logits: FlexTensor) -> FlexTensor {
+        let logits = logits.to_contiguous();
+        let [rows, vocab] = dims(&logits);
+        let tokens = elementwise::argmax(elements(&logits), vocab);
+        FlexTensor::from_data(TensorData::new(tokens, [rows]))
     }
 }
 

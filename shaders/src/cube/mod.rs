@@ -5,6 +5,7 @@
 //! same on every adapter. Nothing is autotuned: tuning a shape stalls serving for
 //! seconds on slow devices.
 
+mod argmax;
 mod attention;
 mod elementwise;
 mod linear;
@@ -18,7 +19,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -30,6 +31,22 @@ where
     fn empty_pool(device: &R::Device, shape: [usize; 3], dtype: DType) -> CubeTensor<R> {
         let client = R::client(device);
         empty_device_contiguous_dtype(client, device.clone(), Shape::from(shape), dtype)
+    }
+
+    fn hardware(device: &R::Device) -> Option<Hardware> {
+        let client = R::client(device);
+        let hardware = &client.properties().hardware;
+        Some(Hardware {
+            shared_memory: hardware.max_shared_memory_size,
+            max_units: hardware.max_units_per_cube,
+            subgroups: (hardware.plane_size_min, hardware.plane_size_max),
+            processors: hardware.num_streaming_multiprocessors,
+        })
+    }
+
+    fn reserved_bytes(device: &R::Device) -> Option<u64> {
+        let usage = R::client(device).memory_usage().ok()?;
+        Some(usage.bytes_reserved)
     }
 
     fn project(
@@ -103,6 +120,10 @@ where
             positions: index.positions.clone(),
             start: index.table_start.clone(),
             slots: index.slot_table.clone(),
+            blocks: index.blocks.clone(),
+            block_count: index.block_count,
+            block_tokens: index.block_tokens,
+            longest: index.longest,
             window: window.unwrap_or(0),
         };
         attention::paged(
@@ -112,6 +133,10 @@ where
             k_pool.clone(),
             v_pool.clone(),
         )
+    }
+
+    fn argmax(logits: CubeTensor<R>) -> CubeTensor<R> {
+        argmax::argmax(into_contiguous(logits))
     }
 }
 

@@ -22,3 +22,28 @@ pub fn cube_sum(value: f32, scratch: &mut SharedMemory<f32>, #[comptime] threads
     sync_cube();
     sum
 }
+
+/// In each of `rows` rows of `threads` elements (a power of two), the first element becomes
+/// the sum of all, or with `largest` the largest. Begins and ends with a barrier. A loop and
+/// not unrolled: compilers of shaders take seconds for long ones.
+#[cube]
+pub fn fold_rows(
+    scratch: &mut SharedMemory<f32>,
+    #[comptime] rows: usize,
+    #[comptime] threads: usize,
+    #[comptime] largest: bool,
+) {
+    sync_cube();
+    for step in 0..comptime!(threads.ilog2()) {
+        let stride = comptime!(threads / 2) >> step as usize;
+        for i in range_stepped(UNIT_POS as usize, rows * stride, threads) {
+            let at = i / stride * threads + i % stride;
+            if comptime!(largest) {
+                scratch[at] = cubecl::prelude::max(scratch[at], scratch[at + stride]);
+            } else {
+                scratch[at] = scratch[at] + scratch[at + stride];
+            }
+        }
+        sync_cube();
+    }
+}

@@ -9,8 +9,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod disconnects;
+mod doctor;
 mod embedded;
 mod gguf;
+mod gpu;
 mod harness;
 mod host_cache;
 mod identical_outputs;

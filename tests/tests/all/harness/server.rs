@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -71,12 +72,16 @@ impl Server {
     }
 
     fn command(name: &str, flags: &[&str]) -> Command {
+        Self::command_on("cpu", name, flags)
+    }
+
+    fn command_on(device: &str, name: &str, flags: &[&str]) -> Command {
         let model = model::assemble(name);
         let mut command = binary::hearth();
         command
             .arg("--model")
             .arg(model)
-            .args(["--dtype", "f32", "--device", "cpu"]);
+            .args(["--dtype", "f32", "--device", device]);
         if !flags.contains(&"--kv-tokens") {
             command.args(["--kv-tokens", "131072"]);
         }
@@ -93,6 +98,13 @@ impl Server {
     pub async fn start_with(flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = Self::command(MODEL, flags);
         command.envs(environment.iter().copied());
+        Self::spawn(command, Share::Some(MACHINE.read().await)).await
+    }
+
+    /// On another device than the CPU; compiled kernels are kept in `cache`.
+    pub async fn on(device: &str, flags: &[&str], cache: &Path) -> Self {
+        let mut command = Self::command_on(device, MODEL, flags);
+        command.env("XDG_CACHE_HOME", cache);
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 

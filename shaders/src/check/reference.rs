@@ -1,56 +1,6 @@
-//! Plain references in f64, written for clarity alone, and random inputs.
+//! Plain references in f64, written for clarity alone.
 
-use std::hash::{BuildHasher, RandomState};
-
-use hearth_shaders::HeadLayout;
-
-/// SplitMix64, seeded anew on every run; the seed is printed with a failure.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new() -> Self {
-        let seed = RandomState::new().hash_one(0);
-        eprintln!("seed {seed}");
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn uniform(&mut self) -> f64 {
-        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    /// Box and Muller.
-    pub fn normal(&mut self, count: usize) -> Vec<f32> {
-        (0..count)
-            .map(|_| {
-                let radius = (-2.0 * self.uniform().ln()).sqrt();
-                (radius * (std::f64::consts::TAU * self.uniform()).cos()) as f32
-            })
-            .collect()
-    }
-
-    /// `count` distinct numbers below `bound`, in random order.
-    pub fn distinct(&mut self, count: usize, bound: usize) -> Vec<i32> {
-        let mut all: Vec<i32> = (0..bound as i32).collect();
-        for i in 0..count {
-            let other = i + self.below(bound - i);
-            all.swap(i, other);
-        }
-        all.truncate(count);
-        all
-    }
-}
+use crate::HeadLayout;
 
 pub fn linear(x: &[f32], weight: &[f32], bias: Option<&[f32]>, input: usize) -> Vec<f64> {
     x.chunks(input)
@@ -107,7 +57,7 @@ pub fn rope(
     cos: &[f32],
     sin: &[f32],
     half: usize,
-    positions: &[i32],
+    positions: &[u32],
 ) -> Rotated {
     let mut out = Rotated {
         q: vec![],
@@ -148,13 +98,13 @@ pub fn attention(
     k: &[f32],
     v: &[f32],
     layout: HeadLayout,
-    positions: &[i32],
-    start: &[i32],
-    table: &[i32],
+    positions: &[u32],
+    start: &[u32],
+    table: &[u32],
     window: Option<u32>,
 ) -> Vec<f64> {
     let dim = layout.head_dim;
-    let row = |pool: &[f32], slot: i32, kv_head: usize| {
+    let row = |pool: &[f32], slot: u32, kv_head: usize| {
         pool[(slot as usize * layout.kv_heads + kv_head) * dim..][..dim].to_vec()
     };
     let mut out = vec![];
@@ -180,4 +130,17 @@ pub fn attention(
         out.extend(mixed);
     }
     out
+}
+
+/// The first of the largest, -1 without one: NaN and minus infinity are no candidates.
+pub fn argmax(logits: &[f32], vocab: usize) -> Vec<f64> {
+    let first_largest = |row: &[f32]| {
+        let candidates = row.iter().filter(|x| **x > f32::NEG_INFINITY);
+        let max = candidates.copied().fold(f32::NEG_INFINITY, f32::max);
+        let is_it = |x: &f32| *x == max && max > f32::NEG_INFINITY;
+        row.iter()
+            .position(is_it)
+            .map_or(-1.0, |index| index as f64)
+    };
+    logits.chunks(vocab).map(first_largest).collect()
 }

@@ -1,0 +1,80 @@
+//! The look at a GPU before it serves: every kernel once, in the sizes of the model that is
+//! about to be loaded. What is compiled for it is what will serve.
+
+use hearth_shaders::check::{Case, ModelShape, Precision, Random};
+use hearth_shaders::{HeadLayout, Kernels};
+
+use super::{precision, right};
+use crate::config::ModelConfig;
+use crate::dtype::Dtype;
+
+/// Any will do; the same each time, so that what fails fails again.
+const SEED: u64 = 0x6865_6172_7468;
+
+/// # Errors
+/// What a kernel computed wrongly, beyond all rounding, or how it failed.
+pub(crate) fn refuse_wrong_kernels<B: Kernels>(
+    config: &ModelConfig,
+    dtype: Dtype,
+    device: &B::Device,
+) -> Result<(), String> {
+    refuse::<B>(
+        &shape(config),
+        precision(dtype, false),
+        Precision::wrong,
+        device,
+    )
+}
+
+fn refuse<B: Kernels>(
+    shape: &ModelShape,
+    precision: Precision,
+    tolerance: impl Fn(Precision) -> f64,
+    device: &B::Device,
+) -> Result<(), String> {
+    let mut random = Random::seeded(SEED);
+    Case::of_model(shape).iter().try_for_each(|case| {
+        right::<B>(case, precision, tolerance(precision), &mut random, device).map(drop)
+    })
+}
+
+fn shape(config: &ModelConfig) -> ModelShape {
+    ModelShape {
+        hidden: config.hidden_size,
+        inner: config.intermediate_size,
+        vocab: config.vocab_size,
+        layout: HeadLayout {
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+        },
+        rotary_dim: config.rope.rotary_dim / 2 * 2,
+        qk_norm: config.qk_norm,
+        qkv_bias: config.attention_bias.qkv,
+        window: config.sliding_window.iter().copied().flatten().next(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn_flex::Flex;
+
+    #[test]
+    fn kernels_are_looked_at_in_a_models_sizes_and_wrong_ones_refused() {
+        let json = r#"{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 300,
+            "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
+            "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}"#;
+        let shape = shape(&ModelConfig::from_json(json).unwrap());
+        assert!(shape.qk_norm && shape.layout.head_dim == 16);
+        let on_cpu = precision(Dtype::F32, true);
+        let device = Default::default();
+        assert_eq!(
+            refuse::<Flex>(&shape, on_cpu, Precision::wrong, &device),
+            Ok(())
+        );
+        // No kernel is as exact as that, and whichever is not is named.
+        let refused = refuse::<Flex>(&shape, on_cpu, |_| 0.0, &device).unwrap_err();
+        assert!(refused.contains("Linear"), "{refused}");
+    }
+}

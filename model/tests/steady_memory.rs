@@ -1,0 +1,123 @@
+//! The memory that a GPU's pool keeps does not grow while batches of all shapes come and go.
+//!
+//! `HEARTH_STEADY_STEPS` says how many.
+
+use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
+
+use hearth_model::checkpoint::{Checkpoint, LoadFormat};
+use hearth_model::device::{self, Api, DeviceSpec};
+use hearth_model::dtype::Dtype;
+use hearth_model::runner::{self, Batch, Decoder, LoadOptions, SequenceSpan};
+
+const SLOTS: usize = 6 * LONGEST;
+const LONGEST: usize = 128;
+const DEFAULT_STEPS: usize = 400;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn within(&mut self, low: usize, high: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        low + ((z ^ (z >> 31)) % (high - low + 1) as u64) as usize
+    }
+}
+
+/// Some sequences that decode, or one that is a prompt among them.
+fn step(decoder: &mut dyn Decoder, random: &mut Random) {
+    let mut spans = Vec::new();
+    let (mut tokens, mut positions, mut write_slots, mut table) = (vec![], vec![], vec![], vec![]);
+    let mut rows = Vec::new();
+    for sequence in 0..random.within(1, 6) {
+        let context = random.within(1, LONGEST);
+        let new = match sequence == 0 && random.within(0, 1) == 0 {
+            true => random.within(1, context.min(40)),
+            false => 1,
+        };
+        let first = (sequence * LONGEST) as u32;
+        spans.push(SequenceSpan {
+            first_token: tokens.len() as u32,
+            tokens: new as u32,
+            context: context as u32,
+            first_slot: table.len() as u32,
+        });
+        table.extend(first..first + context as u32);
+        for position in context - new..context {
+            tokens.push(random.within(0, 250) as u32);
+            positions.push(position as u32);
+            write_slots.push(first + position as u32);
+        }
+        rows.push(tokens.len() as u32 - 1);
+    }
+    let outputs = decoder.forward(&Batch {
+        tokens: &tokens,
+        positions: &positions,
+        write_slots: &write_slots,
+        sequences: &spans,
+        slot_table: &table,
+        logit_rows: &rows,
+        hidden_rows: &[],
+    });
+    assert!(!outputs.expect("a forward").logits.is_empty());
+}
+
+fn stays_the_same(api: Api) {
+    let spec = DeviceSpec::Named { api, index: None };
+    if device::choose(&spec, &device::list()).is_err() {
+        assert!(
+            std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
+            "HEARTH_REQUIRE_VULKAN is set, but there is no {spec}"
+        );
+        return eprintln!("skipped: no {spec} on this machine");
+    }
+    let steps = match std::env::var("HEARTH_STEADY_STEPS") {
+        Ok(given) => given.parse().expect("HEARTH_STEADY_STEPS is a number"),
+        Err(_) => DEFAULT_STEPS,
+    };
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens/llama-llama3-tied");
+    let golden = golden.to_str().expect("a path in UTF-8");
+    let checkpoint = Checkpoint::open(golden, LoadFormat::Safetensors).expect("it opens");
+    let options = LoadOptions {
+        device: spec,
+        dtype: Some(Dtype::F32),
+        kv_tokens: Some(SLOTS),
+        max_model_len: Some(LONGEST),
+        ..LoadOptions::default()
+    };
+    let mut decoder = runner::load(&checkpoint, &options).expect("it loads");
+    let seed = RandomState::new().hash_one(0);
+    eprintln!("seed {seed}");
+    let mut random = Random(seed);
+    // The pool takes what the largest of the first batches need.
+    for _ in 0..steps / 2 {
+        step(decoder.as_mut(), &mut random);
+    }
+    let before = decoder.reserved_bytes().expect("a GPU has a pool");
+    for _ in steps / 2..steps {
+        step(decoder.as_mut(), &mut random);
+    }
+    let after = decoder.reserved_bytes().expect("a GPU has a pool");
+    eprintln!(
+        "{spec}: {before} bytes after {} steps, {after} after {steps}",
+        steps / 2
+    );
+    // A page more may come with a combination of sizes that the first half had not.
+    assert!(
+        after <= before + before / 4,
+        "{spec}: the pool grew from {before} to {after}"
+    );
+}
+
+#[test]
+fn the_pool_of_vulkan_does_not_grow() {
+    stays_the_same(Api::Vulkan);
+}
+
+#[test]
+fn the_pool_of_webgpu_does_not_grow() {
+    stays_the_same(Api::WebGpu);
+}

@@ -1,0 +1,291 @@
+//! `hearth doctor`: whether this machine's devices compute rightly, and how fast.
+
+use std::collections::hash_map::RandomState;
+use std::fmt::Write;
+use std::hash::BuildHasher;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use hearth_model::device::{self, DeviceReport, DeviceSpec};
+use hearth_model::doctor::{
+    self, Diagnosis, GoldenFinding, KernelFinding, SpeedFinding, Thoroughness,
+};
+use serde_json::{Value, json};
+
+use crate::banner::bytes_text;
+use crate::cli::DoctorArgs;
+
+/// What a golden model showed, or why it could not be run.
+type Golden = Result<GoldenFinding, String>;
+
+/// Examines one device or all that can be used, and prints what it finds.
+///
+/// # Errors
+/// A kernel is wrong, or a golden; or there is no such device.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    hearth_otel::init_logs(hearth_otel::LogFormat::Text, "error")?;
+    let how = Thoroughness {
+        cases: args.cases as usize,
+        speed: !args.no_speed,
+        seed: args.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
+    };
+    let goldens = match &args.goldens {
+        Some(root) => doctor::golden_directories(root)?,
+        None => Vec::new(),
+    };
+    let found = device::list();
+    let (auto, reason) = device::choose(&DeviceSpec::Auto, &found)?;
+    let auto = format!("auto takes {}: {reason}", name(auto));
+    if !args.json {
+        println!("{auto}\nthe same inputs again with --seed {}", how.seed);
+    }
+    let (mut unwell, mut reports) = (Vec::new(), Vec::new());
+    for spec in specs(args, &found)? {
+        let diagnosis =
+            doctor::examine(&spec, how).with_context(|| format!("cannot examine {spec}"))?;
+        let logits: Vec<Golden> = goldens.iter().map(|path| golden(path, spec)).collect();
+        let right = |golden: &Golden| golden.as_ref().is_ok_and(GoldenFinding::is_right);
+        let healthy = diagnosis.is_healthy() && logits.iter().all(right);
+        if !healthy {
+            unwell.push(diagnosis.device.to_string());
+        }
+        if args.json {
+            reports.push(as_json(&diagnosis, &logits, healthy));
+        } else {
+            print!("{}", as_text(&diagnosis, &logits));
+        }
+    }
+    if args.json {
+        println!(
+            "{}",
+            json!({"auto": auto, "seed": how.seed, "devices": reports})
+        );
+    }
+    if !unwell.is_empty() {
+        bail!(
+            "wrong results on {}: nothing should be served there",
+            unwell.join(", ")
+        );
+    }
+    Ok(())
+}
+
+/// The device that is asked for, or all that can be used.
+fn specs(args: &DoctorArgs, found: &[DeviceReport]) -> Result<Vec<DeviceSpec>> {
+    if let Some(device) = &args.device {
+        return Ok(vec![DeviceSpec::parse(device)?]);
+    }
+    let usable = found.iter().filter(|device| device.unusable.is_none());
+    let spec = |device: &DeviceReport| DeviceSpec::Named {
+        api: device.api,
+        index: Some(device.index),
+    };
+    Ok(usable.map(spec).collect())
+}
+
+fn golden(directory: &Path, device: DeviceSpec) -> Golden {
+    doctor::golden_logits(directory, device).map_err(|error| error.to_string())
+}
+
+fn name(device: &DeviceReport) -> String {
+    format!("{}:{}", device.api.name(), device.index)
+}
+
+fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
+    let mut text = format!(
+        "\n{}: kernels in {}\n",
+        diagnosis.device, diagnosis.language
+    );
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "  {}", limits(diagnosis));
+    for KernelFinding {
+        kernel,
+        dtype,
+        cases,
+        error,
+        tolerance,
+        wrong,
+    } in &diagnosis.kernels
+    {
+        let kernel = kernel.name();
+        let _ = match wrong {
+            None => writeln!(
+                text,
+                "  {kernel:<15} {dtype:<5} {cases:>5} cases, largest error {error:.1e} \
+                 (allowed {tolerance:.0e})"
+            ),
+            Some(wrong) => writeln!(text, "  {kernel:<15} {dtype:<5} WRONG: {wrong}"),
+        };
+    }
+    for SpeedFinding { case, dtype, speed } in &diagnosis.speeds {
+        let kernel = case.kernel().name();
+        let case = case.to_string();
+        let _ = match speed {
+            Ok(speed) => writeln!(
+                text,
+                "  {kernel:<15} {dtype:<5} {case:<46} {:>9.3} ms {:>8.1} GB/s {:>9.1} GFLOP/s",
+                speed.seconds * 1e3,
+                speed.bytes_per_s / 1e9,
+                speed.flops_per_s / 1e9
+            ),
+            Err(error) => writeln!(text, "  {kernel:<15} {dtype:<5} {case}: not timed: {error}"),
+        };
+    }
+    for golden in goldens {
+        let _ = match golden {
+            Ok(GoldenFinding {
+                name,
+                error,
+                tolerance,
+            }) if error <= tolerance => {
+                writeln!(
+                    text,
+                    "  logits of {name}: off by {error:.1e} (allowed {tolerance:.0e})"
+                )
+            }
+            Ok(golden) => writeln!(
+                text,
+                "  logits of {}: WRONG: off by {:.1e}",
+                golden.name, golden.error
+            ),
+            Err(error) => writeln!(text, "  logits: WRONG: {error}"),
+        };
+    }
+    text
+}
+
+fn limits(diagnosis: &Diagnosis) -> String {
+    let device = &diagnosis.device;
+    let mut limits = vec![format!(
+        "memory {}",
+        device.memory.map_or("unknown".to_owned(), bytes_text)
+    )];
+    if let Some(hardware) = &diagnosis.hardware {
+        limits.push(format!(
+            "largest binding {}",
+            bytes_text(device.max_binding)
+        ));
+        limits.push(format!(
+            "workgroup memory {} and {} units",
+            bytes_text(hardware.shared_memory as u64),
+            hardware.max_units
+        ));
+        limits.push(match (device.subgroups, hardware.subgroups) {
+            (true, (least, most)) if least == most => format!("subgroups of {least}"),
+            (true, (least, most)) => format!("subgroups of {least} to {most}"),
+            (false, _) => "no subgroups".to_owned(),
+        });
+        if let Some(processors) = hardware.processors {
+            limits.push(format!("{processors} multiprocessors"));
+        }
+    }
+    let has = |has: bool, name: &str| format!("{}{name}", if has { "" } else { "no " });
+    limits.push(has(device.f16, "f16"));
+    limits.push(has(device.bf16, "bf16"));
+    limits.join(", ")
+}
+
+fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
+    let device = &diagnosis.device;
+    let kernels = diagnosis.kernels.iter().map(|finding| {
+        json!({
+            "kernel": finding.kernel.name(),
+            "dtype": finding.dtype.to_string(),
+            "cases": finding.cases,
+            "largest_error": finding.error,
+            "allowed_error": finding.tolerance,
+            "wrong": finding.wrong,
+        })
+    });
+    let speeds = diagnosis
+        .speeds
+        .iter()
+        .map(|SpeedFinding { case, dtype, speed }| {
+            json!({
+                "kernel": case.kernel().name(),
+                "dtype": dtype.to_string(),
+                "case": case.to_string(),
+                "seconds": speed.as_ref().ok().map(|speed| speed.seconds),
+                "gb_per_s": speed.as_ref().ok().map(|speed| speed.bytes_per_s / 1e9),
+                "gflop_per_s": speed.as_ref().ok().map(|speed| speed.flops_per_s / 1e9),
+                "error": speed.as_ref().err(),
+            })
+        });
+    let goldens = goldens.iter().map(|golden| match golden {
+        Ok(golden) => json!({
+            "model": golden.name,
+            "largest_error": golden.error,
+            "allowed_error": golden.tolerance,
+            "right": golden.is_right(),
+        }),
+        Err(error) => json!({"error": error, "right": false}),
+    });
+    let hardware = diagnosis.hardware.as_ref().map(|hardware| {
+        json!({
+            "workgroup_memory_bytes": hardware.shared_memory,
+            "workgroup_units": hardware.max_units,
+            "subgroups": [hardware.subgroups.0, hardware.subgroups.1],
+            "multiprocessors": hardware.processors,
+        })
+    });
+    json!({
+        "device": name(device),
+        "name": device.name,
+        "language": diagnosis.language,
+        "memory_bytes": device.memory,
+        "max_binding_bytes": device.max_binding,
+        "subgroups": device.subgroups,
+        "f16": device.f16,
+        "bf16": device.bf16,
+        "hardware": hardware,
+        "healthy": healthy,
+        "kernels": kernels.collect::<Vec<_>>(),
+        "speeds": speeds.collect::<Vec<_>>(),
+        "goldens": goldens.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hearth_model::doctor::Kernel;
+    use hearth_model::dtype::Dtype;
+
+    #[test]
+    fn a_wrong_kernel_and_a_golden_that_did_not_run_are_shown_as_wrong() {
+        let finding = |kernel, wrong| KernelFinding {
+            kernel,
+            dtype: Dtype::F32,
+            cases: 3,
+            error: 1e-7,
+            tolerance: 3e-5,
+            wrong,
+        };
+        let diagnosis = Diagnosis {
+            device: device::list().pop().unwrap(),
+            language: "Rust",
+            hardware: None,
+            kernels: vec![
+                finding(Kernel::Linear, Some("y[0] is 1, not 2".to_owned())),
+                finding(Kernel::Embed, None),
+            ],
+            speeds: Vec::new(),
+        };
+        let goldens = [Err("no such file".to_owned())];
+        let text = as_text(&diagnosis, &goldens);
+        assert!(
+            text.contains("linear          f32   WRONG: y[0] is 1, not 2"),
+            "{text}"
+        );
+        assert!(
+            text.contains("embed           f32       3 cases, largest error 1.0e-7"),
+            "{text}"
+        );
+        assert!(text.contains("logits: WRONG: no such file"), "{text}");
+        let json = as_json(&diagnosis, &goldens, false);
+        assert_eq!(json["healthy"], false);
+        assert_eq!(json["kernels"][0]["wrong"], "y[0] is 1, not 2");
+        assert_eq!(json["kernels"][1]["wrong"], Value::Null);
+        assert_eq!(json["goldens"][0]["right"], false);
+    }
+}

@@ -1,0 +1,352 @@
+//! What a kernel is asked to do: sizes, without values.
+
+use std::fmt;
+
+use super::Random;
+use crate::HeadLayout;
+
+/// A kernel of [`Kernels`](crate::Kernels).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    Linear,
+    Embed,
+    RmsNorm,
+    AddRmsNorm,
+    SiluMul,
+    RopeAndStore,
+    Attention,
+    Argmax,
+}
+
+impl Kernel {
+    pub const ALL: [Kernel; 8] = [
+        Kernel::Linear,
+        Kernel::Embed,
+        Kernel::RmsNorm,
+        Kernel::AddRmsNorm,
+        Kernel::SiluMul,
+        Kernel::RopeAndStore,
+        Kernel::Attention,
+        Kernel::Argmax,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kernel::Linear => "linear",
+            Kernel::Embed => "embed",
+            Kernel::RmsNorm => "rms_norm",
+            Kernel::AddRmsNorm => "add_rms_norm",
+            Kernel::SiluMul => "silu_mul",
+            Kernel::RopeAndStore => "rope_and_store",
+            Kernel::Attention => "attention",
+            Kernel::Argmax => "argmax",
+        }
+    }
+}
+
+/// One call of a kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Case {
+    Linear {
+        tokens: usize,
+        input: usize,
+        output: usize,
+        bias: bool,
+    },
+    Embed {
+        tokens: usize,
+        vocab: usize,
+        hidden: usize,
+    },
+    RmsNorm {
+        tokens: usize,
+        hidden: usize,
+    },
+    AddRmsNorm {
+        tokens: usize,
+        hidden: usize,
+    },
+    SiluMul {
+        tokens: usize,
+        inner: usize,
+    },
+    RopeAndStore {
+        tokens: usize,
+        layout: HeadLayout,
+        rotary_dim: usize,
+        qk_norm: bool,
+    },
+    Attention {
+        /// Context and new tokens of each sequence.
+        sequences: Vec<(usize, usize)>,
+        layout: HeadLayout,
+        window: Option<u32>,
+    },
+    Argmax {
+        rows: usize,
+        vocab: usize,
+    },
+}
+
+/// The sizes of a model that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelShape {
+    pub hidden: usize,
+    pub inner: usize,
+    pub vocab: usize,
+    pub layout: HeadLayout,
+    pub rotary_dim: usize,
+    pub qk_norm: bool,
+    pub qkv_bias: bool,
+    pub window: Option<u32>,
+}
+
+/// Random cases that share the sizes a kernel is compiled for: compiling is what a case
+/// costs.
+pub const SHAPE_KEPT_FOR: usize = 25;
+
+impl Case {
+    pub fn kernel(&self) -> Kernel {
+        match self {
+            Case::Linear { .. } => Kernel::Linear,
+            Case::Embed { .. } => Kernel::Embed,
+            Case::RmsNorm { .. } => Kernel::RmsNorm,
+            Case::AddRmsNorm { .. } => Kernel::AddRmsNorm,
+            Case::SiluMul { .. } => Kernel::SiluMul,
+            Case::RopeAndStore { .. } => Kernel::RopeAndStore,
+            Case::Attention { .. } => Kernel::Attention,
+            Case::Argmax { .. } => Kernel::Argmax,
+        }
+    }
+
+    /// A case of `kernel`: its sizes come from `shape`, its batch from `random`.
+    pub fn random(kernel: Kernel, mut shape: Random, random: &mut Random) -> Self {
+        let layout = |shape: &mut Random| {
+            let kv_heads = shape.within(1, 4);
+            HeadLayout {
+                heads: kv_heads * shape.within(1, 9),
+                kv_heads,
+                head_dim: shape.within(1, 20) * [2, 4, 8][shape.below(3)],
+            }
+        };
+        match kernel {
+            Kernel::Linear => Case::Linear {
+                input: shape.within(1, 25) * [1, 4, 8][shape.below(3)],
+                output: shape.within(1, 300),
+                bias: shape.one_in(2),
+                tokens: match random.below(4) {
+                    0 => random.within(9, 70),
+                    _ => random.within(1, 8),
+                },
+            },
+            Kernel::Embed => Case::Embed {
+                hidden: shape.within(1, 600),
+                tokens: random.within(1, 60),
+                vocab: random.within(1, 400),
+            },
+            Kernel::RmsNorm => Case::RmsNorm {
+                hidden: shape.within(1, 800),
+                tokens: random.within(1, 40),
+            },
+            Kernel::AddRmsNorm => Case::AddRmsNorm {
+                hidden: shape.within(1, 800),
+                tokens: random.within(1, 40),
+            },
+            Kernel::SiluMul => Case::SiluMul {
+                inner: shape.within(1, 800),
+                tokens: random.within(1, 40),
+            },
+            Kernel::RopeAndStore => {
+                let layout = layout(&mut shape);
+                Case::RopeAndStore {
+                    layout,
+                    rotary_dim: 2 * shape.within(1, layout.head_dim / 2),
+                    qk_norm: shape.one_in(2),
+                    tokens: random.within(1, 30),
+                }
+            }
+            Kernel::Attention => {
+                let decoding = random.one_in(2);
+                let longest = [40, 300, 900][random.below(3)];
+                let sequence = |random: &mut Random| {
+                    let context = random.within(1, longest);
+                    let new = if decoding || random.one_in(3) {
+                        1
+                    } else {
+                        context.min(50)
+                    };
+                    (context, random.within(1, new))
+                };
+                Case::Attention {
+                    layout: layout(&mut shape),
+                    sequences: (0..random.within(1, 6)).map(|_| sequence(random)).collect(),
+                    window: random.one_in(3).then(|| random.within(1, longest) as u32),
+                }
+            }
+            Kernel::Argmax => Case::Argmax {
+                rows: random.within(1, 9),
+                vocab: random.within(1, 3000),
+            },
+        }
+    }
+
+    /// What a model of `shape` asks of its kernels: a lone token, decoding with long and
+    /// short contexts, and a chunk of a prompt. Matrices have few rows: which rows a
+    /// kernel computes is no part of what it was compiled for.
+    pub fn of_model(shape: &ModelShape) -> Vec<Self> {
+        let ModelShape {
+            hidden,
+            inner,
+            layout,
+            ..
+        } = *shape;
+        let attention = layout.heads * layout.head_dim;
+        let mut cases = Vec::new();
+        for tokens in [1, 4, 33] {
+            for (input, output, bias) in [
+                (hidden, layout.qkv_width(), shape.qkv_bias),
+                (attention, hidden, false),
+                (inner, hidden, false),
+            ] {
+                cases.push(Case::Linear {
+                    tokens,
+                    input,
+                    output: output.min(96),
+                    bias,
+                });
+            }
+            cases.extend([
+                Case::Embed {
+                    tokens,
+                    vocab: shape.vocab.min(256),
+                    hidden,
+                },
+                Case::RmsNorm { tokens, hidden },
+                Case::AddRmsNorm { tokens, hidden },
+                Case::SiluMul { tokens, inner },
+                Case::RopeAndStore {
+                    tokens,
+                    layout,
+                    rotary_dim: shape.rotary_dim,
+                    qk_norm: shape.qk_norm,
+                },
+            ]);
+        }
+        let (short, long, chunk) = (
+            vec![(3, 1), (70, 1)],
+            vec![(700, 1)],
+            vec![(150, 33), (9, 1)],
+        );
+        cases.extend([short, long, chunk].map(|sequences| Case::Attention {
+            sequences,
+            layout,
+            window: shape.window,
+        }));
+        cases.push(Case::Argmax {
+            rows: 2,
+            vocab: shape.vocab,
+        });
+        cases
+    }
+
+    /// Calls that show how fast a device is, in the sizes of Llama-3.2-1B; `small` for a
+    /// device that computes in software.
+    pub fn for_speed(small: bool) -> Vec<Self> {
+        let divisor = if small { 8 } else { 1 };
+        let (hidden, inner, vocab) = (2048 / divisor, 8192 / divisor, 128_256 / divisor);
+        let layout = HeadLayout {
+            heads: 32 / divisor,
+            kv_heads: 8 / divisor.min(8),
+            head_dim: 64,
+        };
+        let (context, prompt) = if small { (256, 64) } else { (1024, 2048) };
+        let linear = |tokens| Case::Linear {
+            tokens,
+            input: hidden,
+            output: 2 * inner,
+            bias: false,
+        };
+        let attention = |sequences| Case::Attention {
+            sequences,
+            layout,
+            window: None,
+        };
+        let many = if small { 64 } else { 2048 };
+        vec![
+            linear(1),
+            linear(8),
+            linear(many),
+            // Rows of a large table: how fast the device copies.
+            Case::Embed {
+                tokens: if small { 512 } else { 32_768 },
+                vocab,
+                hidden,
+            },
+            Case::RmsNorm {
+                tokens: many,
+                hidden,
+            },
+            Case::AddRmsNorm {
+                tokens: many,
+                hidden,
+            },
+            Case::SiluMul {
+                tokens: many,
+                inner,
+            },
+            Case::RopeAndStore {
+                tokens: many,
+                layout,
+                rotary_dim: 64,
+                qk_norm: false,
+            },
+            attention(vec![(context, 1)]),
+            attention(vec![(context, 1); if small { 8 } else { 64 }]),
+            attention(vec![(prompt, prompt)]),
+            Case::Argmax { rows: 8, vocab },
+        ]
+    }
+}
+
+/// The sizes, without the kernel's name.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Case::Linear {
+                tokens,
+                input,
+                output,
+                ..
+            } => write!(f, "{tokens} x {input} by {input} x {output}"),
+            Case::Embed {
+                tokens,
+                vocab,
+                hidden,
+            } => write!(f, "{tokens} rows of {vocab} x {hidden}"),
+            Case::RmsNorm { tokens, hidden } | Case::AddRmsNorm { tokens, hidden } => {
+                write!(f, "{tokens} x {hidden}")
+            }
+            Case::SiluMul { tokens, inner } => write!(f, "{tokens} x 2 * {inner}"),
+            Case::RopeAndStore { tokens, layout, .. } => write!(
+                f,
+                "{tokens} tokens, {}/{} heads of {}",
+                layout.heads, layout.kv_heads, layout.head_dim
+            ),
+            Case::Attention {
+                sequences, layout, ..
+            } => {
+                let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
+                let longest = sequences.iter().map(|(context, _)| context).max();
+                write!(
+                    f,
+                    "{tokens} tokens, contexts to {}, {}/{} heads of {}",
+                    longest.unwrap_or(&0),
+                    layout.heads,
+                    layout.kv_heads,
+                    layout.head_dim
+                )
+            }
+            Case::Argmax { rows, vocab } => write!(f, "{rows} x {vocab}"),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Every kernel against a plain reference in f64, on random inputs, with what it will
+//! write poisoned first: for the tests, for `hearth doctor`, and for the look at a
+//! device before it serves.
+
+mod case;
+mod prepare;
+mod random;
+pub mod reference;
+mod speed;
+
+pub use case::{Case, Kernel, ModelShape, SHAPE_KEPT_FOR};
+pub use random::Random;
+pub use speed::{Speed, measure};
+
+use burn::tensor::DType;
+use cubecl::future::block_on;
+
+use crate::Kernels;
+use prepare::{Output, Prepared, prepare};
+
+/// The types that a backend is checked in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Precision {
+    /// Of matrices and KV pools.
+    pub stored: DType,
+    /// Of activations, norms and biases: f32 on the CPU, as `stored` on GPUs.
+    pub activations: DType,
+}
+
+impl Precision {
+    /// What a GPU computes in throughout.
+    pub fn uniform(dtype: DType) -> Self {
+        Self {
+            stored: dtype,
+            activations: dtype,
+        }
+    }
+
+    /// The CPU keeps activations in f32 whatever the weights are.
+    pub fn on_cpu(stored: DType) -> Self {
+        Self {
+            stored,
+            activations: DType::F32,
+        }
+    }
+
+    /// Bytes of an element.
+    fn sizes(self) -> (u64, u64) {
+        (self.stored.size() as u64, self.activations.size() as u64)
+    }
+
+    /// The largest relative error that rounding explains.
+    pub fn tolerance(self) -> f64 {
+        match self.stored {
+            DType::F16 => 4e-3,
+            DType::BF16 => 2e-2,
+            _ => 3e-5,
+        }
+    }
+
+    /// A relative error that no rounding explains, that of TF32 tensor cores included.
+    pub fn wrong(self) -> f64 {
+        match self.stored {
+            DType::F32 => 1e-2,
+            _ => 6e-2,
+        }
+    }
+}
+
+/// What a kernel got wrong.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{case:?} in {precision:?}: {what}[{index}] is {got}, not {want}")]
+pub struct Mismatch {
+    pub case: Case,
+    pub precision: Precision,
+    pub what: &'static str,
+    pub index: usize,
+    pub got: f32,
+    pub want: f64,
+}
+
+/// The largest error of `case`, relative to the value or to the root mean square of all
+/// values, whichever is larger.
+///
+/// # Errors
+/// An error above `tolerance`, or a value where there should be none.
+pub fn check<B: Kernels>(
+    case: &Case,
+    precision: Precision,
+    tolerance: f64,
+    random: &mut Random,
+    device: &B::Device,
+) -> Result<f64, Box<Mismatch>> {
+    let Prepared {
+        mut launch, want, ..
+    } = prepare::<B>(case, precision, random, device);
+    let want = want();
+    for (_, values) in &want {
+        poison::<B>(values.len(), precision.activations, device);
+    }
+    let mut worst = 0.0f64;
+    for (output, (what, want)) in launch().into_iter().zip(want) {
+        let got = read::<B>(output);
+        let wrong = |index: usize| {
+            Box::new(Mismatch {
+                case: case.clone(),
+                precision,
+                what,
+                index,
+                got: got.get(index).copied().unwrap_or(f32::NAN),
+                want: want.get(index).copied().unwrap_or(f64::NAN),
+            })
+        };
+        if got.len() != want.len() {
+            return Err(wrong(got.len().min(want.len())));
+        }
+        let (error, index) = largest_error(&got, &want);
+        if error > tolerance {
+            return Err(wrong(index));
+        }
+        worst = worst.max(error);
+    }
+    Ok(worst)
+}
+
+/// Where the error is largest. A value that is wanted to be NaN has been poisoned, and
+/// must still be.
+fn largest_error(got: &[f32], want: &[f64]) -> (f64, usize) {
+    let known = || want.iter().filter(|want| !want.is_nan());
+    let squares: f64 = known().map(|want| want * want).sum();
+    let scale = (squares / known().count().max(1) as f64).sqrt();
+    let mut worst = (0.0, 0);
+    for (index, (got, want)) in got.iter().zip(want).enumerate() {
+        let error = match (got.is_nan(), want.is_nan()) {
+            (true, true) => 0.0,
+            (false, false) => {
+                let off = (f64::from(*got) - want).abs();
+                if off == 0.0 {
+                    0.0
+                } else {
+                    off / scale.max(want.abs())
+                }
+            }
+            _ => f64::INFINITY,
+        };
+        if error > worst.0 {
+            worst = (error, index);
+        }
+    }
+    worst
+}
+
+/// Leaves NaN in the memory that the next tensor of `count` elements gets.
+pub fn poison<B: Kernels>(count: usize, dtype: DType, device: &B::Device) {
+    let values = vec![f32::NAN; count];
+    drop(prepare::float::<B>(&values, &[count], dtype, device));
+}
+
+fn read<B: Kernels>(output: Output<B>) -> Vec<f32> {
+    let data = match output {
+        Output::Float(tensor) => block_on(B::float_into_data(tensor)),
+        Output::Int(tensor) => block_on(B::int_into_data(tensor)),
+    };
+    let data = data.expect("a tensor that was computed can be read");
+    data.convert::<f32>().into_vec().expect("converted to f32")
+}
+
+/// Whether `poison` reaches the next tensor of that size; nothing is written in between.
+pub fn poison_is_seen<B: Kernels>(count: usize, device: &B::Device) -> bool {
+    poison::<B>(count, DType::F32, device);
+    let fresh = B::empty_pool(device, [count, 1, 1], DType::F32);
+    read::<B>(Output::Float(fresh)).iter().all(|x| x.is_nan())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_value_a_missing_one_and_one_too_many_are_found() {
+        let want = [1.0, -2.0, f64::NAN, 0.0];
+        let error = |got: [f32; 4]| largest_error(&got, &want);
+        assert_eq!(error([1.0, -2.0, f32::NAN, 0.0]).0, 0.0);
+        let (off, index) = error([1.0, -2.2, f32::NAN, 0.0]);
+        assert!((off - 0.1).abs() < 1e-6 && index == 1, "{off} at {index}");
+        // What should be zero is measured by what else is there.
+        assert!((error([1.0, -2.0, f32::NAN, 0.13]).0 - 0.1).abs() < 2e-3);
+        assert_eq!(error([1.0, f32::NAN, f32::NAN, 0.0]), (f64::INFINITY, 1));
+        assert_eq!(error([1.0, -2.0, 0.0, 0.0]), (f64::INFINITY, 2));
+    }
+}

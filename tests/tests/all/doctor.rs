@@ -1,0 +1,105 @@
+//! `hearth doctor` through the binary.
+
+use serde_json::Value;
+
+use super::harness::{hearth, workspace};
+
+/// The findings of one device.
+fn examine(device: &str, flags: &[&str]) -> Value {
+    let mut command = hearth();
+    command.args(["doctor", "--json", "--cases", "3", "--device", device]);
+    let output = command.args(flags).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{device}: {errors}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = report["devices"].as_array().unwrap();
+    assert_eq!(devices.len(), 1, "{report}");
+    devices[0].clone()
+}
+
+fn assert_healthy(found: &Value) {
+    assert_eq!(found["healthy"], true, "{found}");
+    let kernels = found["kernels"].as_array().unwrap();
+    assert!(kernels.len() >= 8, "{found}");
+    for kernel in kernels {
+        assert_eq!(kernel["cases"], 3, "{kernel}");
+        let (error, allowed) = (&kernel["largest_error"], &kernel["allowed_error"]);
+        assert!(error.as_f64() <= allowed.as_f64(), "{kernel}");
+    }
+}
+
+pub fn has_vulkan() -> bool {
+    let output = hearth().args(["devices", "--json"]).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let devices = report["devices"].as_array().unwrap();
+    let found = devices.iter().any(|device| device["device"] == "vulkan:0");
+    assert!(
+        found || std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
+        "HEARTH_REQUIRE_VULKAN is set, but there is no Vulkan adapter"
+    );
+    found
+}
+
+#[test]
+fn the_doctor_finds_the_cpu_healthy_times_it_and_runs_models_with_known_logits() {
+    let goldens = workspace().join("model/goldens");
+    let found = examine("cpu", &["--goldens", goldens.to_str().unwrap()]);
+    assert_healthy(&found);
+    let speeds = found["speeds"].as_array().unwrap();
+    assert!(speeds.len() >= 8, "{found}");
+    for speed in speeds {
+        assert!(speed["gb_per_s"].as_f64().unwrap() > 0.0, "{speed}");
+    }
+    let goldens = found["goldens"].as_array().unwrap();
+    assert!(goldens.len() >= 10, "{found}");
+    assert!(
+        goldens.iter().all(|golden| golden["right"] == true),
+        "{found}"
+    );
+}
+
+#[test]
+fn the_doctor_runs_every_kernel_in_both_languages_of_a_vulkan_adapter() {
+    if !has_vulkan() {
+        return;
+    }
+    for (device, language) in [("vulkan", "SPIR-V"), ("webgpu", "WGSL")] {
+        let found = examine(device, &["--no-speed"]);
+        assert_healthy(&found);
+        assert_eq!(found["language"], language);
+        assert!(
+            found["hardware"]["workgroup_memory_bytes"]
+                .as_u64()
+                .unwrap()
+                >= 16 << 10
+        );
+        assert!(found["max_binding_bytes"].as_u64().unwrap() >= 128 << 20);
+    }
+}
+
+#[test]
+fn the_same_seed_shows_the_same_errors() {
+    let errors = |seed: &str| -> Vec<Value> {
+        let found = examine("cpu", &["--no-speed", "--seed", seed]);
+        let kernels = found["kernels"].as_array().unwrap().iter();
+        kernels
+            .map(|kernel| kernel["largest_error"].clone())
+            .collect()
+    };
+    assert_eq!(errors("5"), errors("5"));
+    assert_ne!(errors("5"), errors("6"));
+}
+
+#[test]
+fn a_device_that_is_not_there_or_goldens_that_are_not_are_errors() {
+    for flags in [
+        &["--device", "metal"][..],
+        &["--device", "gpu"],
+        &["--device", "cpu", "--goldens", "/nonexistent"],
+    ] {
+        let output = hearth().arg("doctor").args(flags).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{flags:?}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(errors.contains(flags[flags.len() - 1]), "{errors}");
+    }
+}
