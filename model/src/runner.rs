@@ -6,8 +6,8 @@ mod check;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Int, Tensor};
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
@@ -22,7 +22,9 @@ use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
 use crate::memory::{self, KvBudget, MemoryError};
-use crate::transformer::{Blocks, DeviceBatch, PagedContext, Quantized, Transformer};
+use crate::transformer::{
+    Blocks, DeviceBatch, DeviceOutputs, PagedContext, Quantized, Transformer,
+};
 use crate::weights::{Quantization, WeightError, Weights};
 use check::{below, check, length};
 
@@ -53,6 +55,8 @@ pub struct Batch<'a> {
     pub logit_rows: &'a [u32],
     /// `[rows]`: the tokens whose hidden states are wanted.
     pub hidden_rows: &'a [u32],
+    /// `[rows]`: the tokens after which the likeliest token is wanted, and no more.
+    pub greedy_rows: &'a [u32],
 }
 
 /// What a forward gives for the rows that were wanted, in their order, row-major.
@@ -62,6 +66,9 @@ pub struct Outputs {
     pub logits: Vec<f32>,
     /// `[hidden_rows, hidden_size]`, after the last norm.
     pub hidden: Vec<f32>,
+    /// `[greedy_rows]`: the first of the likeliest tokens; `None` where no logit is larger than
+    /// minus infinity.
+    pub greedy: Vec<Option<u32>>,
 }
 
 /// Why a forward pass did not run.
@@ -170,6 +177,10 @@ pub trait Decoder {
 
     /// Bytes that a GPU's memory pool has taken from it and keeps, weights and KV included.
     fn reserved_bytes(&self) -> Option<u64>;
+
+    /// Whether the device still computes: a sum of few numbers comes back right. For when a
+    /// forward has failed; a driver that was reset does not come back by itself.
+    fn is_alive(&mut self) -> bool;
 }
 
 /// Where keys and values are copied to.
@@ -311,10 +322,14 @@ impl<B: Kernels> Decoder for Runner<B> {
             return Ok(Outputs::default());
         }
         let uploaded = DeviceBatch::upload(batch, self.context.layout, &self.device);
-        let (logits, hidden) =
-            self.transformer
-                .forward_paged(&self.config, uploaded, &mut self.context);
-        if logits.is_none() && hidden.is_none() {
+        let DeviceOutputs {
+            logits,
+            hidden,
+            greedy,
+        } = self
+            .transformer
+            .forward_paged(&self.config, uploaded, &mut self.context);
+        if logits.is_none() && hidden.is_none() && greedy.is_none() {
             // A device reports a failed launch when it is waited for. What follows would
             // otherwise build on KV that was never written.
             return B::sync(&self.device)
@@ -324,6 +339,7 @@ impl<B: Kernels> Decoder for Runner<B> {
         Ok(Outputs {
             logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
             hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
+            greedy: greedy.map_or_else(|| Ok(Vec::new()), tokens_to_host)?,
         })
     }
 
@@ -345,6 +361,15 @@ impl<B: Kernels> Decoder for Runner<B> {
     fn reserved_bytes(&self) -> Option<u64> {
         B::reserved_bytes(&self.device)
     }
+
+    fn is_alive(&mut self) -> bool {
+        let sum = || {
+            let numbers = Tensor::<B, 1>::from_data([1.0f32, 2.0, 4.0], (&self.device, DType::F32));
+            let data = numbers.sum().try_into_data().ok()?;
+            data.convert::<f32>().into_vec::<f32>().ok()
+        };
+        matches!(catch_unwind(AssertUnwindSafe(sum)), Ok(Some(sum)) if sum == [7.0])
+    }
 }
 
 fn to_host<B: Backend>(rows: Tensor<B, 2>) -> Result<Vec<f32>, ForwardError> {
@@ -354,6 +379,21 @@ fn to_host<B: Backend>(rows: Tensor<B, 2>) -> Result<Vec<f32>, ForwardError> {
     data.convert::<f32>()
         .into_vec()
         .map_err(|error| ForwardError::Device(format!("{error:?}")))
+}
+
+fn tokens_to_host<B: Backend>(tokens: Tensor<B, 1, Int>) -> Result<Vec<Option<u32>>, ForwardError> {
+    let data = tokens
+        .try_into_data()
+        .map_err(|error| ForwardError::Device(error.to_string()))?;
+    let tokens: Vec<i32> = data
+        .convert::<i32>()
+        .into_vec()
+        .map_err(|error| ForwardError::Device(format!("{error:?}")))?;
+    // There is none where it is negative.
+    Ok(tokens
+        .into_iter()
+        .map(|token| u32::try_from(token).ok())
+        .collect())
 }
 
 /// A runner on the CPU, which needs threads.
@@ -389,6 +429,10 @@ impl Decoder for OnThreads {
 
     fn reserved_bytes(&self) -> Option<u64> {
         self.runner.reserved_bytes()
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.runner.is_alive()
     }
 }
 

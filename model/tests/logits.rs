@@ -147,6 +147,7 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> {
             slot_table: &slots,
             logit_rows: &rows,
             hidden_rows: &[],
+            greedy_rows: &[],
         })
         .expect("a forward")
         .logits
@@ -301,6 +302,7 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
                 slot_table: &table,
                 logit_rows: &[],
                 hidden_rows: &[],
+                greedy_rows: &[],
             })
             .expect("a forward without logits");
         assert!(none.logits.is_empty() && none.hidden.is_empty());
@@ -329,6 +331,7 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
                 slot_table: &table,
                 logit_rows: &[0, length as u32],
                 hidden_rows: &[],
+                greedy_rows: &[],
             })
             .expect("a mixed forward")
             .logits;
@@ -542,6 +545,7 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
         slot_table: &[0],
         logit_rows: &[0],
         hidden_rows: &[],
+        greedy_rows: &[],
     };
     let outputs = decoder.forward(&good).expect("a good batch");
     assert_eq!(outputs.logits.len(), golden.vocab);
@@ -584,6 +588,7 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
         (
             Batch {
                 hidden_rows: &[1],
+                greedy_rows: &[],
                 ..good
             },
             "hidden row",
@@ -644,6 +649,7 @@ fn hidden_states_project_to_the_logits(device: DeviceSpec) {
                 slot_table: &slots,
                 logit_rows: &[length as u32 - 1],
                 hidden_rows: &rows,
+                greedy_rows: &[],
             })
             .expect("a forward");
         let name = golden.dir.display().to_string();

@@ -61,6 +61,7 @@ fn step(decoder: &mut dyn Decoder, random: &mut Random) {
         slot_table: &table,
         logit_rows: &rows,
         hidden_rows: &[],
+        greedy_rows: &[],
     });
     assert!(!outputs.expect("a forward").logits.is_empty());
 }

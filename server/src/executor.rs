@@ -2,16 +2,21 @@
 //!
 //! Architecture invariant: no other file names both.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hearth_engine::{
     CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits, Sequence,
 };
-use hearth_model::runner::{Batch, CopyWay, Decoder, SequenceSpan};
+use hearth_model::runner::{Batch, CopyWay, Decoder, ForwardError, SequenceSpan};
 
 /// A model that the engine can drive.
 pub struct ModelExecutor {
     decoder: Box<dyn Decoder>,
     limits: ExecutorLimits,
     spans: Vec<SequenceSpan>,
+    lost: Arc<AtomicBool>,
 }
 
 impl ModelExecutor {
@@ -20,7 +25,13 @@ impl ModelExecutor {
             decoder,
             limits,
             spans: Vec::new(),
+            lost: Arc::default(),
         }
+    }
+
+    /// Set when the device is gone: nothing will be computed any more.
+    pub fn lost(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.lost)
     }
 
     /// One forward of one token, so that kernels are compiled and pages are touched
@@ -52,6 +63,29 @@ impl ModelExecutor {
     }
 }
 
+/// Does `work` with the model. After a failure that is not the batch's the device is asked
+/// whether it still computes; if not, it is `lost`.
+fn watched<T>(
+    decoder: &mut dyn Decoder,
+    lost: &AtomicBool,
+    work: impl FnOnce(&mut dyn Decoder) -> Result<T, ForwardError>,
+) -> Result<T, ExecutorError> {
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut *decoder)));
+    let suspect = matches!(&outcome, Err(_) | Ok(Err(ForwardError::Device(_))));
+    if suspect && !lost.load(Ordering::Relaxed) && !decoder.is_alive() {
+        lost.store(true, Ordering::Relaxed);
+        let device = &decoder.report().device;
+        tracing::error!(
+            device,
+            "the device is lost: no request will be answered any more"
+        );
+    }
+    match outcome {
+        Ok(outcome) => outcome.map_err(ExecutorError::new),
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
 impl Executor for ModelExecutor {
     fn limits(&self) -> ExecutorLimits {
         self.limits
@@ -74,8 +108,11 @@ impl Executor for ModelExecutor {
             slot_table: &batch.slot_table,
             logit_rows: &batch.logit_rows,
             hidden_rows: &batch.hidden_rows,
+            greedy_rows: &[],
         };
-        let outputs = self.decoder.forward(&batch).map_err(ExecutorError::new)?;
+        let outputs = watched(self.decoder.as_mut(), &self.lost, |decoder| {
+            decoder.forward(&batch)
+        })?;
         Ok(Logits {
             values: outputs.logits,
             vocab: self.limits.vocab_size,
@@ -92,8 +129,92 @@ impl Executor for ModelExecutor {
             CopyDirection::ToHost => CopyWay::ToHost,
             CopyDirection::ToDevice => CopyWay::ToDevice,
         };
-        self.decoder
-            .copy(way, &copy.device, &copy.host)
-            .map_err(ExecutorError::new)
+        watched(self.decoder.as_mut(), &self.lost, |decoder| {
+            decoder.copy(way, &copy.device, &copy.host)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hearth_model::dtype::Dtype;
+    use hearth_model::runner::{Outputs, Report};
+
+    /// Fails as it is told to.
+    struct Failing {
+        report: Report,
+        how: fn() -> Result<Outputs, ForwardError>,
+        alive: bool,
+    }
+
+    impl Decoder for Failing {
+        fn report(&self) -> &Report {
+            &self.report
+        }
+
+        fn forward(&mut self, _: &Batch<'_>) -> Result<Outputs, ForwardError> {
+            (self.how)()
+        }
+
+        fn copy(&mut self, _: CopyWay, _: &[u32], _: &[u32]) -> Result<(), ForwardError> {
+            (self.how)().map(drop)
+        }
+
+        fn reserved_bytes(&self) -> Option<u64> {
+            None
+        }
+
+        fn is_alive(&mut self) -> bool {
+            self.alive
+        }
+    }
+
+    fn is_lost(how: fn() -> Result<Outputs, ForwardError>, alive: bool) -> bool {
+        let report = Report {
+            architecture: String::new(),
+            parameters: 0,
+            vocab_size: 1,
+            hidden_size: 1,
+            device: "vulkan:0".to_owned(),
+            dtype: Dtype::F32,
+            quantization: None,
+            kv_slots: 1,
+            host_slots: 0,
+            max_model_len: 1,
+            weight_bytes: 0,
+            kv_bytes: 0,
+            headroom_bytes: None,
+        };
+        let limits = ExecutorLimits {
+            kv_slots: 1,
+            max_model_len: 1,
+            vocab_size: 1,
+        };
+        let decoder = Failing { report, how, alive };
+        let mut executor = ModelExecutor::new(Box::new(decoder), limits);
+        let lost = executor.lost();
+        let failed = catch_unwind(AssertUnwindSafe(|| executor.warm_up().is_err()));
+        assert!(failed.unwrap_or(true));
+        lost.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_device_is_lost_when_it_fails_and_computes_no_more() {
+        let device = || Err(ForwardError::Device("reset".to_owned()));
+        assert!(is_lost(device, false));
+        assert!(!is_lost(device, true));
+        let panics = || panic!("the driver panicked");
+        assert!(is_lost(panics, false));
+        assert!(!is_lost(panics, true));
+        // What is wrong with a batch says nothing about the device.
+        let batch = || {
+            Err(ForwardError::OutOfRange {
+                what: "slot",
+                value: 1,
+                bound: 1,
+            })
+        };
+        assert!(!is_lost(batch, false));
     }
 }

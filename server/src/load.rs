@@ -55,7 +55,7 @@ pub fn load(config: &Config) -> Result<Served> {
                 .map_err(|error| BuildError::new(format!("warming up failed: {error}")))?;
         }
         // The receiver waits below.
-        let _ = report.send(info);
+        let _ = report.send((info, executor.lost()));
         Ok(executor)
     })?;
     let grammars = Grammars::start(
@@ -65,6 +65,7 @@ pub fn load(config: &Config) -> Result<Served> {
         config.grammar_defaults(),
     )
     .context("cannot start the threads that compile grammars")?;
+    let (info, lost) = info.recv().context("the engine came up without a model")?;
     Ok(Served {
         id: config.model_id(),
         engine,
@@ -72,10 +73,11 @@ pub fn load(config: &Config) -> Result<Served> {
         defaults,
         formats,
         grammars: Arc::new(grammars),
-        info: info.recv().context("the engine came up without a model")?,
+        info,
         pooling: config.pooling.into(),
         max_queue: config.max_queue,
         created: unix_time(),
+        lost,
     })
 }
 

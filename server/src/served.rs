@@ -2,6 +2,7 @@
 //! and out of its tokens.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hearth_engine::detokenize::Detokenize;
 use hearth_engine::{EngineHandle, Pooling};
@@ -100,9 +101,16 @@ pub struct Served {
     pub max_queue: usize,
     /// When it became ready, in seconds since 1970.
     pub created: u64,
+    /// Set when the device is gone.
+    pub lost: Arc<AtomicBool>,
 }
 
 impl Served {
+    /// Whether the device is gone: nothing will be computed any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Prompt + output tokens of one sequence.
     pub fn context(&self) -> usize {
         self.engine.context_limit()

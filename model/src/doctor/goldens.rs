@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use crate::checkpoint::{Checkpoint, LoadFormat};
 use crate::device::DeviceSpec;
 use crate::dtype::Dtype;
-use crate::runner::{self, Batch, Decoder, LoadOptions, SequenceSpan};
+use crate::runner::{self, Batch, Decoder, LoadOptions, Outputs, SequenceSpan};
 
 /// Largest absolute difference of a logit in f32.
 const TOLERANCE: f32 = 1e-3;
@@ -82,15 +82,20 @@ pub fn golden_logits(directory: &Path, device: DeviceSpec) -> Result<GoldenFindi
     };
     let mut decoder =
         runner::load(&checkpoint, &options).map_err(|cause| failed(cause.to_string()))?;
-    let mut logits = feed(decoder.as_mut(), &golden.prompt, 0).map_err(failed)?;
+    let mut outputs = feed(decoder.as_mut(), &golden.prompt, 0).map_err(failed)?;
     for (step, token) in golden.decode_tokens.iter().enumerate() {
         let past = golden.prompt.len() + step;
-        logits.extend(feed(decoder.as_mut(), &[*token], past).map_err(failed)?);
+        let more = feed(decoder.as_mut(), &[*token], past).map_err(failed)?;
+        outputs.logits.extend(more.logits);
+        outputs.greedy.extend(more.greedy);
     }
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     Ok(GoldenFinding {
         name: name.into_owned(),
-        error: largest_difference(&logits, &golden.logits),
+        error: match likeliest_are_chosen(&outputs, decoder.report().vocab_size) {
+            true => largest_difference(&outputs.logits, &golden.logits),
+            false => f32::INFINITY,
+        },
         tolerance: TOLERANCE,
     })
 }
@@ -112,8 +117,19 @@ fn largest_difference(got: &[f32], want: &[f32]) -> f32 {
     })
 }
 
-/// Feeds `tokens` after `past` positions; logits of all of them.
-fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Vec<f32>, String> {
+/// Whether the tokens that the device chose are those of the largest logits.
+fn likeliest_are_chosen(outputs: &Outputs, vocab: usize) -> bool {
+    let rows = outputs.logits.chunks_exact(vocab);
+    let chosen = outputs.greedy.iter();
+    rows.len() == chosen.len()
+        && rows.zip(chosen).all(|(row, chosen)| {
+            let chosen = chosen.and_then(|token| row.get(token as usize));
+            chosen.is_some_and(|chosen| row.iter().all(|logit| logit <= chosen))
+        })
+}
+
+/// Feeds `tokens` after `past` positions; logits of all of them, and what is likeliest.
+fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Outputs, String> {
     let context = (past + tokens.len()) as u32;
     let positions: Vec<u32> = (past as u32..context).collect();
     // Backwards, so that an index mistaken for a position shows.
@@ -134,10 +150,9 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Vec<f3
         slot_table: &slots,
         logit_rows: &rows,
         hidden_rows: &[],
+        greedy_rows: &rows,
     });
-    outputs
-        .map(|outputs| outputs.logits)
-        .map_err(|cause| cause.to_string())
+    outputs.map_err(|cause| cause.to_string())
 }
 
 struct Golden {
@@ -180,6 +195,27 @@ mod tests {
         for directory in directories {
             let finding = golden_logits(&directory, DeviceSpec::parse("cpu").unwrap()).unwrap();
             assert!(finding.is_right(), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_not_the_likeliest_is_seen() {
+        let chosen = |greedy: Vec<Option<u32>>| {
+            let outputs = Outputs {
+                logits: vec![0.0, 2.0, 1.0, 3.0, -1.0, 3.0],
+                greedy,
+                ..Outputs::default()
+            };
+            likeliest_are_chosen(&outputs, 3)
+        };
+        assert!(chosen(vec![Some(1), Some(0)]));
+        for wrong in [
+            vec![Some(1), Some(1)],
+            vec![Some(1)],
+            vec![Some(1), None],
+            vec![Some(1), Some(3)],
+        ] {
+            assert!(!chosen(wrong.clone()), "{wrong:?}");
         }
     }
 

@@ -17,7 +17,7 @@ mod paged;
 
 pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
-pub use paged::{DeviceBatch, PagedContext};
+pub use paged::{DeviceBatch, DeviceOutputs, PagedContext};
 pub(crate) use paged::{indices, primitive, tensor};
 
 use burn::module::{Module, Param};

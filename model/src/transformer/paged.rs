@@ -21,6 +21,18 @@ pub struct DeviceBatch<B: Backend> {
     logit_rows: Option<Tensor<B, 1, Int>>,
     /// `[rows]`: the tokens whose hidden states are wanted, if any.
     hidden_rows: Option<Tensor<B, 1, Int>>,
+    /// `[rows]`: the tokens after which the likeliest token is wanted, if any.
+    greedy_rows: Option<Tensor<B, 1, Int>>,
+}
+
+/// What was wanted of a batch, where anything was.
+pub struct DeviceOutputs<B: Backend> {
+    /// `[logit_rows, vocab]`
+    pub logits: Option<Tensor<B, 2>>,
+    /// `[hidden_rows, hidden_size]`
+    pub hidden: Option<Tensor<B, 2>>,
+    /// `[greedy_rows]`, -1 where there is no token.
+    pub greedy: Option<Tensor<B, 1, Int>>,
 }
 
 impl<B: Backend> DeviceBatch<B> {
@@ -47,6 +59,7 @@ impl<B: Backend> DeviceBatch<B> {
             ),
             logit_rows: rows(batch.logit_rows, device),
             hidden_rows: rows(batch.hidden_rows, device),
+            greedy_rows: rows(batch.greedy_rows, device),
         }
     }
 }
@@ -97,14 +110,13 @@ impl<B: Kernels> PagedContext<B> {
 }
 
 impl<B: Kernels> Transformer<B> {
-    /// Logits `[logit_rows, vocab]` and hidden states `[hidden_rows, hidden_size]` of the
-    /// batch, where it wants any; every token's keys and values are in the pool afterwards.
+    /// What `batch` wants; every token's keys and values are in the pool afterwards.
     pub fn forward_paged(
         &self,
         config: &ModelConfig,
         batch: DeviceBatch<B>,
         context: &mut PagedContext<B>,
-    ) -> (Option<Tensor<B, 2>>, Option<Tensor<B, 2>>) {
+    ) -> DeviceOutputs<B> {
         let eps = config.rms_norm_eps;
         let mut residual = B::embed(weight(&self.embedding), batch.tokens);
         let first = self
@@ -125,11 +137,18 @@ impl<B: Kernels> Transformer<B> {
         let normed = tensor::<B, 2>(normed);
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
-        let logits = batch.logit_rows.map(|rows| {
-            let rows = primitive(normed.select(0, rows));
-            tensor(B::project(rows, weight(lm_head), None))
-        });
-        (logits, hidden)
+        let projected = |rows| {
+            let rows = primitive(normed.clone().select(0, rows));
+            B::project(rows, weight(lm_head), None)
+        };
+        DeviceOutputs {
+            logits: batch.logit_rows.map(projected).map(tensor),
+            greedy: batch.greedy_rows.map(|rows| {
+                // The tokens alone leave the device.
+                Tensor::from_primitive(B::argmax(projected(rows)))
+            }),
+            hidden,
+        }
     }
 }
 

@@ -50,7 +50,8 @@ impl AppState {
     /// The model, for a new request.
     ///
     /// # Errors
-    /// 503 while it is loading, when the server is about to go and when the engine is gone.
+    /// 503 while it is loading, when the server is about to go and when the engine or the
+    /// device is gone.
     pub fn served(&self) -> Result<&Served, ApiError> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::unavailable(
@@ -63,6 +64,11 @@ impl AppState {
         if !served.engine.is_running() {
             let message = "the engine has stopped; this server will not answer again";
             return Err(ApiError::unavailable("engine_stopped", message));
+        }
+        if served.is_lost() {
+            let message = "the device is lost (its driver was reset, or it is gone); this server \
+                           will not answer again";
+            return Err(ApiError::unavailable("device_lost", message));
         }
         Ok(served)
     }

@@ -11,9 +11,12 @@ use crate::served::Served;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// The process answers.
-pub async fn health() -> impl Responder {
-    HttpResponse::Ok().json(json!({"status": "ok"}))
+/// The process answers, and its device has not been lost.
+pub async fn health(state: Data<AppState>) -> impl Responder {
+    match state.loaded().is_some_and(Served::is_lost) {
+        true => HttpResponse::ServiceUnavailable().json(json!({"status": "device_lost"})),
+        false => HttpResponse::Ok().json(json!({"status": "ok"})),
+    }
 }
 
 /// The model is loaded and warm, and requests are taken.

@@ -327,5 +327,6 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
         formats: behaviour.formats,
         max_queue,
         created: 0,
+        lost: Arc::default(),
     }
 }

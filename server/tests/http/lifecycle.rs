@@ -43,6 +43,21 @@ async fn wait_until_running(server: &TestServer, count: usize) {
 }
 
 #[tokio::test]
+async fn a_lost_device_turns_health_and_refuses_requests() {
+    let server = slow();
+    assert_eq!(get(&server, "/health").await.0, 200);
+    let lost = &server.state.loaded().unwrap().lost;
+    lost.store(true, std::sync::atomic::Ordering::Relaxed);
+    let (status, answer) = get(&server, "/health").await;
+    assert_eq!((status, &answer["status"]), (503, &json!("device_lost")));
+    let code = json!("device_lost");
+    let (status, answer) = get(&server, "/ready").await;
+    assert_eq!((status, &answer["error"]["code"]), (503, &code));
+    let (status, answer) = post(&server, COMPLETIONS, &endless(false)).await;
+    assert_eq!((status, &answer["error"]["code"]), (503, &code));
+}
+
+#[tokio::test]
 async fn ready_is_503_until_the_model_is_there_and_health_is_not() {
     let server = TestServer::start_loading(Config::default());
     assert_eq!(get(&server, "/health").await.0, 200);
