@@ -16,7 +16,7 @@ use crate::logprobs::{TokenLogprobs, prompt_logprob};
 use crate::params::SamplingParams;
 use crate::pooling::Pool;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
-use crate::sampler::{Sampled, SamplerState};
+use crate::sampler::{SampleError, Sampled, SamplerState};
 use following::Unsent;
 
 /// How a request left the engine.
@@ -250,6 +250,29 @@ impl ActiveRequest {
             Err(error) => self.outcome = Some(Outcome::Failed(error)),
         }
         !matches!(self.outcome, Some(Outcome::Failed(_)))
+    }
+
+    /// Whether the likeliest token is all that its next one takes.
+    pub fn takes_the_likeliest(&self) -> bool {
+        let position = self.output_len();
+        let plain = |sampler: &SamplerState| sampler.takes_the_likeliest(position);
+        self.constrained.is_none() && self.sampler.as_ref().is_some_and(plain)
+    }
+
+    /// Goes on with the likeliest token, of `vocab`, that the executor chose. Returns whether
+    /// there is one.
+    pub fn take(&mut self, token: Option<u32>, vocab: usize) -> bool {
+        match token {
+            Some(token) => self.accept(Sampled {
+                token,
+                logprob: None,
+            }),
+            None => {
+                let error = SampleError::NoToken { vocab_size: vocab };
+                self.outcome = Some(Outcome::Failed(error.to_string()));
+            }
+        }
+        token.is_some()
     }
 
     fn accept(&mut self, sampled: Sampled) {

@@ -24,6 +24,8 @@ pub(crate) struct Grant {
     pub hidden_rows: usize,
     /// Whether one more row is there to sample from.
     pub samples: bool,
+    /// Whether the executor samples in its place, which gives a token and no row.
+    pub greedy: bool,
 }
 
 /// Tokens of a request that this step copies from the host.
@@ -42,10 +44,20 @@ pub(crate) struct StepBatch {
     pub loads: Vec<Load>,
     /// To be carried out before the forward, in this order.
     pub copies: Vec<KvCopy>,
+    /// Whether the executor can tell the likeliest token without giving logits.
+    executor_chooses: bool,
     layout: Layout,
 }
 
 impl StepBatch {
+    /// An empty one; `executor_chooses` where likeliest tokens may be asked for.
+    pub fn new(executor_chooses: bool) -> Self {
+        Self {
+            executor_chooses,
+            ..Self::default()
+        }
+    }
+
     pub fn clear(&mut self) {
         let ForwardBatch {
             tokens,
@@ -55,8 +67,16 @@ impl StepBatch {
             slot_table,
             logit_rows,
             hidden_rows,
+            greedy_rows,
         } = &mut self.forward;
-        for values in [tokens, positions, write_slots, logit_rows, hidden_rows] {
+        for values in [
+            tokens,
+            positions,
+            write_slots,
+            logit_rows,
+            hidden_rows,
+            greedy_rows,
+        ] {
             values.clear();
         }
         sequences.clear();
@@ -109,9 +129,13 @@ impl StepBatch {
         batch
             .hidden_rows
             .extend(pooled.map(|position| index(first_token + position - start)));
-        let samples = end == active.tokens.len() && active.samples_next();
-        if samples {
-            batch.logit_rows.push(index(first_token + count - 1));
+        let next = end == active.tokens.len() && active.samples_next();
+        let greedy = next && self.executor_chooses && active.takes_the_likeliest();
+        let last = index(first_token + count - 1);
+        if greedy {
+            batch.greedy_rows.push(last);
+        } else if next {
+            batch.logit_rows.push(last);
         }
         self.grants.push(Grant {
             request,
@@ -119,7 +143,8 @@ impl StepBatch {
             tokens: count,
             scored_rows,
             hidden_rows,
-            samples,
+            samples: next && !greedy,
+            greedy,
         });
     }
 }

@@ -36,6 +36,7 @@ pub(crate) struct Device {
     thread: Option<JoinHandle<()>>,
     pub limits: ExecutorLimits,
     pub host_slots: usize,
+    pub chooses: bool,
 }
 
 impl Device {
@@ -61,7 +62,11 @@ impl Device {
                     Ok(executor) => executor,
                     Err(error) => return drop(report.send(Err(error))),
                 };
-                let _ = report.send(Ok((executor.limits(), executor.host_slots())));
+                let _ = report.send(Ok((
+                    executor.limits(),
+                    executor.host_slots(),
+                    executor.chooses(),
+                )));
                 for order in taken {
                     if land.send(carry_out(&mut executor, order)).is_err() {
                         return;
@@ -72,13 +77,14 @@ impl Device {
         let built = built
             .recv()
             .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())));
-        let (limits, host_slots) = built?;
+        let (limits, host_slots, chooses) = built?;
         Ok(Self {
             orders: Some(orders),
             landings,
             thread: Some(thread),
             limits,
             host_slots,
+            chooses,
         })
     }
 
@@ -174,6 +180,13 @@ fn run(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits, Str
         if (rows == 0) != (given == 0) || (rows > 0 && !given.is_multiple_of(rows)) {
             return Err(format!(
                 "the model gave {given} values of hidden states for {rows} rows"
+            ));
+        }
+        let (given, rows) = (logits.greedy.len(), batch.greedy_rows.len());
+        let known = |token: &Option<u32>| token.is_none_or(|token| (token as usize) < vocab);
+        if given != rows || !logits.greedy.iter().all(known) {
+            return Err(format!(
+                "the model chose {given} tokens for {rows} rows, or some that there are not"
             ));
         }
         Ok(logits)

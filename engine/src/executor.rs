@@ -40,6 +40,9 @@ pub struct ForwardBatch {
     pub logit_rows: Vec<u32>,
     /// Indices into `tokens`, ascending, whose hidden states are wanted. May be empty.
     pub hidden_rows: Vec<u32>,
+    /// Indices into `tokens`, ascending, after which the likeliest token is wanted and no
+    /// logits. Empty for an executor that does not [choose](Executor::chooses).
+    pub greedy_rows: Vec<u32>,
 }
 
 /// What a forward gives for the rows that were wanted, in their order, row-major.
@@ -51,6 +54,9 @@ pub struct Logits {
     /// `[hidden_rows, hidden_size]`: what the output projection would read, after the
     /// last norm.
     pub hidden: Vec<f32>,
+    /// `[greedy_rows]`: the first of the likeliest tokens; `None` where every logit is NaN or
+    /// minus infinity.
+    pub greedy: Vec<Option<u32>>,
 }
 
 impl Logits {
@@ -86,6 +92,11 @@ pub trait Executor {
     /// After an error or a panic the engine fails the requests of this batch
     /// and frees their slots; slots outside `batch.write_slots` must be intact.
     fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError>;
+
+    /// Whether it can tell the likeliest token without giving logits.
+    fn chooses(&self) -> bool {
+        false
+    }
 
     /// Slots of a second pool in the host's memory; ids are `0..host_slots()`.
     fn host_slots(&self) -> usize {

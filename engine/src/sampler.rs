@@ -131,6 +131,16 @@ impl SamplerState {
         Ok(Sampled { token, logprob })
     }
 
+    /// Whether the token after `generated` others is the likeliest of the logits as they are,
+    /// and nothing else is asked of them.
+    pub fn takes_the_likeliest(&self, generated: usize) -> bool {
+        self.greedy
+            && self.logprobs.is_none()
+            && self.logit_bias.is_empty()
+            && self.penalties.is_none()
+            && (generated >= self.min_tokens || self.enders.is_empty())
+    }
+
     /// Counts a token that was not sampled as part of the output.
     pub fn record(&mut self, token: u32) {
         if let Some(penalties) = &mut self.penalties {

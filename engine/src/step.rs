@@ -38,11 +38,12 @@ struct Flight {
 
 impl Core {
     pub fn new(config: EngineConfig, device: Device, inbox: Arc<Inbox>) -> Self {
+        let executor_chooses = device.chooses;
         let scheduler = Scheduler::new(config, device.limits, device.host_slots);
         let mut core = Self {
             device,
             scheduler,
-            batch: StepBatch::default(),
+            batch: StepBatch::new(executor_chooses),
             flight: None,
             inbox,
             steps: 0,

@@ -70,7 +70,7 @@ impl Executor for Letter {
         Ok(Logits {
             values,
             vocab: VOCAB,
-            hidden: Vec::new(),
+            ..Logits::default()
         })
     }
 }
@@ -127,6 +127,7 @@ fn served(engine: EngineConfig, beat: Duration) -> anyhow::Result<Served> {
         pooling: Pooling::Mean,
         max_queue,
         created: 0,
+        lost: Arc::default(),
     })
 }
 

@@ -53,6 +53,7 @@ impl ModelExecutor {
             slot_table: vec![0],
             logit_rows: vec![0],
             hidden_rows: Vec::new(),
+            greedy_rows: vec![0],
         };
         self.forward(&batch).map(drop)
     }
@@ -108,7 +109,7 @@ impl Executor for ModelExecutor {
             slot_table: &batch.slot_table,
             logit_rows: &batch.logit_rows,
             hidden_rows: &batch.hidden_rows,
-            greedy_rows: &[],
+            greedy_rows: &batch.greedy_rows,
         };
         let outputs = watched(self.decoder.as_mut(), &self.lost, |decoder| {
             decoder.forward(&batch)
@@ -117,7 +118,12 @@ impl Executor for ModelExecutor {
             values: outputs.logits,
             vocab: self.limits.vocab_size,
             hidden: outputs.hidden,
+            greedy: outputs.greedy,
         })
+    }
+
+    fn chooses(&self) -> bool {
+        true
     }
 
     fn host_slots(&self) -> usize {

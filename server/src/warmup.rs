@@ -51,6 +51,7 @@ fn decoding(rows: usize, context: usize) -> ForwardBatch {
         batch.write_slots.push(row);
         batch.slot_table.extend(std::iter::repeat_n(row, context));
         batch.logit_rows.push(row);
+        batch.greedy_rows.push(row);
     }
     batch
 }
@@ -71,6 +72,7 @@ fn prompt(length: usize) -> ForwardBatch {
         slot_table: all,
         logit_rows: vec![length as u32 - 1],
         hidden_rows: Vec::new(),
+        greedy_rows: vec![length as u32 - 1],
     }
 }
 

@@ -19,6 +19,7 @@ impl Scheduler {
         let mut hidden = logits
             .hidden
             .chunks_exact((logits.hidden.len() / hidden_rows).max(1));
+        let mut greedy = logits.greedy.iter();
         for grant in &batch.grants {
             let Running {
                 request,
@@ -38,6 +39,10 @@ impl Scheduler {
                 request.prompt_done();
             }
             self.counters.forced_tokens += request.send_forced() as u64;
+            if grant.greedy {
+                let token = greedy.next().expect("the executor's tokens were counted");
+                self.counters.generated_tokens += u64::from(request.take(*token, logits.vocab));
+            }
             if grant.samples {
                 let row = rows.next().expect("the executor's rows were counted");
                 // What is forced may have ended it.

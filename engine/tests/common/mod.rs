@@ -83,6 +83,8 @@ pub struct Step {
     pub tokens: usize,
     pub sequences: usize,
     pub prefills: usize,
+    /// Rows of logits.
+    pub rows: usize,
     /// The last token of each prefill, which tells whose it is.
     pub ends: Vec<u32>,
 }
@@ -126,6 +128,10 @@ impl Executor for FakeModel {
         self.host.len()
     }
 
+    fn chooses(&self) -> bool {
+        true
+    }
+
     fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
         if copy.direction == CopyDirection::ToDevice {
             self.pass_gate();
@@ -150,6 +156,7 @@ impl Executor for FakeModel {
             tokens: batch.tokens.len(),
             sequences: batch.sequences.len(),
             prefills: batch.sequences.iter().filter(|s| s.tokens > 1).count(),
+            rows: batch.logit_rows.len(),
             ends: batch
                 .sequences
                 .iter()
@@ -164,7 +171,7 @@ impl Executor for FakeModel {
         if batch.tokens.contains(&FAILS) {
             return Err(ExecutorError::new("out of memory"));
         }
-        let (mut values, mut hidden) = (Vec::new(), Vec::new());
+        let (mut values, mut hidden, mut greedy) = (Vec::new(), Vec::new(), Vec::new());
         for sequence in &batch.sequences {
             let first = sequence.first_token as usize;
             let end = first + sequence.tokens as usize;
@@ -180,6 +187,12 @@ impl Executor for FakeModel {
                     let read = table[..=position].iter();
                     values.extend(logits_of(read.map(|&s| self.kv[s as usize].unwrap())));
                 }
+                if batch.greedy_rows.contains(&(row as u32)) {
+                    let read = table[..=position].iter();
+                    let logits = logits_of(read.map(|&s| self.kv[s as usize].unwrap()));
+                    let best = (0..VOCAB).min_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+                    greedy.push(best.map(|token| token as u32));
+                }
                 if batch.hidden_rows.contains(&(row as u32)) {
                     let read = table[..=position].iter();
                     let read = read.map(|&s| self.kv[s as usize].unwrap());
@@ -191,6 +204,7 @@ impl Executor for FakeModel {
             values,
             vocab: VOCAB,
             hidden,
+            greedy,
         })
     }
 }
@@ -218,6 +232,8 @@ fn check_shape(batch: &ForwardBatch) {
     assert_eq!(distinct.len(), tokens, "no slot is written twice");
     assert!(batch.logit_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.logit_rows.iter().all(|&row| (row as usize) < tokens));
+    assert!(batch.greedy_rows.is_sorted_by(|a, b| a < b));
+    assert!(batch.greedy_rows.iter().all(|&row| (row as usize) < tokens));
     assert!(batch.hidden_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.hidden_rows.iter().all(|&row| (row as usize) < tokens));
     let mut token = 0;

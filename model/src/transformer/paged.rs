@@ -137,17 +137,27 @@ impl<B: Kernels> Transformer<B> {
         let normed = tensor::<B, 2>(normed);
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
-        let projected = |rows| {
+        let project = |rows| {
             let rows = primitive(normed.clone().select(0, rows));
-            B::project(rows, weight(lm_head), None)
+            tensor::<B, 2>(B::project(rows, weight(lm_head), None))
+        };
+        // The tokens alone leave the device.
+        let choose = |logits| Tensor::from_primitive(B::argmax(primitive(logits)));
+        let (logits, greedy) = match (batch.logit_rows, batch.greedy_rows) {
+            // One product for both: it reads all of the matrix.
+            (Some(rows), Some(greedy)) => {
+                let [count] = rows.dims();
+                let both = project(Tensor::cat(vec![rows, greedy], 0));
+                let [all, _] = both.dims();
+                let greedy = both.clone().narrow(0, count, all - count);
+                (Some(both.narrow(0, 0, count)), Some(choose(greedy)))
+            }
+            (rows, greedy) => (rows.map(project), greedy.map(|rows| choose(project(rows)))),
         };
         DeviceOutputs {
-            logits: batch.logit_rows.map(projected).map(tensor),
-            greedy: batch.greedy_rows.map(|rows| {
-                // The tokens alone leave the device.
-                Tensor::from_primitive(B::argmax(projected(rows)))
-            }),
+            logits,
             hidden,
+            greedy,
         }
     }
 }

@@ -148,6 +148,7 @@ impl Executor for FakeExecutor {
             values,
             vocab: VOCAB,
             hidden: hidden.map(|value| value as f32).collect(),
+            ..Logits::default()
         })
     }
 }
