@@ -16,6 +16,8 @@ use super::{MODEL, binary, model};
 
 /// For what takes milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// For a start: a GPU's kernels are compiled first, by lavapipe on a core that it shares.
+const START: Duration = Duration::from_secs(300);
 /// Lines of the log that a failed test shows.
 const SHOWN_LINES: usize = 100;
 
@@ -131,7 +133,7 @@ impl Server {
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let (log, port) = follow(&mut process);
-        let port = match tokio::time::timeout(PATIENCE, port).await {
+        let port = match tokio::time::timeout(START, port).await {
             Ok(Ok(port)) => port,
             outcome => {
                 let _ = process.kill();
@@ -149,7 +151,7 @@ impl Server {
             .status()
             .is_success()
         {
-            assert!(started.elapsed() < PATIENCE, "/ready stays 503");
+            assert!(started.elapsed() < START, "/ready stays 503");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Self {
