@@ -435,7 +435,8 @@ mod tests {
             let values = flag.get_possible_values();
             let value = values.first().map_or("1", |value| value.get_name());
             let url = ["hearth", "chat", "--url", "http://127.0.0.1:1"];
-            let given = url.into_iter().chain([name.as_str(), value]);
+            let value = flag.get_action().takes_values().then_some(value);
+            let given = url.into_iter().chain([name.as_str()]).chain(value);
             let error = command.clone().try_get_matches_from(given).unwrap_err();
             assert_eq!(
                 error.kind(),

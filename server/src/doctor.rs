@@ -107,7 +107,8 @@ fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
         wrong,
     } in &diagnosis.kernels
     {
-        let kernel = kernel.name();
+        // As text, which a column pads.
+        let (kernel, dtype) = (kernel.name(), dtype.to_string());
         let _ = match wrong {
             None => writeln!(
                 text,
@@ -118,7 +119,7 @@ fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
         };
     }
     for SpeedFinding { case, dtype, speed } in &diagnosis.speeds {
-        let kernel = case.kernel().name();
+        let (kernel, dtype) = (case.kernel().name(), dtype.to_string());
         let case = case.to_string();
         let _ = match speed {
             Ok(speed) => writeln!(

@@ -93,6 +93,7 @@ fn the_list_of_keys_is_the_struct() {
         max_batch_tokens: Some(1),
         api_key: "a".parse().ok(),
         admin_api_key: "a".parse().ok(),
+        quantization: Some(Quantization::Int8),
         tool_call_parser: Some(ToolCallParser::Hermes),
         reasoning_parser: Some(ReasoningParser::Qwen3),
         cors: Some(String::new()),
