@@ -1,6 +1,6 @@
 //! What clients of other APIs than OpenAI's call themselves, in their traces.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::harness::{Server, telemetry_python};
 use super::traces::{Collector, SOON};
@@ -14,8 +14,10 @@ async fn anthropics_user_id_is_the_user_of_the_trace() {
     let endpoint = format!("127.0.0.1:{}", collector.grpc);
     let flags = ["--otlp-endpoint", &endpoint, "--otlp-protocol", "grpc"];
     let server = Server::start_with(&flags, &SOON).await;
+    let models = server.http.get(server.url("/v1/models")).send().await;
+    let models: Value = models.unwrap().json().await.unwrap();
     let body = json!({
-        "model": "hearth-tiny", "max_tokens": 3, "metadata": {"user_id": "ada"},
+        "model": models["data"][0]["id"], "max_tokens": 3, "metadata": {"user_id": "ada"},
         "messages": [{"role": "user", "content": "Hello there"}],
     });
     let request = server.http.post(server.url("/v1/messages")).json(&body);
