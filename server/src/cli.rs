@@ -316,7 +316,7 @@ pub struct ChatArgs {
     /// A running server [default: load the model in this process]
     // Not `config`: HEARTH_CONFIG may be set for the server on the same machine.
     #[arg(long, conflicts_with_all = [
-        "model", "device", "dtype", "quantization", "load_format", "max_model_len", "kv_tokens", "prefill_chunk",
+        "model", "device", "dtype", "quantization", "load_format", "deterministic", "max_model_len", "kv_tokens", "prefill_chunk",
         "log_format", "log_level",
     ])]
     pub url: Option<String>,
