@@ -1,0 +1,188 @@
+//! Tiny random checkpoints with the logits that `transformers` gives them in float32.
+
+use std::path::{Path, PathBuf};
+
+use hearth_model::checkpoint::{Checkpoint, LoadFormat};
+use hearth_model::device::{self, Api, DeviceSpec};
+use hearth_model::dtype::Dtype;
+use hearth_model::runner::{self, Batch, Decoder, LoadError, LoadOptions, SequenceSpan};
+use hearth_model::weights::Quantization;
+use safetensors::SafeTensors;
+
+/// Largest absolute difference of a logit.
+pub const TOLERANCE: f32 = 1e-3;
+/// Of the pool in the host's memory.
+pub const HOST_SLOTS: usize = 100;
+pub const SLOTS: usize = 128;
+
+pub struct Golden {
+    /// The checkpoint: a directory, or a GGUF file.
+    pub dir: PathBuf,
+    pub prompt: Vec<u32>,
+    /// `[prompt, vocab]`
+    pub prefill: Vec<f32>,
+    pub decode_tokens: Vec<u32>,
+    /// `[decode_tokens, vocab]`
+    pub decode: Vec<f32>,
+    pub vocab: usize,
+}
+
+pub fn goldens() -> Vec<Golden> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    let mut dirs: Vec<_> = std::fs::read_dir(root)
+        .expect("goldens are committed")
+        .map(|entry| entry.expect("a readable entry").path())
+        .filter(|path| path.join("golden.safetensors").exists())
+        .collect();
+    dirs.sort();
+    assert!(dirs.len() >= 10, "goldens are missing: {dirs:?}");
+    dirs.into_iter().map(read).collect()
+}
+
+pub fn read(dir: PathBuf) -> Golden {
+    let golden = dir.join("golden.safetensors");
+    read_as(dir, &golden)
+}
+
+/// GGUF files: converted, with the golden of what they were made from, and quantised.
+pub fn gguf_goldens() -> Vec<Golden> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    let converted = ["llama-llama3-tied", "qwen2-sharded-tied", "qwen3"];
+    let mut goldens: Vec<Golden> = converted
+        .iter()
+        .map(|name| {
+            let file = root.join(format!("gguf/{name}.gguf"));
+            read_as(file, &root.join(name).join("golden.safetensors"))
+        })
+        .collect();
+    for name in ["mixed", "q8_0", "q4_0"] {
+        let file = root.join(format!("gguf/{name}.gguf"));
+        let golden = root.join(format!("gguf/{name}.safetensors"));
+        goldens.push(read_as(file, &golden));
+    }
+    goldens
+}
+
+pub fn read_as(dir: PathBuf, golden: &Path) -> Golden {
+    let bytes = std::fs::read(golden).expect("a golden");
+    let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+    let words = |name: &str| -> Vec<[u8; 4]> {
+        let tensor = file.tensor(name).expect(name);
+        tensor
+            .data()
+            .chunks_exact(4)
+            .map(|word| word.try_into().expect("four bytes"))
+            .collect()
+    };
+    let ids = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect();
+    let floats = |name: &str| words(name).into_iter().map(f32::from_le_bytes).collect();
+    let vocab = file
+        .tensor("prefill_logits")
+        .expect("prefill_logits")
+        .shape()[1];
+    Golden {
+        prompt: ids("prompt"),
+        prefill: floats("prefill_logits"),
+        decode_tokens: ids("decode_tokens"),
+        decode: floats("decode_logits"),
+        vocab,
+        dir,
+    }
+}
+
+pub fn load(golden: &Golden, device: DeviceSpec) -> Box<dyn Decoder> {
+    load_as(golden, device, Dtype::F32)
+}
+
+pub fn load_as(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> Box<dyn Decoder> {
+    load_with(golden, device, dtype, None).expect("the golden loads")
+}
+
+pub fn load_with(
+    golden: &Golden,
+    device: DeviceSpec,
+    dtype: Dtype,
+    quantization: Option<Quantization>,
+) -> Result<Box<dyn Decoder>, LoadError> {
+    let path = golden.dir.to_str().expect("a path in UTF-8");
+    let checkpoint = Checkpoint::open(path, LoadFormat::Safetensors).expect("the golden opens");
+    let options = LoadOptions {
+        device,
+        dtype: Some(dtype),
+        quantization,
+        kv_tokens: Some(SLOTS),
+        max_model_len: Some(SLOTS),
+        host_slots: HOST_SLOTS,
+        // The logits are the proof.
+        check_kernels: false,
+        kernel_cache: None,
+    };
+    runner::load(&checkpoint, &options)
+}
+
+/// Slots in no order, so that an index mistaken for a position shows.
+pub fn slot(position: usize) -> u32 {
+    (position * 37 % SLOTS) as u32
+}
+
+/// Feeds `tokens` after `past` positions in one forward; logits of all of them.
+pub fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> {
+    let context = past + tokens.len();
+    let positions: Vec<u32> = (past as u32..context as u32).collect();
+    let slots: Vec<u32> = (0..context).map(slot).collect();
+    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
+    let span = SequenceSpan {
+        first_token: 0,
+        tokens: tokens.len() as u32,
+        context: context as u32,
+        first_slot: 0,
+    };
+    decoder
+        .forward(&Batch {
+            tokens,
+            positions: &positions,
+            write_slots: &slots[past..],
+            sequences: &[span],
+            slot_table: &slots,
+            logit_rows: &rows,
+            hidden_rows: &[],
+            greedy_rows: &[],
+        })
+        .expect("a forward")
+        .logits
+}
+
+pub fn assert_close(what: &str, got: &[f32], want: &[f32]) {
+    assert_eq!(got.len(), want.len(), "{what}: length");
+    let worst = got
+        .iter()
+        .zip(want)
+        .map(|(got, want)| (got - want).abs())
+        .fold(0.0, f32::max);
+    // A NaN is never the larger of two, so it is looked for by itself.
+    assert!(got.iter().all(|x| x.is_finite()), "{what}: not finite");
+    assert!(worst <= TOLERANCE, "{what}: off by {worst}");
+}
+
+/// The wgpu devices here; a machine that must have one says so in the environment.
+pub fn wgpu_devices(api: Api) -> Option<DeviceSpec> {
+    let spec = DeviceSpec::Named { api, index: None };
+    if device::choose(&spec, &device::list()).is_ok() {
+        return Some(spec);
+    }
+    assert!(
+        std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
+        "HEARTH_REQUIRE_VULKAN is set, but there is no {spec} device"
+    );
+    eprintln!("skipped: no {spec} device on this machine");
+    None
+}
+
+pub const CPU: DeviceSpec = DeviceSpec::Named {
+    api: Api::Cpu,
+    index: None,
+};
+pub const CUDA: DeviceSpec = DeviceSpec::Named {
+    api: Api::Cuda,
+    index: None,
+};

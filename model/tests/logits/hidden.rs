@@ -1,0 +1,105 @@
+//! Hidden states.
+
+use hearth_model::device::{Api, DeviceSpec};
+use hearth_model::runner::{Batch, SequenceSpan};
+use safetensors::SafeTensors;
+
+use super::golden::{CPU, Golden, assert_close, goldens, load, slot, wgpu_devices};
+
+/// Hidden states are what the output projection reads: projected here, in f64, they give the
+/// golden's logits.
+fn hidden_states_project_to_the_logits(device: DeviceSpec) {
+    for golden in goldens() {
+        let mut decoder = load(&golden, device);
+        let hidden_size = decoder.report().hidden_size;
+        let length = golden.prompt.len();
+        let positions: Vec<u32> = (0..length as u32).collect();
+        let slots: Vec<u32> = (0..length).map(slot).collect();
+        let rows: Vec<u32> = (0..length as u32).step_by(3).collect();
+        let span = SequenceSpan {
+            first_token: 0,
+            tokens: length as u32,
+            context: length as u32,
+            first_slot: 0,
+        };
+        let outputs = decoder
+            .forward(&Batch {
+                tokens: &golden.prompt,
+                positions: &positions,
+                write_slots: &slots,
+                sequences: &[span],
+                slot_table: &slots,
+                logit_rows: &[length as u32 - 1],
+                hidden_rows: &rows,
+                greedy_rows: &[],
+            })
+            .expect("a forward");
+        let name = golden.dir.display().to_string();
+        let last = &golden.prefill[(length - 1) * golden.vocab..];
+        assert_close(&format!("{device} {name}"), &outputs.logits, last);
+        assert_eq!(outputs.hidden.len(), rows.len() * hidden_size);
+        let projection = output_projection(&golden);
+        for (row, hidden) in rows.iter().zip(outputs.hidden.chunks(hidden_size)) {
+            let logits: Vec<f32> = projection
+                .chunks(hidden_size)
+                .map(|weights| {
+                    let terms = weights.iter().zip(hidden);
+                    terms
+                        .map(|(w, h)| f64::from(*w) * f64::from(*h))
+                        .sum::<f64>() as f32
+                })
+                .collect();
+            let want = &golden.prefill[*row as usize * golden.vocab..][..golden.vocab];
+            assert_close(&format!("{device} {name} hidden row {row}"), &logits, want);
+        }
+    }
+}
+
+/// `[vocab, hidden]`, read from the checkpoint by itself.
+fn output_projection(golden: &Golden) -> Vec<f32> {
+    let files = std::fs::read_dir(&golden.dir).expect("a golden");
+    let files = files.map(|entry| entry.expect("an entry").path());
+    let mut tied = None;
+    for path in files.filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.ends_with(".safetensors") && name != "golden.safetensors"
+    }) {
+        let bytes = std::fs::read(path).expect("weights");
+        let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        for name in file.names() {
+            let found = name.ends_with("lm_head.weight");
+            if found || name.ends_with("embed_tokens.weight") {
+                let tensor = file.tensor(name).expect(name);
+                let data = tensor.data();
+                let values: Vec<f32> = match tensor.dtype() {
+                    safetensors::Dtype::F32 => data
+                        .chunks_exact(4)
+                        .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                        .collect(),
+                    safetensors::Dtype::BF16 => data
+                        .chunks_exact(2)
+                        .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+                        .collect(),
+                    safetensors::Dtype::F16 => data
+                        .chunks_exact(2)
+                        .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
+                        .collect(),
+                    other => panic!("{name} is {other:?}"),
+                };
+                if found {
+                    return values;
+                }
+                tied = Some(values);
+            }
+        }
+    }
+    tied.expect("a checkpoint has embeddings")
+}
+
+#[test]
+fn hidden_states_are_what_the_output_projection_reads() {
+    hidden_states_project_to_the_logits(CPU);
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        hidden_states_project_to_the_logits(device);
+    }
+}

@@ -1,0 +1,64 @@
+//! Keys and values in the host's memory.
+
+use hearth_model::device::{Api, DeviceSpec};
+use hearth_model::dtype::Dtype;
+use hearth_model::runner::CopyWay;
+
+use super::golden::{CPU, HOST_SLOTS, SLOTS, feed, goldens, load, load_as, slot, wgpu_devices};
+
+/// A prompt's keys and values go to the host, and come back when their slots have held
+/// something else.
+fn what_was_on_the_host_is_the_same_to_the_bit(device: DeviceSpec, dtype: Dtype) {
+    for golden in goldens() {
+        let mut decoder = load_as(&golden, device, dtype);
+        let decoder = decoder.as_mut();
+        let length = golden.prompt.len();
+        feed(decoder, &golden.prompt, 0);
+        let next = golden.decode_tokens[0];
+        let expected = feed(decoder, &[next], length);
+        let slots: Vec<u32> = (0..length).map(slot).collect();
+        let host: Vec<u32> = (0..length).map(|i| (i * 3 % HOST_SLOTS) as u32).collect();
+        decoder
+            .copy(CopyWay::ToHost, &slots, &host)
+            .expect("a copy to the host");
+        let other: Vec<u32> = golden.prompt.iter().map(|token| token ^ 1).collect();
+        feed(decoder, &other, 0);
+        assert_ne!(feed(decoder, &[next], length), expected);
+        decoder
+            .copy(CopyWay::ToDevice, &slots, &host)
+            .expect("a copy from the host");
+        assert_eq!(feed(decoder, &[next], length), expected, "{device} {dtype}");
+    }
+}
+
+#[test]
+fn keys_and_values_survive_on_the_host_on_the_cpu() {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        what_was_on_the_host_is_the_same_to_the_bit(CPU, dtype);
+    }
+}
+
+#[test]
+fn keys_and_values_survive_on_the_host_beside_vulkan() {
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        what_was_on_the_host_is_the_same_to_the_bit(device, Dtype::F32);
+        what_was_on_the_host_is_the_same_to_the_bit(device, Dtype::F16);
+    }
+}
+
+#[test]
+fn slots_that_are_not_there_are_not_copied() {
+    let golden = &goldens()[0];
+    let mut decoder = load(golden, CPU);
+    for (device, host) in [
+        (vec![SLOTS as u32], vec![0]),
+        (vec![0], vec![HOST_SLOTS as u32]),
+        (vec![0, 1], vec![0]),
+    ] {
+        for way in [CopyWay::ToHost, CopyWay::ToDevice] {
+            decoder
+                .copy(way, &device, &host)
+                .expect_err("a slot that is not there");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Logits of tiny random checkpoints against transformers' float32 logits
+//! (`goldens/`), on the CPU and on every wgpu device of this machine.
+
+mod golden;
+mod hidden;
+mod host;
+mod refused;
+mod rounding;
+
+use hearth_model::device::{self, Api, DeviceSpec};
+use hearth_model::runner::{Batch, SequenceSpan};
+
+use golden::{
+    CPU, CUDA, Golden, SLOTS, assert_close, feed, gguf_goldens, goldens, load, wgpu_devices,
+};
+
+fn prefill_and_decode_agree(device: DeviceSpec, goldens: Vec<Golden>) {
+    for golden in goldens {
+        let name = golden
+            .dir
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let mut decoder = load(&golden, device);
+        let decoder = decoder.as_mut();
+        let logits = feed(decoder, &golden.prompt, 0);
+        assert_close(
+            &format!("{device} {name} prefill"),
+            &logits,
+            &golden.prefill,
+        );
+        for (step, token) in golden.decode_tokens.iter().enumerate() {
+            let logits = feed(decoder, &[*token], golden.prompt.len() + step);
+            let want = &golden.decode[step * golden.vocab..][..golden.vocab];
+            assert_close(
+                &format!("{device} {name} decode step {step}"),
+                &logits,
+                want,
+            );
+        }
+    }
+}
+
+fn chunks_agree(device: DeviceSpec) {
+    for golden in goldens() {
+        let name = golden
+            .dir
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let mut decoder = load(&golden, device);
+        let mut past = 0;
+        for chunk in golden.prompt.chunks(13) {
+            let logits = feed(decoder.as_mut(), chunk, past);
+            let want = &golden.prefill[past * golden.vocab..][..chunk.len() * golden.vocab];
+            assert_close(&format!("{device} {name} chunk at {past}"), &logits, want);
+            past += chunk.len();
+        }
+    }
+}
+
+/// One forward over a prefill of the whole prompt and decode rows of a second copy
+/// of it, each in its own slots.
+fn a_mixed_batch_agrees(device: DeviceSpec) {
+    let half = SLOTS / 2;
+    for golden in goldens() {
+        let name = golden
+            .dir
+            .file_name()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let mut decoder = load(&golden, device);
+        let length = golden.prompt.len();
+        let first = |position: usize| (position * 5 % half) as u32;
+        let second = |position: usize| (half + position * 11 % half) as u32;
+        let before = length - 1;
+        let table: Vec<u32> = (0..before).map(second).collect();
+        let positions: Vec<u32> = (0..before as u32).collect();
+        let span = |first_token, tokens, context, first_slot| SequenceSpan {
+            first_token,
+            tokens: tokens as u32,
+            context: context as u32,
+            first_slot: first_slot as u32,
+        };
+        let none = decoder
+            .forward(&Batch {
+                tokens: &golden.prompt[..before],
+                positions: &positions,
+                write_slots: &table,
+                sequences: &[span(0, before, before, 0)],
+                slot_table: &table,
+                logit_rows: &[],
+                hidden_rows: &[],
+                greedy_rows: &[],
+            })
+            .expect("a forward without logits");
+        assert!(none.logits.is_empty() && none.hidden.is_empty());
+
+        let tokens: Vec<u32> = golden.prompt[before..]
+            .iter()
+            .chain(&golden.prompt)
+            .copied()
+            .collect();
+        let positions: Vec<u32> = (before as u32..length as u32)
+            .chain(0..length as u32)
+            .collect();
+        let table: Vec<u32> = (0..length)
+            .map(second)
+            .chain((0..length).map(first))
+            .collect();
+        let write: Vec<u32> = std::iter::once(second(before))
+            .chain((0..length).map(first))
+            .collect();
+        let logits = decoder
+            .forward(&Batch {
+                tokens: &tokens,
+                positions: &positions,
+                write_slots: &write,
+                sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
+                slot_table: &table,
+                logit_rows: &[0, length as u32],
+                hidden_rows: &[],
+                greedy_rows: &[],
+            })
+            .expect("a mixed forward")
+            .logits;
+        let last = &golden.prefill[before * golden.vocab..];
+        let what = format!("{device} {name} mixed batch");
+        assert_close(&what, &logits[..golden.vocab], last);
+        assert_close(&what, &logits[golden.vocab..], last);
+    }
+}
+
+#[test]
+fn the_cpu_agrees_with_transformers() {
+    prefill_and_decode_agree(CPU, goldens());
+}
+
+#[test]
+fn the_cpu_agrees_in_chunks_and_in_mixed_batches() {
+    chunks_agree(CPU);
+    a_mixed_batch_agrees(CPU);
+}
+
+#[test]
+fn gguf_files_give_the_logits_of_their_dequantised_weights() {
+    prefill_and_decode_agree(CPU, gguf_goldens());
+}
+
+#[test]
+fn vulkan_agrees_with_transformers() {
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        prefill_and_decode_agree(device, goldens());
+        chunks_agree(device);
+        a_mixed_batch_agrees(device);
+    }
+}
+
+#[test]
+fn wgsl_agrees_with_transformers() {
+    if let Some(device) = wgpu_devices(Api::WebGpu) {
+        prefill_and_decode_agree(device, goldens());
+        a_mixed_batch_agrees(device);
+    }
+}
+
+#[test]
+fn cuda_agrees_with_transformers() {
+    if device::choose(&CUDA, &device::list()).is_err() {
+        eprintln!("skipped: no usable CUDA device on this machine");
+        return;
+    }
+    prefill_and_decode_agree(CUDA, goldens());
+    chunks_agree(CUDA);
+    a_mixed_batch_agrees(CUDA);
+}

@@ -1,0 +1,126 @@
+//! Weights in 16, 8 and 4 bits.
+
+use hearth_model::device::{Api, DeviceSpec};
+use hearth_model::dtype::Dtype;
+use hearth_model::runner::Decoder;
+use hearth_model::weights::Quantization;
+
+use super::golden::{CPU, Golden, feed, gguf_goldens, goldens, load_as, load_with, wgpu_devices};
+
+/// Weights stored in 16 bits and computed with as such: what `--dtype auto` does. Only
+/// the rounding of KV (and, on a GPU or on matrix tiles, of activations) sets it apart from
+/// the golden.
+fn sixteen_bits_stay_close(device: DeviceSpec, dtype: Dtype, name: &str, tolerance: f32) {
+    let golden = goldens()
+        .into_iter()
+        .chain(gguf_goldens())
+        .find(|golden| golden.dir.ends_with(name))
+        .expect(name);
+    let mut decoder = load_as(&golden, device, dtype);
+    let worst = worst_of(&golden, decoder.as_mut());
+    assert!(
+        worst <= tolerance,
+        "{device} {name} as {dtype}: off by {worst}"
+    );
+}
+
+/// The root mean square of all differences from the golden, as a share of that of its logits.
+fn relative_error(golden: &Golden, decoder: &mut dyn Decoder) -> f32 {
+    let (mut errors, mut size) = (0.0, 0.0);
+    let mut check = |tokens: &[u32], past: usize, want: &[f32]| {
+        for (got, want) in feed(decoder, tokens, past).iter().zip(want) {
+            errors += (got - want) * (got - want);
+            size += want * want;
+        }
+    };
+    check(&golden.prompt, 0, &golden.prefill);
+    for (step, token) in golden.decode_tokens.iter().enumerate() {
+        let want = &golden.decode[step * golden.vocab..][..golden.vocab];
+        check(&[*token], golden.prompt.len() + step, want);
+    }
+    (errors / size).sqrt()
+}
+
+/// The largest difference of a logit from the golden.
+fn worst_of(golden: &Golden, decoder: &mut dyn Decoder) -> f32 {
+    let mut worst = 0.0f32;
+    let mut check = |tokens: &[u32], past: usize, want: &[f32]| {
+        let got = feed(decoder, tokens, past);
+        assert!(got.iter().all(|x| x.is_finite()));
+        let pairs = got.iter().zip(want);
+        worst = pairs
+            .map(|(got, want)| (got - want).abs())
+            .fold(worst, f32::max);
+    };
+    check(&golden.prompt, 0, &golden.prefill);
+    for (step, token) in golden.decode_tokens.iter().enumerate() {
+        let want = &golden.decode[step * golden.vocab..][..golden.vocab];
+        check(&[*token], golden.prompt.len() + step, want);
+    }
+    worst
+}
+
+#[test]
+fn the_cpu_stays_close_in_bf16_and_f16() {
+    // On matrix tiles activations are bf16 too. `transformers` in bf16 is off by up to 0.53.
+    sixteen_bits_stay_close(CPU, Dtype::Bf16, "mistral-window-bf16", 0.25);
+    sixteen_bits_stay_close(CPU, Dtype::F16, "llama-f16-old-names", 0.02);
+}
+
+#[test]
+fn vulkan_stays_close_in_f16() {
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        sixteen_bits_stay_close(device, Dtype::F16, "llama-f16-old-names", 0.05);
+    }
+}
+
+/// Activations are rounded to 8 bits for weights in blocks.
+#[test]
+fn weights_that_stay_in_their_blocks_stay_close() {
+    for name in ["q8_0.gguf", "q4_0.gguf", "mixed.gguf"] {
+        sixteen_bits_stay_close(CPU, Dtype::Bf16, name, 0.25);
+    }
+}
+
+#[test]
+fn weights_quantized_at_load_stay_close_and_are_alone_what_they_are_in_chunks() {
+    for golden in goldens() {
+        for (quantization, tolerance) in [(Quantization::Int8, 0.1), (Quantization::Int4, 0.6)] {
+            let mut decoder =
+                load_with(&golden, CPU, Dtype::F32, Some(quantization)).expect("the golden loads");
+            let decoder = decoder.as_mut();
+            assert_eq!(
+                decoder.report().quantization,
+                Some(quantization.to_string())
+            );
+            let error = relative_error(&golden, decoder);
+            assert!(
+                error <= tolerance,
+                "{} in {quantization}: off by {error}",
+                golden.dir.display()
+            );
+            let whole = feed(decoder, &golden.prompt, 0);
+            let mut pieces = Vec::new();
+            for chunk in golden.prompt.chunks(3) {
+                pieces.extend(feed(decoder, chunk, pieces.len() / golden.vocab));
+            }
+            assert_eq!(whole, pieces, "{} in {quantization}", golden.dir.display());
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_quantized_is_refused() {
+    let int8 = Some(Quantization::Int8);
+    let file = gguf_goldens()
+        .into_iter()
+        .find(|golden| golden.dir.ends_with("q4_0.gguf"));
+    let refused = load_with(&file.expect("a file in blocks"), CPU, Dtype::Bf16, int8);
+    let error = refused.err().expect("weights in blocks").to_string();
+    assert!(error.contains("already (Q4_0)"), "{error}");
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        let refused = load_with(&goldens()[0], device, Dtype::F32, int8);
+        let error = refused.err().expect("a GPU").to_string();
+        assert!(error.contains("only on the CPU"), "{error}");
+    }
+}
