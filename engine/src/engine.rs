@@ -165,15 +165,31 @@ impl EngineHandle {
     /// A prompt or parameter that the model cannot take, a full queue, or an
     /// engine that is shutting down; nothing was queued then.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
-        let request = self.checked(request)?;
-        let (sender, events) = tokio::sync::mpsc::unbounded_channel();
-        let id = self.shared.inbox.submit(request, sender)?;
-        Ok(Generation {
-            id,
+        let mut generations = self.submit_all(vec![request])?;
+        Ok(generations.pop().expect("one for each request"))
+    }
+
+    /// As [`submit`](Self::submit), for requests that belong together: the scheduler sees all
+    /// of them before it chooses whom to start, as far as it takes in so many at once.
+    ///
+    /// # Errors
+    /// Those of [`submit`](Self::submit); none of them was queued then.
+    pub fn submit_all(&self, requests: Vec<Request>) -> Result<Vec<Generation>, SubmitError> {
+        let mut sent = Vec::with_capacity(requests.len());
+        let mut streams = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (sender, events) = tokio::sync::mpsc::unbounded_channel();
+            sent.push((self.checked(request)?, sender));
+            streams.push(events);
+        }
+        let first = self.shared.inbox.submit(sent)?;
+        let generations = (0..).zip(streams).map(|(n, events)| Generation {
+            id: first.after(n),
             events,
             inbox: Arc::clone(&self.shared.inbox),
             ended: false,
-        })
+        });
+        Ok(generations.collect())
     }
 
     fn checked(&self, mut request: Request) -> Result<Request, SubmitError> {

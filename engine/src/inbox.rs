@@ -24,6 +24,11 @@ impl RequestId {
     pub fn number(self) -> u64 {
         self.0
     }
+
+    /// The `n`-th after it.
+    pub fn after(self, n: u64) -> Self {
+        Self(self.0 + n)
+    }
 }
 
 impl RequestId {
@@ -162,34 +167,38 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Queues all of `requests` at once, or none of them; returns the first one's id, which
+    /// the others' follow.
     pub fn submit(
         &self,
-        request: Request,
-        events: UnboundedSender<Event>,
+        requests: Vec<(Request, UnboundedSender<Event>)>,
     ) -> Result<RequestId, SubmitError> {
         let mut state = self.state();
         if state.phase != Phase::Open {
             return Err(SubmitError::ShuttingDown);
         }
-        if state.waiting() >= self.limit {
+        if state.waiting() + requests.len() > self.limit {
             return Err(SubmitError::QueueFull { limit: self.limit });
         }
-        let id = RequestId(state.next_id);
-        state.next_id += 1;
+        let first = RequestId(state.next_id);
         let queued = Instant::now();
         if state.is_idle() {
             // Nobody waited for the engine until now.
             state.beat = queued;
         }
-        state.submitted.push_back(Submission {
-            id,
-            request,
-            events,
-            queued,
-        });
+        for (request, events) in requests {
+            let id = RequestId(state.next_id);
+            state.next_id += 1;
+            state.submitted.push_back(Submission {
+                id,
+                request,
+                events,
+                queued,
+            });
+        }
         drop(state);
         self.changed.notify_all();
-        Ok(id)
+        Ok(first)
     }
 
     pub fn withdraw(&self, id: RequestId, why: Withdrawal) {

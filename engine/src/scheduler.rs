@@ -102,6 +102,7 @@ impl Scheduler {
         for submission in submitted {
             let request = ActiveRequest::new(submission, &self.habits);
             self.waiting.push(request);
+            self.counters.received += 1;
             self.may_start = true;
         }
     }

@@ -57,6 +57,8 @@ pub struct EngineStats {
     /// Tokens that went through the model: prompts, outputs, and what was
     /// computed again after a preemption.
     pub computed_tokens: u64,
+    /// Requests taken in: those that wait, run, or have ended.
+    pub received: u64,
     /// Requests that got slots, each counted once.
     pub started: u64,
     pub finished: u64,

@@ -74,6 +74,32 @@ fn a_generation_that_is_stopped_counts_as_finished() {
 }
 
 #[test]
+fn of_requests_that_belong_together_all_are_queued_or_none() {
+    let bounds = EngineConfig {
+        max_queue: 3,
+        ..config()
+    };
+    let fixture = Fixture::new(bounds, 256);
+    let requests = |bad: usize, count: usize| {
+        let prompts = (0..count).map(|n| prompt(n as u64, if n == bad { 0 } else { 4 }));
+        prompts.map(|prompt| request(&prompt, 3)).collect()
+    };
+    for (requests, error) in [
+        (requests(9, 4), SubmitError::QueueFull { limit: 3 }),
+        (requests(2, 3), SubmitError::EmptyPrompt),
+    ] {
+        let refused = fixture.engine.submit_all(requests);
+        assert_eq!(refused.err(), Some(error));
+    }
+    let accepted = fixture.engine.submit_all(requests(9, 3)).unwrap();
+    for (seed, generation) in (0..).zip(accepted) {
+        assert_eq!(answer(generation).tokens, expected(&prompt(seed, 4), 3));
+    }
+    fixture.assert_idle_and_conserved();
+    assert_eq!(fixture.engine.stats().received, 3);
+}
+
+#[test]
 fn one_request_more_than_the_queue_holds_is_refused() {
     let bounds = EngineConfig {
         max_running: 1,

@@ -22,13 +22,19 @@ struct Open {
     generation: Generation,
     prompt: Vec<u32>,
     output: Vec<u32>,
+    answered: bool,
     next: Vec<Call>,
 }
+
+/// A call of a session, and the tokens that it goes on from.
+type Next = (usize, Vec<u32>, Call);
 
 pub struct Driver {
     engine: Option<EngineHandle>,
     waiting: VecDeque<Call>,
     concurrent: usize,
+    /// Calls sent so far.
+    sent: u64,
     open: Vec<Open>,
     /// Calls of each started session that are not answered.
     open_of: Vec<usize>,
@@ -45,51 +51,95 @@ impl Driver {
             engine: None,
             waiting: workload.sessions.iter().cloned().collect(),
             concurrent: workload.concurrent,
+            sent: 0,
             open: Vec::new(),
             open_of: Vec::new(),
             answered: Vec::new(),
         })))
     }
 
-    fn begin_sessions(&mut self) -> Result<(), SubmitError> {
-        let mut live = self.open_of.iter().filter(|&&open| open > 0).count();
-        while live < self.concurrent
-            && let Some(call) = self.waiting.pop_front()
+    /// Begins as many sessions as there is room for beside those with an open call; those
+    /// of `next` are about to have one.
+    fn begin_sessions(&mut self, next: &mut Vec<Next>) {
+        let is_live =
+            |session: &usize| self.open_of[*session] > 0 || next.iter().any(|n| n.0 == *session);
+        let live = (0..self.open_of.len()).filter(is_live).count();
+        for call in self
+            .waiting
+            .drain(..(self.concurrent - live).min(self.waiting.len()))
         {
+            next.push((self.open_of.len(), Vec::new(), call));
             self.open_of.push(0);
-            self.send(self.open_of.len() - 1, Vec::new(), call)?;
-            live += 1;
         }
-        Ok(())
     }
 
-    /// Sends `call`, which goes on from the tokens `before`.
-    fn send(&mut self, session: usize, before: Vec<u32>, call: Call) -> Result<(), SubmitError> {
+    /// Sends the calls of `next`, all at once.
+    fn send(&mut self, next: Vec<Next>) -> Result<(), SubmitError> {
         let Some(engine) = &self.engine else {
             return Ok(());
         };
-        let prompt = [before, call.suffix].concat();
-        let generation = engine.submit(Request {
-            prompt: prompt.clone(),
+        let request = |(_, before, call): &Next| Request {
+            prompt: [&before[..], &call.suffix].concat(),
             params: SamplingParams {
                 max_tokens: call.output,
                 temperature: 0.0,
                 ..SamplingParams::default()
             },
             ..Request::default()
-        })?;
-        self.open_of[session] += 1;
-        self.open.push(Open {
-            session,
-            generation,
-            prompt,
-            output: Vec::new(),
-            next: call.next,
-        });
+        };
+        let generations = engine.submit_all(next.iter().map(request).collect())?;
+        for (generation, (session, before, call)) in generations.into_iter().zip(next) {
+            self.sent += 1;
+            self.open_of[session] += 1;
+            self.open.push(Open {
+                session,
+                generation,
+                prompt: [before, call.suffix].concat(),
+                output: Vec::new(),
+                answered: false,
+                next: call.next,
+            });
+        }
         Ok(())
     }
 
+    /// Waits until all that ended in the first `steps` steps is known to have.
+    fn await_answers(&mut self, steps: u64) {
+        let Some(engine) = self.engine.clone() else {
+            return;
+        };
+        let ended = loop {
+            let stats = engine.stats();
+            if stats.steps >= steps {
+                break stats.finished;
+            }
+            std::thread::yield_now();
+        };
+        // The last events come after the statistics.
+        loop {
+            let open = self.open.iter_mut();
+            let answered = open.map(Open::is_answered).filter(|&answered| answered);
+            if (self.answered.len() + answered.count()) as u64 >= ended {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until the engine has taken in all that was sent.
+    fn await_receipt(&self) {
+        let received = |engine: &EngineHandle| engine.stats().received;
+        while self
+            .engine
+            .as_ref()
+            .is_some_and(|engine| received(engine) < self.sent)
+        {
+            std::thread::yield_now();
+        }
+    }
+
     fn advance(&mut self) -> Result<(), SubmitError> {
+        let mut next = Vec::new();
         let mut index = 0;
         while index < self.open.len() {
             if !self.open[index].is_answered() {
@@ -99,31 +149,32 @@ impl Driver {
             let open = self.open.remove(index);
             self.open_of[open.session] -= 1;
             let whole = [&open.prompt[..], &open.output].concat();
-            for call in open.next {
-                self.send(open.session, whole.clone(), call)?;
-            }
+            let calls = open.next.into_iter();
+            next.extend(calls.map(|call| (open.session, whole.clone(), call)));
             self.answered.push(Answered {
                 prompt: open.prompt,
                 output: open.output,
             });
         }
-        self.begin_sessions()
+        self.begin_sessions(&mut next);
+        self.send(next)
     }
 }
 
 impl Open {
     /// Takes in what came; never waits.
     fn is_answered(&mut self) -> bool {
-        loop {
+        while !self.answered {
             let mut context = Context::from_waker(Waker::noop());
             let event = std::pin::pin!(self.generation.next()).poll(&mut context);
             match event {
                 Poll::Ready(Some(Event::Token(token))) => self.output.push(token.id),
                 Poll::Ready(Some(_)) => {}
-                Poll::Ready(None) => return true,
-                Poll::Pending => return false,
+                Poll::Ready(None) => self.answered = true,
+                Poll::Pending => break,
             }
         }
+        self.answered
     }
 }
 
@@ -135,18 +186,27 @@ impl SharedDriver {
     /// Sends the first calls, as if all had come at the same moment.
     pub fn start(&self, engine: &EngineHandle) -> anyhow::Result<()> {
         self.lock().engine = Some(engine.clone());
-        self.together(engine, Driver::begin_sessions)
+        self.together(engine, Driver::advance)
     }
 
-    pub fn advance(&self) -> Result<(), SubmitError> {
-        self.lock().advance()
+    /// Goes on during the step after `steps` others. What those were answered is waited for,
+    /// and that the engine has what comes of it, so that every run is like the next, however
+    /// the threads are scheduled.
+    pub fn advance(&self, steps: u64) -> Result<(), SubmitError> {
+        let mut driver = self.lock();
+        driver.await_answers(steps);
+        driver.advance()?;
+        driver.await_receipt();
+        Ok(())
     }
 
     /// Goes on for an engine that has nothing to do; returns whether all is done.
     pub fn advance_if_idle(&self, engine: &EngineHandle) -> anyhow::Result<bool> {
-        if !engine.stats().is_idle() {
+        let stats = engine.stats();
+        if !stats.is_idle() {
             return Ok(false);
         }
+        self.lock().await_answers(stats.steps);
         self.together(engine, Driver::advance)?;
         let driver = self.lock();
         Ok(driver.open.is_empty() && driver.waiting.is_empty())

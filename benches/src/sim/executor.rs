@@ -34,6 +34,7 @@ pub struct SimExecutor {
     host_slots: usize,
     clock: Clock,
     driver: SharedDriver,
+    steps: u64,
     rows: u64,
 }
 
@@ -44,6 +45,7 @@ impl SimExecutor {
             host_slots,
             clock,
             driver,
+            steps: 0,
             rows: 0,
         }
     }
@@ -76,7 +78,10 @@ impl Executor for SimExecutor {
             .0
             .fetch_add(WEIGHTS_NS.max(tokens) + context, Ordering::Relaxed);
         // Answers of the step before bring the next requests.
-        self.driver.advance().map_err(ExecutorError::new)?;
+        self.driver
+            .advance(self.steps)
+            .map_err(ExecutorError::new)?;
+        self.steps += 1;
         // One hot token a row, a different one each time.
         let mut values = vec![0.0; batch.logit_rows.len() * VOCAB];
         for row in values.chunks_exact_mut(VOCAB) {

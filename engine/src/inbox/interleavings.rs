@@ -21,7 +21,8 @@ fn request() -> Request {
 
 fn submit(inbox: &Inbox) -> Result<(RequestId, UnboundedReceiver<Event>), SubmitError> {
     let (sender, events) = unbounded_channel();
-    inbox.submit(request(), sender).map(|id| (id, events))
+    let id = inbox.submit(vec![(request(), sender)])?;
+    Ok((id, events))
 }
 
 /// An engine thread that starts and ends requests at once, until it is closed.

@@ -9,7 +9,9 @@ fn submit(inbox: &Inbox) -> RequestId {
         prompt: vec![1],
         ..Request::default()
     };
-    inbox.submit(request, sender).expect("there is room")
+    inbox
+        .submit(vec![(request, sender)])
+        .expect("there is room")
 }
 
 #[test]

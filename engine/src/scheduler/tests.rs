@@ -63,7 +63,8 @@ impl Bench {
             ..Request::default()
         };
         let (sender, _) = tokio::sync::mpsc::unbounded_channel();
-        self.ids.push(self.inbox.submit(request, sender).unwrap());
+        let id = self.inbox.submit(vec![(request, sender)]).unwrap();
+        self.ids.push(id);
         self.scheduler
             .enqueue(self.inbox.collect(Wait::Not).submitted);
     }
@@ -197,7 +198,7 @@ fn passed_by(policy: SchedulePolicy) -> u64 {
             ..Request::default()
         };
         let (sender, _) = tokio::sync::mpsc::unbounded_channel();
-        let id = bench.inbox.submit(request, sender).unwrap();
+        let id = bench.inbox.submit(vec![(request, sender)]).unwrap();
         bench
             .scheduler
             .enqueue(bench.inbox.collect(Wait::Not).submitted);
@@ -256,7 +257,7 @@ fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
             ..Request::default()
         };
         let (sender, _) = tokio::sync::mpsc::unbounded_channel();
-        inbox.submit(request, sender).unwrap();
+        inbox.submit(vec![(request, sender)]).unwrap();
     }
     scheduler.enqueue(inbox.collect(Wait::Not).submitted);
     scheduler

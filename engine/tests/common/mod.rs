@@ -382,7 +382,10 @@ impl Fixture {
     /// Nothing runs, nothing waits, and every slot is free or cached.
     pub fn assert_idle_and_conserved(&self) {
         self.wait_until("idle", |fixture| fixture.engine.stats().is_idle());
-        let kv = self.engine.stats().kv;
+        let stats = self.engine.stats();
+        let ended = stats.finished + stats.cancelled + stats.failed;
+        assert_eq!(stats.received, ended, "{stats:?}");
+        let kv = stats.kv;
         assert!(kv.is_conserved(), "{kv:?}");
         assert_eq!((kv.held, kv.protected), (0, 0), "{kv:?}");
         let host = self.engine.stats().host;

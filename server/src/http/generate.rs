@@ -124,38 +124,38 @@ fn push(
 ) -> Result<(), ApiError> {
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     let siblings = Siblings::new(job.copies);
-    for (p, prompt) in job.prompts.iter().enumerate() {
-        for copy in 0..job.copies {
-            let request = Request {
-                prompt: prompt.clone(),
-                params: SamplingParams {
-                    seed: copy_seed(job, copy),
-                    ..job.params.clone()
-                },
-                namespace: job.namespace.clone(),
-                constraint: job.constraint.clone(),
-                id: job.id.clone(),
-                priority: job.priority,
-                pooling: job.pooling,
-            };
-            // On an error the choices before this one are dropped, which cancels them.
-            let generation = served.engine.submit(request).map_err(|e| refusal(e, job))?;
-            let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
-            let index = first + p * job.copies + copy;
-            let record = siblings.as_ref().map(|siblings| {
-                Record::new(siblings, &generation, job.params.clone(), prompt.len())
-            });
-            let choice = Choice {
-                generation: Some(generation),
-                record,
-                text,
-                unreported: Vec::new(),
-                ids: Vec::new(),
-                told: 0,
-                last: None,
-            };
-            choices.push(choice.into_stream(index));
-        }
+    let prompts = job.prompts.iter();
+    let copies = prompts.flat_map(|prompt| (0..job.copies).map(move |copy| (prompt, copy)));
+    let requests = copies.clone().map(|(prompt, copy)| Request {
+        prompt: prompt.clone(),
+        params: SamplingParams {
+            seed: copy_seed(job, copy),
+            ..job.params.clone()
+        },
+        namespace: job.namespace.clone(),
+        constraint: job.constraint.clone(),
+        id: job.id.clone(),
+        priority: job.priority,
+        pooling: job.pooling,
+    });
+    // On an error the choices of the jobs before are dropped, which cancels them.
+    let generations = served.engine.submit_all(requests.collect());
+    let generations = generations.map_err(|error| refusal(error, job))?;
+    for (index, (generation, (prompt, _))) in (first..).zip(generations.into_iter().zip(copies)) {
+        let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
+        let record = siblings
+            .as_ref()
+            .map(|siblings| Record::new(siblings, &generation, job.params.clone(), prompt.len()));
+        let choice = Choice {
+            generation: Some(generation),
+            record,
+            text,
+            unreported: Vec::new(),
+            ids: Vec::new(),
+            told: 0,
+            last: None,
+        };
+        choices.push(choice.into_stream(index));
     }
     Ok(())
 }
