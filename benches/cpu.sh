@@ -7,7 +7,9 @@
 # MODEL_DIR has a config.json in Hugging Face format (benches/models/); weights are random.
 # GGUF_PREFIX-FORMAT.gguf are the same shapes, converted and quantised by llama.cpp, for each of
 # FORMATS ("f32 bf16 Q8_0 Q4_0"). Each round runs one program at a time. benches/http.sh has the
-# rest of the table: HTTP, shared prefixes, peak memory.
+# rest of the table: HTTP, shared prefixes, peak memory. Where they are set, TRANSFORMERS_PYTHON and
+# MISTRALRS_PYTHON are Pythons that have transformers and torch, and mistralrs: they take part, the
+# latter with the weights in PEER_WEIGHTS (benches/cpu_peer.py makes them).
 set -eu
 hearth=${HEARTH_BIN:-target/release/hearth}
 model=$1 prefix=$2 rounds=${3:-3} formats=${4:-f32 bf16 Q8_0 Q4_0} threads=$(nproc)
@@ -42,9 +44,19 @@ bench() {
     "$hearth" bench --model "$model" --load-format dummy --device cpu --repeats 1 $flags "$@"
 }
 
+# peer WHO FORMAT PYTHON MODEL_DIR
+peer() {
+    "$3" "$(dirname "$0")/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -v MiB |
+        while read -r work value; do number "$1" "$2" "$work" "$value"; done
+}
+
 for round in $(seq "$rounds"); do
     for format in $formats; do
         llama "$format"
+        case $format in f32 | bf16)
+            test -z "${TRANSFORMERS_PYTHON-}" || peer transformers "$format" "$TRANSFORMERS_PYTHON" "$model" ;;
+        esac
+        test -z "${MISTRALRS_PYTHON-}" || peer mistralrs "$format" "$MISTRALRS_PYTHON" "$PEER_WEIGHTS"
         bench "$format" --prompt-tokens 512 --decode-tokens 1 --batch 1 >"$numbers.out"
         number hearth "$format" pp512 "$(awk '$1 == 1 && $2 == 512 { print $4 }' "$numbers.out")"
         bench "$format" --prompt-tokens 4 --decode-tokens 48 --batch 1,8 >"$numbers.out"
@@ -55,16 +67,18 @@ for round in $(seq "$rounds"); do
     done
 done
 
-echo "== medians of $rounds: format, work, llama.cpp, Hearth, ratio; memory reads"
+echo "== medians of $rounds: format, work, who, tokens a second, Hearth's beside it; memory reads"
 sort -k1,3 -k4,4g "$numbers" | awk '
-    { key = $2 " " $3; count[$1 " " key]++; values[$1 " " key, count[$1 " " key]] = $4; keys[key] }
-    function median(who) {
-        n = count[who]
-        return n % 2 ? values[who, (n + 1) / 2] : (values[who, n / 2] + values[who, n / 2 + 1]) / 2
+    { key = $1 " " $2 " " $3; count[key]++; values[key, count[key]] = $4 }
+    function median(key) {
+        n = count[key]
+        return n % 2 ? values[key, (n + 1) / 2] : (values[key, n / 2] + values[key, n / 2 + 1]) / 2
     }
     END {
-        for (key in keys) {
-            if (key ~ /GB/) { print key, median("memory " key) }
-            else { a = median("llama.cpp " key); b = median("hearth " key); print key, a, b, (a ? b / a : "-") }
+        for (key in count) {
+            split(key, part, " ")
+            hearth = "hearth " part[2] " " part[3]
+            beside = part[1] != "hearth" && count[hearth] ? sprintf("%.2f", median(hearth) / median(key)) : ""
+            print part[2], part[3], part[1], median(key), beside
         }
     }' | sort
