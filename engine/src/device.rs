@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+mod reopen;
+
 use hearth_radix::KvCopy;
 
 use crate::engine::{SpawnError, context_limit};
@@ -22,6 +24,8 @@ pub(crate) struct Order {
 pub(crate) struct Landing {
     pub copied: Result<(), String>,
     pub logits: Result<Logits, String>,
+    /// The device is gone, and what its slots held.
+    pub lost: bool,
     /// The order's, to be filled again.
     pub order: Order,
     pub at: Instant,
@@ -67,11 +71,18 @@ impl Device {
                     executor.host_slots(),
                     executor.chooses(),
                 )));
-                for order in taken {
-                    if land.send(carry_out(&mut executor, order)).is_err() {
+                let answer = |landing| {
+                    let heard = land.send(landing).is_ok();
+                    (landed.0)();
+                    heard
+                };
+                while let Ok(order) = taken.recv() {
+                    let heard = answer(carry_out(&mut executor, order));
+                    let goes_on = heard
+                        && (!executor.is_lost() || reopen::reopen(&mut executor, &taken, answer));
+                    if !goes_on {
                         return;
                     }
-                    (landed.0)();
                 }
             })?;
         let built = built
@@ -147,6 +158,7 @@ fn carry_out(executor: &mut impl Executor, order: Order) -> Landing {
     Landing {
         copied,
         logits,
+        lost: executor.is_lost(),
         order,
         at: Instant::now(),
     }

@@ -112,6 +112,21 @@ pub trait Executor {
         let _ = copy;
         Err(ExecutorError::new("there are no slots on the host"))
     }
+
+    /// Whether the device is gone, and with it what was in the slots of both pools. Asked
+    /// after every forward; nothing is run then before it is [open again](Self::reopen).
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Opens the device anew, with the same [limits](Self::limits) and all slots empty. Tried
+    /// again after a while, for as long as the engine is there.
+    ///
+    /// # Errors
+    /// It is still lost.
+    fn reopen(&mut self) -> Result<(), ExecutorError> {
+        Err(ExecutorError::new("it cannot be opened again"))
+    }
 }
 
 /// A forward that did not happen; its text reaches the clients it failed.

@@ -171,6 +171,7 @@ impl Core {
         let Landing {
             copied,
             logits,
+            lost,
             order,
             at,
         } = self.device.land();
@@ -183,10 +184,14 @@ impl Core {
             self.scheduler.fail_copies(&mut self.batch, &error);
         }
         self.scheduler.landed(at);
-        let failed = logits.is_err();
+        let failed = lost || logits.is_err();
         match logits {
-            Ok(mut logits) => self.scheduler.advance(&self.batch, &mut logits),
-            Err(error) => self.scheduler.fail(&self.batch, &error),
+            Ok(mut logits) if !lost => self.scheduler.advance(&self.batch, &mut logits),
+            Err(error) if !lost => self.scheduler.fail(&self.batch, &error),
+            Ok(_) => self
+                .scheduler
+                .lose_device(&self.batch, "the device is lost"),
+            Err(error) => self.scheduler.lose_device(&self.batch, &error),
         }
         if self.batch.grants.is_empty() {
             // Copies alone are no step.

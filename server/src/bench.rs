@@ -60,7 +60,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     config.kv_tokens.get_or_insert(slots);
     let started = Instant::now();
     let checkpoint = load::open(&config)?;
-    let (mut executor, info) = load::executor(&config, checkpoint)?;
+    let (mut executor, info) = load::executor(&config, checkpoint, None)?;
     let load_seconds = started.elapsed().as_secs_f64();
     let limits = executor.limits();
     ensure!(

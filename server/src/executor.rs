@@ -2,43 +2,63 @@
 //!
 //! Architecture invariant: no other file names both.
 
+use std::io::{IsTerminal, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use hearth_engine::{
     CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits, Sequence,
 };
-use hearth_model::runner::{Batch, CopyWay, Decoder, ForwardError, SequenceSpan};
+use hearth_model::progress::counting_bar;
+use hearth_model::runner::{Batch, CopyWay, Decoder, ForwardError, Report, SequenceSpan};
+
+use crate::warmup::{self, Sizes};
+
+/// Opens the device and loads the model that was on it.
+pub type Reload = Box<dyn FnMut(&Report) -> anyhow::Result<Box<dyn Decoder>>>;
 
 /// A model that the engine can drive.
 pub struct ModelExecutor {
-    decoder: Box<dyn Decoder>,
-    limits: ExecutorLimits,
+    /// `None` while the device is lost and closed.
+    decoder: Option<Box<dyn Decoder>>,
+    report: Report,
+    reload: Reload,
+    /// Forwards that are run before any request's; none on the CPU, whose kernels are there.
+    sizes: Option<Sizes>,
     spans: Vec<SequenceSpan>,
     lost: Arc<AtomicBool>,
 }
 
 impl ModelExecutor {
-    pub fn new(decoder: Box<dyn Decoder>, limits: ExecutorLimits) -> Self {
+    /// `reload` is called when the device was lost, with what was on it.
+    pub fn new(decoder: Box<dyn Decoder>, sizes: Option<Sizes>, reload: Reload) -> Self {
         Self {
-            decoder,
-            limits,
+            report: decoder.report().clone(),
+            decoder: Some(decoder),
+            reload,
+            sizes,
             spans: Vec::new(),
             lost: Arc::default(),
         }
     }
 
-    /// Set when the device is gone: nothing will be computed any more.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// Set while the device is gone: nothing is computed.
     pub fn lost(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.lost)
     }
 
     /// One forward of one token, so that kernels are compiled and pages are touched
-    /// before the first client waits for them. Slot 0 is rewritten by whoever gets it.
+    /// before the first client waits for them, and on a GPU one of every size class, with a
+    /// bar where somebody watches. Slots are rewritten by whoever gets them.
     ///
     /// # Errors
-    /// The forward fails: this model will not serve anybody.
+    /// A forward fails: this model will not serve anybody.
     pub fn warm_up(&mut self) -> Result<(), ExecutorError> {
         let batch = ForwardBatch {
             tokens: vec![0],
@@ -55,31 +75,55 @@ impl ModelExecutor {
             hidden_rows: Vec::new(),
             greedy_rows: vec![0],
         };
-        self.forward(&batch).map(drop)
+        self.forward(&batch)?;
+        match self.sizes {
+            Some(sizes) => self.warm_up_all(sizes),
+            None => Ok(()),
+        }
+    }
+
+    fn warm_up_all(&mut self, sizes: Sizes) -> Result<(), ExecutorError> {
+        let started = Instant::now();
+        let bar = stderr().is_terminal().then(|| counting_bar("warming up"));
+        warmup::warm_up(self, sizes, |done, of| {
+            if let Some(bar) = &bar {
+                bar.set_length(of as u64);
+                bar.set_position(done as u64);
+            }
+        })?;
+        if let Some(bar) = bar {
+            bar.finish_and_clear();
+        }
+        tracing::info!(
+            took_ms = started.elapsed().as_millis() as u64,
+            reserved_mib = self.reserved_bytes().map(|bytes| bytes >> 20),
+            "warm"
+        );
+        Ok(())
     }
 
     /// Bytes that a GPU's memory pool has taken.
-    pub fn reserved_bytes(&self) -> Option<u64> {
-        self.decoder.reserved_bytes()
+    fn reserved_bytes(&self) -> Option<u64> {
+        self.decoder.as_ref()?.reserved_bytes()
     }
 }
 
 /// Does `work` with the model. After a failure that is not the batch's the device is asked
 /// whether it still computes; if not, it is `lost`.
 fn watched<T>(
-    decoder: &mut dyn Decoder,
+    decoder: &mut Option<Box<dyn Decoder>>,
     lost: &AtomicBool,
     work: impl FnOnce(&mut dyn Decoder) -> Result<T, ForwardError>,
 ) -> Result<T, ExecutorError> {
-    let outcome = catch_unwind(AssertUnwindSafe(|| work(&mut *decoder)));
+    let Some(decoder) = decoder else {
+        return Err(ExecutorError::new("the device is lost"));
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| work(decoder.as_mut())));
     let suspect = matches!(&outcome, Err(_) | Ok(Err(ForwardError::Device(_))));
     if suspect && !lost.load(Ordering::Relaxed) && !decoder.is_alive() {
         lost.store(true, Ordering::Relaxed);
         let device = &decoder.report().device;
-        tracing::error!(
-            device,
-            "the device is lost: no request will be answered any more"
-        );
+        tracing::error!(device, "the device is lost; it will be opened again");
     }
     match outcome {
         Ok(outcome) => outcome.map_err(ExecutorError::new),
@@ -89,7 +133,11 @@ fn watched<T>(
 
 impl Executor for ModelExecutor {
     fn limits(&self) -> ExecutorLimits {
-        self.limits
+        ExecutorLimits {
+            kv_slots: self.report.kv_slots,
+            max_model_len: self.report.max_model_len,
+            vocab_size: self.report.vocab_size,
+        }
     }
 
     fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
@@ -111,12 +159,12 @@ impl Executor for ModelExecutor {
             hidden_rows: &batch.hidden_rows,
             greedy_rows: &batch.greedy_rows,
         };
-        let outputs = watched(self.decoder.as_mut(), &self.lost, |decoder| {
+        let outputs = watched(&mut self.decoder, &self.lost, |decoder| {
             decoder.forward(&batch)
         })?;
         Ok(Logits {
             values: outputs.logits,
-            vocab: self.limits.vocab_size,
+            vocab: self.report.vocab_size,
             hidden: outputs.hidden,
             greedy: outputs.greedy,
         })
@@ -127,7 +175,7 @@ impl Executor for ModelExecutor {
     }
 
     fn host_slots(&self) -> usize {
-        self.decoder.report().host_slots
+        self.report.host_slots
     }
 
     fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
@@ -135,9 +183,42 @@ impl Executor for ModelExecutor {
             CopyDirection::ToHost => CopyWay::ToHost,
             CopyDirection::ToDevice => CopyWay::ToDevice,
         };
-        watched(self.decoder.as_mut(), &self.lost, |decoder| {
+        watched(&mut self.decoder, &self.lost, |decoder| {
             decoder.copy(way, &copy.device, &copy.host)
         })
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    fn reopen(&mut self) -> Result<(), ExecutorError> {
+        if let Some(lost) = self.decoder.take() {
+            // Its memory goes first. What a dead driver says to that does not matter.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(lost)));
+        }
+        let decoder = (self.reload)(&self.report)
+            .map_err(|error| ExecutorError::new(format!("{error:#}")))?;
+        let sizes = |report: &Report| {
+            let Report {
+                kv_slots,
+                host_slots,
+                max_model_len,
+                vocab_size,
+                ..
+            } = report;
+            [*kv_slots, *host_slots, *max_model_len, *vocab_size]
+        };
+        if sizes(decoder.report()) != sizes(&self.report) {
+            return Err(ExecutorError::new(
+                "the model that was loaded has another size now",
+            ));
+        }
+        self.decoder = Some(decoder);
+        self.warm_up().inspect_err(|_| self.decoder = None)?;
+        self.lost.store(false, Ordering::Relaxed);
+        tracing::info!(device = self.report.device, "the device is there again");
+        Ok(())
     }
 }
 
@@ -145,7 +226,7 @@ impl Executor for ModelExecutor {
 mod tests {
     use super::*;
     use hearth_model::dtype::Dtype;
-    use hearth_model::runner::{Outputs, Report};
+    use hearth_model::runner::Outputs;
 
     /// Fails as it is told to.
     struct Failing {
@@ -176,7 +257,7 @@ mod tests {
         }
     }
 
-    fn is_lost(how: fn() -> Result<Outputs, ForwardError>, alive: bool) -> bool {
+    fn failing(how: fn() -> Result<Outputs, ForwardError>, alive: bool) -> Failing {
         let report = Report {
             architecture: String::new(),
             parameters: 0,
@@ -192,17 +273,47 @@ mod tests {
             kv_bytes: 0,
             headroom_bytes: None,
         };
-        let limits = ExecutorLimits {
-            kv_slots: 1,
-            max_model_len: 1,
-            vocab_size: 1,
-        };
-        let decoder = Failing { report, how, alive };
-        let mut executor = ModelExecutor::new(Box::new(decoder), limits);
+        Failing { report, how, alive }
+    }
+
+    fn is_lost(how: fn() -> Result<Outputs, ForwardError>, alive: bool) -> bool {
+        let decoder = Box::new(failing(how, alive));
+        let mut executor = ModelExecutor::new(decoder, None, Box::new(|_| anyhow::bail!("no")));
         let lost = executor.lost();
         let failed = catch_unwind(AssertUnwindSafe(|| executor.warm_up().is_err()));
         assert!(failed.unwrap_or(true));
         lost.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_lost_device_is_opened_again_with_what_was_on_it() {
+        let reset = || Err(ForwardError::Device("reset".to_owned()));
+        let fine = || Ok(Outputs::default());
+        let mut attempts = 0;
+        let reload = move |report: &Report| {
+            attempts += 1;
+            let mut decoder = failing(fine, true);
+            match attempts {
+                1 => anyhow::bail!("no such device: {}", report.device),
+                // Another checkpoint lies there now.
+                2 => decoder.report.vocab_size = 2,
+                // It goes again with its first forward.
+                3 => decoder.how = reset,
+                _ => {}
+            }
+            Ok(Box::new(decoder) as Box<dyn Decoder>)
+        };
+        let decoder = Box::new(failing(reset, false));
+        let mut executor = ModelExecutor::new(decoder, None, Box::new(reload));
+        assert!(executor.warm_up().is_err() && executor.is_lost());
+        for error in ["no such device: vulkan:0", "another size", "reset"] {
+            let failed = executor.reopen().unwrap_err().to_string();
+            assert!(failed.contains(error) && executor.is_lost(), "{failed}");
+            assert!(executor.warm_up().is_err(), "it is closed");
+        }
+        executor.reopen().unwrap();
+        assert!(!executor.is_lost());
+        executor.warm_up().unwrap();
     }
 
     #[test]

@@ -3,26 +3,26 @@
 use std::io::{IsTerminal, stderr};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use hearth_engine::{BuildError, Engine, EngineConfig, ExecutorError, ExecutorLimits};
+use hearth_engine::{BuildError, Engine, EngineConfig};
 use hearth_model::checkpoint::{self, Checkpoint};
 use hearth_model::device::{self, DeviceSpec};
 use hearth_model::dtype::Dtype as ModelDtype;
-use hearth_model::progress::{counting_bar, loading_bar};
-use hearth_model::runner::{self, LoadOptions};
+use hearth_model::progress::loading_bar;
+use hearth_model::runner::{self, LoadOptions, Report};
 use hearth_model::weights::Quantization as ModelQuantization;
 
 use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
-use crate::executor::ModelExecutor;
+use crate::executor::{ModelExecutor, Reload};
 use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
 use crate::http::state::unix_time;
 use crate::served::{Formats, ModelInfo, Served, TextCodec};
 use crate::text::{IdText, ModelText};
 use crate::tools;
-use crate::warmup::{self, Sizes};
+use crate::warmup::Sizes;
 
 /// Of random weights: the same model every time.
 const DUMMY_SEED: u64 = 0;
@@ -47,13 +47,8 @@ pub fn load(config: &Config) -> Result<Served> {
         tokens: engine_config.max_batch_tokens,
     };
     let engine = Engine::spawn(engine_config, move || {
-        let (mut executor, info) = executor(&build_config, checkpoint)
+        let (executor, info) = executor(&build_config, checkpoint, Some(sizes))
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
-        // The CPU's kernels are there; a GPU's are compiled when they first run.
-        if !info.device.starts_with("cpu") {
-            warm_up(&mut executor, sizes)
-                .map_err(|error| BuildError::new(format!("warming up failed: {error}")))?;
-        }
         // The receiver waits below.
         let _ = report.send((info, executor.lost()));
         Ok(executor)
@@ -94,27 +89,6 @@ fn kernel_cache() -> Option<PathBuf> {
     Some(caches.join("hearth/kernels").join(build))
 }
 
-/// Runs every size class of forward, with a bar where somebody watches.
-fn warm_up(executor: &mut ModelExecutor, sizes: Sizes) -> Result<(), ExecutorError> {
-    let started = Instant::now();
-    let bar = stderr().is_terminal().then(|| counting_bar("warming up"));
-    warmup::warm_up(executor, sizes, |done, of| {
-        if let Some(bar) = &bar {
-            bar.set_length(of as u64);
-            bar.set_position(done as u64);
-        }
-    })?;
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    tracing::info!(
-        took_ms = started.elapsed().as_millis() as u64,
-        reserved_mib = executor.reserved_bytes().map(|bytes| bytes >> 20),
-        "warmed up"
-    );
-    Ok(())
-}
-
 /// The checkpoint that `--model` names, or the embedded one.
 ///
 /// # Errors
@@ -146,12 +120,16 @@ fn device(config: &Config) -> Result<DeviceSpec> {
     Ok(spec)
 }
 
-/// Loads `checkpoint` onto the device and warms it up; to be called on the thread
-/// that will use it.
+/// Loads `checkpoint` onto the device and warms it up, on a GPU for `sizes`; to be called on
+/// the thread that will use it.
 ///
 /// # Errors
 /// No such device, not enough memory, a tensor that is missing or has a wrong shape.
-pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExecutor, ModelInfo)> {
+pub fn executor(
+    config: &Config,
+    mut checkpoint: Checkpoint,
+    sizes: Option<Sizes>,
+) -> Result<(ModelExecutor, ModelInfo)> {
     let options = LoadOptions {
         device: device(config)?,
         dtype: match config.dtype {
@@ -182,11 +160,6 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
     }
     let decoder = decoder.with_context(|| format!("cannot load {}", checkpoint.name))?;
     let report = decoder.report();
-    let limits = ExecutorLimits {
-        kv_slots: report.kv_slots,
-        max_model_len: report.max_model_len,
-        vocab_size: report.vocab_size,
-    };
     let info = ModelInfo {
         model_path: config
             .model
@@ -202,12 +175,26 @@ pub fn executor(config: &Config, mut checkpoint: Checkpoint) -> Result<(ModelExe
         kv_bytes: report.kv_bytes,
         headroom_bytes: report.headroom_bytes,
     };
-    let mut executor = ModelExecutor::new(decoder, limits);
+    // The CPU's kernels are there; a GPU's are compiled when they first run.
+    let sizes = sizes.filter(|_| !report.device.starts_with("cpu"));
+    let mut executor = ModelExecutor::new(decoder, sizes, reload(config.clone(), options));
     executor.warm_up().context("the first forward failed")?;
     if config.deterministic {
         tracing::info!("deterministic: the same bits in any batch, cached or not");
     }
     Ok((executor, info))
+}
+
+/// How the model that was on a lost device is loaded again, as large as it was.
+fn reload(config: Config, options: LoadOptions) -> Reload {
+    Box::new(move |was: &Report| {
+        let options = LoadOptions {
+            kv_tokens: Some(was.kv_slots),
+            max_model_len: Some(was.max_model_len),
+            ..options.clone()
+        };
+        Ok(runner::load(&open(&config)?, &options)?)
+    })
 }
 
 fn text(config: &Config, checkpoint: &Checkpoint) -> Result<Arc<dyn TextCodec>> {

@@ -101,12 +101,12 @@ pub struct Served {
     pub max_queue: usize,
     /// When it became ready, in seconds since 1970.
     pub created: u64,
-    /// Set when the device is gone.
+    /// Set while the device is gone.
     pub lost: Arc<AtomicBool>,
 }
 
 impl Served {
-    /// Whether the device is gone: nothing will be computed any more.
+    /// Whether the device is gone: nothing is computed until it is open again.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }

@@ -29,7 +29,7 @@ fn engine(config: EngineConfig) -> EngineHandle {
     };
     Engine::spawn(config, move || {
         let checkpoint = load::open(&model).unwrap();
-        Ok(load::executor(&model, checkpoint).unwrap().0)
+        Ok(load::executor(&model, checkpoint, None).unwrap().0)
     })
     .unwrap()
 }

@@ -69,6 +69,20 @@ impl Scheduler {
         self.part();
     }
 
+    /// The device is gone, and with it every slot's keys and values: ends all that run, and
+    /// forgets what is cached. Requests that wait hold nothing there.
+    pub fn lose_device(&mut self, batch: &StepBatch, error: &str) {
+        self.fail(batch, error);
+        for running in &mut self.running {
+            running.kv.lose_host();
+            running.request.outcome = Some(Outcome::Failed(error.to_owned()));
+        }
+        self.retire_done();
+        drop(self.kv.take_copies());
+        self.kv.forget_host();
+        self.flush_cache();
+    }
+
     /// Takes the requests with an outcome out of `running`.
     pub(super) fn part(&mut self) {
         let done = |running: &mut Running| running.request.outcome.is_some();

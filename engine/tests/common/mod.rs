@@ -210,6 +210,23 @@ impl Executor for FakeModel {
 }
 
 impl FakeModel {
+    pub fn new(limits: ExecutorLimits, host_slots: usize) -> Self {
+        Self {
+            limits,
+            kv: vec![None; limits.kv_slots],
+            host: vec![None; host_slots],
+            copies: Copies::default(),
+            steps: Arc::default(),
+            gate: None,
+        }
+    }
+
+    /// Empties every slot.
+    pub fn forget(&mut self) {
+        self.kv.fill(None);
+        self.host.fill(None);
+    }
+
     fn pass_gate(&mut self) {
         if self.copies.gated.load(Ordering::SeqCst)
             && let Some(gate) = &self.gate
@@ -322,14 +339,11 @@ impl Fixture {
         let copies = Copies::default();
         let noted = copies.clone();
         let build = move || {
-            let kv = vec![None; limits.kv_slots];
             Ok(FakeModel {
-                limits,
-                kv,
-                host: vec![None; host_slots],
                 copies: noted,
                 steps: log,
                 gate,
+                ..FakeModel::new(limits, host_slots)
             })
         };
         Self {

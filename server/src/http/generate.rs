@@ -4,6 +4,7 @@
 //! the engine. Dropping [`Updates`] cancels whatever of the request still runs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::stream::{self, BoxStream, StreamExt};
 use hearth_engine::constraint::Constrain;
@@ -17,6 +18,7 @@ use super::error::ApiError;
 use super::openai::response::MatchedStop;
 use super::openai::sampling::out_of_bounds;
 use super::record::{self, Record, Siblings};
+use super::state::device_lost;
 use crate::served::Served;
 
 /// A request, ready for the engine.
@@ -154,6 +156,7 @@ fn push(
             ids: Vec::new(),
             told: 0,
             last: None,
+            lost: Arc::clone(&served.lost),
         };
         choices.push(choice.into_stream(index));
     }
@@ -225,6 +228,8 @@ struct Choice {
     told: usize,
     /// What follows the update given last.
     last: Option<Update>,
+    /// Whether the device is gone: why a forward failed.
+    lost: Arc<AtomicBool>,
 }
 
 impl Choice {
@@ -314,7 +319,10 @@ impl Choice {
                     if let Some(record) = self.record.take() {
                         record.failed(&message);
                     }
-                    return Some(Update::Failed(ApiError::internal(message)));
+                    return Some(Update::Failed(match self.lost.load(Ordering::Relaxed) {
+                        true => device_lost(),
+                        false => ApiError::internal(message),
+                    }));
                 }
             }
         }

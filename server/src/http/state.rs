@@ -66,9 +66,7 @@ impl AppState {
             return Err(ApiError::unavailable("engine_stopped", message));
         }
         if served.is_lost() {
-            let message = "the device is lost (its driver was reset, or it is gone); this server \
-                           will not answer again";
-            return Err(ApiError::unavailable("device_lost", message));
+            return Err(device_lost());
         }
         Ok(served)
     }
@@ -88,6 +86,13 @@ impl AppState {
             _ => Ok(()),
         }
     }
+}
+
+/// What is told to those whom nobody can answer until the device is there again.
+pub fn device_lost() -> ApiError {
+    let message = "the device is lost (its driver was reset, or it is gone); the server tries to \
+                   open it again";
+    ApiError::unavailable("device_lost", message)
 }
 
 /// Seconds since 1970.

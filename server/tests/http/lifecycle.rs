@@ -55,6 +55,32 @@ async fn a_lost_device_turns_health_and_refuses_requests() {
     assert_eq!((status, &answer["error"]["code"]), (503, &code));
     let (status, answer) = post(&server, COMPLETIONS, &endless(false)).await;
     assert_eq!((status, &answer["error"]["code"]), (503, &code));
+    lost.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(get(&server, "/health").await.0, 200);
+    assert_eq!(get(&server, "/ready").await.0, 200);
+}
+
+#[tokio::test]
+async fn what_runs_when_the_device_goes_ends_with_503() {
+    let server = TestServer::plain();
+    let served = server.state.loaded().unwrap();
+    let paused = served.engine.pause(hearth_engine::PauseMode::InPlace);
+    paused.wait().await.unwrap();
+    let doomed = json!({"model": MODEL, "prompt": [POISON], "max_tokens": 3});
+    let (answer, ()) = tokio::join!(post(&server, COMPLETIONS, &doomed), async {
+        while served.engine.stats().waiting == 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        served
+            .lost
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+        served.engine.resume().wait().await.unwrap();
+    });
+    let (status, answer) = answer;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (503, &json!("device_lost"))
+    );
 }
 
 #[tokio::test]
