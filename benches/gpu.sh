@@ -90,6 +90,7 @@ for shared in 0 $((prompt * 3 / 4)); do
         --requests "$requests" --prompt-tokens $((prompt - shared)) --shared-prefix "$shared" \
         --output-tokens "$output" >"$out/http-shared-$shared.json" || echo "not run"
 done
+curl -sf "http://127.0.0.1:$port/metrics" >"$out/metrics.txt" || echo "no metrics"
 kill "$server"
 wait "$server" 2>/dev/null || true
 trap - EXIT

@@ -42,6 +42,20 @@ def share(part, whole):
     return "not known" if not whole else f"{100 * part / whole:.1f} %"
 
 
+def idle_share(path):
+    """Of the time in which there was work: 1 - forward / (scheduler + execute), by the histograms."""
+    sums = {}
+    try:
+        with open(path) as file:
+            for line in file:
+                name, _, value = line.rpartition(" ")
+                if name.startswith("llm_engine_step_") and "_time_seconds_sum" in name:
+                    sums[name.split("llm_engine_step_")[1].split("_time")[0]] = float(value)
+        return 1 - sums["forward"] / (sums["scheduler"] + sums["execute"])
+    except (OSError, ValueError, KeyError, ZeroDivisionError):
+        return None
+
+
 def table(out, main, model, context, decode):
     config = read(os.path.join(model, "config.json"))
     peer = read(os.path.join(out, "peer.json")) or {}
@@ -88,6 +102,8 @@ def table(out, main, model, context, decode):
     print("\n| HTTP | figures |\n|---|---|")
     for path in sorted(glob.glob(os.path.join(out, "http-shared-*.json"))):
         print(f"| {os.path.basename(path)[:-5]} | `{json.dumps(read(path))}` |")
+    idle = idle_share(os.path.join(out, "metrics.txt"))
+    print(f"| device idle while there was work | {'not known' if idle is None else f'{100 * idle:.1f} %'} |")
 
 
 if sys.argv[1] == "doctor":
