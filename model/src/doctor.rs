@@ -114,7 +114,10 @@ impl<'a, B: Kernels> Patient<'a, B> {
         let mut random = Random::seeded(how.seed);
         let mut kernels = Vec::new();
         for &dtype in &dtypes {
-            for kernel in Kernel::ALL {
+            for kernel in Kernel::ALL
+                .into_iter()
+                .filter(|kernel| kernel.is_there::<B>())
+            {
                 kernels.push(self.check(kernel, dtype, how.cases, &mut random));
             }
         }
@@ -122,7 +125,8 @@ impl<'a, B: Kernels> Patient<'a, B> {
         if how.speed {
             // The narrowest type is what a large model is served in.
             let dtype = dtypes.last().copied().unwrap_or(Dtype::F32);
-            for case in Case::for_speed(slow) {
+            let cases = Case::for_speed(slow).into_iter();
+            for case in cases.filter(|case| case.kernel().is_there::<B>()) {
                 let precision = self.precision(dtype);
                 let speed =
                     caught(|| check::measure::<B>(&case, precision, &mut random, self.device))

@@ -13,6 +13,7 @@
 //! checked model configuration, never from a client.
 
 pub mod check;
+mod choice;
 mod cpu;
 mod cube;
 pub mod device;
@@ -22,6 +23,7 @@ use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 
+pub use choice::{Choice, Edit, plan};
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, check_limit};
 pub use ragged::{RaggedIndex, Span, indices};
 
@@ -173,4 +175,16 @@ pub trait Kernels: Backend {
     /// The column of the first largest of each row of `logits` `[rows, vocab]`, -1 in a row
     /// that has only NaN and minus infinity: `[rows]`, i32.
     fn argmax(logits: FloatTensor<Self>) -> IntTensor<Self>;
+
+    /// Whether there is [`Self::choose`].
+    fn chooses() -> bool {
+        false
+    }
+
+    /// The token of each row of `logits` `[rows, vocab]` that is chosen as `plan` says, which
+    /// [`plan`] made for them; -1 in a row that has none to choose from: `[rows]`, i32.
+    /// [`Self::chooses`] must say that it is there.
+    fn choose(_logits: FloatTensor<Self>, _plan: IntTensor<Self>) -> IntTensor<Self> {
+        unreachable!("the backend leaves choosing to others")
+    }
 }

@@ -57,6 +57,7 @@ mod backends {
     on_every_backend!(random_cases_of_rope_and_store);
     on_every_backend!(random_cases_of_attention);
     on_every_backend!(random_cases_of_argmax);
+    on_every_backend!(random_cases_of_choose);
 }
 
 /// One device per language: a second one on the same adapter would be a leak.
@@ -117,6 +118,9 @@ fn single() -> Precision {
 }
 
 fn random_cases<B: Kernels>(device: &B::Device, backend: &str, kernel: Kernel) {
+    if !kernel.is_there::<B>() {
+        return;
+    }
     let cases = match std::env::var("HEARTH_KERNEL_CASES") {
         Ok(given) => given.parse().expect("HEARTH_KERNEL_CASES is a number"),
         Err(_) => DEFAULT_CASES,
@@ -217,7 +221,10 @@ mod checks {
                 "cpu" => Precision::on_cpu(*dtype),
                 _ => Precision::uniform(*dtype),
             };
-            for kernel in Kernel::ALL {
+            for kernel in Kernel::ALL
+                .into_iter()
+                .filter(|kernel| kernel.is_there::<B>())
+            {
                 let (mut random, _) = fresh_random();
                 for _ in 0..2 {
                     let case = Case::random(kernel, random.clone(), &mut random);
@@ -250,6 +257,7 @@ mod checks {
         random_cases_of_silu_mul: SiluMul,
         random_cases_of_rope_and_store: RopeAndStore,
         random_cases_of_attention: Attention,
-        random_cases_of_argmax: Argmax
+        random_cases_of_argmax: Argmax,
+        random_cases_of_choose: Choose
     );
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Random;
-use crate::HeadLayout;
+use crate::{HeadLayout, Kernels};
 
 /// A kernel of [`Kernels`](crate::Kernels).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,10 +16,11 @@ pub enum Kernel {
     RopeAndStore,
     Attention,
     Argmax,
+    Choose,
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 8] = [
+    pub const ALL: [Kernel; 9] = [
         Kernel::Linear,
         Kernel::Embed,
         Kernel::RmsNorm,
@@ -28,6 +29,7 @@ impl Kernel {
         Kernel::RopeAndStore,
         Kernel::Attention,
         Kernel::Argmax,
+        Kernel::Choose,
     ];
 
     pub fn name(self) -> &'static str {
@@ -40,7 +42,13 @@ impl Kernel {
             Kernel::RopeAndStore => "rope_and_store",
             Kernel::Attention => "attention",
             Kernel::Argmax => "argmax",
+            Kernel::Choose => "choose",
         }
+    }
+
+    /// Whether a backend has it.
+    pub fn is_there<B: Kernels>(self) -> bool {
+        self != Kernel::Choose || B::chooses()
     }
 }
 
@@ -86,6 +94,10 @@ pub enum Case {
         rows: usize,
         vocab: usize,
     },
+    Choose {
+        rows: usize,
+        vocab: usize,
+    },
 }
 
 /// The sizes of a model that kernels are compiled for.
@@ -116,6 +128,7 @@ impl Case {
             Case::RopeAndStore { .. } => Kernel::RopeAndStore,
             Case::Attention { .. } => Kernel::Attention,
             Case::Argmax { .. } => Kernel::Argmax,
+            Case::Choose { .. } => Kernel::Choose,
         }
     }
 
@@ -187,6 +200,13 @@ impl Case {
                 rows: random.within(1, 9),
                 vocab: random.within(1, 3000),
             },
+            Kernel::Choose => {
+                let most = [40, 3000, 9000][random.below(3)];
+                Case::Choose {
+                    rows: random.within(1, 9),
+                    vocab: random.within(1, most),
+                }
+            }
         }
     }
 
@@ -244,6 +264,10 @@ impl Case {
         }));
         cases.push(Case::Argmax {
             rows: 2,
+            vocab: shape.vocab,
+        });
+        cases.push(Case::Choose {
+            rows: 9,
             vocab: shape.vocab,
         });
         cases
@@ -304,6 +328,7 @@ impl Case {
             attention(vec![(context, 1); if small { 8 } else { 64 }]),
             attention(vec![(prompt, prompt)]),
             Case::Argmax { rows: 8, vocab },
+            Case::Choose { rows: 8, vocab },
         ]
     }
 }
@@ -346,7 +371,9 @@ impl fmt::Display for Case {
                     layout.head_dim
                 )
             }
-            Case::Argmax { rows, vocab } => write!(f, "{rows} x {vocab}"),
+            Case::Argmax { rows, vocab } | Case::Choose { rows, vocab } => {
+                write!(f, "{rows} x {vocab}")
+            }
         }
     }
 }

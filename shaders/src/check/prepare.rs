@@ -3,9 +3,10 @@
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorData};
 
+use super::choices::{logits, right_choices};
 use super::{Case, Precision, Random, reference};
 use crate::ragged::indices;
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span};
+use crate::{Choice, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span};
 
 const EPS: f32 = 1e-3;
 
@@ -21,11 +22,45 @@ pub struct Work {
     pub flops: u64,
 }
 
-type Named = (&'static str, Vec<f64>);
+/// What an output should be.
+pub enum Wanted {
+    /// NaN where nothing may be written.
+    Values(Vec<f64>),
+    /// For each element what is right, which is one thing but where rounding decides.
+    OneOf(Vec<Vec<i32>>),
+}
+
+impl Wanted {
+    /// The values that are wanted where these were `got`.
+    pub fn beside(&self, got: &[f32]) -> Vec<f64> {
+        match self {
+            Self::Values(values) => values.clone(),
+            Self::OneOf(rows) => {
+                let got = got.iter().copied().chain(std::iter::repeat(f32::NAN));
+                let nearest = |(right, got): (&Vec<i32>, f32)| {
+                    let right = || right.iter().map(|right| f64::from(*right));
+                    let same = right().find(|right| *right == f64::from(got));
+                    same.or(right().next()).unwrap_or(f64::NAN)
+                };
+                rows.iter().zip(got).map(nearest).collect()
+            }
+        }
+    }
+
+    /// Of that error, as much as may be: a thing that is not the right one is wrong.
+    pub fn tolerance(&self, tolerance: f64) -> f64 {
+        match self {
+            Self::Values(_) => tolerance,
+            Self::OneOf(_) => 0.0,
+        }
+    }
+}
+
+type Named = (&'static str, Wanted);
 
 pub struct Prepared<B: Kernels> {
     pub launch: Box<dyn FnMut() -> Vec<Output<B>>>,
-    /// By name, in the order of the outputs; NaN where nothing may be written.
+    /// By name, in the order of the outputs.
     pub want: Box<dyn Fn() -> Vec<Named>>,
     pub work: Work,
 }
@@ -106,6 +141,7 @@ pub fn prepare<B: Kernels>(
             window,
         } => attention(maker, &sequences, layout, window),
         Case::Argmax { rows, vocab } => argmax(maker, [rows, vocab]),
+        Case::Choose { rows, vocab } => choose(maker, [rows, vocab]),
     }
 }
 
@@ -125,7 +161,10 @@ fn linear<B: Kernels>(
             let y = B::project(x_on.clone(), w_on.clone(), bias_on.clone());
             vec![Output::Float(y)]
         }),
-        want: Box::new(move || vec![("y", reference::linear(&x, &w, bias.as_deref(), input))]),
+        want: Box::new(move || {
+            let y = reference::linear(&x, &w, bias.as_deref(), input);
+            vec![("y", Wanted::Values(y))]
+        }),
         work: Work {
             bytes: (input * output) as u64 * stored
                 + (tokens * (input + output)) as u64 * activation,
@@ -147,7 +186,10 @@ fn embed<B: Kernels>(mut make: Maker<B>, [tokens, vocab, hidden]: [usize; 3]) ->
             let rows = ids
                 .iter()
                 .flat_map(|id| &table[*id as usize * hidden..][..hidden]);
-            vec![("rows", rows.map(|x| f64::from(*x)).collect())]
+            vec![(
+                "rows",
+                Wanted::Values(rows.map(|x| f64::from(*x)).collect()),
+            )]
         }),
         work: Work {
             bytes: (tokens * hidden) as u64 * (stored + activation),
@@ -165,7 +207,10 @@ fn rms_norm<B: Kernels>(mut make: Maker<B>, [tokens, hidden]: [usize; 2]) -> Pre
             let normed = B::rms_norm(x_on.clone(), weight_on.clone(), EPS);
             vec![Output::Float(normed)]
         }),
-        want: Box::new(move || vec![("normed", reference::rms_norm(&x, &weight, f64::from(EPS)))]),
+        want: Box::new(move || {
+            let normed = reference::rms_norm(&x, &weight, f64::from(EPS));
+            vec![("normed", Wanted::Values(normed))]
+        }),
         work: Work {
             bytes: 2 * (tokens * hidden) as u64 * activation,
             flops: 0,
@@ -195,7 +240,10 @@ fn add_rms_norm<B: Kernels>(mut make: Maker<B>, [tokens, hidden]: [usize; 2]) ->
                 .into_vec()
                 .expect("converted to f32");
             let normed = reference::rms_norm(&sum, &weight, f64::from(EPS));
-            vec![("sum", exact(&sum)), ("normed", normed)]
+            vec![
+                ("sum", Wanted::Values(exact(&sum))),
+                ("normed", Wanted::Values(normed)),
+            ]
         }),
         work: Work {
             bytes: 4 * (tokens * hidden) as u64 * activation,
@@ -209,7 +257,10 @@ fn silu_mul<B: Kernels>(mut make: Maker<B>, [tokens, inner]: [usize; 2]) -> Prep
     let (_, activation) = make.precision.sizes();
     Prepared {
         launch: Box::new(move || vec![Output::Float(B::silu_mul(gate_up_on.clone()))]),
-        want: Box::new(move || vec![("gated", reference::silu_mul(&gate_up, inner))]),
+        want: Box::new(move || {
+            let gated = reference::silu_mul(&gate_up, inner);
+            vec![("gated", Wanted::Values(gated))]
+        }),
         work: Work {
             bytes: 3 * (tokens * inner) as u64 * activation,
             flops: 0,
@@ -297,7 +348,11 @@ fn rope_and_store<B: Kernels>(
                 pool
             };
             let (k, v) = (scatter(&rotated.k), scatter(&rotated.v));
-            vec![("q", rotated.q), ("k pool", k), ("v pool", v)]
+            vec![
+                ("q", Wanted::Values(rotated.q)),
+                ("k pool", Wanted::Values(k)),
+                ("v pool", Wanted::Values(v)),
+            ]
         }),
         work: Work {
             bytes: (tokens * layout.qkv_width()) as u64 * activation
@@ -359,7 +414,7 @@ fn attention<B: Kernels>(
         want: Box::new(move || {
             let mixed =
                 reference::attention(&q, &k, &v, layout, &positions, &starts, &table, window);
-            vec![("mixed", mixed)]
+            vec![("mixed", Wanted::Values(mixed))]
         }),
         work: Work {
             bytes: 2 * (used * kv_width) as u64 * stored
@@ -388,7 +443,31 @@ fn argmax<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> 
     let (_, activation) = make.precision.sizes();
     Prepared {
         launch: Box::new(move || vec![Output::Int(B::argmax(logits_on.clone()))]),
-        want: Box::new(move || vec![("token", reference::argmax(&logits, vocab))]),
+        want: Box::new(move || vec![("token", Wanted::OneOf(reference::argmax(&logits, vocab)))]),
+        work: Work {
+            bytes: (rows * vocab) as u64 * activation,
+            flops: 0,
+        },
+    }
+}
+
+fn choose<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> {
+    let dtype = make.precision.activations;
+    let (mut all, mut choices) = (Vec::new(), Vec::new());
+    for _ in 0..rows {
+        choices.push(Choice::random(vocab, make.random));
+        all.extend(logits(vocab, dtype, make.random));
+    }
+    let logits_on = float::<B>(&all, &[rows, vocab], dtype, make.device);
+    let plan = crate::plan::<B>(&choices, vocab, make.device);
+    let (_, activation) = make.precision.sizes();
+    Prepared {
+        launch: Box::new(move || vec![Output::Int(B::choose(logits_on.clone(), plan.clone()))]),
+        want: Box::new(move || {
+            let rows = all.chunks_exact(vocab).zip(&choices);
+            let right = rows.map(|(row, choice)| right_choices(row, choice));
+            vec![("token", Wanted::OneOf(right.collect()))]
+        }),
         work: Work {
             bytes: (rows * vocab) as u64 * activation,
             flops: 0,

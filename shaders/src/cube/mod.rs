@@ -7,6 +7,7 @@
 
 mod argmax;
 mod attention;
+mod choose;
 mod elementwise;
 mod linear;
 mod norm;
@@ -137,6 +138,14 @@ where
 
     fn argmax(logits: CubeTensor<R>) -> CubeTensor<R> {
         argmax::argmax(into_contiguous(logits))
+    }
+
+    fn chooses() -> bool {
+        true
+    }
+
+    fn choose(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
+        choose::choose(into_contiguous(logits), into_contiguous(plan))
     }
 }
 

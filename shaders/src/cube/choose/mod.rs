@@ -1,0 +1,377 @@
+//! The token of each row of logits: mask, edits, temperature, min-p, top-k, top-p and draw, one
+//! cube per row.
+//!
+//! A unit has a run of consecutive tokens, which it keeps in memory of its own: nothing but
+//! sums in shared memory goes from unit to unit. What a step rules out is taken out of the
+//! run, so that the steps after it are short. Where top-k and top-p cut is found by bisection
+//! on the bits of floats, ties being kept from the lowest id on. Weights are added as whole
+//! numbers ([`wide`]): the sums are exact, and the same in whatever order.
+
+mod weigh;
+mod wide;
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeRuntime;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::dims;
+use crate::choice::{EDIT_WORDS, ROW_WORDS};
+use weigh::{clean, order, presentable, weight};
+use wide::{carry, fold, fold_largest, part, scan, units_high, units_low};
+
+/// As many units as may share memory on most devices, and no more than a row can use.
+const MOST_THREADS: usize = 1024;
+const FEWEST_THREADS: usize = 64;
+/// Tokens that a unit has at least, if the row has enough.
+const RUN: usize = 8;
+
+/// `plan` is [`crate::plan`]'s, for as many rows as `logits` `[rows, vocab]` has.
+pub fn choose<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
+    let [rows, vocab] = dims(&logits);
+    let (client, device, dtype) = (logits.client.clone(), logits.device.clone(), logits.dtype);
+    let most = client.properties().hardware.max_units_per_cube as usize;
+    let most = 1 << most.min(MOST_THREADS).ilog2();
+    let threads = (vocab / RUN)
+        .next_power_of_two()
+        .clamp(FEWEST_THREADS.min(most), most);
+    let padded = vocab.next_multiple_of(threads);
+    let empty =
+        |shape, dtype| empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dtype);
+    let values = empty(Shape::from([rows, padded]), DType::F32);
+    let ids = empty(Shape::from([rows, padded]), DType::I32);
+    let out = empty(Shape::from([rows]), DType::I32);
+    // SAFETY: a unit stays within its run, and the plan says where its words are.
+    unsafe {
+        choose_kernel::launch_unchecked(
+            &client,
+            CubeCount::Static(rows as u32, 1, 1),
+            CubeDim::new_1d(threads as u32),
+            logits.into_array_arg(),
+            plan.into_array_arg(),
+            values.into_array_arg(),
+            ids.into_array_arg(),
+            out.clone().into_array_arg(),
+            vocab as u32,
+            threads,
+            dtype.into(),
+        );
+    }
+    out
+}
+
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+fn choose_kernel<E: Float>(
+    logits: &Array<E>,
+    plan: &Array<i32>,
+    values: &mut Array<f32>,
+    ids: &mut Array<i32>,
+    out: &mut Array<i32>,
+    vocab: u32,
+    #[comptime] threads: usize,
+    #[define(E)] _dtype: StorageType,
+) {
+    let mut high = SharedMemory::<u32>::new(threads);
+    let mut low = SharedMemory::<u32>::new(threads);
+    let row = CUBE_POS_X as usize;
+    let head = row * comptime!(ROW_WORDS);
+    let temperature = f32::reinterpret(plan[head]);
+    let top_k = u32::reinterpret(plan[head + 1]);
+    let top_p = u32::reinterpret(plan[head + 2]);
+    let min_p = f32::reinterpret(plan[head + 3]);
+    let draw = u32::reinterpret(plan[head + 4]);
+    let run = (vocab + comptime!(threads as u32 - 1)) / comptime!(threads as u32);
+    // Neighbours in memory are of neighbouring units.
+    let base = row * run as usize * threads + UNIT_POS as usize;
+
+    let mut kept = gather::<E>(logits, plan, values, ids, base, vocab, run, threads);
+
+    // The largest, as the order of bits has it; 0 without one.
+    let mut largest = 0u32;
+    for j in 0..kept {
+        largest = cubecl::prelude::max(largest, order(values[base + j as usize * threads]));
+    }
+    low[UNIT_POS as usize] = largest;
+    fold_largest(&mut low, threads);
+    let largest = low[0];
+    sync_cube();
+
+    if top_k > 0u32 {
+        kept = cut(
+            values, ids, base, kept, 0u32, top_k, &mut high, &mut low, threads, false,
+        );
+    }
+
+    // From here on values are weights, and none is zero.
+    let mut weighty = 0u32;
+    for j in 0..kept {
+        let at = base + j as usize * threads;
+        let value = weight(values[at], largest, temperature);
+        if value > 0.0f32 && value >= min_p {
+            let to = base + weighty as usize * threads;
+            values[to] = value;
+            ids[to] = ids[at];
+            weighty += 1u32;
+        }
+    }
+    kept = weighty;
+
+    if top_p > 0u32 {
+        sum_all(values, base, kept, &mut high, &mut low, threads);
+        fold(&mut high, &mut low, threads);
+        let (all_high, all_low) = (high[0], low[0]);
+        sync_cube();
+        let enough_high = part(all_high, all_low, top_p, true);
+        let enough_low = part(all_high, all_low, top_p, false);
+        kept = cut(
+            values,
+            ids,
+            base,
+            kept,
+            enough_high,
+            enough_low,
+            &mut high,
+            &mut low,
+            threads,
+            true,
+        );
+    }
+
+    // The draw, in the order of ids.
+    sum_all(values, base, kept, &mut high, &mut low, threads);
+    scan(&mut high, &mut low, threads);
+    let last = comptime!(threads - 1);
+    let (all_high, all_low) = (high[last], low[last]);
+    let target_high = part(all_high, all_low, draw, true);
+    let target_low = part(all_high, all_low, draw, false);
+    let mut sum_high = 0u32;
+    let mut sum_low = 0u32;
+    if UNIT_POS > 0u32 {
+        sum_high = high[UNIT_POS as usize - 1];
+        sum_low = low[UNIT_POS as usize - 1];
+    }
+    if all_high == 0u32 && all_low == 0u32 {
+        if UNIT_POS == 0u32 {
+            out[row] = i32::new(-1);
+        }
+    } else {
+        for j in 0..kept {
+            let at = base + j as usize * threads;
+            let value = values[at];
+            let before =
+                sum_high < target_high || (sum_high == target_high && sum_low <= target_low);
+            let added = units_low(value);
+            sum_low += added;
+            sum_high += units_high(value) + carry(sum_low, added);
+            let after = sum_high > target_high || (sum_high == target_high && sum_low > target_low);
+            // True of one token alone.
+            if before && after {
+                out[row] = ids[at];
+            }
+        }
+    }
+}
+
+/// Fills the unit's run with the logits that are there, edited, and their ids; returns how
+/// many they are.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn gather<E: Float>(
+    logits: &Array<E>,
+    plan: &Array<i32>,
+    values: &mut Array<f32>,
+    ids: &mut Array<i32>,
+    base: usize,
+    vocab: u32,
+    run: u32,
+    #[comptime] threads: usize,
+) -> u32 {
+    let row = CUBE_POS_X as usize;
+    let head = row * comptime!(ROW_WORDS);
+    let mask_at = u32::reinterpret(plan[head + 5]) as usize;
+    let edits_at = u32::reinterpret(plan[head + 6]) as usize;
+    let edits = u32::reinterpret(plan[head + 7]);
+    let start = UNIT_POS * run;
+    let end = cubecl::prelude::min(start + run, vocab);
+    // The first edit of the run.
+    let mut edit = 0u32;
+    let mut beyond = edits;
+    while edit < beyond {
+        let middle = (edit + beyond) / 2u32;
+        let token = u32::reinterpret(plan[edits_at + middle as usize * comptime!(EDIT_WORDS)]);
+        if token < start {
+            edit = middle + 1u32;
+        } else {
+            beyond = middle;
+        }
+    }
+    let mut kept = 0u32;
+    for token in start..end {
+        let mut logit = f32::cast_from(logits[row * vocab as usize + token as usize]);
+        let mut allowed = true;
+        if mask_at > 0 {
+            let word = u32::reinterpret(plan[mask_at + token as usize / 32]);
+            allowed = (word >> (token % 32u32)) & 1u32 == 1u32;
+        }
+        if edit < edits {
+            let at = edits_at + edit as usize * comptime!(EDIT_WORDS);
+            if u32::reinterpret(plan[at]) == token {
+                logit += f32::reinterpret(plan[at + 1]);
+                let factor = f32::reinterpret(plan[at + 2]);
+                if logit > 0.0f32 {
+                    logit /= factor;
+                } else {
+                    logit *= factor;
+                }
+                logit -= f32::reinterpret(plan[at + 3]);
+                edit += 1u32;
+            }
+        }
+        if allowed && presentable(logit) {
+            let to = base + kept as usize * threads;
+            values[to] = clean(logit);
+            ids[to] = i32::cast_from(token);
+            kept += 1u32;
+        }
+    }
+    kept
+}
+
+/// Sets the unit's sum to that of its first `kept` weights.
+#[cube]
+fn sum_all(
+    values: &Array<f32>,
+    base: usize,
+    kept: u32,
+    high: &mut SharedMemory<u32>,
+    low: &mut SharedMemory<u32>,
+    #[comptime] threads: usize,
+) {
+    let mut sum_high = 0u32;
+    let mut sum_low = 0u32;
+    for j in 0..kept {
+        let value = values[base + j as usize * threads];
+        let added = units_low(value);
+        sum_low += added;
+        sum_high += units_high(value) + carry(sum_low, added);
+    }
+    high[UNIT_POS as usize] = sum_high;
+    low[UNIT_POS as usize] = sum_low;
+}
+
+/// Keeps the head of the row's ranking, largest value first and of equals the lowest id, as
+/// long as what is before a value adds up to less than `enough`: shares of weights if
+/// `by_share`, else logits by number. Returns how many of the unit's first `kept` are left.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn cut(
+    values: &mut Array<f32>,
+    ids: &mut Array<i32>,
+    base: usize,
+    kept: u32,
+    enough_high: u32,
+    enough_low: u32,
+    high: &mut SharedMemory<u32>,
+    low: &mut SharedMemory<u32>,
+    #[comptime] threads: usize,
+    #[comptime] by_share: bool,
+) -> u32 {
+    let unit = UNIT_POS as usize;
+    // The largest bits from which on values add up to enough: of `floor` they do or there is
+    // no more, of `ceiling` they do not.
+    let mut floor = 0u32;
+    let mut ceiling = 0xffff_ffffu32;
+    for _ in 0..32u32 {
+        let middle = floor + (ceiling - floor) / 2u32;
+        let mut sum_high = 0u32;
+        let mut sum_low = 0u32;
+        for j in 0..kept {
+            let value = values[base + j as usize * threads];
+            if order(value) >= middle {
+                let added = amount_low(value, by_share);
+                sum_low += added;
+                sum_high += amount_high(value, by_share) + carry(sum_low, added);
+            }
+        }
+        high[unit] = sum_high;
+        low[unit] = sum_low;
+        fold(high, low, threads);
+        let reached = high[0] > enough_high || (high[0] == enough_high && low[0] >= enough_low);
+        sync_cube();
+        if reached {
+            floor = middle;
+        } else {
+            ceiling = middle;
+        }
+    }
+    // What is above is kept; what ties as long as it is needed.
+    let mut above_high = 0u32;
+    let mut above_low = 0u32;
+    let mut ties_high = 0u32;
+    let mut ties_low = 0u32;
+    for j in 0..kept {
+        let value = values[base + j as usize * threads];
+        let added = amount_low(value, by_share);
+        if order(value) > floor {
+            above_low += added;
+            above_high += amount_high(value, by_share) + carry(above_low, added);
+        } else if order(value) == floor {
+            ties_low += added;
+            ties_high += amount_high(value, by_share) + carry(ties_low, added);
+        }
+    }
+    high[unit] = above_high;
+    low[unit] = above_low;
+    fold(high, low, threads);
+    let mut sum_high = high[0];
+    let mut sum_low = low[0];
+    sync_cube();
+    high[unit] = ties_high;
+    low[unit] = ties_low;
+    scan(high, low, threads);
+    if UNIT_POS > 0u32 {
+        let added = low[unit - 1];
+        sum_low += added;
+        sum_high += high[unit - 1] + carry(sum_low, added);
+    }
+    sync_cube();
+    let mut left = 0u32;
+    for j in 0..kept {
+        let at = base + j as usize * threads;
+        let value = values[at];
+        let mut needed = order(value) > floor;
+        if order(value) == floor {
+            needed = sum_high < enough_high || (sum_high == enough_high && sum_low < enough_low);
+            let added = amount_low(value, by_share);
+            sum_low += added;
+            sum_high += amount_high(value, by_share) + carry(sum_low, added);
+        }
+        if needed {
+            let to = base + left as usize * threads;
+            values[to] = value;
+            ids[to] = ids[at];
+            left += 1u32;
+        }
+    }
+    left
+}
+
+#[cube]
+fn amount_high(value: f32, #[comptime] by_share: bool) -> u32 {
+    if comptime!(by_share) {
+        units_high(value)
+    } else {
+        u32::new(0)
+    }
+}
+
+#[cube]
+fn amount_low(value: f32, #[comptime] by_share: bool) -> u32 {
+    if comptime!(by_share) {
+        units_low(value)
+    } else {
+        u32::new(1)
+    }
+}
