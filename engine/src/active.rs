@@ -17,6 +17,7 @@ use crate::params::SamplingParams;
 use crate::pooling::Pool;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
 use crate::sampler::{SampleError, Sampled, SamplerState};
+pub(crate) use following::Heard;
 use following::Unsent;
 
 /// How a request left the engine.
@@ -252,21 +253,25 @@ impl ActiveRequest {
         !matches!(self.outcome, Some(Outcome::Failed(_)))
     }
 
-    /// Whether the likeliest token is all that its next one takes.
-    pub fn takes_the_likeliest(&self) -> bool {
-        let position = self.output_len();
-        let plain = |sampler: &SamplerState| sampler.takes_the_likeliest(position);
-        self.constrained.is_none() && self.sampler.as_ref().is_some_and(plain)
+    /// Whether the next token is all that is wanted of the row before it.
+    pub fn needs_no_logits(&self) -> bool {
+        self.params.logprobs.is_none()
     }
 
-    /// Goes on with the likeliest token, of `vocab`, that the executor chose. Returns whether
-    /// there is one.
+    /// Goes on with the token, of `vocab`, that the executor chose. Returns whether there is
+    /// one.
     pub fn take(&mut self, token: Option<u32>, vocab: usize) -> bool {
+        self.forget_answers();
         match token {
-            Some(token) => self.accept(Sampled {
-                token,
-                logprob: None,
-            }),
+            Some(token) => {
+                if let Some(sampler) = &mut self.sampler {
+                    sampler.record(token);
+                }
+                self.accept(Sampled {
+                    token,
+                    logprob: None,
+                });
+            }
             None => {
                 let error = SampleError::NoToken { vocab_size: vocab };
                 self.outcome = Some(Outcome::Failed(error.to_string()));

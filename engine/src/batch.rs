@@ -5,7 +5,7 @@ mod table;
 use hearth_radix::KvCopy;
 
 use crate::active::Running;
-use crate::executor::{ForwardBatch, Sequence};
+use crate::executor::{Choice, ForwardBatch, Sequence};
 use table::Layout;
 
 pub(crate) use table::Row;
@@ -24,8 +24,8 @@ pub(crate) struct Grant {
     pub hidden_rows: usize,
     /// Whether one more row is there to sample from.
     pub samples: bool,
-    /// Whether the executor samples in its place, which gives a token and no row.
-    pub greedy: bool,
+    /// Whether the executor chooses in its place, which gives a token and no row.
+    pub chooses: bool,
 }
 
 /// Tokens of a request that this step copies from the host.
@@ -36,6 +36,24 @@ pub(crate) struct Load {
     pub tokens: usize,
 }
 
+/// What the executor gives for a row where it chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Token,
+    Logits,
+    Nothing,
+}
+
+impl From<&Choice> for Asked {
+    fn from(choice: &Choice) -> Self {
+        match choice {
+            Choice::Token(_) => Self::Token,
+            Choice::Logits => Self::Logits,
+            Choice::Nothing => Self::Nothing,
+        }
+    }
+}
+
 /// The forward of one step and whose rows it has; reused from step to step.
 #[derive(Debug, Default)]
 pub(crate) struct StepBatch {
@@ -44,13 +62,14 @@ pub(crate) struct StepBatch {
     pub loads: Vec<Load>,
     /// To be carried out before the forward, in this order.
     pub copies: Vec<KvCopy>,
-    /// Whether the executor can tell the likeliest token without giving logits.
+    /// What the executor was asked for at the rows where it chooses.
+    pub asked: Vec<Asked>,
     executor_chooses: bool,
     layout: Layout,
 }
 
 impl StepBatch {
-    /// An empty one; `executor_chooses` where likeliest tokens may be asked for.
+    /// An empty one; `executor_chooses` where it may be asked for tokens.
     pub fn new(executor_chooses: bool) -> Self {
         Self {
             executor_chooses,
@@ -67,7 +86,7 @@ impl StepBatch {
             slot_table,
             logit_rows,
             hidden_rows,
-            greedy_rows,
+            choice_rows,
         } = &mut self.forward;
         for values in [
             tokens,
@@ -75,7 +94,7 @@ impl StepBatch {
             write_slots,
             logit_rows,
             hidden_rows,
-            greedy_rows,
+            choice_rows,
         ] {
             values.clear();
         }
@@ -84,6 +103,7 @@ impl StepBatch {
         self.grants.clear();
         self.loads.clear();
         self.copies.clear();
+        self.asked.clear();
     }
 
     /// Whether there is nothing to do for the device.
@@ -130,10 +150,10 @@ impl StepBatch {
             .hidden_rows
             .extend(pooled.map(|position| index(first_token + position - start)));
         let next = end == active.tokens.len() && active.samples_next();
-        let greedy = next && self.executor_chooses && active.takes_the_likeliest();
+        let chooses = next && self.executor_chooses && active.needs_no_logits();
         let last = index(first_token + count - 1);
-        if greedy {
-            batch.greedy_rows.push(last);
+        if chooses {
+            batch.choice_rows.push(last);
         } else if next {
             batch.logit_rows.push(last);
         }
@@ -143,8 +163,8 @@ impl StepBatch {
             tokens: count,
             scored_rows,
             hidden_rows,
-            samples: next && !greedy,
-            greedy,
+            samples: next && !chooses,
+            chooses,
         });
     }
 }

@@ -12,7 +12,7 @@ mod workers;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use follow::{Constrained, Grace, Settled};
+pub(crate) use follow::{Constrained, Grace, Next, Settled};
 pub(crate) use habits::Habits;
 
 /// The tokens that may come next, one bit each: bit `t % 32` of word `t / 32`. Tokens

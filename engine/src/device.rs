@@ -11,13 +11,16 @@ mod reopen;
 use hearth_radix::KvCopy;
 
 use crate::engine::{SpawnError, context_limit};
-use crate::executor::{BuildError, Executor, ExecutorLimits, ForwardBatch, Logits};
+use crate::executor::{BuildError, Choice, Executor, ExecutorLimits, ForwardBatch, Logits};
 
 /// What the device is to do for one step, in this order.
 pub(crate) struct Order {
     pub copies: Vec<KvCopy>,
     /// Not run if it has no tokens.
     pub forward: ForwardBatch,
+    /// What is wanted at its rows where the executor chooses, all at once; it may come when
+    /// the device is at the forward.
+    pub choices: Receiver<Vec<Choice>>,
 }
 
 /// What came of an [`Order`].
@@ -153,7 +156,7 @@ fn carry_out(executor: &mut impl Executor, order: Order) -> Landing {
     let copied = copy(executor, &order.copies);
     let logits = match order.forward.tokens.is_empty() {
         true => Ok(Logits::none(executor.limits())),
-        false => run(executor, &order.forward),
+        false => run(executor, &order.forward, &order.choices),
     };
     Landing {
         copied,
@@ -175,9 +178,24 @@ fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
 
 /// Runs `batch`; a panic is an error like others, as drivers panic where they
 /// should return one, and a wrong shape is caught before anybody reads it.
-fn run(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits, String> {
+fn run(
+    executor: &mut impl Executor,
+    batch: &ForwardBatch,
+    choices: &Receiver<Vec<Choice>>,
+) -> Result<Logits, String> {
     let vocab = executor.limits().vocab_size;
-    let logits = catch_unwind(AssertUnwindSafe(|| executor.forward(batch)))
+    // Of who does not ask, too.
+    let (mut tokens, mut undecided) = (batch.choice_rows.len(), 0);
+    let mut ask = || {
+        // An engine that is gone reads no answer either.
+        let nothing = |_| vec![Choice::Nothing; batch.choice_rows.len()];
+        let choices = choices.recv().unwrap_or_else(nothing);
+        let count = |is: fn(&Choice) -> bool| choices.iter().filter(|choice| is(choice)).count();
+        tokens = count(|choice| matches!(choice, Choice::Token(_)));
+        undecided = count(|choice| matches!(choice, Choice::Logits));
+        choices
+    };
+    let logits = catch_unwind(AssertUnwindSafe(|| executor.forward(batch, &mut ask)))
         .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
         .and_then(|result| result.map_err(|error| error.to_string()));
     let logits = logits.and_then(|logits| {
@@ -194,11 +212,17 @@ fn run(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Logits, Str
                 "the model gave {given} values of hidden states for {rows} rows"
             ));
         }
-        let (given, rows) = (logits.greedy.len(), batch.greedy_rows.len());
+        let given = logits.chosen.len();
         let known = |token: &Option<u32>| token.is_none_or(|token| (token as usize) < vocab);
-        if given != rows || !logits.greedy.iter().all(known) {
+        if given != tokens || !logits.chosen.iter().all(known) {
             return Err(format!(
-                "the model chose {given} tokens for {rows} rows, or some that there are not"
+                "the model chose {given} tokens for {tokens} rows, or some that there are not"
+            ));
+        }
+        let given = logits.undecided.len();
+        if given != undecided * vocab {
+            return Err(format!(
+                "the model gave {given} logits for {undecided} undecided rows of {vocab}"
             ));
         }
         Ok(logits)

@@ -8,6 +8,8 @@ use std::error::Error;
 
 use hearth_radix::KvCopy;
 
+use crate::constraint::Mask;
+
 /// One sequence's share of a [`ForwardBatch`].
 ///
 /// Tokens `first_token .. first_token + tokens` of the batch are the last
@@ -40,10 +42,51 @@ pub struct ForwardBatch {
     pub logit_rows: Vec<u32>,
     /// Indices into `tokens`, ascending, whose hidden states are wanted. May be empty.
     pub hidden_rows: Vec<u32>,
-    /// Indices into `tokens`, ascending, after which the likeliest token is wanted and no
-    /// logits. Empty for an executor that does not [choose](Executor::chooses).
-    pub greedy_rows: Vec<u32>,
+    /// Indices into `tokens`, ascending, after which the executor chooses the token, by the
+    /// [`Choice`] of each. Empty for an executor that does not [choose](Executor::chooses).
+    pub choice_rows: Vec<u32>,
 }
+
+/// What is wanted of one of a batch's [`choice_rows`](ForwardBatch::choice_rows).
+#[derive(Clone, Debug, PartialEq)]
+pub enum Choice {
+    /// A token.
+    Token(TokenChoice),
+    /// Its logits: what may be chosen is not known yet.
+    Logits,
+    Nothing,
+}
+
+/// How a token is chosen, in this order: of the tokens in `mask`, after `edits`, by
+/// temperature, min-p, top-k, top-p over the share of what those two left, and `draw`; NaN and
+/// minus infinity never.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenChoice {
+    /// 0 is the first of the likeliest tokens, whatever the fields down to `draw` are.
+    pub temperature: f32,
+    pub top_k: Option<u32>,
+    pub top_p: f32,
+    pub min_p: f32,
+    /// In [0, 1): where in the weights of the tokens that are left, in the order of their ids.
+    pub draw: f64,
+    pub mask: Option<Mask>,
+    /// At most one for each token.
+    pub edits: Vec<LogitEdit>,
+}
+
+/// What is done to the logit of `token`: `bias` is added; what that gives is divided by
+/// `factor` where it is positive, and else multiplied; `amount` is subtracted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LogitEdit {
+    pub token: u32,
+    pub bias: f32,
+    pub factor: f32,
+    pub amount: f32,
+}
+
+/// Gives the choices of a batch's rows, once: to be called when all of the forward has been
+/// given to the device, as it may wait for masks.
+pub type Choices<'a> = dyn FnMut() -> Vec<Choice> + 'a;
 
 /// What a forward gives for the rows that were wanted, in their order, row-major.
 #[derive(Clone, Debug, Default)]
@@ -54,9 +97,10 @@ pub struct Logits {
     /// `[hidden_rows, hidden_size]`: what the output projection would read, after the
     /// last norm.
     pub hidden: Vec<f32>,
-    /// `[greedy_rows]`: the first of the likeliest tokens; `None` where every logit is NaN or
-    /// minus infinity.
-    pub greedy: Vec<Option<u32>>,
+    /// One for each [`Choice::Token`]; `None` where there is none to choose from.
+    pub chosen: Vec<Option<u32>>,
+    /// `[rows, vocab]`, one for each [`Choice::Logits`].
+    pub undecided: Vec<f32>,
 }
 
 impl Logits {
@@ -86,14 +130,19 @@ pub trait Executor {
     fn limits(&self) -> ExecutorLimits;
 
     /// Runs the model over `batch`: writes every token's keys and values to its
-    /// slot, then attends through the slot table.
+    /// slot, then attends through the slot table. `choices` is asked where the batch has
+    /// rows to choose at.
     ///
     /// # Errors
     /// After an error or a panic the engine fails the requests of this batch
     /// and frees their slots; slots outside `batch.write_slots` must be intact.
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError>;
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        choices: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError>;
 
-    /// Whether it can tell the likeliest token without giving logits.
+    /// Whether it chooses tokens itself, so that no logits need leave the device.
     fn chooses(&self) -> bool {
         false
     }

@@ -42,7 +42,8 @@ pub use config::{ConfigError, EngineConfig};
 pub use engine::{Engine, EngineHandle, EngineWatch, ShutdownOutcome, SpawnError};
 pub use events::{StepObserver, StepReport};
 pub use executor::{
-    BuildError, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Sequence,
+    BuildError, Choice, Choices, Executor, ExecutorError, ExecutorLimits, ForwardBatch, LogitEdit,
+    Logits, Sequence, TokenChoice,
 };
 pub use hearth_radix::{CopyDirection, EvictionPolicy, HostWritePolicy, KvCopy, PageSizeError};
 pub use params::{ParamError, SamplingParams};

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::executor::LogitEdit;
 use crate::params::SamplingParams;
 
 /// The appearances of tokens in one request, and what they cost.
@@ -40,6 +41,28 @@ impl Penalties {
         *self.occurrences.entry(token).or_insert(0) += 1;
     }
 
+    /// What [`apply`](Self::apply) does, by token.
+    pub(crate) fn edits(&self) -> HashMap<u32, LogitEdit> {
+        let edit = |(&token, &count): (&u32, &u32)| {
+            let edit = LogitEdit {
+                token,
+                bias: 0.0,
+                factor: self.repetition,
+                amount: self.amount(count),
+            };
+            (token, edit)
+        };
+        self.occurrences.iter().map(edit).collect()
+    }
+
+    /// What is subtracted for `count` occurrences in the output.
+    fn amount(&self, count: u32) -> f32 {
+        match count {
+            0 => 0.0,
+            count => self.frequency * count as f32 + self.presence,
+        }
+    }
+
     /// Lowers (or, with negative penalties, raises) the logits of tokens that have appeared.
     /// Masked logits stay masked.
     pub fn apply(&self, logits: &mut [f32]) {
@@ -53,9 +76,7 @@ impl Penalties {
             } else {
                 *logit * self.repetition
             };
-            if count > 0 {
-                *logit -= self.frequency * count as f32 + self.presence;
-            }
+            *logit -= self.amount(count);
         }
     }
 }

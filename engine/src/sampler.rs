@@ -4,9 +4,12 @@
 //! temperature, min-p, top-k, top-p over the share of what those two left, draw. A grammar's mask
 //! comes before all of it.
 
+use std::collections::HashMap;
+
 use thiserror::Error;
 
-use crate::constraint::apply;
+use crate::constraint::{Mask, apply};
+use crate::executor::{LogitEdit, TokenChoice};
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
 use crate::nucleus::keep_top_p;
 use crate::params::SamplingParams;
@@ -131,17 +134,42 @@ impl SamplerState {
         Ok(Sampled { token, logprob })
     }
 
-    /// Whether the token after `generated` others is the likeliest of the logits as they are,
-    /// and nothing else is asked of them.
-    pub fn takes_the_likeliest(&self, generated: usize) -> bool {
-        self.greedy
-            && self.logprobs.is_none()
-            && self.logit_bias.is_empty()
-            && self.penalties.is_none()
-            && (generated >= self.min_tokens || self.enders.is_empty())
+    /// How somebody else chooses the output token after `generated` others as
+    /// [`sample`](Self::sample) would, under `mask` if there is one.
+    pub fn choice(&self, generated: usize, mask: Option<Mask>) -> TokenChoice {
+        TokenChoice {
+            temperature: if self.greedy { 0.0 } else { self.temperature },
+            top_k: self.top_k.and_then(|k| u32::try_from(k).ok()),
+            top_p: self.top_p,
+            min_p: self.min_p,
+            draw: rng::uniform(self.seed, generated as u64),
+            mask,
+            edits: self.edits(generated),
+        }
     }
 
-    /// Counts a token that was not sampled as part of the output.
+    /// What [`adjust`](Self::adjust) does.
+    fn edits(&self, generated: usize) -> Vec<LogitEdit> {
+        let too_early = generated < self.min_tokens;
+        if self.logit_bias.is_empty() && self.penalties.is_none() && !too_early {
+            return Vec::new();
+        }
+        let mut edits = match &self.penalties {
+            Some(penalties) => penalties.edits(),
+            None => HashMap::new(),
+        };
+        for &(token, bias) in &self.logit_bias {
+            edits.entry(token).or_insert(untouched(token)).bias += bias;
+        }
+        if too_early {
+            for &token in &self.enders {
+                edits.entry(token).or_insert(untouched(token)).bias = f32::NEG_INFINITY;
+            }
+        }
+        edits.into_values().collect()
+    }
+
+    /// Counts a token that was not sampled here as part of the output.
     pub fn record(&mut self, token: u32) {
         if let Some(penalties) = &mut self.penalties {
             penalties.record(token);
@@ -234,6 +262,15 @@ impl SamplerState {
         });
         // Rounding may let the draw pass all of them.
         drawn.or(candidates.last()).map(|candidate| candidate.token)
+    }
+}
+
+fn untouched(token: u32) -> LogitEdit {
+    LogitEdit {
+        token,
+        bias: 0.0,
+        factor: 1.0,
+        amount: 0.0,
     }
 }
 

@@ -2,24 +2,28 @@
 //! and all else is done while the device is at it.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use crate::batch::StepBatch;
 use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
+use crate::constraint::Grace;
 use crate::device::{Device, Landing, Order};
 use crate::events::{StepObserver, StepReport};
+use crate::executor::Choice;
 use crate::inbox::{Inbox, Phase, Wait};
 use crate::scheduler::Scheduler;
 use crate::stats::EngineStats;
 
 /// All that the engine thread owns.
 pub(crate) struct Core {
+    /// The device is at `batch`, whose `forward` it has. Dropped before the device is: that
+    /// waits for its thread, which may wait for choices.
+    flight: Option<Flight>,
     device: Device,
     scheduler: Scheduler,
     batch: StepBatch,
-    /// The device is at `batch`, whose `forward` it has.
-    flight: Option<Flight>,
     inbox: Arc<Inbox>,
     steps: u64,
     /// Whether requests wait, those that hold slots too, until somebody resumes.
@@ -34,6 +38,8 @@ pub(crate) struct Core {
 struct Flight {
     /// When its step began, where somebody observes the engine.
     started: Option<Instant>,
+    /// Where the device takes what is wanted at the rows where it chooses.
+    choices: Sender<Vec<Choice>>,
 }
 
 impl Core {
@@ -41,10 +47,10 @@ impl Core {
         let executor_chooses = device.chooses;
         let scheduler = Scheduler::new(config, device.limits, device.host_slots);
         let mut core = Self {
+            flight: None,
             device,
             scheduler,
             batch: StepBatch::new(executor_chooses),
-            flight: None,
             inbox,
             steps: 0,
             paused: false,
@@ -155,15 +161,35 @@ impl Core {
             return;
         }
         self.launch(started);
+        let chosen = self.choose(&mut Grace::none(), false);
         self.prepare();
+        if !chosen {
+            // The masks that were not there yet have had all of this time.
+            self.choose(&mut Grace::to_follow(), true);
+        }
     }
 
     fn launch(&mut self, started: Option<Instant>) {
+        let (choices, taken) = channel();
         self.device.launch(Order {
             copies: std::mem::take(&mut self.batch.copies),
             forward: std::mem::take(&mut self.batch.forward),
+            choices: taken,
         });
-        self.flight = Some(Flight { started });
+        self.flight = Some(Flight { started, choices });
+    }
+
+    /// Tells the device, which is at the forward, what is wanted at the rows where it chooses,
+    /// if all of it is known; `finally` something is in any case, as the device waits for it.
+    /// Returns whether it was told.
+    fn choose(&mut self, grace: &mut Grace, finally: bool) -> bool {
+        let choices = self.scheduler.choices(&mut self.batch, grace, finally);
+        if let (Some(choices), Some(flight)) = (choices, &self.flight) {
+            // A device that is gone, or failed before it asked, wants none.
+            let _ = flight.choices.send(choices);
+            return true;
+        }
+        false
     }
 
     /// The device is done: samples from what it computed, and no more, as it waits.
@@ -179,6 +205,7 @@ impl Core {
         Order {
             copies: self.batch.copies,
             forward: self.batch.forward,
+            ..
         } = order;
         if let Err(error) = copied {
             self.scheduler.fail_copies(&mut self.batch, &error);

@@ -214,36 +214,3 @@ fn a_seeded_request_draws_the_same_tokens_whatever_the_batch() {
     drop(generations);
     crowded.assert_idle_and_conserved();
 }
-
-#[test]
-fn a_greedy_request_takes_no_logits_unless_something_needs_them() {
-    let fixture = Fixture::new(config(), 400);
-    let prompt = prompt(5, 30);
-    let rows = |params: SamplingParams| {
-        fixture.steps.lock().unwrap().clear();
-        let request = Request {
-            params,
-            ..request(&prompt, 8)
-        };
-        let answer = answer(fixture.engine.submit(request).unwrap());
-        assert_eq!(answer.tokens, expected(&prompt, 8));
-        let steps = fixture.steps.lock().unwrap();
-        steps.iter().map(|step| step.rows).sum::<usize>()
-    };
-    assert_eq!(rows(greedy(8)), 0);
-    let changes: [fn(&mut SamplingParams); 4] = [
-        |params| params.logprobs = Some(0),
-        |params| params.logit_bias = vec![(3, 0.0)],
-        // As small as it is, it has to be counted.
-        |params| params.presence_penalty = 1e-9,
-        |params| {
-            params.min_tokens = 8;
-            params.stop_token_ids = vec![1];
-        },
-    ];
-    for (index, change) in changes.into_iter().enumerate() {
-        let mut params = greedy(8);
-        change(&mut params);
-        assert_eq!(rows(params), 8, "change {index}");
-    }
-}

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use common::{FAILS, Fixture, PANICS, VOCAB, answer, expected, greedy, limits, prompt, request};
 use hearth_engine::{
-    BuildError, Engine, EngineConfig, Event, Executor, ExecutorError, ExecutorLimits, FinishReason,
-    ForwardBatch, Logits, Request, SamplingParams, ShutdownOutcome, SpawnError, SubmitError,
+    BuildError, Choices, Engine, EngineConfig, Event, Executor, ExecutorError, ExecutorLimits,
+    FinishReason, ForwardBatch, Logits, Request, SamplingParams, ShutdownOutcome, SpawnError,
+    SubmitError,
 };
 
 fn config() -> EngineConfig {
@@ -396,7 +397,7 @@ impl Executor for NoModel {
         self.0
     }
 
-    fn forward(&mut self, _: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(&mut self, _: &ForwardBatch, _: &mut Choices<'_>) -> Result<Logits, ExecutorError> {
         Err(ExecutorError::new("there is no model"))
     }
 }

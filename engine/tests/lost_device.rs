@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use hearth_engine::{
-    Engine, EngineConfig, EngineHandle, Executor, ExecutorError, ExecutorLimits, ForwardBatch,
-    KvCopy, Logits, ShutdownOutcome,
+    Choices, Engine, EngineConfig, EngineHandle, Executor, ExecutorError, ExecutorLimits,
+    ForwardBatch, KvCopy, Logits, ShutdownOutcome,
 };
 
 /// What a test decides and sees.
@@ -49,9 +49,17 @@ impl Executor for Fragile {
         self.model.host_slots()
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        choices: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         self.fails()?;
-        self.model.forward(batch)
+        self.model.forward(batch, choices)
+    }
+
+    fn chooses(&self) -> bool {
+        self.model.chooses()
     }
 
     fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {

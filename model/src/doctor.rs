@@ -252,7 +252,8 @@ mod tests {
         };
         let diagnosis = examine(&spec, how).unwrap();
         assert!(diagnosis.is_healthy(), "{:?}", diagnosis.kernels);
-        assert_eq!(diagnosis.kernels.len(), 3 * Kernel::ALL.len());
+        // All but the choice of tokens, which the CPU leaves to the engine.
+        assert_eq!(diagnosis.kernels.len(), 3 * (Kernel::ALL.len() - 1));
         assert!(diagnosis.kernels.iter().all(|finding| finding.cases == 2));
     }
 

@@ -2,16 +2,19 @@
 //! made concrete for each backend, so that no other crate waits for it to compile.
 
 mod check;
+mod choose;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{DType, Tensor};
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
 use hearth_shaders::{BlockFormat, Kernels};
+
+pub use hearth_shaders::{Choice, Edit};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
@@ -27,6 +30,7 @@ use crate::transformer::{
 };
 use crate::weights::{Quantization, WeightError, Weights};
 use check::{below, check, length};
+use choose::Chosen;
 
 /// One sequence's share of a [`Batch`]: tokens `first_token .. first_token + tokens`
 /// are the last of its `context` positions, and it attends
@@ -55,9 +59,22 @@ pub struct Batch<'a> {
     pub logit_rows: &'a [u32],
     /// `[rows]`: the tokens whose hidden states are wanted.
     pub hidden_rows: &'a [u32],
-    /// `[rows]`: the tokens after which the likeliest token is wanted, and no more.
-    pub greedy_rows: &'a [u32],
+    /// `[rows]`: the tokens after which one is chosen; none where the decoder does not
+    /// [choose](Decoder::chooses).
+    pub choice_rows: &'a [u32],
 }
+
+/// What is wanted of one of a batch's `choice_rows`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Wish {
+    /// The token that is chosen so.
+    Token(Choice),
+    Logits,
+    Nothing,
+}
+
+/// Gives the wishes of a batch's `choice_rows`; may wait for them.
+pub type Wishes<'a> = dyn FnMut() -> Vec<Wish> + 'a;
 
 /// What a forward gives for the rows that were wanted, in their order, row-major.
 #[derive(Debug, Clone, Default)]
@@ -66,9 +83,10 @@ pub struct Outputs {
     pub logits: Vec<f32>,
     /// `[hidden_rows, hidden_size]`, after the last norm.
     pub hidden: Vec<f32>,
-    /// `[greedy_rows]`: the first of the likeliest tokens; `None` where no logit is larger than
-    /// minus infinity.
-    pub greedy: Vec<Option<u32>>,
+    /// One for each [`Wish::Token`]; `None` where there is none to choose from.
+    pub chosen: Vec<Option<u32>>,
+    /// `[rows, vocab]`, one for each [`Wish::Logits`].
+    pub undecided: Vec<f32>,
 }
 
 /// Why a forward pass did not run.
@@ -159,13 +177,21 @@ pub struct Report {
 pub trait Decoder {
     fn report(&self) -> &Report;
 
+    /// Whether it chooses tokens itself, so that no logits need leave the device.
+    fn chooses(&self) -> bool;
+
     /// Runs the model over `batch`. Keys and values of all tokens are in the pool
-    /// afterwards.
+    /// afterwards. `wishes` is asked once, with the forward under way, where the batch has
+    /// `choice_rows`.
     ///
     /// # Errors
     /// [`ForwardError`] when the batch contradicts itself or the model, before
     /// anything was written, or when the device failed.
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError>;
+    fn forward(
+        &mut self,
+        batch: &Batch<'_>,
+        wishes: &mut Wishes<'_>,
+    ) -> Result<Outputs, ForwardError>;
 
     /// Copies keys and values between the slots `device` and the slots `host` of the
     /// second pool, one by one.
@@ -316,8 +342,19 @@ impl<B: Kernels> Decoder for Runner<B> {
         &self.report
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError> {
+    fn chooses(&self) -> bool {
+        B::chooses()
+    }
+
+    fn forward(
+        &mut self,
+        batch: &Batch<'_>,
+        wishes: &mut Wishes<'_>,
+    ) -> Result<Outputs, ForwardError> {
         check(batch, &self.report)?;
+        if !B::chooses() {
+            length("choice rows", batch.choice_rows.len(), 0)?;
+        }
         if batch.tokens.is_empty() {
             return Ok(Outputs::default());
         }
@@ -325,21 +362,31 @@ impl<B: Kernels> Decoder for Runner<B> {
         let DeviceOutputs {
             logits,
             hidden,
-            greedy,
+            to_choose,
         } = self
             .transformer
             .forward_paged(&self.config, uploaded, &mut self.context);
-        if logits.is_none() && hidden.is_none() && greedy.is_none() {
+        if logits.is_none() && hidden.is_none() && to_choose.is_none() {
             // A device reports a failed launch when it is waited for. What follows would
             // otherwise build on KV that was never written.
             return B::sync(&self.device)
                 .map(|()| Outputs::default())
                 .map_err(|error| ForwardError::Device(format!("{error:?}")));
         }
+        let chosen = match to_choose {
+            Some(to_choose) => {
+                // What waits in a queue runs while the wishes are waited for.
+                B::flush(&self.device);
+                Chosen::enqueue(to_choose, wishes(), &self.device)?
+            }
+            None => Chosen::default(),
+        };
+        let (chosen, undecided) = chosen.read()?;
         Ok(Outputs {
             logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
             hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
-            greedy: greedy.map_or_else(|| Ok(Vec::new()), tokens_to_host)?,
+            chosen,
+            undecided,
         })
     }
 
@@ -381,21 +428,6 @@ fn to_host<B: Backend>(rows: Tensor<B, 2>) -> Result<Vec<f32>, ForwardError> {
         .map_err(|error| ForwardError::Device(format!("{error:?}")))
 }
 
-fn tokens_to_host<B: Backend>(tokens: Tensor<B, 1, Int>) -> Result<Vec<Option<u32>>, ForwardError> {
-    let data = tokens
-        .try_into_data()
-        .map_err(|error| ForwardError::Device(error.to_string()))?;
-    let tokens: Vec<i32> = data
-        .convert::<i32>()
-        .into_vec()
-        .map_err(|error| ForwardError::Device(format!("{error:?}")))?;
-    // There is none where it is negative.
-    Ok(tokens
-        .into_iter()
-        .map(|token| u32::try_from(token).ok())
-        .collect())
-}
-
 /// A runner on the CPU, which needs threads.
 struct OnThreads {
     runner: Runner<Flex>,
@@ -417,9 +449,14 @@ impl Decoder for OnThreads {
         self.runner.report()
     }
 
-    fn forward(&mut self, batch: &Batch<'_>) -> Result<Outputs, ForwardError> {
+    fn chooses(&self) -> bool {
+        self.runner.chooses()
+    }
+
+    fn forward(&mut self, batch: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Outputs, ForwardError> {
         let runner = &mut self.runner;
-        self.threads.run(|| runner.forward(batch))
+        // It does not choose, and so asks for nothing.
+        self.threads.run(|| runner.forward(batch, &mut Vec::new))
     }
 
     fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {

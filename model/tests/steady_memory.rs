@@ -4,11 +4,12 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
+use std::sync::Arc;
 
 use hearth_model::checkpoint::{Checkpoint, LoadFormat};
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::{self, Batch, Decoder, LoadOptions, SequenceSpan};
+use hearth_model::runner::{self, Batch, Choice, Decoder, LoadOptions, SequenceSpan, Wish};
 
 const SLOTS: usize = 6 * LONGEST;
 const LONGEST: usize = 128;
@@ -53,17 +54,29 @@ fn step(decoder: &mut dyn Decoder, random: &mut Random) {
         }
         rows.push(tokens.len() as u32 - 1);
     }
-    let outputs = decoder.forward(&Batch {
+    // Some rows leave the device, and of some a token alone, under a mask or not.
+    let split = random.within(0, rows.len() - 1);
+    let mut wish = || {
+        let mask = random.within(0, 1) == 0;
+        let mask = mask.then(|| Arc::from([0x00ff_00ff; 8]));
+        Wish::Token(Choice {
+            mask,
+            ..Choice::LIKELIEST
+        })
+    };
+    let batch = Batch {
         tokens: &tokens,
         positions: &positions,
         write_slots: &write_slots,
         sequences: &spans,
         slot_table: &table,
-        logit_rows: &rows,
+        logit_rows: &rows[..split],
         hidden_rows: &[],
-        greedy_rows: &[],
-    });
-    assert!(!outputs.expect("a forward").logits.is_empty());
+        choice_rows: &rows[split..],
+    };
+    let mut wishes = || (split..rows.len()).map(|_| wish()).collect();
+    let outputs = decoder.forward(&batch, &mut wishes).expect("a forward");
+    assert_eq!(outputs.chosen.len(), rows.len() - split);
 }
 
 fn stays_the_same(api: Api) {

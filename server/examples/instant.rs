@@ -10,7 +10,8 @@ use actix_web::web::Data;
 use clap::Parser;
 use hearth_engine::detokenize::Detokenize;
 use hearth_engine::{
-    Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Pooling,
+    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
+    Pooling,
 };
 use hearth_otel::Telemetry;
 use hearth_server::config::Config;
@@ -55,7 +56,11 @@ impl Executor for Letter {
         }
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        _: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         if !self.beat.is_zero() {
             let now = Instant::now();
             while self.next <= now {

@@ -210,7 +210,7 @@ impl Sequences {
                 if done + tokens < plan.prompt_tokens {
                     forward.logit_rows.clear();
                 }
-                executor.forward(&forward)?;
+                executor.forward(&forward, &mut Vec::new)?;
                 done += tokens;
             }
         }
@@ -225,7 +225,7 @@ impl Sequences {
             for sequence in 0..self.batch {
                 self.append(&mut forward, sequence, self.length, 1);
             }
-            executor.forward(&forward)?;
+            executor.forward(&forward, &mut Vec::new)?;
             self.length += 1;
         }
         Ok(())
@@ -258,7 +258,7 @@ impl Sequences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_engine::{ExecutorError, ExecutorLimits, Logits};
+    use hearth_engine::{Choices, ExecutorError, ExecutorLimits, Logits};
 
     /// Checks that what it is given is consistent, and counts.
     #[derive(Default)]
@@ -277,7 +277,11 @@ mod tests {
             }
         }
 
-        fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+        fn forward(
+            &mut self,
+            batch: &ForwardBatch,
+            _: &mut Choices<'_>,
+        ) -> Result<Logits, ExecutorError> {
             assert!(batch.tokens.iter().all(|&token| token < 10));
             self.filled.extend(&batch.write_slots);
             for sequence in &batch.sequences {

@@ -2,6 +2,8 @@
 //!
 //! Architecture invariant: no other file names both.
 
+mod wish;
+
 use std::io::{IsTerminal, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -9,12 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hearth_engine::{
-    CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits, Sequence,
+    Choices, CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits,
+    Sequence,
 };
 use hearth_model::progress::counting_bar;
 use hearth_model::runner::{Batch, CopyWay, Decoder, ForwardError, Report, SequenceSpan};
 
 use crate::warmup::{self, Sizes};
+use wish::wish;
 
 /// Opens the device and loads the model that was on it.
 pub type Reload = Box<dyn FnMut(&Report) -> anyhow::Result<Box<dyn Decoder>>>;
@@ -24,6 +28,7 @@ pub struct ModelExecutor {
     /// `None` while the device is lost and closed.
     decoder: Option<Box<dyn Decoder>>,
     report: Report,
+    chooses: bool,
     reload: Reload,
     /// Forwards that are run before any request's; none on the CPU, whose kernels are there.
     sizes: Option<Sizes>,
@@ -36,6 +41,7 @@ impl ModelExecutor {
     pub fn new(decoder: Box<dyn Decoder>, sizes: Option<Sizes>, reload: Reload) -> Self {
         Self {
             report: decoder.report().clone(),
+            chooses: decoder.chooses(),
             decoder: Some(decoder),
             reload,
             sizes,
@@ -73,9 +79,9 @@ impl ModelExecutor {
             slot_table: vec![0],
             logit_rows: vec![0],
             hidden_rows: Vec::new(),
-            greedy_rows: vec![0],
+            choice_rows: Vec::new(),
         };
-        self.forward(&batch)?;
+        self.forward(&batch, &mut Vec::new)?;
         match self.sizes {
             Some(sizes) => self.warm_up_all(sizes),
             None => Ok(()),
@@ -140,7 +146,11 @@ impl Executor for ModelExecutor {
         }
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        choices: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         self.spans.clear();
         self.spans
             .extend(batch.sequences.iter().map(|sequence| SequenceSpan {
@@ -157,21 +167,22 @@ impl Executor for ModelExecutor {
             slot_table: &batch.slot_table,
             logit_rows: &batch.logit_rows,
             hidden_rows: &batch.hidden_rows,
-            greedy_rows: &batch.greedy_rows,
+            choice_rows: &batch.choice_rows,
         };
         let outputs = watched(&mut self.decoder, &self.lost, |decoder| {
-            decoder.forward(&batch)
+            decoder.forward(&batch, &mut || choices().into_iter().map(wish).collect())
         })?;
         Ok(Logits {
             values: outputs.logits,
             vocab: self.report.vocab_size,
             hidden: outputs.hidden,
-            greedy: outputs.greedy,
+            chosen: outputs.chosen,
+            undecided: outputs.undecided,
         })
     }
 
     fn chooses(&self) -> bool {
-        true
+        self.chooses
     }
 
     fn host_slots(&self) -> usize {
@@ -226,7 +237,7 @@ impl Executor for ModelExecutor {
 mod tests {
     use super::*;
     use hearth_model::dtype::Dtype;
-    use hearth_model::runner::Outputs;
+    use hearth_model::runner::{Outputs, Wishes};
 
     /// Fails as it is told to.
     struct Failing {
@@ -240,7 +251,11 @@ mod tests {
             &self.report
         }
 
-        fn forward(&mut self, _: &Batch<'_>) -> Result<Outputs, ForwardError> {
+        fn chooses(&self) -> bool {
+            false
+        }
+
+        fn forward(&mut self, _: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Outputs, ForwardError> {
             (self.how)()
         }
 

@@ -1,7 +1,9 @@
 //! Forwards of every size that serving will ask for, before the first client waits for one: a
 //! GPU's kernels are compiled by size class when they first run.
 
-use hearth_engine::{Executor, ExecutorError, ExecutorLimits, ForwardBatch, Sequence};
+use hearth_engine::{
+    Choice, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Sequence, TokenChoice,
+};
 
 /// What the engine may put into one forward.
 #[derive(Clone, Copy, Debug)]
@@ -12,32 +14,43 @@ pub struct Sizes {
     pub tokens: usize,
 }
 
+/// Whatever the choice is, the kernel is the same.
+const LIKELIEST: TokenChoice = TokenChoice {
+    temperature: 0.0,
+    top_k: None,
+    top_p: 1.0,
+    min_p: 0.0,
+    draw: 0.0,
+    mask: None,
+    edits: Vec::new(),
+};
+
 /// A context that is long for attention: its positions are split over the device.
 const LONG: usize = 2048;
 
 /// The batches to run: few rows one by one, as products of few rows have kernels of their own;
 /// then sizes between which nothing changes; decoding with short and long contexts.
-pub fn batches(limits: ExecutorLimits, sizes: Sizes) -> Vec<ForwardBatch> {
+pub fn batches(limits: ExecutorLimits, sizes: Sizes, chooses: bool) -> Vec<ForwardBatch> {
     let most = sizes.tokens.min(limits.max_model_len).min(limits.kv_slots);
     let rows = (1..=8usize)
         .chain([9, 16, 31, 32, 64])
         .filter(|rows| *rows <= sizes.running);
     let mut batches: Vec<ForwardBatch> = rows
         .filter(|rows| *rows <= limits.kv_slots)
-        .map(|rows| decoding(rows, 1))
+        .map(|rows| decoding(rows, 1, chooses))
         .collect();
     let long = LONG.min(limits.max_model_len);
-    batches.push(decoding(1, long));
+    batches.push(decoding(1, long, chooses));
     let powers = (0..usize::BITS).map(|power| 1usize << power);
     let lengths = powers.flat_map(|power| [power, power + power / 2 + 1]);
     let lengths = lengths.filter(|length| (2..most).contains(length));
-    batches.extend(lengths.chain([most]).map(prompt));
+    batches.extend(lengths.chain([most]).map(|length| prompt(length, chooses)));
     batches
 }
 
 /// `rows` sequences with a token each. Their positions all lie in the slot of the token: what
 /// is there does not matter, and is whoever's who gets the slot.
-fn decoding(rows: usize, context: usize) -> ForwardBatch {
+fn decoding(rows: usize, context: usize, chooses: bool) -> ForwardBatch {
     let mut batch = ForwardBatch::default();
     for row in 0..rows as u32 {
         batch.sequences.push(Sequence {
@@ -51,13 +64,15 @@ fn decoding(rows: usize, context: usize) -> ForwardBatch {
         batch.write_slots.push(row);
         batch.slot_table.extend(std::iter::repeat_n(row, context));
         batch.logit_rows.push(row);
-        batch.greedy_rows.push(row);
+        if chooses {
+            batch.choice_rows.push(row);
+        }
     }
     batch
 }
 
 /// A prompt of `length` tokens.
-fn prompt(length: usize) -> ForwardBatch {
+fn prompt(length: usize, chooses: bool) -> ForwardBatch {
     let all: Vec<u32> = (0..length as u32).collect();
     ForwardBatch {
         tokens: vec![0; length],
@@ -72,7 +87,11 @@ fn prompt(length: usize) -> ForwardBatch {
         slot_table: all,
         logit_rows: vec![length as u32 - 1],
         hidden_rows: Vec::new(),
-        greedy_rows: vec![length as u32 - 1],
+        choice_rows: if chooses {
+            vec![length as u32 - 1]
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -85,9 +104,10 @@ pub fn warm_up(
     sizes: Sizes,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<(), ExecutorError> {
-    let batches = batches(executor.limits(), sizes);
+    let batches = batches(executor.limits(), sizes, executor.chooses());
     for (done, batch) in batches.iter().enumerate() {
-        executor.forward(batch)?;
+        let mut likeliest = || vec![Choice::Token(LIKELIEST); batch.choice_rows.len()];
+        executor.forward(batch, &mut likeliest)?;
         progress(done + 1, batches.len());
     }
     Ok(())
@@ -103,7 +123,7 @@ mod tests {
             max_model_len,
             vocab_size: 10,
         };
-        let batches = batches(limits, sizes);
+        let batches = batches(limits, sizes, true);
         for batch in &batches {
             let tokens = batch.tokens.len();
             assert!(

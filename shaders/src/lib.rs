@@ -172,9 +172,8 @@ pub trait Kernels: Backend {
         v_pool: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The column of the first largest of each row of `logits` `[rows, vocab]`, -1 in a row
-    /// that has only NaN and minus infinity: `[rows]`, i32.
-    fn argmax(logits: FloatTensor<Self>) -> IntTensor<Self>;
+    /// Has the device begin with what it was given so far.
+    fn flush(_device: &Self::Device) {}
 
     /// Whether there is [`Self::choose`].
     fn chooses() -> bool {

@@ -56,7 +56,6 @@ mod backends {
     on_every_backend!(random_cases_of_silu_mul);
     on_every_backend!(random_cases_of_rope_and_store);
     on_every_backend!(random_cases_of_attention);
-    on_every_backend!(random_cases_of_argmax);
     on_every_backend!(random_cases_of_choose);
 }
 
@@ -257,7 +256,6 @@ mod checks {
         random_cases_of_silu_mul: SiluMul,
         random_cases_of_rope_and_store: RopeAndStore,
         random_cases_of_attention: Attention,
-        random_cases_of_argmax: Argmax,
         random_cases_of_choose: Choose
     );
 }

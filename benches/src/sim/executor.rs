@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hearth_engine::{Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits};
+use hearth_engine::{
+    Choices, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits,
+};
 
 use super::driver::SharedDriver;
 
@@ -70,7 +72,11 @@ impl Executor for SimExecutor {
         Ok(())
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        _: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         let tokens = batch.tokens.len() as u64 * TOKEN_NS;
         let context = batch.sequences.iter().map(|s| u64::from(s.context));
         let context = context.sum::<u64>() * CONTEXT_NS;

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hearth_engine::{
-    Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, PauseMode,
-    Request, SamplingParams,
+    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
+    PauseMode, Request, SamplingParams,
 };
 
 /// Small, so that sampling is a small part of it.
@@ -28,7 +28,11 @@ impl Executor for Gaps {
         self.limits
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        _: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         let gap = self.last.map(|last| last.elapsed());
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         gaps.extend(gap);

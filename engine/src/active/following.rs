@@ -5,7 +5,8 @@ use std::task::Poll;
 use std::time::Instant;
 
 use super::{ActiveRequest, Outcome};
-use crate::constraint::{Constrained, Grace, Settled};
+use crate::constraint::{Constrained, Grace, Next, Settled};
+use crate::executor::Choice;
 use crate::logprobs::{TokenLogprobs, prompt_logprob};
 use crate::request::{Event, FinishReason, TokenEvent};
 
@@ -67,6 +68,42 @@ impl ActiveRequest {
             self.late_row = Some(logits.to_vec());
             Heard::default()
         })
+    }
+
+    /// What the executor is asked for after the last token; `None` if the grammar's answer is
+    /// not there yet. Nothing changes but what is known of the answer: the device is at work.
+    pub fn choice(&mut self, grace: &mut Grace) -> Option<Choice> {
+        if self.outcome.is_some() {
+            return Some(Choice::Nothing);
+        }
+        let mask = match &mut self.constrained {
+            None => None,
+            Some(constrained) => match constrained.next(grace) {
+                Poll::Ready(Next::Mask(mask)) => Some(mask),
+                Poll::Ready(Next::NoChoice) => return Some(Choice::Nothing),
+                Poll::Pending => return None,
+            },
+        };
+        let sampler = self.sampler.as_ref();
+        let sampler = sampler.expect("a running request was started");
+        let choice = sampler.choice(self.output_len(), mask);
+        Some(Choice::Token(choice))
+    }
+
+    /// The token was chosen under the grammar's answers, of which nothing is left to do.
+    pub(super) fn forget_answers(&mut self) {
+        let Some(constrained) = &mut self.constrained else {
+            return;
+        };
+        if !constrained.is_settled()
+            && let Poll::Ready(settled) = constrained.settled(&mut Grace::none())
+        {
+            self.settle(settled);
+        }
+        debug_assert!(self.unsent.is_none(), "where text is forced none is chosen");
+        if let Some(constrained) = &mut self.constrained {
+            constrained.drop_mask();
+        }
     }
 
     /// Goes on from `[vocab]` logits; `None` if the grammar's answer is not there yet.

@@ -19,6 +19,15 @@ pub(crate) struct Settled {
     pub complete: bool,
 }
 
+/// What may come next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// One of these tokens.
+    Mask(Mask),
+    /// None that is chosen: text is forced, the output is whole, or it cannot go on.
+    NoChoice,
+}
+
 /// How long the engine thread still waits, in this step, for all grammars together. They
 /// take microseconds, and a row that misses its step loses a whole one; but nobody is
 /// waited for twice, so that one that hangs costs the others one such wait.
@@ -78,6 +87,8 @@ pub(crate) struct Constrained {
     jump_forward: bool,
     desk: Arc<Desk>,
     is_settled: bool,
+    /// Answers that were looked at, and are still to be told.
+    seen: Seen,
     job: Arc<Job>,
     /// Whether the engine thread has waited for this job in vain.
     awaited: bool,
@@ -104,6 +115,7 @@ impl Constrained {
             jump_forward,
             desk,
             is_settled: false,
+            seen: Seen::default(),
             job,
             awaited: false,
         }
@@ -114,6 +126,7 @@ impl Constrained {
     pub fn advance(&mut self, token: u32, limit: usize) {
         let limit = if self.jump_forward { limit } else { 0 };
         self.is_settled = false;
+        self.seen = Seen::default();
         self.awaited = false;
         let constraint = self.desk.state().constraint.take();
         let desk = Arc::clone(&self.desk);
@@ -131,14 +144,51 @@ impl Constrained {
     /// Where the output stands, told once after [`Self::begin`] and each
     /// [`Self::advance`]; an error is why it cannot go on.
     pub fn settled(&mut self, grace: &mut Grace) -> Poll<Result<Settled, String>> {
-        let answer = self.hear(|state| state.settled.take(), grace);
+        let answer = match self.seen.settled.take() {
+            Some(seen) => Poll::Ready(seen),
+            None => self.hear(|state| state.settled.take(), grace),
+        };
         self.is_settled |= answer.is_ready();
         answer
     }
 
     /// The tokens that may come next, told once; an error is why none can.
     pub fn mask(&mut self, grace: &mut Grace) -> Poll<Result<Mask, String>> {
-        self.hear(|state| state.mask.take(), grace)
+        match self.seen.mask.take() {
+            Some(seen) => Poll::Ready(seen),
+            None => self.hear(|state| state.mask.take(), grace),
+        }
+    }
+
+    /// What may come next, as far as it is known; both answers are still told afterwards.
+    pub fn next(&mut self, grace: &mut Grace) -> Poll<Next> {
+        if !self.is_settled && self.seen.settled.is_none() {
+            match self.hear(|state| state.settled.take(), grace) {
+                Poll::Ready(settled) => self.seen.settled = Some(settled),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        let goes_on = |settled: &Settled| settled.forced.is_empty() && !settled.complete;
+        if let Some(settled) = &self.seen.settled
+            && !settled.as_ref().is_ok_and(goes_on)
+        {
+            return Poll::Ready(Next::NoChoice);
+        }
+        if self.seen.mask.is_none() {
+            match self.hear(|state| state.mask.take(), grace) {
+                Poll::Ready(mask) => self.seen.mask = Some(mask),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(match &self.seen.mask {
+            Some(Ok(mask)) => Next::Mask(Arc::clone(mask)),
+            _ => Next::NoChoice,
+        })
+    }
+
+    /// A token was chosen under the mask.
+    pub fn drop_mask(&mut self) {
+        self.seen.mask = None;
     }
 
     fn hear<T>(
@@ -184,6 +234,13 @@ impl Drop for Constrained {
     fn drop(&mut self) {
         self.desk.give_up();
     }
+}
+
+/// Answers that the engine thread has looked at.
+#[derive(Default)]
+struct Seen {
+    settled: Option<Result<Settled, String>>,
+    mask: Option<Result<Mask, String>>,
 }
 
 /// Where a worker puts its answers for the engine thread.

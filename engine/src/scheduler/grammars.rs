@@ -2,7 +2,9 @@
 
 use super::Scheduler;
 use crate::active::Running;
+use crate::batch::{Asked, StepBatch};
 use crate::constraint::Grace;
+use crate::executor::Choice;
 
 impl Scheduler {
     /// Takes in what the grammars of running requests have answered. `likely` is for those
@@ -17,6 +19,27 @@ impl Scheduler {
             self.counters.generated_tokens += heard.sampled as u64;
             self.counters.forced_tokens += heard.forced as u64;
         }
+    }
+
+    /// What the executor is asked for at the rows of `batch` where it chooses, once all of it
+    /// is known; `finally` it is, as it has waited as long as it may: of a request whose mask is
+    /// late then it gives the logits.
+    pub fn choices(
+        &mut self,
+        batch: &mut StepBatch,
+        grace: &mut Grace,
+        finally: bool,
+    ) -> Option<Vec<Choice>> {
+        let mut choices = Vec::new();
+        for grant in batch.grants.iter().filter(|grant| grant.chooses) {
+            let choice = self.running[grant.request].request.choice(grace);
+            choices.push(match choice {
+                None if finally => Choice::Logits,
+                choice => choice?,
+            });
+        }
+        batch.asked.extend(choices.iter().map(Asked::from));
+        Some(choices)
     }
 
     /// Queues the requests whose grammars have begun.

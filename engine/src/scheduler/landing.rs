@@ -1,8 +1,8 @@
 //! What is done with what the device computed.
 
 use super::Scheduler;
-use crate::active::{ActiveRequest, Outcome, Running};
-use crate::batch::StepBatch;
+use crate::active::{ActiveRequest, Heard, Outcome, Running};
+use crate::batch::{Asked, StepBatch};
 use crate::constraint::Grace;
 use crate::executor::Logits;
 use crate::request::FinishReason;
@@ -19,7 +19,9 @@ impl Scheduler {
         let mut hidden = logits
             .hidden
             .chunks_exact((logits.hidden.len() / hidden_rows).max(1));
-        let mut greedy = logits.greedy.iter();
+        let mut chosen = logits.chosen.iter();
+        let mut undecided = logits.undecided.chunks_exact_mut(logits.vocab);
+        let mut asked = batch.asked.iter();
         for grant in &batch.grants {
             let Running {
                 request,
@@ -39,19 +41,35 @@ impl Scheduler {
                 request.prompt_done();
             }
             self.counters.forced_tokens += request.send_forced() as u64;
-            if grant.greedy {
-                let token = greedy.next().expect("the executor's tokens were counted");
-                self.counters.generated_tokens += u64::from(request.take(*token, logits.vocab));
-            }
+            // What is forced may have ended it, or its consumer meanwhile.
+            let goes_on = request.outcome.is_none();
+            let mut heard = Heard::default();
             if grant.samples {
                 let row = rows.next().expect("the executor's rows were counted");
-                // What is forced may have ended it.
-                if request.outcome.is_none() {
-                    let heard = request.sample(row);
-                    self.counters.generated_tokens += heard.sampled as u64;
-                    self.counters.forced_tokens += heard.forced as u64;
+                if goes_on {
+                    heard = request.sample(row);
+                }
+            } else if grant.chooses {
+                match asked.next().expect("each was asked for something") {
+                    Asked::Token => {
+                        let token = chosen.next().expect("the executor's tokens were counted");
+                        if goes_on {
+                            heard.sampled = usize::from(request.take(*token, logits.vocab));
+                        }
+                    }
+                    Asked::Logits => {
+                        let row = undecided.next().expect("they were counted, too");
+                        if goes_on {
+                            heard = request.sample(row);
+                        }
+                    }
+                    // Its grammar said what comes instead.
+                    Asked::Nothing if goes_on => heard = request.sample(&mut []),
+                    Asked::Nothing => {}
                 }
             }
+            self.counters.generated_tokens += heard.sampled as u64;
+            self.counters.forced_tokens += heard.forced as u64;
         }
         // After all rows, so that grammars of several requests are worked out together.
         let mut to_jump = Grace::to_jump(self.step_took);

@@ -10,15 +10,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+mod choose;
+
 use hearth_engine::{
-    CopyDirection, Engine, EngineConfig, EngineHandle, Event, Executor, ExecutorError,
-    ExecutorLimits, FinishReason, ForwardBatch, Generation, KvCopy, Logits, PauseMode, Request,
-    SamplingParams, SchedulePolicy, Usage,
+    Choice, Choices, CopyDirection, Engine, EngineConfig, EngineHandle, Event, Executor,
+    ExecutorError, ExecutorLimits, FinishReason, ForwardBatch, Generation, KvCopy, Logits,
+    PauseMode, Request, SamplingParams, SchedulePolicy, Usage,
 };
 
 pub const VOCAB: usize = 101;
 /// Width of the hidden states.
 pub const HIDDEN: usize = 3;
+/// A token after which there is nothing to choose from.
+pub const SILENT: u32 = 98;
 /// A token whose forward fails.
 pub const FAILS: u32 = 99;
 /// A token whose forward panics.
@@ -42,6 +46,7 @@ fn logits_of(kv: impl Iterator<Item = u64>) -> Vec<f32> {
     let context = kv.fold(7, mix);
     let logit = |token: u64| (mix(context, token) >> 40) as f32 / (1 << 24) as f32 * 8.0;
     let mut logits: Vec<f32> = (0..VOCAB as u64).map(logit).collect();
+    logits[SILENT as usize] = -1e9;
     logits[FAILS as usize] = -1e9;
     logits[PANICS as usize] = -1e9;
     logits
@@ -85,6 +90,10 @@ pub struct Step {
     pub prefills: usize,
     /// Rows of logits.
     pub rows: usize,
+    /// Tokens that the executor chose.
+    pub chosen: usize,
+    /// Rows at which it was to choose and had to give logits.
+    pub undecided: usize,
     /// The last token of each prefill, which tells whose it is.
     pub ends: Vec<u32>,
 }
@@ -115,6 +124,8 @@ pub struct FakeModel {
     host: Vec<Option<u64>>,
     copies: Copies,
     steps: Arc<Mutex<Vec<Step>>>,
+    /// Whether it chooses tokens itself.
+    chooses: bool,
     /// With a gate, each forward waits for one permit, until the sender is gone.
     gate: Option<Receiver<()>>,
 }
@@ -129,7 +140,7 @@ impl Executor for FakeModel {
     }
 
     fn chooses(&self) -> bool {
-        true
+        self.chooses
     }
 
     fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
@@ -150,13 +161,19 @@ impl Executor for FakeModel {
         Ok(())
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        choices: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         self.pass_gate();
         self.steps.lock().unwrap().push(Step {
             tokens: batch.tokens.len(),
             sequences: batch.sequences.len(),
             prefills: batch.sequences.iter().filter(|s| s.tokens > 1).count(),
             rows: batch.logit_rows.len(),
+            chosen: 0,
+            undecided: 0,
             ends: batch
                 .sequences
                 .iter()
@@ -171,7 +188,7 @@ impl Executor for FakeModel {
         if batch.tokens.contains(&FAILS) {
             return Err(ExecutorError::new("out of memory"));
         }
-        let (mut values, mut hidden, mut greedy) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut values, mut hidden, mut to_choose) = (Vec::new(), Vec::new(), Vec::new());
         for sequence in &batch.sequences {
             let first = sequence.first_token as usize;
             let end = first + sequence.tokens as usize;
@@ -183,15 +200,16 @@ impl Executor for FakeModel {
                 let before = before.map(|p| self.kv[table[p] as usize].expect("KV is written"));
                 let slot = batch.write_slots[row];
                 self.kv[slot as usize] = Some(store(before, batch.tokens[row]));
-                if batch.logit_rows.contains(&(row as u32)) {
-                    let read = table[..=position].iter();
-                    values.extend(logits_of(read.map(|&s| self.kv[s as usize].unwrap())));
+                let read = table[..=position].iter();
+                let mut logits = logits_of(read.map(|&s| self.kv[s as usize].unwrap()));
+                if batch.tokens[row] == SILENT {
+                    logits.fill(f32::NAN);
                 }
-                if batch.greedy_rows.contains(&(row as u32)) {
-                    let read = table[..=position].iter();
-                    let logits = logits_of(read.map(|&s| self.kv[s as usize].unwrap()));
-                    let best = (0..VOCAB).min_by(|&a, &b| logits[b].total_cmp(&logits[a]));
-                    greedy.push(best.map(|token| token as u32));
+                if batch.logit_rows.contains(&(row as u32)) {
+                    values.extend_from_slice(&logits);
+                }
+                if batch.choice_rows.contains(&(row as u32)) {
+                    to_choose.push(logits);
                 }
                 if batch.hidden_rows.contains(&(row as u32)) {
                     let read = table[..=position].iter();
@@ -200,11 +218,28 @@ impl Executor for FakeModel {
                 }
             }
         }
+        let (mut chosen, mut undecided) = (Vec::new(), Vec::new());
+        if !to_choose.is_empty() {
+            let choices = choices();
+            assert_eq!(choices.len(), to_choose.len());
+            for (logits, choice) in to_choose.into_iter().zip(choices) {
+                match choice {
+                    Choice::Token(choice) => chosen.push(choose::choose(&logits, &choice)),
+                    Choice::Logits => undecided.extend(logits),
+                    Choice::Nothing => {}
+                }
+            }
+        }
+        if let Some(step) = self.steps.lock().unwrap().last_mut() {
+            step.chosen = chosen.len();
+            step.undecided = undecided.len() / VOCAB;
+        }
         Ok(Logits {
             values,
             vocab: VOCAB,
             hidden,
-            greedy,
+            chosen,
+            undecided,
         })
     }
 }
@@ -217,6 +252,7 @@ impl FakeModel {
             host: vec![None; host_slots],
             copies: Copies::default(),
             steps: Arc::default(),
+            chooses: true,
             gate: None,
         }
     }
@@ -249,8 +285,8 @@ fn check_shape(batch: &ForwardBatch) {
     assert_eq!(distinct.len(), tokens, "no slot is written twice");
     assert!(batch.logit_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.logit_rows.iter().all(|&row| (row as usize) < tokens));
-    assert!(batch.greedy_rows.is_sorted_by(|a, b| a < b));
-    assert!(batch.greedy_rows.iter().all(|&row| (row as usize) < tokens));
+    assert!(batch.choice_rows.is_sorted_by(|a, b| a < b));
+    assert!(batch.choice_rows.iter().all(|&row| (row as usize) < tokens));
     assert!(batch.hidden_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.hidden_rows.iter().all(|&row| (row as usize) < tokens));
     let mut token = 0;
@@ -314,6 +350,11 @@ impl Fixture {
         Self::build_all(config, limits(kv_slots), host_slots, None)
     }
 
+    /// Over a model that leaves all choosing to the engine.
+    pub fn leaving_choices(config: EngineConfig, kv_slots: usize) -> Self {
+        Self::build_any(config, limits(kv_slots), 0, None, false)
+    }
+
     pub fn gated_with_host(
         config: EngineConfig,
         kv_slots: usize,
@@ -334,6 +375,16 @@ impl Fixture {
         host_slots: usize,
         gate: Option<Receiver<()>>,
     ) -> Self {
+        Self::build_any(config, limits, host_slots, gate, true)
+    }
+
+    fn build_any(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        host_slots: usize,
+        gate: Option<Receiver<()>>,
+        chooses: bool,
+    ) -> Self {
         let steps = Arc::default();
         let log = Arc::clone(&steps);
         let copies = Copies::default();
@@ -342,6 +393,7 @@ impl Fixture {
             Ok(FakeModel {
                 copies: noted,
                 steps: log,
+                chooses,
                 gate,
                 ..FakeModel::new(limits, host_slots)
             })

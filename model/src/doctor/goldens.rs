@@ -8,7 +8,7 @@ use safetensors::SafeTensors;
 use crate::checkpoint::{Checkpoint, LoadFormat};
 use crate::device::DeviceSpec;
 use crate::dtype::Dtype;
-use crate::runner::{self, Batch, Decoder, LoadOptions, Outputs, SequenceSpan};
+use crate::runner::{self, Batch, Choice, Decoder, LoadOptions, Outputs, SequenceSpan, Wish};
 
 /// Largest absolute difference of a logit in f32.
 const TOLERANCE: f32 = 1e-3;
@@ -87,12 +87,14 @@ pub fn golden_logits(directory: &Path, device: DeviceSpec) -> Result<GoldenFindi
         let past = golden.prompt.len() + step;
         let more = feed(decoder.as_mut(), &[*token], past).map_err(failed)?;
         outputs.logits.extend(more.logits);
-        outputs.greedy.extend(more.greedy);
+        outputs.chosen.extend(more.chosen);
     }
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     Ok(GoldenFinding {
         name: name.into_owned(),
-        error: match likeliest_are_chosen(&outputs, decoder.report().vocab_size) {
+        error: match !decoder.chooses()
+            || likeliest_are_chosen(&outputs, decoder.report().vocab_size)
+        {
             true => largest_difference(&outputs.logits, &golden.logits),
             false => f32::INFINITY,
         },
@@ -120,7 +122,7 @@ fn largest_difference(got: &[f32], want: &[f32]) -> f32 {
 /// Whether the tokens that the device chose are those of the largest logits.
 fn likeliest_are_chosen(outputs: &Outputs, vocab: usize) -> bool {
     let rows = outputs.logits.chunks_exact(vocab);
-    let chosen = outputs.greedy.iter();
+    let chosen = outputs.chosen.iter();
     rows.len() == chosen.len()
         && rows.zip(chosen).all(|(row, chosen)| {
             let chosen = chosen.and_then(|token| row.get(token as usize));
@@ -128,7 +130,8 @@ fn likeliest_are_chosen(outputs: &Outputs, vocab: usize) -> bool {
         })
 }
 
-/// Feeds `tokens` after `past` positions; logits of all of them, and what is likeliest.
+/// Feeds `tokens` after `past` positions; logits of all of them, and what is likeliest where the
+/// device tells.
 fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Outputs, String> {
     let context = (past + tokens.len()) as u32;
     let positions: Vec<u32> = (past as u32..context).collect();
@@ -142,7 +145,9 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Output
         context,
         first_slot: 0,
     };
-    let outputs = decoder.forward(&Batch {
+    let choice_rows = if decoder.chooses() { &rows[..] } else { &[] };
+    let likeliest = || choice_rows.iter().map(|_| Wish::Token(Choice::LIKELIEST));
+    let batch = Batch {
         tokens,
         positions: &positions,
         write_slots: &slots[past..],
@@ -150,8 +155,9 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Output
         slot_table: &slots,
         logit_rows: &rows,
         hidden_rows: &[],
-        greedy_rows: &rows,
-    });
+        choice_rows,
+    };
+    let outputs = decoder.forward(&batch, &mut || likeliest().collect());
     outputs.map_err(|cause| cause.to_string())
 }
 
@@ -200,10 +206,10 @@ mod tests {
 
     #[test]
     fn a_token_that_is_not_the_likeliest_is_seen() {
-        let chosen = |greedy: Vec<Option<u32>>| {
+        let chosen = |chosen: Vec<Option<u32>>| {
             let outputs = Outputs {
                 logits: vec![0.0, 2.0, 1.0, 3.0, -1.0, 3.0],
-                greedy,
+                chosen,
                 ..Outputs::default()
             };
             likeliest_are_chosen(&outputs, 3)

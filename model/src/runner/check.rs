@@ -42,7 +42,7 @@ pub fn check(batch: &Batch<'_>, report: &Report) -> Result<(), ForwardError> {
     below("slot", batch.slot_table, report.kv_slots)?;
     below("logit row", batch.logit_rows, tokens)?;
     below("hidden row", batch.hidden_rows, tokens)?;
-    below("greedy row", batch.greedy_rows, tokens)?;
+    below("choice row", batch.choice_rows, tokens)?;
     let mut token = 0;
     for sequence in batch.sequences {
         let end = (sequence.first_slot + sequence.context) as usize;

@@ -21,8 +21,8 @@ pub struct DeviceBatch<B: Backend> {
     logit_rows: Option<Tensor<B, 1, Int>>,
     /// `[rows]`: the tokens whose hidden states are wanted, if any.
     hidden_rows: Option<Tensor<B, 1, Int>>,
-    /// `[rows]`: the tokens after which the likeliest token is wanted, if any.
-    greedy_rows: Option<Tensor<B, 1, Int>>,
+    /// `[rows]`: the tokens after which one is chosen, if any.
+    choice_rows: Option<Tensor<B, 1, Int>>,
 }
 
 /// What was wanted of a batch, where anything was.
@@ -31,8 +31,8 @@ pub struct DeviceOutputs<B: Backend> {
     pub logits: Option<Tensor<B, 2>>,
     /// `[hidden_rows, hidden_size]`
     pub hidden: Option<Tensor<B, 2>>,
-    /// `[greedy_rows]`, -1 where there is no token.
-    pub greedy: Option<Tensor<B, 1, Int>>,
+    /// `[choice_rows, vocab]`: logits to choose from.
+    pub to_choose: Option<Tensor<B, 2>>,
 }
 
 impl<B: Backend> DeviceBatch<B> {
@@ -59,7 +59,7 @@ impl<B: Backend> DeviceBatch<B> {
             ),
             logit_rows: rows(batch.logit_rows, device),
             hidden_rows: rows(batch.hidden_rows, device),
-            greedy_rows: rows(batch.greedy_rows, device),
+            choice_rows: rows(batch.choice_rows, device),
         }
     }
 }
@@ -141,23 +141,21 @@ impl<B: Kernels> Transformer<B> {
             let rows = primitive(normed.clone().select(0, rows));
             tensor::<B, 2>(B::project(rows, weight(lm_head), None))
         };
-        // The tokens alone leave the device.
-        let choose = |logits| Tensor::from_primitive(B::argmax(primitive(logits)));
-        let (logits, greedy) = match (batch.logit_rows, batch.greedy_rows) {
+        let (logits, to_choose) = match (batch.logit_rows, batch.choice_rows) {
             // One product for both: it reads all of the matrix.
-            (Some(rows), Some(greedy)) => {
+            (Some(rows), Some(choices)) => {
                 let [count] = rows.dims();
-                let both = project(Tensor::cat(vec![rows, greedy], 0));
+                let both = project(Tensor::cat(vec![rows, choices], 0));
                 let [all, _] = both.dims();
-                let greedy = both.clone().narrow(0, count, all - count);
-                (Some(both.narrow(0, 0, count)), Some(choose(greedy)))
+                let to_choose = both.clone().narrow(0, count, all - count);
+                (Some(both.narrow(0, 0, count)), Some(to_choose))
             }
-            (rows, greedy) => (rows.map(project), greedy.map(|rows| choose(project(rows)))),
+            (rows, choices) => (rows.map(project), choices.map(project)),
         };
         DeviceOutputs {
             logits,
             hidden,
-            greedy,
+            to_choose,
         }
     }
 }

@@ -138,16 +138,19 @@ pub fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> 
         first_slot: 0,
     };
     decoder
-        .forward(&Batch {
-            tokens,
-            positions: &positions,
-            write_slots: &slots[past..],
-            sequences: &[span],
-            slot_table: &slots,
-            logit_rows: &rows,
-            hidden_rows: &[],
-            greedy_rows: &[],
-        })
+        .forward(
+            &Batch {
+                tokens,
+                positions: &positions,
+                write_slots: &slots[past..],
+                sequences: &[span],
+                slot_table: &slots,
+                logit_rows: &rows,
+                hidden_rows: &[],
+                choice_rows: &[],
+            },
+            &mut Vec::new,
+        )
         .expect("a forward")
         .logits
 }

@@ -23,16 +23,19 @@ fn hidden_states_project_to_the_logits(device: DeviceSpec) {
             first_slot: 0,
         };
         let outputs = decoder
-            .forward(&Batch {
-                tokens: &golden.prompt,
-                positions: &positions,
-                write_slots: &slots,
-                sequences: &[span],
-                slot_table: &slots,
-                logit_rows: &[length as u32 - 1],
-                hidden_rows: &rows,
-                greedy_rows: &[],
-            })
+            .forward(
+                &Batch {
+                    tokens: &golden.prompt,
+                    positions: &positions,
+                    write_slots: &slots,
+                    sequences: &[span],
+                    slot_table: &slots,
+                    logit_rows: &[length as u32 - 1],
+                    hidden_rows: &rows,
+                    choice_rows: &[],
+                },
+                &mut Vec::new,
+            )
             .expect("a forward");
         let name = golden.dir.display().to_string();
         let last = &golden.prefill[(length - 1) * golden.vocab..];

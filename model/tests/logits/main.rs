@@ -86,16 +86,19 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
             first_slot: first_slot as u32,
         };
         let none = decoder
-            .forward(&Batch {
-                tokens: &golden.prompt[..before],
-                positions: &positions,
-                write_slots: &table,
-                sequences: &[span(0, before, before, 0)],
-                slot_table: &table,
-                logit_rows: &[],
-                hidden_rows: &[],
-                greedy_rows: &[],
-            })
+            .forward(
+                &Batch {
+                    tokens: &golden.prompt[..before],
+                    positions: &positions,
+                    write_slots: &table,
+                    sequences: &[span(0, before, before, 0)],
+                    slot_table: &table,
+                    logit_rows: &[],
+                    hidden_rows: &[],
+                    choice_rows: &[],
+                },
+                &mut Vec::new,
+            )
             .expect("a forward without logits");
         assert!(none.logits.is_empty() && none.hidden.is_empty());
 
@@ -115,16 +118,19 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
             .chain((0..length).map(first))
             .collect();
         let logits = decoder
-            .forward(&Batch {
-                tokens: &tokens,
-                positions: &positions,
-                write_slots: &write,
-                sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
-                slot_table: &table,
-                logit_rows: &[0, length as u32],
-                hidden_rows: &[],
-                greedy_rows: &[],
-            })
+            .forward(
+                &Batch {
+                    tokens: &tokens,
+                    positions: &positions,
+                    write_slots: &write,
+                    sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
+                    slot_table: &table,
+                    logit_rows: &[0, length as u32],
+                    hidden_rows: &[],
+                    choice_rows: &[],
+                },
+                &mut Vec::new,
+            )
             .expect("a mixed forward")
             .logits;
         let last = &golden.prefill[before * golden.vocab..];

@@ -22,9 +22,9 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
         slot_table: &[0],
         logit_rows: &[0],
         hidden_rows: &[],
-        greedy_rows: &[],
+        choice_rows: &[],
     };
-    let outputs = decoder.forward(&good).expect("a good batch");
+    let outputs = decoder.forward(&good, &mut Vec::new).expect("a good batch");
     assert_eq!(outputs.logits.len(), golden.vocab);
     let bad = [
         (
@@ -65,7 +65,7 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
         (
             Batch {
                 hidden_rows: &[1],
-                greedy_rows: &[],
+                choice_rows: &[],
                 ..good
             },
             "hidden row",
@@ -94,7 +94,7 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
     ];
     for (batch, word) in bad {
         let error = decoder
-            .forward(&batch)
+            .forward(&batch, &mut Vec::new)
             .expect_err("a bad batch")
             .to_string();
         assert!(error.contains(word), "{error}");

@@ -12,7 +12,8 @@ use actix_web::rt::System;
 use actix_web::web::Data;
 use hearth_engine::output::Detokenize;
 use hearth_engine::{
-    Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits, Pooling,
+    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
+    Pooling,
 };
 use hearth_otel::Telemetry;
 use hearth_server::config::Config;
@@ -127,7 +128,11 @@ impl Executor for FakeExecutor {
         }
     }
 
-    fn forward(&mut self, batch: &ForwardBatch) -> Result<Logits, ExecutorError> {
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        _: &mut Choices<'_>,
+    ) -> Result<Logits, ExecutorError> {
         thread::sleep(self.behaviour.step);
         if batch.tokens.contains(&POISON) {
             return Err(ExecutorError::new("it was poisoned"));

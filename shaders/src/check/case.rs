@@ -15,12 +15,11 @@ pub enum Kernel {
     SiluMul,
     RopeAndStore,
     Attention,
-    Argmax,
     Choose,
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 9] = [
+    pub const ALL: [Kernel; 8] = [
         Kernel::Linear,
         Kernel::Embed,
         Kernel::RmsNorm,
@@ -28,7 +27,6 @@ impl Kernel {
         Kernel::SiluMul,
         Kernel::RopeAndStore,
         Kernel::Attention,
-        Kernel::Argmax,
         Kernel::Choose,
     ];
 
@@ -41,7 +39,6 @@ impl Kernel {
             Kernel::SiluMul => "silu_mul",
             Kernel::RopeAndStore => "rope_and_store",
             Kernel::Attention => "attention",
-            Kernel::Argmax => "argmax",
             Kernel::Choose => "choose",
         }
     }
@@ -90,10 +87,6 @@ pub enum Case {
         layout: HeadLayout,
         window: Option<u32>,
     },
-    Argmax {
-        rows: usize,
-        vocab: usize,
-    },
     Choose {
         rows: usize,
         vocab: usize,
@@ -127,7 +120,6 @@ impl Case {
             Case::SiluMul { .. } => Kernel::SiluMul,
             Case::RopeAndStore { .. } => Kernel::RopeAndStore,
             Case::Attention { .. } => Kernel::Attention,
-            Case::Argmax { .. } => Kernel::Argmax,
             Case::Choose { .. } => Kernel::Choose,
         }
     }
@@ -196,10 +188,6 @@ impl Case {
                     window: random.one_in(3).then(|| random.within(1, longest) as u32),
                 }
             }
-            Kernel::Argmax => Case::Argmax {
-                rows: random.within(1, 9),
-                vocab: random.within(1, 3000),
-            },
             Kernel::Choose => {
                 let most = [40, 3000, 9000][random.below(3)];
                 Case::Choose {
@@ -262,10 +250,6 @@ impl Case {
             layout,
             window: shape.window,
         }));
-        cases.push(Case::Argmax {
-            rows: 2,
-            vocab: shape.vocab,
-        });
         cases.push(Case::Choose {
             rows: 9,
             vocab: shape.vocab,
@@ -327,7 +311,6 @@ impl Case {
             attention(vec![(context, 1)]),
             attention(vec![(context, 1); if small { 8 } else { 64 }]),
             attention(vec![(prompt, prompt)]),
-            Case::Argmax { rows: 8, vocab },
             Case::Choose { rows: 8, vocab },
         ]
     }
@@ -371,7 +354,7 @@ impl fmt::Display for Case {
                     layout.head_dim
                 )
             }
-            Case::Argmax { rows, vocab } | Case::Choose { rows, vocab } => {
+            Case::Choose { rows, vocab } => {
                 write!(f, "{rows} x {vocab}")
             }
         }

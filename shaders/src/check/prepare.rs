@@ -140,7 +140,6 @@ pub fn prepare<B: Kernels>(
             layout,
             window,
         } => attention(maker, &sequences, layout, window),
-        Case::Argmax { rows, vocab } => argmax(maker, [rows, vocab]),
         Case::Choose { rows, vocab } => choose(maker, [rows, vocab]),
     }
 }
@@ -420,33 +419,6 @@ fn attention<B: Kernels>(
             bytes: 2 * (used * kv_width) as u64 * stored
                 + 2 * (tokens * layout.heads * layout.head_dim) as u64 * activation,
             flops: 4 * (seen * layout.heads * layout.head_dim) as u64,
-        },
-    }
-}
-
-fn argmax<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> {
-    let dtype = make.precision.activations;
-    // Few distinct values, so that the largest is often there twice.
-    let mut logits: Vec<f32> = (0..rows * vocab)
-        .map(|_| make.random.within(0, 400) as f32 / 16.0 - 12.5)
-        .collect();
-    let odd = [f32::NAN, f32::NEG_INFINITY];
-    for _ in 0..make.random.below(4) {
-        logits[make.random.below(rows * vocab)] = odd[make.random.below(2)];
-    }
-    // A row without anything to choose from.
-    if rows > 1 && make.random.one_in(3) {
-        let row = make.random.below(rows);
-        logits[row * vocab..][..vocab].fill(odd[make.random.below(2)]);
-    }
-    let logits_on = float::<B>(&logits, &[rows, vocab], dtype, make.device);
-    let (_, activation) = make.precision.sizes();
-    Prepared {
-        launch: Box::new(move || vec![Output::Int(B::argmax(logits_on.clone()))]),
-        want: Box::new(move || vec![("token", Wanted::OneOf(reference::argmax(&logits, vocab)))]),
-        work: Work {
-            bytes: (rows * vocab) as u64 * activation,
-            flops: 0,
         },
     }
 }

@@ -131,14 +131,3 @@ pub fn attention(
     }
     out
 }
-
-/// The first of the largest, -1 without one: NaN and minus infinity are no candidates.
-pub fn argmax(logits: &[f32], vocab: usize) -> Vec<Vec<i32>> {
-    let first_largest = |row: &[f32]| {
-        let candidates = row.iter().filter(|x| **x > f32::NEG_INFINITY);
-        let max = candidates.copied().fold(f32::NEG_INFINITY, f32::max);
-        let is_it = |x: &f32| *x == max && max > f32::NEG_INFINITY;
-        vec![row.iter().position(is_it).map_or(-1, |index| index as i32)]
-    };
-    logits.chunks(vocab).map(first_largest).collect()
-}

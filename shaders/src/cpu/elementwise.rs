@@ -52,18 +52,6 @@ pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f32> {
     out
 }
 
-/// The first largest of each row, -1 without one.
-pub fn argmax(logits: &[f32], vocab: usize) -> Vec<i32> {
-    let first_largest = |row: &[f32]| {
-        // NaN is never the larger of two.
-        let mut max = f32::NEG_INFINITY;
-        vectorised(|| max = row.iter().copied().fold(max, f32::max));
-        let is_it = |x: &f32| *x == max && max > f32::NEG_INFINITY;
-        row.iter().position(is_it).map_or(-1, |index| index as i32)
-    };
-    logits.chunks_exact(vocab).map(first_largest).collect()
-}
-
 fn by_rows(
     from: &[f32],
     to: &mut [f32],

@@ -212,13 +212,6 @@ impl Kernels for Flex {
         });
         tensor(out, shape)
     }
-
-    fn argmax(logits: FlexTensor) -> FlexTensor {
-        let logits = logits.to_contiguous();
-        let [rows, vocab] = dims(&logits);
-        let tokens = elementwise::argmax(elements(&logits), vocab);
-        FlexTensor::from_data(TensorData::new(tokens, [rows]))
-    }
 }
 
 /// Rows and columns of a matrix of weights.

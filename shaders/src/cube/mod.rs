@@ -5,7 +5,6 @@
 //! same on every adapter. Nothing is autotuned: tuning a shape stalls serving for
 //! seconds on slow devices.
 
-mod argmax;
 mod attention;
 mod choose;
 mod elementwise;
@@ -136,8 +135,9 @@ where
         )
     }
 
-    fn argmax(logits: CubeTensor<R>) -> CubeTensor<R> {
-        argmax::argmax(into_contiguous(logits))
+    fn flush(device: &R::Device) {
+        // An error shows when something is read.
+        let _ = R::client(device).flush();
     }
 
     fn chooses() -> bool {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::doctor::has_vulkan;
@@ -40,6 +41,59 @@ async fn answers(server: &Server) -> Vec<Value> {
     answers
 }
 
+/// What each request asks of the choice of its tokens.
+fn kinds() -> Vec<Value> {
+    let schema = json!({"type": "object", "additionalProperties": false,
+        "required": ["name", "grade"],
+        "properties": {"name": {"type": "string", "maxLength": 9},
+            "grade": {"enum": ["good", "better", "best"]}}});
+    let strict = json!({"type": "json_schema",
+        "json_schema": {"name": "answer", "strict": true, "schema": schema}});
+    vec![
+        json!({"temperature": 0}),
+        json!({"temperature": 1}),
+        json!({"temperature": 0.8, "top_p": 0.9}),
+        json!({"temperature": 1.3, "top_k": 20, "min_p": 0.02, "top_p": 0.95}),
+        json!({"temperature": 0, "repetition_penalty": 1.3, "presence_penalty": 0.5}),
+        json!({"temperature": 1, "frequency_penalty": 1.5, "logit_bias": {"70": 5, "80": -100}}),
+        json!({"temperature": 1, "min_tokens": 10, "stop_token_ids": [65, 66, 67, 68, 69, 70]}),
+        json!({"temperature": 1, "response_format": strict, "jump_forward": true}),
+        json!({"temperature": 1, "response_format": strict, "jump_forward": false}),
+        json!({"temperature": 0, "regex": "(ab|cd|[e-z]{2})+x"}),
+        json!({"temperature": 1, "logprobs": 2}),
+    ]
+}
+
+/// Answers to all [`kinds`], one by one or together.
+async fn sampled(server: &Server, together: bool) -> Vec<Value> {
+    let mut random = Random::new(12);
+    let mut bodies = kinds();
+    for (seed, body) in bodies.iter_mut().enumerate() {
+        body["prompt"] = json!(random.tokens(20));
+        body["max_tokens"] = json!(24);
+        body["seed"] = json!(seed);
+    }
+    let ask = async |body: &Value| {
+        let answer = server.ok(COMPLETIONS, body).await;
+        let tokens = &answer["usage"]["completion_tokens"];
+        json!([
+            answer["choices"][0]["text"],
+            answer["choices"][0]["finish_reason"],
+            tokens
+        ])
+    };
+    let mut answers = Vec::new();
+    if together {
+        answers = join_all(bodies.iter().map(ask)).await;
+    } else {
+        for body in &bodies {
+            answers.push(ask(body).await);
+        }
+    }
+    server.wait_until_idle().await;
+    answers
+}
+
 fn files_below(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return Vec::new();
@@ -59,11 +113,19 @@ async fn a_gpu_answers_as_the_cpu_and_keeps_the_kernels_it_compiled() {
         return;
     }
     let cache = std::env::temp_dir().join(format!("hearth-gpu-test-{}", std::process::id()));
-    let on_cpu = answers(&Server::start(&SMALL).await).await;
+    let cpu = Server::start(&SMALL).await;
+    let on_cpu = answers(&cpu).await;
+    let sampled_on_cpu = sampled(&cpu, false).await;
+    drop(cpu);
     for device in ["vulkan", "webgpu", "vulkan"] {
         let server = Server::on(device, &SMALL, &cache).await;
         println!("{device}: /ready {:?} after the start", server.ready_after);
         assert_eq!(answers(&server).await, on_cpu, "{device}");
+        // There the tokens are chosen on the device, by the same draws.
+        for together in [false, true] {
+            let answers = sampled(&server, together).await;
+            assert_eq!(answers, sampled_on_cpu, "{device}, {together}");
+        }
         // WGSL is not kept.
         if device == "vulkan" {
             let kept = files_below(&cache.join("hearth/kernels"));
