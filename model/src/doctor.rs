@@ -11,8 +11,8 @@ use burn::tensor::DType;
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::Kernels;
 use hearth_shaders::check::{self, Precision, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::{Kernels, Summation};
 
 use crate::cpu_threads::CpuThreads;
 use crate::device::{self, Api, DeviceError, DeviceReport, DeviceSpec, Handle, Kind};
@@ -127,6 +127,10 @@ impl<'a, B: Kernels> Patient<'a, B> {
             let dtype = dtypes.last().copied().unwrap_or(Dtype::F32);
             let cases = Case::for_speed(slow).into_iter();
             for case in cases.filter(|case| case.kernel().is_there::<B>()) {
+                // The CPU has no other.
+                if self.report.is_cpu() && case.summation() == Some(Summation::Fixed) {
+                    continue;
+                }
                 let precision = self.precision(dtype);
                 let speed =
                     caught(|| check::measure::<B>(&case, precision, &mut random, self.device))

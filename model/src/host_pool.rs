@@ -5,7 +5,7 @@ use std::collections::TryReserveError;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span};
+use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span, Summation};
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
@@ -133,7 +133,9 @@ impl<B: Kernels> HostPool<B> {
                 tokens: to.len(),
                 first_slot: 0,
             };
-            let index = RaggedIndex::upload(&zeros, to, &[span], to, layout, device);
+            // Nothing is summed.
+            let order = Summation::Fastest;
+            let index = RaggedIndex::upload(&zeros, to, &[span], to, layout, order, device);
             for (layer, planes) in self.planes.as_chunks::<2>().0.iter().enumerate() {
                 let mut bytes = Vec::with_capacity(3 * row * from.len());
                 for slot in from {

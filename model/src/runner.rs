@@ -12,7 +12,7 @@ use burn::tensor::{DType, Tensor};
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::{BlockFormat, Kernels};
+use hearth_shaders::{BlockFormat, Kernels, Summation};
 
 pub use hearth_shaders::{Choice, Edit};
 
@@ -145,6 +145,8 @@ pub struct LoadOptions {
     pub max_model_len: Option<usize>,
     /// Slots of a second pool in the host's memory.
     pub host_slots: usize,
+    /// Whether a token's bits are not to depend on what else is computed with it.
+    pub deterministic: bool,
     /// Whether a GPU has to prove its kernels before anything is loaded onto it.
     pub check_kernels: bool,
     /// A directory where kernels that were compiled stay for the next start of this build.
@@ -264,6 +266,7 @@ struct Runner<B: Kernels> {
     transformer: Transformer<B>,
     context: PagedContext<B>,
     host: Option<HostPool<B>>,
+    summation: Summation,
     device: B::Device,
     report: Report,
 }
@@ -279,8 +282,12 @@ impl<B: Kernels> Runner<B> {
         let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
         // The CPU widens in registers; a GPU kernel takes one type for everything.
         let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
+        let summation = match options.deterministic {
+            true => Summation::Fixed,
+            false => Summation::Fastest,
+        };
         if options.check_kernels && !at.is_cpu() {
-            refuse_wrong_kernels::<B>(&config, dtype, device).map_err(|reason| {
+            refuse_wrong_kernels::<B>(&config, dtype, summation, device).map_err(|reason| {
                 LoadError::WrongKernel {
                     device: at.to_string(),
                     reason,
@@ -331,6 +338,7 @@ impl<B: Kernels> Runner<B> {
             transformer,
             context,
             host,
+            summation,
             device,
             report,
         })
@@ -358,7 +366,8 @@ impl<B: Kernels> Decoder for Runner<B> {
         if batch.tokens.is_empty() {
             return Ok(Outputs::default());
         }
-        let uploaded = DeviceBatch::upload(batch, self.context.layout, &self.device);
+        let layout = self.context.layout;
+        let uploaded = DeviceBatch::upload(batch, layout, self.summation, &self.device);
         let DeviceOutputs {
             logits,
             hidden,

@@ -112,8 +112,8 @@ pub struct ModelFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_format: Option<LoadFormat>,
-    /// Give the same bits whatever else is in the batch or in the cache: so does the CPU, and any
-    /// other device is refused
+    /// Give the same bits whatever else is in the batch or in the cache: the CPU always does, on a
+    /// GPU it makes prompts slower
     #[arg(long, action = ArgAction::SetTrue)]
     #[serde(skip_serializing_if = "is_false")]
     pub deterministic: bool,

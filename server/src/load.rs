@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use hearth_engine::{BuildError, Engine, EngineConfig};
 use hearth_model::checkpoint::{self, Checkpoint};
-use hearth_model::device::{self, DeviceSpec};
+use hearth_model::device::DeviceSpec;
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
 use hearth_model::runner::{self, LoadOptions, Report};
@@ -105,21 +105,6 @@ pub fn open(config: &Config) -> Result<Checkpoint> {
     checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
 }
 
-/// The device to open.
-fn device(config: &Config) -> Result<DeviceSpec> {
-    let spec = DeviceSpec::parse(&config.device)?;
-    if config.deterministic {
-        let devices = device::list();
-        let (device, _) = device::choose(&spec, &devices)?;
-        ensure!(
-            device.is_cpu(),
-            "--deterministic: on {device} the last bits of a token depend on the batch that it is \
-             computed in; --device cpu gives the same bits in any batch, cached or not"
-        );
-    }
-    Ok(spec)
-}
-
 /// Loads `checkpoint` onto the device and warms it up, on a GPU for `sizes`; to be called on
 /// the thread that will use it.
 ///
@@ -131,7 +116,7 @@ pub fn executor(
     sizes: Option<Sizes>,
 ) -> Result<(ModelExecutor, ModelInfo)> {
     let options = LoadOptions {
-        device: device(config)?,
+        device: DeviceSpec::parse(&config.device)?,
         dtype: match config.dtype {
             Dtype::Auto => None,
             Dtype::F32 => Some(ModelDtype::F32),
@@ -145,6 +130,7 @@ pub fn executor(
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
+        deterministic: config.deterministic,
         check_kernels: true,
         kernel_cache: kernel_cache(),
     };
@@ -180,7 +166,14 @@ pub fn executor(
     let mut executor = ModelExecutor::new(decoder, sizes, reload(config.clone(), options));
     executor.warm_up().context("the first forward failed")?;
     if config.deterministic {
-        tracing::info!("deterministic: the same bits in any batch, cached or not");
+        let cost = match info.device.starts_with("cpu") {
+            true => "nothing",
+            false => "a weight is read again for every 8 tokens of a prompt, without matrix units",
+        };
+        tracing::info!(
+            cost,
+            "deterministic: the same bits in any batch, cached or not"
+        );
     }
     Ok((executor, info))
 }

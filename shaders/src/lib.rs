@@ -31,6 +31,17 @@ pub use ragged::{RaggedIndex, Span, indices};
 /// together: their sums live in registers.
 const MAX_SHARED_ROWS: usize = 8;
 
+/// What the order in which a row's products are summed may depend on, and so its last bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Summation {
+    /// On what else is in the batch: whatever is quickest for so many rows.
+    #[default]
+    Fastest,
+    /// On the row and its own sequence alone: it has the same bits in any batch, however a prompt
+    /// is cut into chunks, cached or not. The CPU sums in no other order.
+    Fixed,
+}
+
 /// How the rows of a stacked query, key and value projection are cut into heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLayout {
@@ -94,7 +105,8 @@ pub struct Hardware {
     pub processors: Option<u32>,
 }
 
-/// A Burn backend with the operations of a paged transformer.
+/// A Burn backend with the operations of a paged transformer. What takes no [`Summation`] computes
+/// each row by itself.
 pub trait Kernels: Backend {
     /// Whether [`Self::project`] and [`Self::embed`] take matrices that are packed in `format`.
     fn packs(_format: BlockFormat) -> bool {
@@ -123,6 +135,7 @@ pub trait Kernels: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
+        summation: Summation,
     ) -> FloatTensor<Self>;
 
     /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of activations.
@@ -162,7 +175,7 @@ pub trait Kernels: Backend {
     /// of each token's sequence, with the last `window` positions only when given
     /// (the token's own included): `[tokens, heads * head_dim]`. Scores are scaled
     /// by `1 / sqrt(head_dim)`; the softmax is online and in f32 (Milakov and
-    /// Gimelshein, arXiv 1805.02867).
+    /// Gimelshein, arXiv 1805.02867). Sums as `index` says.
     fn paged_attention(
         q: FloatTensor<Self>,
         layout: HeadLayout,

@@ -4,7 +4,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::IntTensor;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::HeadLayout;
+use crate::{HeadLayout, Summation};
 
 /// One sequence's share of a ragged batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct RaggedIndex<B: Backend> {
     pub block_count: usize,
     /// The longest context.
     pub longest: usize,
+    /// How attention sums, and what is computed beside it.
+    pub summation: Summation,
 }
 
 impl<B: Backend> RaggedIndex<B> {
@@ -48,11 +50,13 @@ impl<B: Backend> RaggedIndex<B> {
         spans: &[Span],
         slot_table: &[u32],
         layout: HeadLayout,
+        summation: Summation,
         device: &B::Device,
     ) -> Self {
         // Where every sequence has one token there is nobody to share with, and a block
-        // of one is the quickest.
-        let block_tokens = match spans.iter().all(|span| span.tokens <= 1) {
+        // of one is the quickest. It also is the one block that no neighbour is in.
+        let alone = spans.iter().all(|span| span.tokens <= 1);
+        let block_tokens = match alone || summation == Summation::Fixed {
             true => 1,
             false => layout.block_tokens(),
         };
@@ -75,6 +79,7 @@ impl<B: Backend> RaggedIndex<B> {
             block_tokens,
             block_count: blocks.len() / 2,
             longest: spans.iter().map(|span| span.context).max().unwrap_or(0),
+            summation,
         }
     }
 }
@@ -92,7 +97,11 @@ mod tests {
     use super::*;
     use burn_flex::Flex;
 
-    fn blocks(spans: &[(usize, usize)], layout: HeadLayout) -> (Vec<i32>, usize) {
+    fn blocks(
+        spans: &[(usize, usize)],
+        layout: HeadLayout,
+        summation: Summation,
+    ) -> (Vec<i32>, usize) {
         let mut first_slot = 0;
         let spans: Vec<Span> = spans
             .iter()
@@ -113,6 +122,7 @@ mod tests {
             &spans,
             &slots,
             layout,
+            summation,
             &Default::default(),
         );
         let blocks = Tensor::<Flex, 1, Int>::from_primitive(index.blocks).into_data();
@@ -127,10 +137,13 @@ mod tests {
             head_dim: 64,
         };
         assert_eq!(layout.block_tokens(), 2);
-        let (cut, size) = blocks(&[(9, 5), (3, 1), (2, 2)], layout);
+        let (cut, size) = blocks(&[(9, 5), (3, 1), (2, 2)], layout, Summation::Fastest);
         assert_eq!((cut, size), (vec![0, 2, 2, 2, 4, 1, 5, 1, 6, 2], 2));
-        let (cut, size) = blocks(&[(9, 1), (3, 1)], layout);
+        let (cut, size) = blocks(&[(9, 1), (3, 1)], layout, Summation::Fastest);
         assert_eq!((cut, size), (vec![0, 1, 1, 1], 1));
+        // A token has no neighbour in its block.
+        let (cut, size) = blocks(&[(9, 2), (3, 1)], layout, Summation::Fixed);
+        assert_eq!((cut, size), (vec![0, 1, 1, 1, 2, 1], 1));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The look at a GPU before it serves: every kernel once, in the sizes of the model that is
-//! about to be loaded. What is compiled for it is what will serve.
+//! about to be loaded. What is compiled for it is what will serve. Where bits are not to depend
+//! on the batch, each kernel has to prove that too.
 
-use hearth_shaders::check::{Case, ModelShape, Precision, Random};
-use hearth_shaders::{HeadLayout, Kernels};
+use hearth_shaders::check::{Case, ModelShape, Precision, Random, same_bits};
+use hearth_shaders::{HeadLayout, Kernels, Summation};
 
-use super::{precision, right};
+use super::{caught, precision, right};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 
@@ -16,11 +17,13 @@ const SEED: u64 = 0x6865_6172_7468;
 pub(crate) fn refuse_wrong_kernels<B: Kernels>(
     config: &ModelConfig,
     dtype: Dtype,
+    summation: Summation,
     device: &B::Device,
 ) -> Result<(), String> {
     refuse::<B>(
         &shape(config),
         precision(dtype, false),
+        summation,
         Precision::wrong,
         device,
     )
@@ -29,14 +32,20 @@ pub(crate) fn refuse_wrong_kernels<B: Kernels>(
 fn refuse<B: Kernels>(
     shape: &ModelShape,
     precision: Precision,
+    summation: Summation,
     tolerance: impl Fn(Precision) -> f64,
     device: &B::Device,
 ) -> Result<(), String> {
     let mut random = Random::seeded(SEED);
-    let cases = Case::of_model(shape);
+    let cases = Case::of_model(shape, summation);
     let mut there = cases.iter().filter(|case| case.kernel().is_there::<B>());
     there.try_for_each(|case| {
-        right::<B>(case, precision, tolerance(precision), &mut random, device).map(drop)
+        right::<B>(case, precision, tolerance(precision), &mut random, device)?;
+        if summation == Summation::Fixed {
+            caught(|| same_bits::<B>(case, precision, &mut random, device))?
+                .map_err(|differs| differs.to_string())?;
+        }
+        Ok(())
     })
 }
 
@@ -71,12 +80,13 @@ mod tests {
         assert!(shape.qk_norm && shape.layout.head_dim == 16);
         let on_cpu = precision(Dtype::F32, true);
         let device = Default::default();
-        assert_eq!(
-            refuse::<Flex>(&shape, on_cpu, Precision::wrong, &device),
-            Ok(())
-        );
+        for summation in [Summation::Fastest, Summation::Fixed] {
+            let result = refuse::<Flex>(&shape, on_cpu, summation, Precision::wrong, &device);
+            assert_eq!(result, Ok(()));
+        }
         // No kernel is as exact as that, and whichever is not is named.
-        let refused = refuse::<Flex>(&shape, on_cpu, |_| 0.0, &device).unwrap_err();
+        let order = Summation::Fastest;
+        let refused = refuse::<Flex>(&shape, on_cpu, order, |_| 0.0, &device).unwrap_err();
         assert!(refused.contains("Linear"), "{refused}");
     }
 }

@@ -5,7 +5,7 @@ use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span};
+use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
 
 use super::{Layer, Transformer};
 use crate::config::ModelConfig;
@@ -37,7 +37,12 @@ pub struct DeviceOutputs<B: Backend> {
 
 impl<B: Backend> DeviceBatch<B> {
     /// Copies a checked batch to `device`.
-    pub fn upload(batch: &Batch<'_>, layout: HeadLayout, device: &B::Device) -> Self {
+    pub fn upload(
+        batch: &Batch<'_>,
+        layout: HeadLayout,
+        summation: Summation,
+        device: &B::Device,
+    ) -> Self {
         let spans: Vec<Span> = batch
             .sequences
             .iter()
@@ -55,6 +60,7 @@ impl<B: Backend> DeviceBatch<B> {
                 &spans,
                 batch.slot_table,
                 layout,
+                summation,
                 device,
             ),
             logit_rows: rows(batch.logit_rows, device),
@@ -118,6 +124,7 @@ impl<B: Kernels> Transformer<B> {
         context: &mut PagedContext<B>,
     ) -> DeviceOutputs<B> {
         let eps = config.rms_norm_eps;
+        let summation = batch.index.summation;
         let mut residual = B::embed(weight(&self.embedding), batch.tokens);
         let first = self
             .layers
@@ -131,7 +138,7 @@ impl<B: Kernels> Transformer<B> {
                 .map_or(&self.norm, |next| &next.attention_norm);
             let mixed = layer.attend(config, index, normed, &batch.index, context);
             (residual, normed) = B::add_rms_norm(residual, mixed, weight(&layer.mlp_norm), eps);
-            let changed = layer.feed_forward(normed);
+            let changed = layer.feed_forward(normed, summation);
             (residual, normed) = B::add_rms_norm(residual, changed, weight(next), eps);
         }
         let normed = tensor::<B, 2>(normed);
@@ -139,7 +146,7 @@ impl<B: Kernels> Transformer<B> {
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
         let project = |rows| {
             let rows = primitive(normed.clone().select(0, rows));
-            tensor::<B, 2>(B::project(rows, weight(lm_head), None))
+            tensor::<B, 2>(B::project(rows, weight(lm_head), None, summation))
         };
         let (logits, to_choose) = match (batch.logit_rows, batch.choice_rows) {
             // One product for both: it reads all of the matrix.
@@ -170,7 +177,8 @@ impl<B: Kernels> Layer<B> {
         context: &mut PagedContext<B>,
     ) -> FloatTensor<B> {
         let layout = context.layout;
-        let qkv = B::project(x, weight(&self.qkv), self.qkv_bias.as_ref().map(weight));
+        let qkv_bias = self.qkv_bias.as_ref().map(weight);
+        let qkv = B::project(x, weight(&self.qkv), qkv_bias, at.summation);
         let norm = self
             .q_norm
             .as_ref()
@@ -195,17 +203,19 @@ impl<B: Kernels> Layer<B> {
             mixed,
             weight(&self.output),
             self.output_bias.as_ref().map(weight),
+            at.summation,
         )
     }
 
-    fn feed_forward(&self, x: FloatTensor<B>) -> FloatTensor<B> {
+    fn feed_forward(&self, x: FloatTensor<B>, summation: Summation) -> FloatTensor<B> {
         let both = B::project(
             x,
             weight(&self.gate_up),
             self.gate_up_bias.as_ref().map(weight),
+            summation,
         );
         let down_bias = self.down_bias.as_ref().map(weight);
-        B::project(B::silu_mul(both), weight(&self.down), down_bias)
+        B::project(B::silu_mul(both), weight(&self.down), down_bias, summation)
     }
 }
 

@@ -104,20 +104,39 @@ pub fn load_with(
     dtype: Dtype,
     quantization: Option<Quantization>,
 ) -> Result<Box<dyn Decoder>, LoadError> {
-    let path = golden.dir.to_str().expect("a path in UTF-8");
-    let checkpoint = Checkpoint::open(path, LoadFormat::Safetensors).expect("the golden opens");
     let options = LoadOptions {
-        device,
         dtype: Some(dtype),
         quantization,
+        ..options(device)
+    };
+    runner::load(&open(golden), &options)
+}
+
+/// A token's bits depend on its sequence alone.
+pub fn load_deterministic(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> Box<dyn Decoder> {
+    let options = LoadOptions {
+        dtype: Some(dtype),
+        deterministic: true,
+        ..options(device)
+    };
+    runner::load(&open(golden), &options).expect("the golden loads")
+}
+
+fn open(golden: &Golden) -> Checkpoint {
+    let path = golden.dir.to_str().expect("a path in UTF-8");
+    Checkpoint::open(path, LoadFormat::Safetensors).expect("the golden opens")
+}
+
+fn options(device: DeviceSpec) -> LoadOptions {
+    LoadOptions {
+        device,
         kv_tokens: Some(SLOTS),
         max_model_len: Some(SLOTS),
         host_slots: HOST_SLOTS,
         // The logits are the proof.
         check_kernels: false,
-        kernel_cache: None,
-    };
-    runner::load(&checkpoint, &options)
+        ..LoadOptions::default()
+    }
 }
 
 /// Slots in no order, so that an index mistaken for a position shows.

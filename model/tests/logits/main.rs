@@ -6,6 +6,7 @@ mod hidden;
 mod host;
 mod refused;
 mod rounding;
+mod same_bits;
 
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::runner::{Batch, SequenceSpan};

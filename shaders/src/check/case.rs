@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Random;
-use crate::{HeadLayout, Kernels};
+use crate::{HeadLayout, Kernels, Summation};
 
 /// A kernel of [`Kernels`](crate::Kernels).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -57,6 +57,7 @@ pub enum Case {
         input: usize,
         output: usize,
         bias: bool,
+        summation: Summation,
     },
     Embed {
         tokens: usize,
@@ -86,6 +87,7 @@ pub enum Case {
         sequences: Vec<(usize, usize)>,
         layout: HeadLayout,
         window: Option<u32>,
+        summation: Summation,
     },
     Choose {
         rows: usize,
@@ -134,11 +136,16 @@ impl Case {
                 head_dim: shape.within(1, 20) * [2, 4, 8][shape.below(3)],
             }
         };
+        let summation = |shape: &mut Random| match shape.one_in(3) {
+            true => Summation::Fixed,
+            false => Summation::Fastest,
+        };
         match kernel {
             Kernel::Linear => Case::Linear {
                 input: shape.within(1, 25) * [1, 4, 8][shape.below(3)],
                 output: shape.within(1, 300),
                 bias: shape.one_in(2),
+                summation: summation(&mut shape),
                 tokens: match random.below(4) {
                     0 => random.within(9, 70),
                     _ => random.within(1, 8),
@@ -186,6 +193,7 @@ impl Case {
                     layout: layout(&mut shape),
                     sequences: (0..random.within(1, 6)).map(|_| sequence(random)).collect(),
                     window: random.one_in(3).then(|| random.within(1, longest) as u32),
+                    summation: summation(&mut shape),
                 }
             }
             Kernel::Choose => {
@@ -198,10 +206,26 @@ impl Case {
         }
     }
 
+    /// The order of its sums, where it has several.
+    pub fn summation(&self) -> Option<Summation> {
+        match self {
+            Case::Linear { summation, .. } | Case::Attention { summation, .. } => Some(*summation),
+            _ => None,
+        }
+    }
+
+    /// The same with its sums in another order, where it has one.
+    pub fn summed(mut self, order: Summation) -> Self {
+        if let Case::Linear { summation, .. } | Case::Attention { summation, .. } = &mut self {
+            *summation = order;
+        }
+        self
+    }
+
     /// What a model of `shape` asks of its kernels: a lone token, decoding with long and
     /// short contexts, and a chunk of a prompt. Matrices have few rows: which rows a
     /// kernel computes is no part of what it was compiled for.
-    pub fn of_model(shape: &ModelShape) -> Vec<Self> {
+    pub fn of_model(shape: &ModelShape, summation: Summation) -> Vec<Self> {
         let ModelShape {
             hidden,
             inner,
@@ -221,6 +245,7 @@ impl Case {
                     input,
                     output: output.min(96),
                     bias,
+                    summation,
                 });
             }
             cases.extend([
@@ -249,6 +274,7 @@ impl Case {
             sequences,
             layout,
             window: shape.window,
+            summation,
         }));
         cases.push(Case::Choose {
             rows: 9,
@@ -268,22 +294,29 @@ impl Case {
             head_dim: 64,
         };
         let (context, prompt) = if small { (256, 64) } else { (1024, 2048) };
-        let linear = |tokens| Case::Linear {
+        let linear = |tokens, summation| Case::Linear {
             tokens,
             input: hidden,
             output: 2 * inner,
             bias: false,
+            summation,
         };
-        let attention = |sequences| Case::Attention {
+        let attention = |sequences, summation| Case::Attention {
             sequences,
             layout,
             window: None,
+            summation,
         };
+        let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
+        let decoding = vec![(context, 1); if small { 8 } else { 64 }];
         let many = if small { 64 } else { 2048 };
         vec![
-            linear(1),
-            linear(8),
-            linear(many),
+            linear(1, fastest),
+            linear(1, fixed),
+            linear(8, fastest),
+            linear(8, fixed),
+            linear(many, fastest),
+            linear(many, fixed),
             // Rows of a large table: how fast the device copies.
             Case::Embed {
                 tokens: if small { 512 } else { 32_768 },
@@ -308,9 +341,12 @@ impl Case {
                 rotary_dim: 64,
                 qk_norm: false,
             },
-            attention(vec![(context, 1)]),
-            attention(vec![(context, 1); if small { 8 } else { 64 }]),
-            attention(vec![(prompt, prompt)]),
+            attention(vec![(context, 1)], fastest),
+            attention(vec![(context, 1)], fixed),
+            attention(decoding.clone(), fastest),
+            attention(decoding, fixed),
+            attention(vec![(prompt, prompt)], fastest),
+            attention(vec![(prompt, prompt)], fixed),
             Case::Choose { rows: 8, vocab },
         ]
     }
@@ -324,8 +360,12 @@ impl fmt::Display for Case {
                 tokens,
                 input,
                 output,
+                summation,
                 ..
-            } => write!(f, "{tokens} x {input} by {input} x {output}"),
+            } => {
+                write!(f, "{tokens} x {input} by {input} x {output}")?;
+                write_order(f, *summation)
+            }
             Case::Embed {
                 tokens,
                 vocab,
@@ -341,7 +381,10 @@ impl fmt::Display for Case {
                 layout.heads, layout.kv_heads, layout.head_dim
             ),
             Case::Attention {
-                sequences, layout, ..
+                sequences,
+                layout,
+                summation,
+                ..
             } => {
                 let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
                 let longest = sequences.iter().map(|(context, _)| context).max();
@@ -352,11 +395,19 @@ impl fmt::Display for Case {
                     layout.heads,
                     layout.kv_heads,
                     layout.head_dim
-                )
+                )?;
+                write_order(f, *summation)
             }
             Case::Choose { rows, vocab } => {
                 write!(f, "{rows} x {vocab}")
             }
         }
+    }
+}
+
+fn write_order(f: &mut fmt::Formatter<'_>, summation: Summation) -> fmt::Result {
+    match summation {
+        Summation::Fastest => Ok(()),
+        Summation::Fixed => f.write_str(", in a fixed order"),
     }
 }

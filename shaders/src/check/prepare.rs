@@ -6,7 +6,7 @@ use burn::tensor::{DType, TensorData};
 use super::choices::{logits, right_choices};
 use super::{Case, Precision, Random, reference};
 use crate::ragged::indices;
-use crate::{Choice, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span};
+use crate::{Choice, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
 
 const EPS: f32 = 1e-3;
 
@@ -120,7 +120,8 @@ pub fn prepare<B: Kernels>(
             input,
             output,
             bias,
-        } => linear(maker, [tokens, input, output], bias),
+            summation,
+        } => linear(maker, [tokens, input, output], bias, summation),
         Case::Embed {
             tokens,
             vocab,
@@ -139,7 +140,8 @@ pub fn prepare<B: Kernels>(
             sequences,
             layout,
             window,
-        } => attention(maker, &sequences, layout, window),
+            summation,
+        } => attention(maker, &sequences, layout, window, summation),
         Case::Choose { rows, vocab } => choose(maker, [rows, vocab]),
     }
 }
@@ -148,6 +150,7 @@ fn linear<B: Kernels>(
     mut make: Maker<B>,
     [tokens, input, output]: [usize; 3],
     with_bias: bool,
+    summation: Summation,
 ) -> Prepared<B> {
     let (x, x_on) = make.activations(&[tokens, input]);
     let (w, w_on) = make.stored(&[output, input]);
@@ -157,7 +160,8 @@ fn linear<B: Kernels>(
     let (stored, activation) = make.precision.sizes();
     Prepared {
         launch: Box::new(move || {
-            let y = B::project(x_on.clone(), w_on.clone(), bias_on.clone());
+            let (x, bias) = (x_on.clone(), bias_on.clone());
+            let y = B::project(x, w_on.clone(), bias, summation);
             vec![Output::Float(y)]
         }),
         want: Box::new(move || {
@@ -300,6 +304,7 @@ fn rope_and_store<B: Kernels>(
         &[span],
         &table,
         layout,
+        Summation::Fastest,
         make.device,
     );
     let poison = vec![f32::NAN; slots * kv_width];
@@ -367,6 +372,7 @@ fn attention<B: Kernels>(
     sequences: &[(usize, usize)],
     layout: HeadLayout,
     window: Option<u32>,
+    summation: Summation,
 ) -> Prepared<B> {
     let kv_width = layout.kv_heads * layout.head_dim;
     let used: usize = sequences.iter().map(|(context, _)| context).sum();
@@ -399,7 +405,15 @@ fn attention<B: Kernels>(
         (values, tensor)
     };
     let ((k, k_on), (v, v_on)) = (pool(), pool());
-    let index = RaggedIndex::<B>::upload(&positions, &[0], &spans, &table, layout, make.device);
+    let index = RaggedIndex::<B>::upload(
+        &positions,
+        &[0],
+        &spans,
+        &table,
+        layout,
+        summation,
+        make.device,
+    );
     let seen: usize = positions
         .iter()
         .map(|position| *position as usize + 1)

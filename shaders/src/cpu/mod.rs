@@ -16,7 +16,7 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
-use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
 pub use limit::check_limit;
 use simd::Stored;
@@ -78,7 +78,13 @@ impl Kernels for Flex {
         None
     }
 
-    fn project(x: FlexTensor, weight: FlexTensor, bias: Option<FlexTensor>) -> FlexTensor {
+    // Every order of this backend is fixed.
+    fn project(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Option<FlexTensor>,
+        _summation: Summation,
+    ) -> FlexTensor {
         let (x, weight) = (x.to_contiguous(), weight.to_contiguous());
         let [tokens, input] = dims(&x);
         let [output, width] = matrix_dims(&weight);

@@ -13,6 +13,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{dims, empty_like};
+use crate::Summation;
 
 /// The largest batch that the few-token kernel takes: its sums live in registers.
 const MAX_FEW_TOKENS: usize = 8;
@@ -24,6 +25,7 @@ pub fn linear<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
     bias: Option<CubeTensor<R>>,
+    summation: Summation,
 ) -> CubeTensor<R> {
     let [tokens, input] = dims(&x);
     let [_, width] = dims(&weight);
@@ -31,8 +33,8 @@ pub fn linear<R: CubeRuntime>(
         input, width,
         "linear: x has {input} columns, weight {width}"
     );
-    if tokens <= MAX_FEW_TOKENS {
-        few_tokens(x, weight, bias)
+    if tokens <= MAX_FEW_TOKENS || summation == Summation::Fixed {
+        few_tokens(x, weight, bias, summation)
     } else {
         let product = many_tokens(x, weight);
         match bias {
@@ -46,6 +48,7 @@ fn few_tokens<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
     bias: Option<CubeTensor<R>>,
+    summation: Summation,
 ) -> CubeTensor<R> {
     let [tokens, input] = dims(&x);
     let [output, _] = dims(&weight);
@@ -57,14 +60,20 @@ fn few_tokens<R: CubeRuntime>(
         .into_iter()
         .find(|n| input.is_multiple_of(*n))
         .unwrap_or(1);
+    let group = match summation {
+        Summation::Fastest => tokens,
+        Summation::Fixed => MAX_FEW_TOKENS,
+    };
     let has_bias = bias.is_some();
     // Without a bias the argument is bound but never read.
     let bias = bias.unwrap_or_else(|| x.clone());
-    // A grid's first dimension is limited to 65,535 cubes: large vocabularies need two.
+    // Groups that read the same rows of `W` are neighbours, so that they find them in a cache.
+    // A dimension of a grid is limited to 65,535 cubes: large vocabularies need two.
     let cubes = output.div_ceil(ROWS) as u32;
     let columns = cubes.min(32_768);
-    let count = CubeCount::Static(columns, cubes.div_ceil(columns), 1);
-    // SAFETY: rows at and beyond `output` are skipped.
+    let groups = tokens.div_ceil(group) as u32;
+    let count = CubeCount::Static(groups, columns, cubes.div_ceil(columns));
+    // SAFETY: rows at and beyond `output` are skipped, and so are tokens beyond the last.
     unsafe {
         few_tokens_kernel::launch_unchecked(
             &client,
@@ -75,8 +84,10 @@ fn few_tokens<R: CubeRuntime>(
             weight.into_array_arg(),
             bias.into_array_arg(),
             out.clone().into_array_arg(),
+            tokens as u32,
             output as u32,
-            tokens,
+            group,
+            summation == Summation::Fastest,
             input,
             has_bias,
             dtype.into(),
@@ -85,6 +96,7 @@ fn few_tokens<R: CubeRuntime>(
     out
 }
 
+/// `group` tokens times [`ROWS`] rows of `weight`; `full` where no group lacks a token.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn few_tokens_kernel<E: Float, N: Size>(
@@ -92,8 +104,10 @@ fn few_tokens_kernel<E: Float, N: Size>(
     weight: &Array<Vector<E, N>>,
     bias: &Array<E>,
     out: &mut Array<E>,
+    tokens: u32,
     output: u32,
-    #[comptime] tokens: usize,
+    #[comptime] group: usize,
+    #[comptime] full: bool,
     #[comptime] input: usize,
     #[comptime] has_bias: bool,
     #[define(E)] _dtype: StorageType,
@@ -101,35 +115,39 @@ fn few_tokens_kernel<E: Float, N: Size>(
     let vector = N::value();
     let vectors = comptime!(input / vector);
     let lane = UNIT_POS_X as usize;
-    let cube = CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X;
+    let first = CUBE_POS_X as usize * group;
+    let cube = CUBE_POS_Z * CUBE_COUNT_Y + CUBE_POS_Y;
     let row = cube as usize * ROWS + UNIT_POS_Y as usize;
     let live = row < output as usize;
+    let here = tokens as usize - first;
 
-    let mut sums = Array::<f32>::new(tokens);
+    let mut sums = Array::<f32>::new(group);
     #[unroll]
-    for token in 0..tokens {
+    for token in 0..group {
         sums[token] = 0.0f32;
     }
     if live {
         for i in range_stepped(lane, vectors, LANES) {
             let w = weight[row * vectors + i];
             #[unroll]
-            for token in 0..tokens {
-                let a = x[token * vectors + i];
-                let mut sum = sums[token];
-                #[unroll]
-                for n in 0..vector {
-                    sum += f32::cast_from(w[n]) * f32::cast_from(a[n]);
+            for token in 0..group {
+                if full || token < here {
+                    let a = x[(first + token) * vectors + i];
+                    let mut sum = sums[token];
+                    #[unroll]
+                    for n in 0..vector {
+                        sum += f32::cast_from(w[n]) * f32::cast_from(a[n]);
+                    }
+                    sums[token] = sum;
                 }
-                sums[token] = sum;
             }
         }
     }
     // Halve the lanes of each row until one holds the sum.
-    let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * tokens));
+    let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * group));
     let unit = UNIT_POS as usize;
     #[unroll]
-    for token in 0..tokens {
+    for token in 0..group {
         scratch[token * comptime!(LANES * ROWS) + unit] = sums[token];
     }
     sync_cube();
@@ -139,7 +157,7 @@ fn few_tokens_kernel<E: Float, N: Size>(
         let stride = comptime!(LANES >> (step as usize + 1));
         if lane < stride {
             #[unroll]
-            for token in 0..tokens {
+            for token in 0..group {
                 let at = token * comptime!(LANES * ROWS) + unit;
                 scratch[at] = scratch[at] + scratch[at + stride];
             }
@@ -148,12 +166,14 @@ fn few_tokens_kernel<E: Float, N: Size>(
     }
     if live && lane == 0 {
         #[unroll]
-        for token in 0..tokens {
-            let mut sum = scratch[token * comptime!(LANES * ROWS) + unit];
-            if comptime!(has_bias) {
-                sum += f32::cast_from(bias[row]);
+        for token in 0..group {
+            if full || token < here {
+                let mut sum = scratch[token * comptime!(LANES * ROWS) + unit];
+                if comptime!(has_bias) {
+                    sum += f32::cast_from(bias[row]);
+                }
+                out[(first + token) * output as usize + row] = E::cast_from(sum);
             }
-            out[token * output as usize + row] = E::cast_from(sum);
         }
     }
 }

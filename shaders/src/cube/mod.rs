@@ -19,7 +19,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable};
+use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -53,9 +53,10 @@ where
         x: CubeTensor<R>,
         weight: CubeTensor<R>,
         bias: Option<CubeTensor<R>>,
+        summation: Summation,
     ) -> CubeTensor<R> {
         let (x, weight) = (into_contiguous(x), into_contiguous(weight));
-        linear::linear(x, weight, bias.map(into_contiguous))
+        linear::linear(x, weight, bias.map(into_contiguous), summation)
     }
 
     fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
@@ -125,6 +126,7 @@ where
             block_tokens: index.block_tokens,
             longest: index.longest,
             window: window.unwrap_or(0),
+            summation: index.summation,
         };
         attention::paged(
             into_contiguous(q),

@@ -135,3 +135,53 @@ async fn a_gpu_answers_as_the_cpu_and_keeps_the_kernels_it_compiled() {
     }
     let _ = std::fs::remove_dir_all(&cache);
 }
+
+/// Tokens and logprobs, as they were written.
+async fn outputs(server: &Server, prompts: &[Vec<u32>]) -> Vec<(Value, Value)> {
+    let mut outputs = Vec::new();
+    for prompt in prompts
+        .iter()
+        .map(|prompt| json!(prompt))
+        .chain([json!(prompts)])
+    {
+        let body = json!({"prompt": prompt, "temperature": 0, "max_tokens": 6, "logprobs": 2,
+            "ignore_eos": true});
+        let answer = server.ok(COMPLETIONS, &body).await;
+        for choice in answer["choices"].as_array().unwrap() {
+            let logprobs = &choice["logprobs"];
+            outputs.push((
+                logprobs["tokens"].clone(),
+                logprobs["token_logprobs"].clone(),
+            ));
+        }
+    }
+    server.wait_until_idle().await;
+    outputs
+}
+
+#[tokio::test]
+async fn on_a_gpu_that_is_to_be_deterministic_a_hit_and_a_miss_give_the_same_bits() {
+    if !has_vulkan() {
+        return;
+    }
+    let cache = std::env::temp_dir().join(format!("hearth-bits-test-{}", std::process::id()));
+    let mut random = Random::new(12);
+    let shared = random.tokens(40);
+    let prompts: Vec<Vec<u32>> = [5, 1, 20]
+        .map(|own| [shared.clone(), random.tokens(own)].concat())
+        .into();
+    let mut seen = Vec::new();
+    for flags in [
+        &["--deterministic", "--no-prefix-cache"][..],
+        &["--deterministic"],
+    ] {
+        let server = Server::on("vulkan", &[&SMALL[..], flags].concat(), &cache).await;
+        // Alone, then together; with a cache, found in it the second time.
+        let outputs = outputs(&server, &prompts).await;
+        let (alone, together) = outputs.split_at(prompts.len());
+        assert_eq!(alone, together, "{flags:?}");
+        seen.push(outputs);
+    }
+    assert_eq!(seen[0], seen[1]);
+    let _ = std::fs::remove_dir_all(&cache);
+}

@@ -3,12 +3,14 @@
 //!
 //! `HEARTH_KERNEL_CASES` says how many random cases each kernel gets on each backend.
 
+mod order;
+
 use std::hash::{BuildHasher, RandomState};
 
 use burn::tensor::DType;
 use hearth_shaders::check::{self, Case, Kernel, Precision, Random, SHAPE_KEPT_FOR};
 use hearth_shaders::device::{self, ShaderLanguage};
-use hearth_shaders::{HeadLayout, Kernels};
+use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 const DEFAULT_CASES: usize = 6;
 
@@ -57,6 +59,9 @@ mod backends {
     on_every_backend!(random_cases_of_rope_and_store);
     on_every_backend!(random_cases_of_attention);
     on_every_backend!(random_cases_of_choose);
+    on_every_backend!(in_a_fixed_order_bits_do_not_depend_on_the_batch);
+    on_every_backend!(half_precision_has_a_fixed_order_too);
+    on_every_backend!(a_row_that_depends_on_its_batch_is_seen);
 }
 
 /// One device per language: a second one on the same adapter would be a leak.
@@ -116,14 +121,41 @@ fn single() -> Precision {
     Precision::uniform(DType::F32)
 }
 
+fn cases() -> usize {
+    match std::env::var("HEARTH_KERNEL_CASES") {
+        Ok(given) => given.parse().expect("HEARTH_KERNEL_CASES is a number"),
+        Err(_) => DEFAULT_CASES,
+    }
+}
+
+/// What a backend has beside f32.
+fn half_precisions(backend: &str) -> &'static [DType] {
+    match backend {
+        "cpu" | "cuda" => &[DType::BF16, DType::F16],
+        // lavapipe has no bf16.
+        _ => &[DType::F16],
+    }
+}
+
+fn precision(backend: &str, dtype: DType) -> Precision {
+    match backend {
+        "cpu" => Precision::on_cpu(dtype),
+        _ => Precision::uniform(dtype),
+    }
+}
+
+/// The kernels that a backend has.
+fn there<B: Kernels>() -> impl Iterator<Item = Kernel> {
+    Kernel::ALL
+        .into_iter()
+        .filter(|kernel| kernel.is_there::<B>())
+}
+
 fn random_cases<B: Kernels>(device: &B::Device, backend: &str, kernel: Kernel) {
     if !kernel.is_there::<B>() {
         return;
     }
-    let cases = match std::env::var("HEARTH_KERNEL_CASES") {
-        Ok(given) => given.parse().expect("HEARTH_KERNEL_CASES is a number"),
-        Err(_) => DEFAULT_CASES,
-    };
+    let cases = cases();
     let (mut random, seed) = fresh_random();
     eprintln!("seed {seed}");
     let mut shape = random.clone();
@@ -159,6 +191,10 @@ fn every_level_of_the_cpu_passes() {
 
 mod checks {
     use super::*;
+    pub use order::{
+        a_row_that_depends_on_its_batch_is_seen, half_precision_has_a_fixed_order_too,
+        in_a_fixed_order_bits_do_not_depend_on_the_batch,
+    };
 
     pub fn linear_takes_any_batch_and_width<B: Kernels>(device: &B::Device, backend: &str) {
         let (mut random, _) = fresh_random();
@@ -174,13 +210,16 @@ mod checks {
             [12, 37, 5],
             [1, 8, 300_000],
         ] {
-            let case = Case::Linear {
-                tokens,
-                input,
-                output,
-                bias: true,
-            };
-            assert_right::<B>(device, backend, &case, single(), &mut random);
+            for summation in [Summation::Fastest, Summation::Fixed] {
+                let case = Case::Linear {
+                    tokens,
+                    input,
+                    output,
+                    bias: true,
+                    summation,
+                };
+                assert_right::<B>(device, backend, &case, single(), &mut random);
+            }
         }
     }
 
@@ -202,28 +241,20 @@ mod checks {
                             head_dim,
                         },
                         window,
+                        summation: Summation::Fastest,
                     };
-                    assert_right::<B>(device, backend, &case, single(), &mut random);
+                    for case in [case.clone(), case.summed(Summation::Fixed)] {
+                        assert_right::<B>(device, backend, &case, single(), &mut random);
+                    }
                 }
             }
         }
     }
 
     pub fn half_precision_is_rounded_and_no_more<B: Kernels>(device: &B::Device, backend: &str) {
-        let dtypes: &[DType] = match backend {
-            "cpu" | "cuda" => &[DType::BF16, DType::F16],
-            // lavapipe has no bf16.
-            _ => &[DType::F16],
-        };
-        for dtype in dtypes {
-            let precision = match backend {
-                "cpu" => Precision::on_cpu(*dtype),
-                _ => Precision::uniform(*dtype),
-            };
-            for kernel in Kernel::ALL
-                .into_iter()
-                .filter(|kernel| kernel.is_there::<B>())
-            {
+        for dtype in half_precisions(backend) {
+            let precision = precision(backend, *dtype);
+            for kernel in there::<B>() {
                 let (mut random, _) = fresh_random();
                 for _ in 0..2 {
                     let case = Case::random(kernel, random.clone(), &mut random);

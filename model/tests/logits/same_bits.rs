@@ -1,0 +1,129 @@
+//! Where bits are not to depend on the batch: a prompt whole, in chunks, token by token, and as
+//! decode rows beside another prompt, each in slots of its own.
+
+use hearth_model::device::{Api, DeviceSpec};
+use hearth_model::dtype::Dtype;
+use hearth_model::runner::{Batch, Decoder, SequenceSpan};
+
+use super::golden::{CPU, Golden, SLOTS, feed, goldens, load_as, load_deterministic, wgpu_devices};
+
+/// Tokens of the sequence that another is computed beside.
+const MOST_OF_ANOTHER: u32 = 5;
+
+/// The prompt and what was decoded after it.
+fn tokens(golden: &Golden) -> Vec<u32> {
+    [&golden.prompt[..], &golden.decode_tokens].concat()
+}
+
+fn in_chunks(decoder: &mut dyn Decoder, tokens: &[u32], sizes: &[usize]) -> Vec<u32> {
+    let (mut logits, mut past) = (Vec::new(), 0);
+    for size in sizes.iter().cycle() {
+        let chunk = &tokens[past..tokens.len().min(past + size)];
+        logits.extend(feed(decoder, chunk, past));
+        past += chunk.len();
+        if past == tokens.len() {
+            break;
+        }
+    }
+    bits(&logits)
+}
+
+/// `tokens` one by one, each in a batch with a chunk of another sequence in front.
+fn beside_another(decoder: &mut dyn Decoder, tokens: &[u32]) -> Vec<u32> {
+    // The other's slots lie behind all of these.
+    let behind = SLOTS as u32 - MOST_OF_ANOTHER;
+    assert!(tokens.len() <= behind as usize);
+    let own = |position: u32| position * 7 % behind;
+    let mut logits = Vec::new();
+    for (position, token) in tokens.iter().enumerate() {
+        let position = position as u32;
+        // Always the first of its sequence.
+        let other = 1 + position % MOST_OF_ANOTHER;
+        let others = behind..behind + other;
+        let table: Vec<u32> = others.clone().chain((0..=position).map(own)).collect();
+        let write: Vec<u32> = others.chain([own(position)]).collect();
+        let batch: Vec<u32> = (0..other).chain([*token]).collect();
+        let positions: Vec<u32> = (0..other).chain([position]).collect();
+        let sequences = [
+            SequenceSpan {
+                first_token: 0,
+                tokens: other,
+                context: other,
+                first_slot: 0,
+            },
+            SequenceSpan {
+                first_token: other,
+                tokens: 1,
+                context: position + 1,
+                first_slot: other,
+            },
+        ];
+        let outputs = decoder.forward(
+            &Batch {
+                tokens: &batch,
+                positions: &positions,
+                write_slots: &write,
+                sequences: &sequences,
+                slot_table: &table,
+                logit_rows: &[other],
+                hidden_rows: &[],
+                choice_rows: &[],
+            },
+            &mut Vec::new,
+        );
+        logits.extend(outputs.expect("a forward").logits);
+    }
+    bits(&logits)
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    assert!(logits.iter().all(|logit| logit.is_finite()));
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn bits_are_the_same_in_any_batch(device: DeviceSpec, dtype: Dtype, goldens: Vec<Golden>) {
+    for golden in goldens {
+        let tokens = tokens(&golden);
+        let mut decoder = load_deterministic(&golden, device, dtype);
+        let decoder = decoder.as_mut();
+        let whole = in_chunks(decoder, &tokens, &[tokens.len()]);
+        for sizes in [&[13][..], &[1], &[8, 9, 1, 2]] {
+            let chunks = in_chunks(decoder, &tokens, sizes);
+            assert!(
+                whole == chunks,
+                "{device} {dtype} {:?} {sizes:?}",
+                golden.dir
+            );
+        }
+        let mixed = beside_another(decoder, &tokens);
+        assert!(whole == mixed, "{device} {dtype} {:?} mixed", golden.dir);
+    }
+}
+
+#[test]
+fn on_the_cpu_bits_do_not_depend_on_the_batch() {
+    bits_are_the_same_in_any_batch(CPU, Dtype::F32, goldens());
+}
+
+#[test]
+fn on_vulkan_bits_need_not_depend_on_the_batch() {
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        bits_are_the_same_in_any_batch(device, Dtype::F32, goldens());
+        let some = goldens().into_iter().take(3).collect();
+        bits_are_the_same_in_any_batch(device, Dtype::F16, some);
+        // And it is no accident: what is quickest gives others.
+        let golden = &goldens()[0];
+        let tokens = tokens(golden);
+        let mut decoder = load_as(golden, device, Dtype::F32);
+        let whole = in_chunks(decoder.as_mut(), &tokens, &[tokens.len()]);
+        assert!(whole != in_chunks(decoder.as_mut(), &tokens, &[1]));
+    }
+}
+
+#[test]
+fn on_wgsl_bits_need_not_depend_on_the_batch() {
+    if let Some(device) = wgpu_devices(Api::WebGpu) {
+        let some = goldens().into_iter().take(3).collect();
+        bits_are_the_same_in_any_batch(device, Dtype::F32, some);
+    }
+}

@@ -1,0 +1,283 @@
+//! The kernels: a block's rows over a part of its positions, and the merge of the parts.
+
+use cubecl::prelude::*;
+
+use crate::cube::reduce::fold_rows;
+
+/// Below every score that finite inputs can have.
+const NONE: f32 = -3.0e38;
+/// Between that and every score.
+const ALMOST_NONE: f32 = -1.0e38;
+
+/// Attention of a block's rows over one split of its positions: normalised, `[tokens, heads,
+/// head_dim]`, when `whole`, else sums that are to be merged, `[tokens, heads, splits,
+/// head_dim + 2]`, with the maximum and the sum of weights last. A split has `share` positions,
+/// or an equal part of the block's where that is 0. `first_block` is the first block of the
+/// launch and `first_token` its token, which is the first of `out`.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+pub fn attend<E: Float, O: Float, N: Size>(
+    q: &Array<E>,
+    k_pool: &Array<Vector<E, N>>,
+    v_pool: &Array<Vector<E, N>>,
+    positions: &Array<i32>,
+    table_start: &Array<i32>,
+    slot_table: &Array<i32>,
+    blocks: &Array<i32>,
+    out: &mut Array<O>,
+    scale: f32,
+    window: u32,
+    share: u32,
+    first_block: u32,
+    first_token: u32,
+    #[comptime] heads: usize,
+    #[comptime] kv_heads: usize,
+    #[comptime] head_dim: usize,
+    #[comptime] shared: usize,
+    #[comptime] block_tokens: usize,
+    #[comptime] threads: usize,
+    #[comptime] whole: bool,
+    #[define(E)] _dtype: StorageType,
+    #[define(O)] _target: StorageType,
+) {
+    let vector = N::value();
+    let rows = comptime!(shared * block_tokens);
+    // Units that read one row of the pool together, and how many rows are read at once.
+    let lanes = comptime!(head_dim / vector);
+    let strands = comptime!(threads / lanes);
+    let first_head = CUBE_POS_X as usize * shared;
+    let kv_head = first_head / comptime!(heads / kv_heads);
+    let block = (first_block + CUBE_POS_Y) as usize;
+    let first = blocks[2 * block] as usize;
+    let count = blocks[2 * block + 1] as usize;
+    let unit = UNIT_POS as usize;
+    let first_row = (first - first_token as usize) * heads + first_head;
+    let splits = CUBE_COUNT_Z as usize;
+
+    // The positions that some token of the block sees, and this cube's share of them.
+    let end = positions[first + count - 1] as u32 + 1;
+    let lowest = positions[first] as u32 + 1;
+    let mut start = 0u32;
+    if window > 0 && lowest > window {
+        start = lowest - window;
+    }
+    let mut each = share;
+    if share == 0 {
+        each = (end - start).div_ceil(CUBE_COUNT_Z);
+    }
+    let from = cubecl::prelude::min(start + CUBE_POS_Z * each, end);
+    let to = cubecl::prelude::min(from + each, end);
+    if comptime!(!whole) {
+        let nothing = from == to;
+        if nothing {
+            // What has seen nothing says so, and no more.
+            if unit < rows && unit / shared < count {
+                let head = first_row + unit / shared * heads + unit % shared;
+                let at = (head * splits + CUBE_POS_Z as usize) * comptime!(head_dim + 2);
+                out[at + head_dim] = O::cast_from(f32::new(NONE));
+            }
+            terminate!();
+        }
+    }
+
+    let mut query = SharedMemory::<f32>::new(comptime!(rows * head_dim));
+    let mut scores = SharedMemory::<f32>::new(comptime!(rows * threads));
+    let mut found = SharedMemory::<u32>::new(threads);
+    for i in range_stepped(unit, comptime!(rows * head_dim), threads) {
+        let row = i / head_dim;
+        let token = row / shared;
+        let mut value = 0.0f32;
+        if token < count {
+            let head = (first + token) * heads + first_head + row % shared;
+            value = f32::cast_from(q[head * head_dim + i % head_dim]) * scale;
+        }
+        query[i] = value;
+    }
+
+    let table = table_start[first] as u32;
+
+    // Where each token's own context ends; 0 where the block has no token.
+    let mut ends = Array::<u32>::new(block_tokens);
+    #[unroll]
+    for token in 0..block_tokens {
+        let mut own = 0u32;
+        if token < count {
+            own = positions[first + token] as u32 + 1;
+        }
+        ends[token] = own;
+    }
+    let mut max = Array::<f32>::new(rows);
+    let mut sum = Array::<f32>::new(rows);
+    let mut dots = Array::<f32>::new(rows);
+    let mut mixed = Array::<f32>::new(comptime!(rows * vector));
+    #[unroll]
+    for row in 0..rows {
+        max[row] = f32::new(NONE);
+        sum[row] = 0.0f32;
+        #[unroll]
+        for lane in 0..vector {
+            mixed[comptime!(row * vector + lane)] = 0.0f32;
+        }
+    }
+    let strand = unit / lanes;
+    let lane_of_unit = unit % lanes;
+    sync_cube();
+
+    let tiles = (to - from).div_ceil(threads as u32);
+    for tile in 0..tiles {
+        let first_position = from + tile * threads as u32;
+        let position = first_position + unit as u32;
+        #[unroll]
+        for row in 0..rows {
+            dots[row] = 0.0f32;
+        }
+        if position < to {
+            let slot = slot_table[(table + position) as usize] as usize;
+            let at = (slot * kv_heads + kv_head) * lanes;
+            found[unit] = at as u32;
+            for i in 0..lanes {
+                let key = k_pool[at + i];
+                #[unroll]
+                for lane in 0..vector {
+                    let element = f32::cast_from(key[lane]);
+                    #[unroll]
+                    for row in 0..rows {
+                        let part = query[comptime!(row * head_dim) + i * vector + lane];
+                        dots[row] = dots[row] + part * element;
+                    }
+                }
+            }
+        }
+        #[unroll]
+        for row in 0..rows {
+            let own = ends[comptime!(row / shared)];
+            let seen = position < to && position < own && (window == 0 || position + window >= own);
+            let score = select(seen, dots[row], f32::new(NONE));
+            dots[row] = score;
+            scores[comptime!(row * threads) + unit] = score;
+        }
+        fold_rows(&mut scores, rows, threads, true);
+        // What is in the rows' first elements is read by all before it is written over.
+        #[unroll]
+        for row in 0..rows {
+            let largest = cubecl::prelude::max(max[row], scores[comptime!(row * threads)]);
+            let correction = f32::exp(max[row] - largest);
+            max[row] = largest;
+            sum[row] = sum[row] * correction;
+            #[unroll]
+            for lane in 0..vector {
+                let at = comptime!(row * vector + lane);
+                mixed[at] = mixed[at] * correction;
+            }
+        }
+        sync_cube();
+        #[unroll]
+        for row in 0..rows {
+            let weight = f32::exp(dots[row] - max[row]);
+            // A row that has seen nothing yet has no maximum to measure by.
+            let weight = select(dots[row] > f32::new(ALMOST_NONE), weight, 0.0f32);
+            sum[row] = sum[row] + weight;
+            scores[comptime!(row * threads) + unit] = weight;
+        }
+        sync_cube();
+        if strand < strands {
+            let here = cubecl::prelude::min(to - first_position, threads as u32) as usize;
+            for i in range_stepped(strand, here, strands) {
+                let value = v_pool[found[i] as usize + lane_of_unit];
+                #[unroll]
+                for row in 0..rows {
+                    let weight = scores[comptime!(row * threads) + i];
+                    #[unroll]
+                    for lane in 0..vector {
+                        let at = comptime!(row * vector + lane);
+                        mixed[at] = mixed[at] + weight * f32::cast_from(value[lane]);
+                    }
+                }
+            }
+        }
+        sync_cube();
+    }
+
+    // Each unit has its own part of the sums, each strand of the mixed values.
+    let mut maxima = SharedMemory::<f32>::new(rows);
+    let mut sums = SharedMemory::<f32>::new(rows);
+    #[unroll]
+    for row in 0..rows {
+        scores[comptime!(row * threads) + unit] = sum[row];
+        if unit == 0 {
+            maxima[row] = max[row];
+        }
+    }
+    fold_rows(&mut scores, rows, threads, false);
+    if unit < rows {
+        sums[unit] = scores[unit * threads];
+    }
+    #[unroll]
+    for lane in 0..vector {
+        sync_cube();
+        #[unroll]
+        for row in 0..rows {
+            scores[comptime!(row * threads) + unit] = mixed[comptime!(row * vector + lane)];
+        }
+        sync_cube();
+        for i in range_stepped(unit, comptime!(rows * lanes), threads) {
+            let row = i / lanes;
+            let token = row / shared;
+            if token < count {
+                let mut total = 0.0f32;
+                for strand in 0..strands {
+                    total += scores[row * threads + strand * lanes + i % lanes];
+                }
+                let head = first_row + token * heads + row % shared;
+                let element = i % lanes * vector + lane;
+                if comptime!(whole) {
+                    out[head * head_dim + element] = O::cast_from(total / sums[row]);
+                } else {
+                    let at = (head * splits + CUBE_POS_Z as usize) * comptime!(head_dim + 2);
+                    out[at + element] = O::cast_from(total);
+                    if element == 0 {
+                        out[at + head_dim] = O::cast_from(maxima[row]);
+                        out[at + head_dim + 1] = O::cast_from(sums[row]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One softmax out of those of the splits: `[tokens, heads, splits, head_dim + 2]` to
+/// `[tokens, heads, head_dim]` from `first_token` on.
+#[cube(launch_unchecked)]
+pub fn merge<E: Float>(
+    partial: &Array<f32>,
+    out: &mut Array<E>,
+    splits: u32,
+    first_token: u32,
+    #[comptime] head_dim: usize,
+    #[define(E)] _dtype: StorageType,
+) {
+    let width = comptime!(head_dim + 2);
+    let head = (CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X) as usize;
+    let unit = UNIT_POS as usize;
+    let first = head * splits as usize * width;
+    if unit < head_dim {
+        let mut max = f32::new(NONE);
+        for split in 0..splits as usize {
+            max = cubecl::prelude::max(max, partial[first + split * width + head_dim]);
+        }
+        let mut sum = 0.0f32;
+        let mut mixed = 0.0f32;
+        for split in 0..splits as usize {
+            let at = first + split * width;
+            let its = partial[at + head_dim];
+            // Nothing else was written where nothing was seen.
+            if its > f32::new(ALMOST_NONE) {
+                let weight = f32::exp(its - max);
+                sum += weight * partial[at + head_dim + 1];
+                mixed += weight * partial[at + unit];
+            }
+        }
+        let target = first_token as usize * CUBE_COUNT_X as usize + head;
+        out[target * head_dim + unit] = E::cast_from(mixed / sum);
+    }
+}
