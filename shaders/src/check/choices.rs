@@ -144,7 +144,8 @@ pub fn right_choices(logits: &[f32], choice: &Choice) -> Vec<i32> {
         }
     }
     let min_p = f64::from(choice.min_p);
-    ranking.retain(|candidate| candidate.weight + candidate.slack >= min_p);
+    ranking
+        .retain(|candidate| candidate.weight > 0.0 && candidate.weight + candidate.slack >= min_p);
     for candidate in &mut ranking {
         candidate.unsure = candidate.weight - candidate.slack < min_p;
     }
@@ -202,28 +203,34 @@ fn cut_to_share(ranking: &mut Vec<Candidate>, top_p: f64) {
     let all: f64 = ranking.iter().map(|c| c.weight).sum();
     let slack = ranking.iter().map(|c| c.slack).sum::<f64>() + all * ROUNDING;
     let (least, most) = (top_p * sure - slack, top_p * all + slack);
-    let judged: Vec<Option<bool>> = ranking
-        .iter()
-        .enumerate()
-        .map(|(rank, candidate)| {
-            // Those whose weights may come out equal rank by their tokens then.
-            let near = |other: &&Candidate| {
-                other.logit != candidate.logit
-                    && (other.weight - candidate.weight).abs() <= other.slack + candidate.slack
-            };
-            let before: f64 = ranking[..rank].iter().map(|c| c.weight).sum();
-            let near_before: f64 = ranking[..rank].iter().filter(near).map(|c| c.weight).sum();
-            let near_after: f64 = ranking[rank..].iter().filter(near).map(|c| c.weight).sum();
+    // Those of one logit stay in their order; of near ones it may be another where their weights
+    // come out equal, which then rank by their tokens.
+    let groups: Vec<&[Candidate]> = ranking.chunk_by(|a, b| a.logit == b.logit).collect();
+    let weight = |group: &[Candidate]| group[0].weight * group.len() as f64;
+    let near = |a: &[Candidate], b: &[Candidate]| {
+        (a[0].weight - b[0].weight).abs() <= a[0].slack + b[0].slack
+    };
+    let mut before = 0.0;
+    let mut judged: Vec<Option<bool>> = Vec::with_capacity(ranking.len());
+    for (at, group) in groups.iter().enumerate() {
+        let sum_while_near = |others: &mut dyn Iterator<Item = &&[Candidate]>| {
+            let near = others.take_while(|other| near(group, other));
+            near.map(|other| weight(other)).sum::<f64>()
+        };
+        let near_before = sum_while_near(&mut groups[..at].iter().rev());
+        let near_after = sum_while_near(&mut groups[at + 1..].iter());
+        for candidate in *group {
             let (earliest, latest) = (before - near_before, before + near_after);
-            if latest == 0.0 || latest < least {
+            judged.push(if latest == 0.0 || latest < least {
                 Some(true)
             } else if earliest >= most {
                 Some(false)
             } else {
                 None
-            }
-        })
-        .collect();
+            });
+            before += candidate.weight;
+        }
+    }
     let mut judged = judged.into_iter();
     ranking.retain_mut(|candidate| {
         let kept = judged.next().flatten();

@@ -11,7 +11,7 @@ mod same_bits;
 mod speed;
 
 pub use case::{Case, Kernel, ModelShape, SHAPE_KEPT_FOR};
-pub use choices::{logits, right_choices};
+pub use choices::right_choices;
 pub use random::Random;
 pub use same_bits::{Differs, same_bits};
 pub use speed::{Speed, measure};
