@@ -1,11 +1,11 @@
 """The trace of `hearth-sim tree` on SGLang's Python RadixCache.
 
     pip download sglang==0.5.23 --no-deps && unzip -q sglang-*.whl 'sglang/*' -d WHEEL
-    python -m venv V && V/bin/pip install numpy
+    python -m venv V && V/bin/pip install torch
     V/bin/python benches/sglang_tree.py WHEEL 1000000
 
-Only `radix_cache.py` and what it computes with are SGLang's; torch is replaced by
-numpy (whose slices cost less than torch's), and modules of the server by nothing.
+Only `radix_cache.py` and what it computes with are SGLang's; modules of the server are replaced
+by nothing. Slots are torch's tensors on the CPU, as there.
 """
 
 import importlib.machinery
@@ -16,29 +16,11 @@ import types
 from array import array
 from unittest.mock import MagicMock
 
-import numpy
+import torch
 
 SHARED = OWN = 500
 OPERATIONS = 5000
 MASK = (1 << 64) - 1
-
-
-class Values:
-    """As much of a tensor as the tree uses."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data):
-        self.data = data
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, index):
-        return Values(self.data[index])
-
-    def clone(self):
-        return Values(self.data.copy())
 
 
 class Absent:
@@ -52,7 +34,7 @@ class Absent:
     }
 
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] not in ("sglang", "torch", "triton") or name in self.REAL:
+        if name.split(".")[0] not in ("sglang", "triton") or name in self.REAL:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -85,6 +67,7 @@ def micros(operations):
 
 
 def main(tokens):
+    torch.set_num_threads(1)
     sys.meta_path.insert(0, Absent())
     import sglang.srt.mem_cache.evict_policy as policies
     import sglang.srt.mem_cache.utils as utils
@@ -101,7 +84,7 @@ def main(tokens):
         record_remove=lambda *_: None, record_store=lambda *_: None, enabled=False,
     )
     tree.update_eviction_metrics = lambda *_: None
-    slots = Values(numpy.arange(SHARED + OWN, dtype=numpy.int64))
+    slots = torch.arange(SHARED + OWN, dtype=torch.int64)
     families = max(tokens // (SHARED + 10 * OWN), 1)
 
     def insert(ids):

@@ -3,6 +3,8 @@
 
 mod check;
 mod choose;
+mod formats;
+mod on_threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -18,19 +20,18 @@ pub use hearth_shaders::{Choice, Edit};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
-use crate::cpu_threads::CpuThreads;
 use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
 use crate::doctor::{panic_text, refuse_wrong_kernels};
 use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
 use crate::memory::{self, KvBudget, MemoryError};
-use crate::transformer::{
-    Blocks, DeviceBatch, DeviceOutputs, PagedContext, Quantized, Transformer,
-};
-use crate::weights::{Quantization, WeightError, Weights};
+use crate::transformer::{Blocks, DeviceBatch, DeviceOutputs, PagedContext, Transformer};
+use crate::weights::{Quantization, WeightError};
 use check::{below, check, length};
 use choose::Chosen;
+use formats::{choose_blocks, choose_dtype};
+use on_threads::OnThreads;
 
 /// One sequence's share of a [`Batch`]: tokens `first_token .. first_token + tokens`
 /// are the last of its `context` positions, and it attends
@@ -435,104 +436,4 @@ fn to_host<B: Backend>(rows: Tensor<B, 2>) -> Result<Vec<f32>, ForwardError> {
     data.convert::<f32>()
         .into_vec()
         .map_err(|error| ForwardError::Device(format!("{error:?}")))
-}
-
-/// A runner on the CPU, which needs threads.
-struct OnThreads {
-    runner: Runner<Flex>,
-    threads: CpuThreads,
-}
-
-impl OnThreads {
-    fn new(runner: Runner<Flex>) -> Result<Self, LoadError> {
-        let threads = CpuThreads::start().map_err(|error| LoadError::DeviceFailed {
-            device: runner.report.device.clone(),
-            reason: error.to_string(),
-        })?;
-        Ok(Self { runner, threads })
-    }
-}
-
-impl Decoder for OnThreads {
-    fn report(&self) -> &Report {
-        self.runner.report()
-    }
-
-    fn chooses(&self) -> bool {
-        self.runner.chooses()
-    }
-
-    fn forward(&mut self, batch: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Outputs, ForwardError> {
-        let runner = &mut self.runner;
-        // It does not choose, and so asks for nothing.
-        self.threads.run(|| runner.forward(batch, &mut Vec::new))
-    }
-
-    fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {
-        let runner = &mut self.runner;
-        self.threads.run(|| runner.copy(way, device, host))
-    }
-
-    fn reserved_bytes(&self) -> Option<u64> {
-        self.runner.reserved_bytes()
-    }
-
-    fn is_alive(&mut self) -> bool {
-        self.runner.is_alive()
-    }
-}
-
-/// The type to compute in: what was asked for if the device can, else the
-/// checkpoint's if the device can, else f32.
-fn choose_dtype(
-    asked: Option<Dtype>,
-    stored: Option<Dtype>,
-    at: &DeviceReport,
-) -> Result<Dtype, LoadError> {
-    let lacks = |dtype: Dtype| match dtype {
-        Dtype::F32 => None,
-        Dtype::F16 => (!at.f16).then_some("the device has no 16-bit floats"),
-        Dtype::Bf16 => (!at.bf16).then_some("the device has no bf16; f16 or f32 may serve"),
-    };
-    match asked {
-        Some(dtype) => match lacks(dtype) {
-            Some(reason) => Err(LoadError::Dtype {
-                dtype,
-                device: at.to_string(),
-                reason,
-            }),
-            None => Ok(dtype),
-        },
-        None => Ok(stored
-            .filter(|dtype| lacks(*dtype).is_none())
-            .unwrap_or(Dtype::F32)),
-    }
-}
-
-/// The matrices that are in blocks of small integers: those that are stored in some that the device computes with,
-/// under bf16, which is what they count as; or all, if that was asked for.
-fn choose_blocks(
-    asked: Option<Quantization>,
-    weights: &Weights,
-    dtype: Dtype,
-    at: &DeviceReport,
-) -> Result<Quantized, LoadError> {
-    let Some(given) = asked else {
-        let kept = at.is_cpu() && dtype == Dtype::Bf16;
-        return Ok(if kept {
-            Quantized::Stored
-        } else {
-            Quantized::None
-        });
-    };
-    let refused = |reason| Err(LoadError::Quantization { given, reason });
-    if !at.is_cpu() {
-        return refused(format!("on {at}, only on the CPU"));
-    }
-    if let Some(blocks) = weights.blocks() {
-        return refused(format!(
-            "on weights that are quantized already ({blocks:?})"
-        ));
-    }
-    Ok(Quantized::Rounded(given))
 }
