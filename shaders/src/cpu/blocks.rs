@@ -19,6 +19,10 @@ mod tests;
 
 use half::{bf16, f16};
 
+pub use activations::Activations;
+
+use super::output::Output;
+
 /// Elements of a block.
 pub const BLOCK: usize = 32;
 /// Rows of a group.
@@ -26,10 +30,10 @@ const ROWS: usize = 16;
 /// Groups in a task, at most.
 const TASK_GROUPS: usize = 8;
 /// Bytes that are read at once: four of each row of a group.
-const LINE: usize = 64;
+pub const LINE: usize = 64;
 /// Columns of a unit: two blocks, so that their scales fill a line. A unit is that line, if there
 /// are scales, then those of the first block and of the second.
-const UNIT: usize = 2 * BLOCK;
+pub const UNIT: usize = 2 * BLOCK;
 
 /// How the elements of a block of 32 are stored, by GGML's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +62,7 @@ impl BlockFormat {
     }
 
     /// Bytes of a block's elements.
-    fn quants(self) -> usize {
+    pub fn quants(self) -> usize {
         match self {
             BlockFormat::Q8_0 => BLOCK,
             BlockFormat::Q4_0 => BLOCK / 2,
@@ -75,7 +79,7 @@ impl BlockFormat {
         }
     }
 
-    fn unit_bytes(self) -> usize {
+    pub fn unit_bytes(self) -> usize {
         2 * ROWS * self.bytes()
     }
 }
@@ -99,6 +103,7 @@ impl BlockMatrix {
     /// A matrix of zeros.
     pub fn zeros(format: BlockFormat, rows: usize, columns: usize) -> Self {
         let mut bytes = vec![0u8; Self::bytes(format, rows, columns)];
+        super::huge_pages::advise(&mut bytes);
         // So that no line lies across two of the cache's.
         let at =
             (bytes.as_ptr() as usize + HEADER).next_multiple_of(LINE) - bytes.as_ptr() as usize;
@@ -166,12 +171,12 @@ pub fn groups_per_task(groups: usize, threads: usize) -> usize {
     groups.div_ceil(tasks).max(1)
 }
 
-/// `y = x W^T + b`: `x` `[tokens, columns]`, `y` `[tokens, rows]`.
-pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+/// `y = x W^T + b`: `x` `[tokens, columns]`, `y` `[tokens, rows]`, of which all is written.
+pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
     match weight.format {
         BlockFormat::Q8_0 | BlockFormat::Q4_0 => product::linear(x, weight, bias, y),
         #[cfg(target_arch = "x86_64")]
-        BlockFormat::Bf16 => super::amx::linear(x, weight, bias, y),
+        BlockFormat::Bf16 => super::amx::floats::linear(x, weight, bias, y),
         #[cfg(not(target_arch = "x86_64"))]
         BlockFormat::Bf16 => unreachable!("matrix tiles on a CPU that has none"),
     }

@@ -1,26 +1,121 @@
 //! Norms and activations, one row per token.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
-use super::simd::{exp, vectorised};
+use super::simd::{Simd, Task, dispatch, exp};
 
 /// Below this many elements a second thread costs more than it saves.
-const PARALLEL_FROM: usize = 1 << 15;
+pub const PARALLEL_FROM: usize = 1 << 15;
+
+/// A row that is written in full.
+type NewRow<'a> = &'a mut [MaybeUninit<f32>];
 
 /// RMSNorm of the rows of `x`, as wide as `weight`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
-    let mut out = vec![0.0; x.len()];
-    by_rows(x, &mut out, weight.len(), weight.len(), |x, out| {
-        norm_row(x, weight, eps, out)
-    });
+    let width = weight.len();
+    // SAFETY: `Norm` writes as many elements as the weight has.
+    unsafe {
+        filled(x.len() / width, width, |out| {
+            let norm = |(x, out)| {
+                dispatch(Norm {
+                    x,
+                    weight,
+                    eps,
+                    out,
+                })
+            };
+            if x.len() < PARALLEL_FROM {
+                x.chunks_exact(width)
+                    .zip(out.chunks_exact_mut(width))
+                    .for_each(norm);
+            } else {
+                let rows = x
+                    .par_chunks_exact(width)
+                    .zip(out.par_chunks_exact_mut(width));
+                rows.for_each(norm);
+            }
+        })
+    }
+}
+
+/// Adds `delta` to `x`, and returns the RMSNorm of the sums.
+pub fn add_rms_norm(x: &mut [f32], delta: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+    let width = weight.len();
+    // SAFETY: as in `rms_norm`.
+    unsafe {
+        filled(x.len() / width, width, |out| {
+            let add_norm = |((x, delta), out): ((&mut [f32], &[f32]), NewRow)| {
+                dispatch(Add { x: &mut *x, delta });
+                dispatch(Norm {
+                    x,
+                    weight,
+                    eps,
+                    out,
+                });
+            };
+            if x.len() < PARALLEL_FROM {
+                let sums = x.chunks_exact_mut(width).zip(delta.chunks_exact(width));
+                sums.zip(out.chunks_exact_mut(width)).for_each(add_norm);
+            } else {
+                let sums = x
+                    .par_chunks_exact_mut(width)
+                    .zip(delta.par_chunks_exact(width));
+                sums.zip(out.par_chunks_exact_mut(width)).for_each(add_norm);
+            }
+        })
+    }
+}
+
+/// `silu(gate) * up` of rows `[gate, up]`, each `inner` wide.
+pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f32> {
+    // SAFETY: `SiluMul` writes `inner` elements.
+    unsafe {
+        filled(gate_up.len() / (2 * inner), inner, |out| {
+            let silu_mul = |(row, out): (&[f32], NewRow)| {
+                let (gate, up) = row.split_at(inner);
+                dispatch(SiluMul { gate, up, out });
+            };
+            if gate_up.len() < PARALLEL_FROM {
+                let rows = gate_up.chunks_exact(2 * inner);
+                rows.zip(out.chunks_exact_mut(inner)).for_each(silu_mul);
+            } else {
+                let rows = gate_up.par_chunks_exact(2 * inner);
+                rows.zip(out.par_chunks_exact_mut(inner)).for_each(silu_mul);
+            }
+        })
+    }
+}
+
+/// `rows` of `width` elements that `fill` writes.
+///
+/// # Safety
+/// `fill` must write all of them.
+unsafe fn filled(rows: usize, width: usize, fill: impl FnOnce(NewRow)) -> Vec<f32> {
+    let mut out = Vec::with_capacity(rows * width);
+    fill(&mut out.spare_capacity_mut()[..rows * width]);
+    unsafe { out.set_len(rows * width) };
     out
 }
 
-#[inline(always)]
-fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = inverse_rms(x, eps);
-    for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
-        *out = x * scale * weight;
+// What follows are tasks, not closures: only what is inlined is compiled for the vectors that were
+// chosen, and a closure need not be.
+
+struct Norm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    eps: f32,
+    out: NewRow<'a>,
+}
+
+impl Task for Norm<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let scale = inverse_rms(self.x, self.eps);
+        for ((out, x), weight) in self.out.iter_mut().zip(self.x).zip(self.weight) {
+            out.write(x * scale * weight);
+        }
     }
 }
 
@@ -29,45 +124,49 @@ fn norm_row(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 pub fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     // Sixteen partial sums: the compiler may not reorder one.
     let mut sums = [0.0f32; 16];
-    let chunks = x.chunks_exact(16);
-    let tail: f32 = chunks.remainder().iter().map(|x| x * x).sum();
-    for chunk in chunks {
-        sums.iter_mut()
-            .zip(chunk)
-            .for_each(|(sum, x)| *sum += x * x);
+    let (chunks, rest) = x.as_chunks::<16>();
+    let mut tail = 0.0;
+    for x in rest {
+        tail += x * x;
     }
-    let mean = (sums.iter().sum::<f32>() + tail) / x.len() as f32;
+    for chunk in chunks {
+        for i in 0..16 {
+            sums[i] += chunk[i] * chunk[i];
+        }
+    }
+    let mut sum = 0.0;
+    for part in sums {
+        sum += part;
+    }
+    let mean = (sum + tail) / x.len() as f32;
     1.0 / (mean + eps).sqrt()
 }
 
-/// `silu(gate) * up` of rows `[gate, up]`, each `inner` wide.
-pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f32> {
-    let mut out = vec![0.0; gate_up.len() / 2];
-    by_rows(gate_up, &mut out, 2 * inner, inner, |row, out| {
-        let (gate, up) = row.split_at(inner);
-        for ((out, gate), up) in out.iter_mut().zip(gate).zip(up) {
-            *out = gate / (1.0 + exp(-gate)) * up;
-        }
-    });
-    out
+struct Add<'a> {
+    x: &'a mut [f32],
+    delta: &'a [f32],
 }
 
-fn by_rows(
-    from: &[f32],
-    to: &mut [f32],
-    from_width: usize,
-    to_width: usize,
-    row: impl Fn(&[f32], &mut [f32]) + Sync,
-) {
-    if from.len() < PARALLEL_FROM {
-        let rows = from
-            .chunks_exact(from_width)
-            .zip(to.chunks_exact_mut(to_width));
-        rows.for_each(|(from, to)| vectorised(|| row(from, to)));
-    } else {
-        let rows = from
-            .par_chunks_exact(from_width)
-            .zip(to.par_chunks_exact_mut(to_width));
-        rows.for_each(|(from, to)| vectorised(|| row(from, to)));
+impl Task for Add<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (x, delta) in self.x.iter_mut().zip(self.delta) {
+            *x += delta;
+        }
+    }
+}
+
+struct SiluMul<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: NewRow<'a>,
+}
+
+impl Task for SiluMul<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
+            out.write(gate / (1.0 + exp(-gate)) * up);
+        }
     }
 }

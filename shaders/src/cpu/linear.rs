@@ -9,9 +9,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::aligned::Aligned;
+use super::output::Output;
 use super::simd::{Level, Simd, Stored, Task};
 
-/// From this many tokens on, widening a block of weights once pays for itself.
+/// From this many tokens on, widening a block of weights once, and having whole cache lines of all,
+/// pays for itself.
 const WIDEN_FROM_TOKENS: usize = 48;
 /// How far ahead of their use weights are fetched, at most, in elements of a row. The hardware
 /// follows long rows by itself, but not four short ones side by side.
@@ -20,18 +23,15 @@ const FETCH_AHEAD: usize = 2048;
 const CACHE_LINE: usize = 64;
 /// Tokens whose activations are kept in the second-level cache at a time.
 const TOKEN_BLOCK: usize = 64;
+/// Bytes of activations that stay in the first-level cache beside a few rows of weights.
+const NEAR_BYTES: usize = 28 << 10;
 /// Rows of `W` in a task: large enough to hide the cost of handing it out.
 const MIN_ROWS_PER_TASK: usize = 16;
 const MAX_ROWS_PER_TASK: usize = 64;
 
-/// `x` `[tokens, input]`, `weight` `[output, input]`, `y` `[tokens, output]`.
-pub fn linear<E: Stored>(
-    x: &[f32],
-    weight: &[E],
-    bias: Option<&[f32]>,
-    y: &mut [f32],
-    input: usize,
-) {
+/// `x` `[tokens, input]`, `weight` `[output, input]`, `y` `[tokens, output]`, of which all is
+/// written.
+pub fn linear<E: Stored>(x: &[f32], weight: &[E], bias: Option<&[f32]>, y: Output, input: usize) {
     on_vectors(Level::best(), x, weight, bias, y, input);
 }
 
@@ -41,23 +41,26 @@ fn on_vectors<E: Stored>(
     x: &[f32],
     weight: &[E],
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: Output,
     input: usize,
 ) {
     let output = weight.len() / input;
     let tokens = x.len() / input;
-    assert_eq!(y.len(), tokens * output, "linear: length of y");
+    assert_eq!((y.tokens, y.width), (tokens, output), "linear: y");
+    let aligned;
+    let x = if tokens >= WIDEN_FROM_TOKENS {
+        aligned = copy(x);
+        &aligned[..]
+    } else {
+        x
+    };
     let share = output.div_ceil(4 * rayon::current_num_threads());
     let rows = share
         .next_multiple_of(4)
         .clamp(MIN_ROWS_PER_TASK, MAX_ROWS_PER_TASK);
-    let y = Columns {
-        at: y.as_mut_ptr(),
-        width: output,
-    };
     (0..output.div_ceil(rows))
         .into_par_iter()
-        .for_each_init(Vec::new, |scratch, task| {
+        .for_each_init(Aligned::default, |scratch, task| {
             let from = task * rows;
             let to = (from + rows).min(output);
             let block = Block {
@@ -76,28 +79,26 @@ fn on_vectors<E: Stored>(
         });
 }
 
-/// The output matrix, written by many tasks, each to its own columns.
-#[derive(Clone, Copy)]
-struct Columns {
-    at: *mut f32,
-    width: usize,
+/// `x` from the beginning of a cache line on.
+fn copy(x: &[f32]) -> Aligned<f32> {
+    const PIECE: usize = 1 << 14;
+    let mut aligned = Aligned::zeroed(x.len());
+    let pieces = aligned.par_chunks_mut(PIECE).zip(x.par_chunks(PIECE));
+    pieces.for_each(|(to, from)| to.copy_from_slice(from));
+    aligned
 }
-
-// SAFETY: tasks write disjoint columns, and the slice outlives the parallel loop.
-unsafe impl Send for Columns {}
-unsafe impl Sync for Columns {}
 
 /// The product of all tokens with rows `from..to` of the weights.
 struct Block<'a, E> {
     x: &'a [f32],
     weight: &'a [E],
     bias: Option<&'a [f32]>,
-    y: Columns,
+    y: Output,
     input: usize,
     tokens: usize,
     from: usize,
     to: usize,
-    scratch: &'a mut Vec<f32>,
+    scratch: &'a mut Aligned<f32>,
 }
 
 impl<E: Stored> Task for Block<'_, E> {
@@ -105,18 +106,22 @@ impl<E: Stored> Task for Block<'_, E> {
     unsafe fn run<S: Simd>(self) {
         let rows = &self.weight[self.from * self.input..self.to * self.input];
         unsafe {
-            if E::IS_F32 || self.tokens <= 4 {
+            if self.tokens >= WIDEN_FROM_TOKENS {
+                let mut scratch = std::mem::take(self.scratch);
+                scratch.resize(rows.len());
+                widen::<S, E>(rows, &mut scratch);
+                if S::LANES == 16 {
+                    // There are registers for 24 sums.
+                    self.multiply::<S, f32, 6, 4>(&scratch, false);
+                } else {
+                    self.multiply::<S, f32, 3, 4>(&scratch, false);
+                }
+                *self.scratch = scratch;
+            } else if E::IS_F32 || self.tokens <= 4 {
                 self.multiply::<S, E, 4, 4>(rows, true);
-            } else if self.tokens < WIDEN_FROM_TOKENS {
+            } else {
                 // Widening is most of the work here: do it once for eight tokens.
                 self.multiply::<S, E, 8, 2>(rows, true);
-            } else {
-                let mut scratch = std::mem::take(self.scratch);
-                scratch.clear();
-                scratch.resize(rows.len(), 0.0);
-                widen::<S, E>(rows, &mut scratch);
-                self.multiply::<S, f32, 4, 4>(&scratch, false);
-                *self.scratch = scratch;
             }
         }
     }
@@ -136,8 +141,14 @@ impl<E: Stored> Block<'_, E> {
     ) {
         let count = self.to - self.from;
         let whole = count / ROWS * ROWS;
-        for token in (0..self.tokens).step_by(TOKEN_BLOCK) {
-            let tokens = token..(token + TOKEN_BLOCK).min(self.tokens);
+        // Weights from memory are read once for many tokens; between caches it is the activations
+        // that should stay near.
+        let block = match fetch {
+            true => TOKEN_BLOCK,
+            false => (NEAR_BYTES / (4 * self.input) / TOKENS).max(1) * TOKENS,
+        };
+        for token in (0..self.tokens).step_by(block) {
+            let tokens = token..(token + block).min(self.tokens);
             // The first pass over the weights brings them closer for the others.
             let fetch = fetch && token == 0;
             unsafe {
@@ -233,10 +244,7 @@ impl<E: Stored> Block<'_, E> {
                     if let Some(bias) = self.bias {
                         value += bias[column];
                     }
-                    self.y
-                        .at
-                        .add((token + t) * self.y.width + column)
-                        .write(value);
+                    self.y.at(token + t, column).write(value);
                 }
             }
         }
@@ -315,7 +323,8 @@ mod tests {
                 for level in Level::list() {
                     let run = |x: &[f32]| {
                         let mut y = vec![f32::NAN; x.len() / input * output];
-                        on_vectors(level, x, &weight, Some(&bias), &mut y, input);
+                        let to = Output::of(&mut y, output);
+                        on_vectors(level, x, &weight, Some(&bias), to, input);
                         y
                     };
                     let y = run(&x);
@@ -362,7 +371,8 @@ mod tests {
         (x[3], x[40 + 5]) = (f32::NAN, f32::INFINITY);
         for level in Level::list() {
             let mut y = vec![0.0; 2 * 3];
-            on_vectors(level, &x, &[1.0f32; 3 * 40], None, &mut y, 40);
+            let to = Output::of(&mut y, 3);
+            on_vectors(level, &x, &[1.0f32; 3 * 40], None, to, 40);
             assert!(y[..3].iter().all(|y| y.is_nan()), "{level:?}: {y:?}");
             assert!(
                 y[3..].iter().all(|y| *y == f32::INFINITY),

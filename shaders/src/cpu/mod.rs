@@ -1,14 +1,17 @@
 //! The operations on the CPU: activations are f32, weights and KV pools are f32,
-//! bf16 or f16 and are widened in registers; only products with bf16 on matrix tiles, and with
-//! weights in blocks, round the activations too.
+//! bf16 or f16 and are widened in registers; only products with bf16 on matrix tiles, attention
+//! there over pools of bf16, and products with weights in blocks round the activations too.
 
+mod aligned;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod attention;
 mod blocks;
 mod elementwise;
+mod huge_pages;
 mod limit;
 mod linear;
+mod output;
 mod rope;
 mod simd;
 
@@ -19,6 +22,7 @@ use burn_flex::{Flex, FlexDevice, FlexTensor};
 use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
 pub use limit::check_limit;
+use output::Output;
 use simd::Stored;
 
 /// Runs `$body` with `$slice` bound to the tensor's elements in their stored type.
@@ -93,13 +97,17 @@ impl Kernels for Flex {
             "linear: x has {input} columns, weight {width}"
         );
         let bias = bias.map(widened);
-        let mut y = vec![0.0f32; tokens * output];
         let (x, bias) = (elements(&x), bias.as_deref());
-        if weight.dtype() == BLOCKS {
-            blocks::linear(x, blocks::View::of(elements(&weight)), bias, &mut y);
-        } else {
-            with_stored!(&weight, w => linear::linear(x, w, bias, &mut y, input));
-        }
+        // SAFETY: products write all of their output.
+        let y = unsafe {
+            Output::filled(tokens, output, |y| {
+                if weight.dtype() == BLOCKS {
+                    blocks::linear(x, blocks::View::of(elements(&weight)), bias, y);
+                } else {
+                    with_stored!(&weight, w => linear::linear(x, w, bias, y, input));
+                }
+            })
+        };
         tensor(y, [tokens, output])
     }
 
@@ -140,11 +148,8 @@ impl Kernels for Flex {
     ) -> (FlexTensor, FlexTensor) {
         let (mut x, delta) = (x.to_contiguous(), delta.to_contiguous());
         let shape = dims(&x);
-        let sum = x.storage_mut::<f32>();
-        sum.iter_mut()
-            .zip(elements::<f32>(&delta))
-            .for_each(|(sum, delta)| *sum += delta);
-        let normed = elementwise::rms_norm(sum, &widened(weight), eps);
+        let weight = widened(weight);
+        let normed = elementwise::add_rms_norm(x.storage_mut(), elements(&delta), &weight, eps);
         (x, tensor(normed, shape))
     }
 
@@ -179,7 +184,7 @@ impl Kernels for Flex {
                 .map(|(q, k, eps)| (q.as_slice(), k.as_slice(), *eps)),
         };
         let rows = qkv.storage_mut::<f32>();
-        rotation.apply(rows, layout, elements(&index.positions));
+        let queries = rotation.apply(rows, layout, elements(&index.positions));
         let slots = elements::<i32>(&index.write_slots);
         match k_pool.dtype() {
             DType::F32 => rope::store::<f32>(rows, layout, slots, k_pool, v_pool),
@@ -187,13 +192,7 @@ impl Kernels for Flex {
             DType::F16 => rope::store::<half::f16>(rows, layout, slots, k_pool, v_pool),
             other => panic!("the CPU kernels take f32, bf16 and f16, not {other:?}"),
         }
-        let query_width = layout.heads * layout.head_dim;
-        let queries = rows
-            .chunks_exact(width)
-            .flat_map(|row| &row[..query_width])
-            .copied()
-            .collect();
-        tensor(queries, [tokens, query_width])
+        tensor(queries, [tokens, layout.heads * layout.head_dim])
     }
 
     fn paged_attention(
@@ -212,6 +211,14 @@ impl Kernels for Flex {
             slots: elements(&index.slot_table),
             window: window.map_or(usize::MAX, |window| window as usize),
         };
+        #[cfg(target_arch = "x86_64")]
+        if k_pool.dtype() == DType::BF16 && amx::attention::fits(layout) {
+            let (q, k, v) = (elements(&q), elements(k_pool), elements(v_pool));
+            let attend = |out| amx::attention::paged(q, k, v, layout, &table, out);
+            // SAFETY: every head of every token is written.
+            let out = unsafe { Output::filled(shape[0], shape[1], attend) };
+            return tensor(out, shape);
+        }
         let mut out = vec![0.0f32; shape[0] * shape[1]];
         with_stored!(k_pool, k => {
             attention::paged(elements(&q), k, elements(v_pool), layout, &table, &mut out)

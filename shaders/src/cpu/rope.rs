@@ -3,9 +3,11 @@
 use burn::tensor::Element;
 use burn_flex::FlexTensor;
 use bytemuck::Pod;
+use rayon::prelude::*;
 
-use super::elementwise::inverse_rms;
-use super::simd::Stored;
+use super::elementwise::{PARALLEL_FROM, inverse_rms};
+use super::output::Output;
+use super::simd::{Simd, Stored, Task, dispatch};
 use crate::HeadLayout;
 
 pub struct Rotation<'a> {
@@ -19,26 +21,66 @@ pub struct Rotation<'a> {
 
 impl Rotation<'_> {
     /// Normalises and rotates, in place, the queries and keys in rows of stacked
-    /// query, key and value heads.
-    pub fn apply(&self, rows: &mut [f32], layout: HeadLayout, positions: &[i32]) {
-        for (row, position) in rows.chunks_exact_mut(layout.qkv_width()).zip(positions) {
-            let at = *position as usize * self.half;
-            let (cos, sin) = (&self.cos[at..at + self.half], &self.sin[at..at + self.half]);
-            let heads = row.chunks_exact_mut(layout.head_dim);
-            for (index, head) in heads.take(layout.heads + layout.kv_heads).enumerate() {
-                if let Some((q, k, eps)) = self.norms {
-                    let weight = if index < layout.heads { q } else { k };
-                    let scale = inverse_rms(head, eps);
-                    head.iter_mut()
-                        .zip(weight)
-                        .for_each(|(x, weight)| *x *= scale * weight);
+    /// query, key and value heads, and returns the queries.
+    pub fn apply(&self, rows: &mut [f32], layout: HeadLayout, positions: &[i32]) -> Vec<f32> {
+        let (width, queries) = (layout.qkv_width(), layout.heads * layout.head_dim);
+        let parallel = rows.len() >= PARALLEL_FROM;
+        // SAFETY: the queries of every row are copied.
+        unsafe {
+            Output::filled(positions.len(), queries, |out| {
+                let row = |(token, (row, position)): (usize, (&mut [f32], &i32))| {
+                    dispatch(Row {
+                        rotation: self,
+                        layout,
+                        position: *position as usize,
+                        row: &mut *row,
+                    });
+                    // This row's, which are as many.
+                    let to = out.at(token, 0);
+                    to.copy_from_nonoverlapping(row[..queries].as_ptr(), queries);
+                };
+                assert_eq!(rows.len(), positions.len() * width, "rotation: rows");
+                if parallel {
+                    let rows = rows.par_chunks_exact_mut(width).zip(positions);
+                    rows.enumerate().for_each(row);
+                } else {
+                    let rows = rows.chunks_exact_mut(width).zip(positions);
+                    rows.enumerate().for_each(row);
                 }
-                let (first, rest) = head.split_at_mut(self.half);
-                for i in 0..self.half {
-                    let (a, b) = (first[i], rest[i]);
-                    first[i] = a * cos[i] - b * sin[i];
-                    rest[i] = b * cos[i] + a * sin[i];
+            })
+        }
+    }
+}
+
+struct Row<'a> {
+    rotation: &'a Rotation<'a>,
+    layout: HeadLayout,
+    position: usize,
+    row: &'a mut [f32],
+}
+
+impl Task for Row<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (layout, half) = (self.layout, self.rotation.half);
+        let at = self.position * half;
+        let cos = &self.rotation.cos[at..at + half];
+        let sin = &self.rotation.sin[at..at + half];
+        let heads = self.row.chunks_exact_mut(layout.head_dim);
+        for (index, head) in heads.take(layout.heads + layout.kv_heads).enumerate() {
+            if let Some((q, k, eps)) = self.rotation.norms {
+                let weight = if index < layout.heads { q } else { k };
+                let scale = inverse_rms(head, eps);
+                for (x, weight) in head.iter_mut().zip(weight) {
+                    *x *= scale * weight;
                 }
+            }
+            let (first, rest) = head.split_at_mut(half);
+            let rest = &mut rest[..half];
+            for i in 0..half {
+                let (a, b) = (first[i], rest[i]);
+                first[i] = a * cos[i] - b * sin[i];
+                rest[i] = b * cos[i] + a * sin[i];
             }
         }
     }
@@ -58,10 +100,24 @@ pub fn store<E: Stored + Element + Pod>(
     for (pool, from) in [(k_pool, keys), (v_pool, keys + width)] {
         let pool = pool.storage_mut::<E>();
         for (row, slot) in rows.chunks_exact(layout.qkv_width()).zip(slots) {
-            let to = &mut pool[*slot as usize * width..][..width];
-            to.iter_mut()
-                .zip(&row[from..from + width])
-                .for_each(|(to, x)| *to = E::narrow(*x));
+            dispatch(Narrowing {
+                from: &row[from..from + width],
+                to: &mut pool[*slot as usize * width..][..width],
+            });
+        }
+    }
+}
+
+struct Narrowing<'a, E> {
+    from: &'a [f32],
+    to: &'a mut [E],
+}
+
+impl<E: Stored> Task for Narrowing<'_, E> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (to, x) in self.to.iter_mut().zip(self.from) {
+            *to = E::narrow(*x);
         }
     }
 }

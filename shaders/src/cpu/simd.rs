@@ -36,8 +36,13 @@ impl Stored for bf16 {
     fn widen(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
+    /// `bf16::from_f32` without a branch, so that a loop over it becomes vectors.
+    #[inline(always)]
     fn narrow(value: f32) -> Self {
-        bf16::from_f32(value)
+        let bits = value.to_bits();
+        let even = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+        let quiet = bits | 1 << 22;
+        bf16::from_bits((if value.is_nan() { quiet } else { even } >> 16) as u16)
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S {
@@ -181,18 +186,6 @@ impl Level {
 pub fn dispatch(task: impl Task) {
     // SAFETY: the CPU has its best level.
     unsafe { Level::best().run(task) }
-}
-
-/// Runs plain loops, compiled for the widest vectors that this CPU has.
-pub fn vectorised(work: impl FnOnce()) {
-    struct Plain<F>(F);
-    impl<F: FnOnce()> Task for Plain<F> {
-        #[inline(always)]
-        unsafe fn run<S: Simd>(self) {
-            (self.0)();
-        }
-    }
-    dispatch(Plain(work));
 }
 
 /// e^x to about 2 ulp on finite input, branch-free so that loops over it vectorise

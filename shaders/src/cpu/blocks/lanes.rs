@@ -1,5 +1,7 @@
 //! 16 lanes, one for each row of a group, on the instructions that multiply bytes.
 
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::amx;
 use crate::cpu::limit::{Limit, allows};
 
 /// What a CPU does with 16 rows at once.
@@ -39,7 +41,7 @@ pub trait Lanes {
     unsafe fn zero() -> Self::Floats;
     /// From 16 f16.
     unsafe fn scales(from: *const u8) -> Self::Floats;
-    /// `total + sums * (scales * x_scale)`, each operation rounded.
+    /// `total + sums * (scales * x_scale)`, rounded after the product in brackets and at the end.
     unsafe fn add_scaled(
         total: Self::Floats,
         sums: Self::Sums,
@@ -52,6 +54,9 @@ pub trait Lanes {
 /// The instructions that products with blocks are compiled for, fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteLevel {
+    /// Matrix tiles for many tokens, and [`ByteLevel::Avx512Vnni`] for few.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
     #[cfg(target_arch = "x86_64")]
@@ -73,6 +78,8 @@ impl ByteLevel {
     pub fn list() -> impl Iterator<Item = ByteLevel> {
         [
             #[cfg(target_arch = "x86_64")]
+            ByteLevel::Amx,
+            #[cfg(target_arch = "x86_64")]
             ByteLevel::Avx512Vnni,
             #[cfg(target_arch = "x86_64")]
             ByteLevel::AvxVnni,
@@ -92,6 +99,8 @@ impl ByteLevel {
     fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
+            ByteLevel::Amx => amx::available() && ByteLevel::Avx512Vnni.available(),
+            #[cfg(target_arch = "x86_64")]
             ByteLevel::Avx512Vnni => {
                 allows(Limit::Avx512Vnni)
                     && is_x86_feature_detected!("avx512f")
@@ -104,12 +113,14 @@ impl ByteLevel {
                 allows(Limit::AvxVnni)
                     && is_x86_feature_detected!("avxvnni")
                     && is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
             ByteLevel::Avx2 => {
                 allows(Limit::Avx2)
                     && is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
             ByteLevel::Portable => true,
@@ -123,24 +134,24 @@ impl ByteLevel {
     /// [`ByteLevel::best`].
     pub unsafe fn run(self, task: impl LanesTask) {
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,f16c")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
         unsafe fn avx512_vnni(task: impl LanesTask) {
             unsafe { task.run::<x86::Avx512Vnni>() }
         }
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avxvnni,avx2,f16c")]
+        #[target_feature(enable = "avxvnni,avx2,fma,f16c")]
         unsafe fn avx_vnni(task: impl LanesTask) {
             unsafe { task.run::<x86::Halves<x86::Vnni>>() }
         }
         #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = "avx2,f16c")]
+        #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn avx2(task: impl LanesTask) {
             unsafe { task.run::<x86::Halves<x86::Widened>>() }
         }
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
-                ByteLevel::Avx512Vnni => avx512_vnni(task),
+                ByteLevel::Amx | ByteLevel::Avx512Vnni => avx512_vnni(task),
                 #[cfg(target_arch = "x86_64")]
                 ByteLevel::AvxVnni => avx_vnni(task),
                 #[cfg(target_arch = "x86_64")]
@@ -201,7 +212,7 @@ impl Lanes for Portable {
         scales: [f32; 16],
         x_scale: f32,
     ) -> [f32; 16] {
-        std::array::from_fn(|row| total[row] + sums[row] as f32 * (scales[row] * x_scale))
+        std::array::from_fn(|row| (sums[row] as f32).mul_add(scales[row] * x_scale, total[row]))
     }
     #[inline(always)]
     unsafe fn to_array(floats: [f32; 16]) -> [f32; 16] {
@@ -259,7 +270,7 @@ mod x86 {
         unsafe fn add_scaled(total: __m512, sums: __m512i, scales: __m512, x_scale: f32) -> __m512 {
             unsafe {
                 let scales = _mm512_mul_ps(scales, _mm512_set1_ps(x_scale));
-                _mm512_add_ps(total, _mm512_mul_ps(_mm512_cvtepi32_ps(sums), scales))
+                _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, total)
             }
         }
         #[inline(always)]
@@ -355,7 +366,7 @@ mod x86 {
         ) -> [__m256; 2] {
             let add = |total, sums, scales| unsafe {
                 let scales = _mm256_mul_ps(scales, _mm256_set1_ps(x_scale));
-                _mm256_add_ps(total, _mm256_mul_ps(_mm256_cvtepi32_ps(sums), scales))
+                _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scales, total)
             };
             [
                 add(total[0], sums[0], scales[0]),

@@ -5,6 +5,9 @@ use rayon::prelude::*;
 use super::activations::Activations;
 use super::lanes::{ByteLevel, Lanes, LanesTask};
 use super::{BLOCK, BlockFormat, LINE, ROWS, UNIT, View, groups_per_task};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::amx;
+use crate::cpu::output::Output;
 
 /// Tokens whose activations are kept in the second-level cache at a time.
 const TOKEN_BLOCK: usize = 64;
@@ -12,8 +15,8 @@ const TOKEN_BLOCK: usize = 64;
 /// far enough ahead by itself.
 const FETCH_AHEAD: usize = 2048;
 
-/// `x` `[tokens, columns]`, `y` `[tokens, rows]`.
-pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: &mut [f32]) {
+/// `x` `[tokens, columns]`, `y` `[tokens, rows]`, of which all is written.
+pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
     linear_on(ByteLevel::best(), x, weight, bias, y);
 }
 
@@ -23,16 +26,20 @@ pub(super) fn linear_on(
     x: &[f32],
     weight: View<'_>,
     bias: Option<&[f32]>,
-    y: &mut [f32],
+    y: Output,
 ) {
-    let x = Activations::round(x, weight.columns);
-    assert_eq!(y.len(), x.tokens * weight.rows, "linear: length of y");
+    #[cfg(target_arch = "x86_64")]
+    if level == ByteLevel::Amx && y.tokens >= amx::bytes::FROM_TOKENS {
+        let x = Activations::round(x, weight.columns, amx::SIDE);
+        return amx::bytes::linear(&x, weight, bias, y);
+    }
+    let x = Activations::round(x, weight.columns, 1);
+    assert_eq!((y.tokens, y.width), (x.tokens, weight.rows), "linear: y");
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }
     let groups = weight.rows.div_ceil(ROWS);
     let per_task = groups_per_task(groups, rayon::current_num_threads());
-    let y = Columns(y.as_mut_ptr());
     (0..groups.div_ceil(per_task))
         .into_par_iter()
         .for_each(|task| {
@@ -50,20 +57,12 @@ pub(super) fn linear_on(
         });
 }
 
-/// The output matrix, written by many tasks, each to its own columns.
-#[derive(Clone, Copy)]
-struct Columns(*mut f32);
-
-// SAFETY: tasks write disjoint columns, and the slice outlives the parallel loop.
-unsafe impl Send for Columns {}
-unsafe impl Sync for Columns {}
-
 /// The product of all tokens with groups `first..last` of the rows.
 struct Product<'a> {
     x: &'a Activations,
     weight: View<'a>,
     bias: Option<&'a [f32]>,
-    y: Columns,
+    y: Output,
     first: usize,
     last: usize,
 }
@@ -207,13 +206,10 @@ impl Product<'_> {
         let row = group * ROWS;
         let count = (self.weight.rows - row).min(ROWS);
         let bias = self.bias.map(|bias| &bias[row..row + count]);
-        // SAFETY: the rows are this task's.
-        let y = unsafe {
-            let at = self.y.0.add(token * self.weight.rows + row);
-            std::slice::from_raw_parts_mut(at, count)
-        };
-        for (lane, y) in y.iter_mut().enumerate() {
-            *y = totals[lane] + bias.map_or(0.0, |bias| bias[lane]);
+        for (lane, total) in totals.into_iter().enumerate().take(count) {
+            let value = total + bias.map_or(0.0, |bias| bias[lane]);
+            // SAFETY: the rows are there, and this task's.
+            unsafe { self.y.at(token, row + lane).write(value) };
         }
     }
 }

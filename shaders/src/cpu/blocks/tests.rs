@@ -2,10 +2,10 @@
 
 use half::f16;
 
-use super::activations::Activations;
 use super::lanes::ByteLevel;
 use super::product::linear_on;
 use super::*;
+use crate::cpu::output::Output;
 
 const FORMATS: [BlockFormat; 2] = [BlockFormat::Q8_0, BlockFormat::Q4_0];
 
@@ -66,7 +66,8 @@ fn packed(format: BlockFormat, rows: &[Vec<u8>], columns: usize) -> Vec<u8> {
 fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<f32> {
     let weight = View::of(weight);
     let mut y = vec![f32::NAN; x.len() / weight.columns * weight.rows];
-    linear_on(level, x, weight, bias, &mut y);
+    let to = Output::of(&mut y, weight.rows);
+    linear_on(level, x, weight, bias, to);
     y
 }
 
@@ -111,7 +112,7 @@ fn activations_are_off_by_half_a_step_at_most() {
     let mut x = random.floats(3 * columns);
     x[columns..2 * columns].iter_mut().for_each(|x| *x *= 1e-20);
     x[2 * columns..].fill(0.0);
-    let rounded = Activations::round(&x, columns);
+    let rounded = Activations::round(&x, columns, 1);
     assert_eq!(rounded.width, 128);
     for token in 0..3 {
         for i in 0..columns {

@@ -1,0 +1,572 @@
+//! Attention over slot indices for bf16 pools.
+//!
+//! Neighbouring tokens of a sequence share the keys and values that they read: a task is a block
+//! of them, and one KV head. Keys times queries gives scores with a query in each lane, so that the
+//! softmax (online, Milakov and Gimelshein, 2018) needs nothing from other lanes; the weights are
+//! then turned, and multiplied by the values. Queries and weights are rounded to bf16, sums are f32.
+//!
+//! **Batch-invariant**: tiles of slots begin at multiples of [`SLOTS`] positions whoever asks, and
+//! what a query does not see has the weight zero, which changes no sum.
+
+#[cfg(test)]
+mod tests;
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::{ROW_BYTES, SIDE, TILE_BYTES, Tiles, available};
+use crate::HeadLayout;
+use crate::cpu::aligned::Aligned;
+use crate::cpu::attention::SlotTable;
+use crate::cpu::output::Output;
+
+/// Positions whose scores are weighed at once.
+const SLOTS: usize = 64;
+/// Elements of a tile's row.
+const DEPTH: usize = 32;
+/// Queries in a task, and its tokens, at most; the heads of one token are never parted.
+const QUERIES: usize = 64;
+const TOKENS: usize = 32;
+
+/// Whether heads of this size fill tiles.
+pub fn fits(layout: HeadLayout) -> bool {
+    available() && layout.head_dim.is_multiple_of(DEPTH)
+}
+
+/// `q` `[tokens, heads, head_dim]`, the pools `[slots, kv_heads, head_dim]`; all of `out`
+/// `[tokens, heads * head_dim]` is written.
+pub fn paged(
+    q: &[f32],
+    k_pool: &[bf16],
+    v_pool: &[bf16],
+    layout: HeadLayout,
+    table: &SlotTable<'_>,
+    out: Output,
+) {
+    assert!(fits(layout), "attention: tiles");
+    let tokens = table.positions.len();
+    let width = layout.heads * layout.head_dim;
+    assert_eq!(q.len(), tokens * width, "attention: length of q");
+    assert_eq!((out.tokens, out.width), (tokens, width), "attention: out");
+    let group = layout.heads / layout.kv_heads;
+    let blocks = blocks(table, (QUERIES / group).clamp(1, TOKENS));
+    (0..blocks.len() * layout.kv_heads)
+        .into_par_iter()
+        .for_each(|task| {
+            let tokens = blocks[task / layout.kv_heads].clone();
+            SCRATCH.with_borrow_mut(|scratch| {
+                let mut block = Block {
+                    q,
+                    k_pool,
+                    v_pool,
+                    layout,
+                    kv_head: task % layout.kv_heads,
+                    group,
+                    table,
+                    out,
+                    scratch,
+                };
+                // SAFETY: the tiles are available, and with them the vectors; tasks write
+                // disjoint heads of disjoint tokens.
+                unsafe {
+                    let _tiles = Tiles::shaped([(SIDE, ROW_BYTES); 8]);
+                    if !block.attend(tokens.clone()) {
+                        // A weight of zero does not hide what is not finite from those who must
+                        // not see it.
+                        for token in tokens {
+                            block.attend(token..token + 1);
+                        }
+                    }
+                }
+            });
+        });
+}
+
+thread_local! {
+    /// Kept: a step of decoding has hundreds of small tasks.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Runs of at most `longest` tokens that follow each other in a sequence.
+fn blocks(table: &SlotTable<'_>, longest: usize) -> Vec<Range<usize>> {
+    let mut blocks: Vec<Range<usize>> = Vec::new();
+    for token in 0..table.positions.len() {
+        let follows = token > 0
+            && table.start[token] == table.start[token - 1]
+            && table.positions[token] == table.positions[token - 1] + 1;
+        match blocks.last_mut() {
+            Some(last) if follows && last.len() < longest => last.end += 1,
+            _ => blocks.push(token..token + 1),
+        }
+    }
+    blocks
+}
+
+/// What a task works in; `tile` is 16 queries.
+#[derive(Default)]
+struct Scratch {
+    /// `[tile][head_dim / 32]` tiles of pairs of elements by queries.
+    q: Aligned<bf16>,
+    /// `[4][head_dim / 32]` tiles of slots by elements.
+    k: Aligned<bf16>,
+    /// `[head_dim / 16][2]` tiles of pairs of slots by elements.
+    v: Aligned<bf16>,
+    /// `[4]` tiles of slots by queries.
+    scores: Aligned<f32>,
+    /// `[2]` tiles of queries by slots.
+    weights: Aligned<bf16>,
+    /// `[tile][head_dim / 16]` tiles of queries by elements.
+    mixed: Aligned<f32>,
+    /// `[tile][16]`
+    largest: Aligned<f32>,
+    sums: Aligned<f32>,
+    /// What any query sees, and what all do.
+    some: Range<usize>,
+    every: Range<usize>,
+    /// The positions that a query sees, `[tile][16]`.
+    first: Aligned<i32>,
+    end: Aligned<i32>,
+}
+
+struct Block<'a> {
+    q: &'a [f32],
+    k_pool: &'a [bf16],
+    v_pool: &'a [bf16],
+    layout: HeadLayout,
+    kv_head: usize,
+    /// Query heads of the KV head.
+    group: usize,
+    table: &'a SlotTable<'a>,
+    out: Output,
+    scratch: &'a mut Scratch,
+}
+
+impl Block<'_> {
+    /// `false`, and nothing done, if there are several tokens and a value is not finite.
+    ///
+    /// # Safety
+    /// The tiles must be shaped, and the tokens be of one sequence, and this task's.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    unsafe fn attend(&mut self, tokens: Range<usize>) -> bool {
+        let dim = self.layout.head_dim;
+        let queries = tokens.len() * self.group;
+        let tiles = queries.div_ceil(SIDE);
+        unsafe { self.prepare(tokens.clone(), tiles) };
+        let (first, last) = (self.visible(tokens.start), self.visible(tokens.end - 1));
+        self.scratch.some = first.start..last.end;
+        self.scratch.every = last.start..first.end;
+        let some = self.scratch.some.clone();
+        for from in (some.start / SLOTS * SLOTS..some.end).step_by(SLOTS) {
+            let here = from.max(some.start)..(from + SLOTS).min(some.end);
+            let slots = &self.table.slots[self.table.start[tokens.start] as usize..][here.clone()];
+            // SAFETY: `prepare` made room; a tile has that many slots.
+            unsafe {
+                let finite = self.gather(slots, here.start - from);
+                if !finite && tokens.len() > 1 {
+                    return false;
+                }
+                for tile in 0..tiles {
+                    self.weigh(tile, from);
+                }
+            }
+        }
+        for query in 0..queries {
+            let (token, head) = (tokens.start + query / self.group, query % self.group);
+            let column = (self.kv_head * self.group + head) * dim;
+            // SAFETY: this head is the task's.
+            unsafe { self.finish(query, self.out.at(token, column)) };
+        }
+        true
+    }
+
+    /// The positions that a token sees.
+    fn visible(&self, token: usize) -> Range<usize> {
+        let end = self.table.positions[token] as usize + 1;
+        end.saturating_sub(self.table.window)..end
+    }
+
+    /// Makes room, packs the queries and clears the sums.
+    ///
+    /// # Safety
+    /// The CPU must have the vectors.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    unsafe fn prepare(&mut self, tokens: Range<usize>, tiles: usize) {
+        const TILE: usize = SIDE * DEPTH;
+        let dim = self.layout.head_dim;
+        let s = &mut *self.scratch;
+        s.q.resize(tiles * SIDE * dim);
+        s.k.resize(SLOTS * dim);
+        s.v.resize(SLOTS * dim);
+        s.scores.resize(SLOTS * SIDE);
+        s.weights.resize(SLOTS * SIDE);
+        s.mixed.resize(tiles * SIDE * dim);
+        s.mixed.fill(0.0);
+        for vectors in [&mut s.largest, &mut s.sums] {
+            vectors.resize(tiles * SIDE);
+        }
+        s.largest.fill(f32::NEG_INFINITY);
+        s.sums.fill(0.0);
+        // A query that is not there sees everything, so that it does not stand out.
+        s.first.resize(tiles * SIDE);
+        s.first.fill(0);
+        s.end.resize(tiles * SIDE);
+        s.end.fill(i32::MAX);
+        // Weights are powers of two.
+        let scale = std::f32::consts::LOG2_E / (dim as f32).sqrt();
+        for tile in 0..tiles {
+            for depth in 0..dim / DEPTH {
+                let mut rows = [_mm512_setzero_si512(); SIDE];
+                for (lane, row) in rows.iter_mut().enumerate() {
+                    let query = tile * SIDE + lane;
+                    let (token, head) = (tokens.start + query / self.group, query % self.group);
+                    if token >= tokens.end {
+                        break;
+                    }
+                    let head = token * self.layout.heads + self.kv_head * self.group + head;
+                    let q = &self.q[head * dim + depth * DEPTH..][..DEPTH];
+                    // SAFETY: the slice has two vectors.
+                    let [low, high] = [0, SIDE].map(|at| unsafe {
+                        _mm512_mul_ps(_mm512_loadu_ps(q.as_ptr().add(at)), _mm512_set1_ps(scale))
+                    });
+                    *row = pack(low, high);
+                }
+                let to = s.q[(tile * (dim / DEPTH) + depth) * TILE..][..TILE].as_mut_ptr();
+                for (pair, row) in turned(rows).into_iter().enumerate() {
+                    // SAFETY: a tile has 16 rows.
+                    unsafe { _mm512_store_si512(to.add(pair * DEPTH).cast(), row) };
+                }
+            }
+            for lane in 0..SIDE {
+                let token = tokens.start + (tile * SIDE + lane) / self.group;
+                if token < tokens.end {
+                    let end = self.table.positions[token] as usize + 1;
+                    s.first[tile * SIDE + lane] = end.saturating_sub(self.table.window) as i32;
+                    s.end[tile * SIDE + lane] = end as i32;
+                }
+            }
+        }
+    }
+
+    /// Packs the keys and values at `slots` as those of a tile's positions from `skipped` on; values
+    /// are zero elsewhere. Whether they are finite.
+    ///
+    /// # Safety
+    /// After `prepare`; a tile must have as many positions.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    unsafe fn gather(&mut self, slots: &[i32], skipped: usize) -> bool {
+        let dim = self.layout.head_dim;
+        let depths = dim / DEPTH;
+        let s = &mut *self.scratch;
+        let row = |pool: &[bf16], position: usize| {
+            let slot = *slots.get(position.wrapping_sub(skipped))?;
+            let at = (slot as usize * self.layout.kv_heads + self.kv_head) * dim;
+            Some(pool[at..at + dim].as_ptr())
+        };
+        let load = |row: Option<*const bf16>, depth: usize| match row {
+            // SAFETY: a row has as many vectors.
+            Some(row) => unsafe { _mm512_loadu_si512(row.add(depth * DEPTH).cast()) },
+            None => _mm512_setzero_si512(),
+        };
+        let exponent = _mm512_set1_epi16(0x7f80);
+        let mut infinite = 0;
+        for position in skipped..skipped + slots.len() {
+            let key = row(self.k_pool, position);
+            let tile = position / SIDE * depths;
+            for depth in 0..depths {
+                let at = (tile + depth) * SIDE * DEPTH + position % SIDE * DEPTH;
+                // SAFETY: `k` has room for all slots.
+                unsafe { _mm512_store_si512(s.k.as_mut_ptr().add(at).cast(), load(key, depth)) };
+            }
+        }
+        for pair in 0..SLOTS / 2 {
+            let [even, odd] = [0, 1].map(|i| row(self.v_pool, 2 * pair + i));
+            for depth in 0..depths {
+                let (even, odd) = (load(even, depth), load(odd, depth));
+                for values in [even, odd] {
+                    let bits = _mm512_and_si512(values, exponent);
+                    infinite |= _mm512_cmpeq_epi16_mask(bits, exponent);
+                }
+                // Four elements of every eight to one tile, four to the next: `finish` knows.
+                let halves = [
+                    _mm512_unpacklo_epi16(even, odd),
+                    _mm512_unpackhi_epi16(even, odd),
+                ];
+                for (half, values) in halves.into_iter().enumerate() {
+                    let tile = (2 * depth + half) * 2 + pair / SIDE;
+                    let at = tile * SIDE * DEPTH + pair % SIDE * DEPTH;
+                    // SAFETY: `v` has room for all slots.
+                    unsafe { _mm512_store_si512(s.v.as_mut_ptr().add(at).cast(), values) };
+                }
+            }
+        }
+        infinite == 0
+    }
+
+    /// Adds the gathered values, by the weights of a tile of queries; `from`: the first position.
+    ///
+    /// # Safety
+    /// After `gather`, with the tiles shaped.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    unsafe fn weigh(&mut self, tile: usize, from: usize) {
+        let dim = self.layout.head_dim;
+        let s = &mut *self.scratch;
+        let (lanes, q) = (tile * SIDE, tile * SIDE * dim);
+        unsafe {
+            let scores = s.scores.as_mut_ptr();
+            score(s.k.as_ptr(), s.q[q..].as_ptr(), dim / DEPTH, scores);
+            let first = _mm512_load_si512(s.first[lanes..].as_ptr().cast());
+            let end = _mm512_load_si512(s.end[lanes..].as_ptr().cast());
+            let here = |range: &Range<usize>| {
+                let slot = |position: usize| position.clamp(from, from + SLOTS) - from;
+                slot(range.start)..slot(range.end)
+            };
+            let (some, every) = (here(&s.some), here(&s.every));
+            let sees = |slot: usize| {
+                if every.contains(&slot) {
+                    return u16::MAX;
+                }
+                let position = _mm512_set1_epi32((from + slot) as i32);
+                _mm512_cmple_epi32_mask(first, position) & _mm512_cmpgt_epi32_mask(end, position)
+            };
+            let load = |slot: usize| _mm512_load_ps(scores.add(slot * SIDE));
+            let old = _mm512_load_ps(s.largest[lanes..].as_ptr());
+            let mut largest = [old; 4];
+            for slot in some.clone() {
+                let largest = &mut largest[slot % 4];
+                // NaN is never the larger of two.
+                *largest = _mm512_mask_max_ps(*largest, sees(slot), load(slot), *largest);
+            }
+            let [a, b, c, d] = largest;
+            let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
+            let mut sums = [_mm512_setzero_ps(); 4];
+            for half in 0..2 {
+                let mut rows = [_mm512_setzero_si512(); SIDE];
+                for (pair, row) in rows.iter_mut().enumerate() {
+                    let slot = half * DEPTH + 2 * pair;
+                    if slot >= some.end || slot + 1 < some.start {
+                        continue;
+                    }
+                    let [even, odd] = [slot, slot + 1].map(|slot| {
+                        let weight = power(_mm512_sub_ps(load(slot), largest));
+                        let mask = if some.contains(&slot) { sees(slot) } else { 0 };
+                        _mm512_maskz_mov_ps(mask, weight)
+                    });
+                    let at = pair % 2 * 2;
+                    sums[at] = _mm512_add_ps(sums[at], even);
+                    sums[at + 1] = _mm512_add_ps(sums[at + 1], odd);
+                    // The even slot in the low half of each lane.
+                    *row = paired(even, odd);
+                }
+                let to = s.weights.as_mut_ptr().add(half * SIDE * DEPTH);
+                for (query, row) in turned(rows).into_iter().enumerate() {
+                    _mm512_store_si512(to.add(query * DEPTH).cast(), row);
+                }
+            }
+            let [a, b, c, d] = sums;
+            let sum = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
+            // One while nothing has been seen, and where nothing larger was.
+            let larger = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(old, largest);
+            let one = _mm512_set1_ps(1.0);
+            let correction = power(_mm512_sub_ps(old, largest));
+            let correction = _mm512_mask_blend_ps(larger, one, correction);
+            let sums = s.sums[lanes..].as_mut_ptr();
+            _mm512_store_ps(sums, _mm512_fmadd_ps(_mm512_load_ps(sums), correction, sum));
+            _mm512_store_ps(s.largest[lanes..].as_mut_ptr(), largest);
+            let mixed = s.mixed[q..][..SIDE * dim].as_mut_ptr();
+            if larger != 0 {
+                let mut by_query = [0.0; SIDE];
+                _mm512_storeu_ps(by_query.as_mut_ptr(), correction);
+                for (row, by) in (0..dim).zip(by_query.into_iter().cycle()) {
+                    let at = mixed.add(row * SIDE);
+                    _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), _mm512_set1_ps(by)));
+                }
+            }
+            for pair in 0..dim / DEPTH {
+                let v = s.v.as_ptr().add(pair * 4 * SIDE * DEPTH);
+                mix(s.weights.as_ptr(), v, mixed.add(pair * DEPTH * SIDE));
+            }
+        }
+    }
+
+    /// Writes what a query has mixed, by the sum of its weights, to `out`.
+    ///
+    /// # Safety
+    /// `out` must have room for a head.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
+    unsafe fn finish(&self, query: usize, out: *mut f32) {
+        let dim = self.layout.head_dim;
+        let (tile, lane) = (query / SIDE, query % SIDE);
+        let mixed = &self.scratch.mixed[tile * SIDE * dim..][..SIDE * dim];
+        let inverse = _mm512_set1_ps(1.0 / self.scratch.sums[query]);
+        // Quarters as `gather` has parted them.
+        let [low, high] = [
+            [0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23],
+            [8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31],
+        ]
+        .map(|order: [i32; 16]| unsafe { _mm512_loadu_si512(order.as_ptr().cast()) });
+        for depth in 0..dim / DEPTH {
+            let at = |half: usize| mixed[((2 * depth + half) * SIDE + lane) * SIDE..].as_ptr();
+            // SAFETY: rows of tiles, and a head of `out`.
+            unsafe {
+                let [a, b] = [0, 1].map(|half| _mm512_mul_ps(_mm512_load_ps(at(half)), inverse));
+                let to = out.add(depth * DEPTH);
+                _mm512_storeu_ps(to, _mm512_permutex2var_ps(a, low, b));
+                _mm512_storeu_ps(to.add(SIDE), _mm512_permutex2var_ps(a, high, b));
+            }
+        }
+    }
+}
+
+/// 2^x to about 1e-7; zero, or nearly, far below. NaN stays.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn power(x: __m512) -> __m512 {
+    // Of two the second where one is NaN.
+    let x = _mm512_max_ps(_mm512_set1_ps(-150.0), x);
+    let n = _mm512_roundscale_ps::<0>(x);
+    let r = _mm512_sub_ps(x, n);
+    let mut p = _mm512_set1_ps(1.535_336_2e-4);
+    for factor in [
+        1.339_887_4e-3,
+        9.618_437e-3,
+        5.550_332_5e-2,
+        2.402_264_8e-1,
+        6.931_472e-1,
+        1.0,
+    ] {
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(factor));
+    }
+    _mm512_scalef_ps(p, n)
+}
+
+/// 32 elements in bf16.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+fn pack(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: vectors of the same size.
+    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// Lane by lane, `even` in the low half.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[inline]
+fn paired(even: __m512, odd: __m512) -> __m512i {
+    let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
+    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+    _mm512_permutexvar_epi16(order, pack(even, odd))
+}
+
+/// 16 by 16 lanes, rows for columns.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
+    let mut a = r;
+    for i in (0..16).step_by(2) {
+        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    let mut b = a;
+    for i in (0..16).step_by(4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    // Quarters: column `4 q + i` of rows `4 k..4 k + 4` is quarter `q` of `b[4 k + i]`.
+    let mut out = b;
+    for i in 0..4 {
+        let even = [b[i], b[8 + i]];
+        let odd = [b[4 + i], b[12 + i]];
+        let low: [__m512i; 2] =
+            std::array::from_fn(|k| _mm512_shuffle_i32x4::<0x88>(even[k], odd[k]));
+        let high: [__m512i; 2] =
+            std::array::from_fn(|k| _mm512_shuffle_i32x4::<0xdd>(even[k], odd[k]));
+        out[i] = _mm512_shuffle_i32x4::<0x88>(low[0], low[1]);
+        out[8 + i] = _mm512_shuffle_i32x4::<0xdd>(low[0], low[1]);
+        out[4 + i] = _mm512_shuffle_i32x4::<0x88>(high[0], high[1]);
+        out[12 + i] = _mm512_shuffle_i32x4::<0xdd>(high[0], high[1]);
+    }
+    out
+}
+
+/// Four tiles of slots by one of queries.
+///
+/// # Safety
+/// The tiles must be shaped; `k` has four times `depth` tiles, `q` has `depth`, `scores` four.
+unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, scores: *mut f32) {
+    let slots = |i: usize| k.wrapping_add(i * depth * SIDE * DEPTH);
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "2:",
+            "tileloadd tmm4, [{q} + {row}*1]",
+            "tileloadd tmm5, [{a} + {row}*1]",
+            "tdpbf16ps tmm0, tmm5, tmm4",
+            "tileloadd tmm6, [{b} + {row}*1]",
+            "tdpbf16ps tmm1, tmm6, tmm4",
+            "tileloadd tmm7, [{c} + {row}*1]",
+            "tdpbf16ps tmm2, tmm7, tmm4",
+            "tileloadd tmm5, [{d} + {row}*1]",
+            "tdpbf16ps tmm3, tmm5, tmm4",
+            "add {q}, {tile}",
+            "add {a}, {tile}",
+            "add {b}, {tile}",
+            "add {c}, {tile}",
+            "add {d}, {tile}",
+            "sub {depth}, 1",
+            "jnz 2b",
+            "tilestored [{scores} + {row}*1], tmm0",
+            "tilestored [{scores} + {row}*1 + 1024], tmm1",
+            "tilestored [{scores} + {row}*1 + 2048], tmm2",
+            "tilestored [{scores} + {row}*1 + 3072], tmm3",
+            q = inout(reg) q => _,
+            a = inout(reg) slots(0) => _,
+            b = inout(reg) slots(1) => _,
+            c = inout(reg) slots(2) => _,
+            d = inout(reg) slots(3) => _,
+            depth = inout(reg) depth => _,
+            scores = in(reg) scores,
+            row = in(reg) ROW_BYTES,
+            tile = const TILE_BYTES,
+            options(nostack)
+        );
+    }
+}
+
+/// Adds a tile of queries by two tiles of elements, over two of slots.
+///
+/// # Safety
+/// The tiles must be shaped; `weights` has two tiles, `v` four, `mixed` two.
+unsafe fn mix(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{mixed} + {row}*1]",
+            "tileloadd tmm1, [{mixed} + {row}*1 + 1024]",
+            "tileloadd tmm2, [{weights} + {row}*1]",
+            "tileloadd tmm4, [{v} + {row}*1]",
+            "tdpbf16ps tmm0, tmm2, tmm4",
+            "tileloadd tmm5, [{v} + {row}*1 + 2048]",
+            "tdpbf16ps tmm1, tmm2, tmm5",
+            "tileloadd tmm3, [{weights} + {row}*1 + 1024]",
+            "tileloadd tmm6, [{v} + {row}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm3, tmm6",
+            "tileloadd tmm7, [{v} + {row}*1 + 3072]",
+            "tdpbf16ps tmm1, tmm3, tmm7",
+            "tilestored [{mixed} + {row}*1], tmm0",
+            "tilestored [{mixed} + {row}*1 + 1024], tmm1",
+            weights = in(reg) weights,
+            v = in(reg) v,
+            mixed = in(reg) mixed,
+            row = in(reg) ROW_BYTES,
+            options(nostack)
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! Attention on the tiles against f64, and every token against itself alone.
+
+use super::*;
+use crate::cpu::simd::Stored;
+
+/// Sequences in a pool whose other slots are NaN.
+struct Case {
+    layout: HeadLayout,
+    window: usize,
+    q: Vec<f32>,
+    k: Vec<bf16>,
+    v: Vec<bf16>,
+    positions: Vec<i32>,
+    start: Vec<i32>,
+    slots: Vec<i32>,
+}
+
+/// Values from a counter, in -2..2.
+fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 22) as f32 - 2.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+impl Case {
+    /// `sequences`: positions, and how many of the last are asked for.
+    fn new(
+        [heads, kv_heads, head_dim]: [usize; 3],
+        window: usize,
+        sequences: &[(usize, usize)],
+        seed: u32,
+    ) -> Self {
+        let layout = HeadLayout {
+            heads,
+            kv_heads,
+            head_dim,
+        };
+        let used: usize = sequences.iter().map(|(context, _)| context).sum();
+        let row = kv_heads * head_dim;
+        let pool = |seed| -> Vec<bf16> {
+            let values = noise(2 * used * row, seed).into_iter();
+            // Every other slot is nobody's.
+            let owned = |i: usize| (i / row).is_multiple_of(2);
+            let value = |(i, x)| bf16::narrow(if owned(i) { x } else { f32::NAN });
+            values.enumerate().map(value).collect()
+        };
+        let (mut positions, mut start) = (vec![], vec![]);
+        let mut first = 0;
+        for &(context, tokens) in sequences {
+            positions.extend((context - tokens..context).map(|position| position as i32));
+            start.extend(std::iter::repeat_n(first, tokens));
+            first += context as i32;
+        }
+        let slots = (0..used).map(|i| 2 * ((i * 7919) % used) as i32);
+        assert!(!used.is_multiple_of(7919));
+        Self {
+            layout,
+            window,
+            q: noise(positions.len() * heads * head_dim, seed),
+            k: pool(seed + 1),
+            v: pool(seed + 2),
+            positions,
+            start,
+            slots: slots.collect(),
+        }
+    }
+
+    /// Attention of some of the tokens.
+    fn run(&self, tokens: Range<usize>) -> Vec<f32> {
+        let width = self.layout.heads * self.layout.head_dim;
+        let table = SlotTable {
+            positions: &self.positions[tokens.clone()],
+            start: &self.start[tokens.clone()],
+            slots: &self.slots,
+            window: self.window,
+        };
+        let mut out = vec![f32::NAN; tokens.len() * width];
+        let q = &self.q[tokens.start * width..tokens.end * width];
+        let to = Output::of(&mut out, width);
+        paged(q, &self.k, &self.v, self.layout, &table, to);
+        out
+    }
+
+    fn reference(&self, token: usize, head: usize) -> Vec<f64> {
+        let HeadLayout {
+            heads,
+            kv_heads,
+            head_dim: dim,
+        } = self.layout;
+        let q = &self.q[(token * heads + head) * dim..][..dim];
+        let at = |pool: &[bf16], slot: i32| -> Vec<f64> {
+            let at = (slot as usize * kv_heads + head / (heads / kv_heads)) * dim;
+            pool[at..at + dim].iter().map(|x| x.to_f64()).collect()
+        };
+        let end = self.positions[token] as usize + 1;
+        let seen = end.saturating_sub(self.window)..end;
+        let slots = &self.slots[self.start[token] as usize..][seen];
+        let scores = slots.iter().map(|slot| {
+            let products = at(&self.k, *slot).into_iter().zip(q);
+            products.map(|(k, q)| k * f64::from(*q)).sum::<f64>() / (dim as f64).sqrt()
+        });
+        let scores: Vec<f64> = scores.collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let mut mixed = vec![0.0; dim];
+        for (slot, weight) in slots.iter().zip(weights) {
+            for (mixed, v) in mixed.iter_mut().zip(at(&self.v, *slot)) {
+                *mixed += weight / sum * v;
+            }
+        }
+        mixed
+    }
+}
+
+/// Heads, KV heads and their size; a window; sequences.
+type Shape<'a> = ([usize; 3], usize, &'a [(usize, usize)]);
+
+const SHAPES: [Shape; 10] = [
+    ([9, 3, 64], usize::MAX, &[(100, 100)]),
+    (
+        [9, 3, 64],
+        usize::MAX,
+        &[(1, 1), (64, 1), (65, 1), (200, 3)],
+    ),
+    ([4, 1, 32], usize::MAX, &[(70, 33), (5, 5), (129, 2)]),
+    ([8, 2, 128], usize::MAX, &[(130, 70)]),
+    ([2, 2, 96], usize::MAX, &[(150, 80)]),
+    ([6, 2, 256], usize::MAX, &[(40, 40)]),
+    ([71, 1, 64], usize::MAX, &[(67, 4)]),
+    ([9, 3, 64], 10, &[(100, 100), (7, 7)]),
+    ([4, 2, 64], 64, &[(200, 140)]),
+    ([4, 4, 32], 1, &[(70, 70)]),
+];
+
+#[test]
+fn tiles_give_the_attention_of_f64_and_read_no_slot_of_others() {
+    if !available() {
+        return eprintln!("skipped: this CPU has no matrix tiles");
+    }
+    for (seed, (layout, window, sequences)) in (0..).zip(SHAPES) {
+        let case = Case::new(layout, window, sequences, 10 * seed);
+        let dim = case.layout.head_dim;
+        let out = case.run(0..case.positions.len());
+        for (index, out) in out.chunks_exact(dim).enumerate() {
+            let (token, head) = (index / case.layout.heads, index % case.layout.heads);
+            let want = case.reference(token, head);
+            for (got, want) in out.iter().zip(&want) {
+                // Values are up to 2, scores about 1 of which 2^-9 is rounded off.
+                let error = (f64::from(*got) - want).abs();
+                assert!(
+                    error < 2e-2,
+                    "{layout:?} of {sequences:?} at {token}, {head}: {got}, not {want}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_attends_with_the_same_bits_alone_and_in_any_chunk() {
+    if !available() {
+        return eprintln!("skipped: this CPU has no matrix tiles");
+    }
+    for (seed, (layout, window, sequences)) in (0..).zip(SHAPES) {
+        let case = Case::new(layout, window, sequences, 10 * seed + 5);
+        let tokens = case.positions.len();
+        let bits = |out: Vec<f32>| -> Vec<u32> { out.into_iter().map(f32::to_bits).collect() };
+        let together = bits(case.run(0..tokens));
+        for chunk in [1, 3, 17] {
+            let pieces = (0..tokens).step_by(chunk);
+            let pieces = pieces.map(|from| from..(from + chunk).min(tokens));
+            let apart: Vec<u32> = pieces.flat_map(|tokens| bits(case.run(tokens))).collect();
+            assert_eq!(apart, together, "{layout:?} of {sequences:?} by {chunk}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_finite_reaches_those_who_see_it_only() {
+    if !available() {
+        return eprintln!("skipped: this CPU has no matrix tiles");
+    }
+    let clean = Case::new([4, 2, 64], usize::MAX, &[(90, 90)], 77);
+    for value in [bf16::NAN, bf16::INFINITY] {
+        let mut case = Case::new([4, 2, 64], usize::MAX, &[(90, 90)], 77);
+        let at = case.slots[70] as usize * 2 * 64;
+        case.v[at + 5] = value;
+        let (out, want) = (case.run(0..90), clean.run(0..90));
+        let width = 4 * 64;
+        assert_eq!(out[..70 * width], want[..70 * width]);
+        for token in 70..90 {
+            // The two heads of the first KV head.
+            for head in 0..2 {
+                assert!(!out[token * width + head * 64 + 5].is_finite());
+            }
+            let others = 2 * 64..width;
+            assert_eq!(
+                out[token * width..][others.clone()],
+                want[token * width..][others]
+            );
+        }
+        case.k[at..at + 64].fill(bf16::NAN);
+        let out = case.run(0..90);
+        assert_eq!(out[..70 * width], want[..70 * width]);
+        assert!(out[70 * width..][..2 * 64].iter().all(|x| x.is_nan()));
+    }
+}
