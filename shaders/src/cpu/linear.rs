@@ -5,6 +5,9 @@
 //! batch 1 each thread streams its share of the weights once, which is all that
 //! decoding is bound by.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -280,104 +283,5 @@ unsafe fn widen<S: Simd, E: Stored>(from: &[E], to: &mut [f32]) {
     }
     for i in whole..length {
         to[i] = from[i].widen();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use half::{bf16, f16};
-
-    use super::*;
-
-    /// Values from a counter, in -1..1.
-    fn noise(count: usize, seed: u32) -> Vec<f32> {
-        let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-        let mut next = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        };
-        (0..count).map(|_| next()).collect()
-    }
-
-    /// `(tokens, output)`: tails of every tile, and both sides of where weights are widened.
-    const SIZES: [(usize, usize); 8] = [
-        (1, 1),
-        (1, 70),
-        (3, 33),
-        (4, 16),
-        (9, 17),
-        (31, 5),
-        (48, 40),
-        (67, 21),
-    ];
-
-    /// Whether products with weights of type `E` on every kind of vectors are those of their
-    /// values in f64, and each token's the same bits alone.
-    fn check<E: Stored>() {
-        for (seed, (tokens, output)) in (0..).zip(SIZES) {
-            for input in [1, 7, 16, 33, 576] {
-                let x = noise(tokens * input, seed);
-                let weight = noise(output * input, seed + 100).into_iter();
-                let weight: Vec<E> = weight.map(E::narrow).collect();
-                let bias = noise(output, seed + 200);
-                for level in Level::list() {
-                    let run = |x: &[f32]| {
-                        let mut y = vec![f32::NAN; x.len() / input * output];
-                        let to = Output::of(&mut y, output);
-                        on_vectors(level, x, &weight, Some(&bias), to, input);
-                        y
-                    };
-                    let y = run(&x);
-                    for (token, y) in y.chunks_exact(output).enumerate() {
-                        let x = &x[token * input..][..input];
-                        assert_eq!(run(x), y, "{level:?}: {tokens} x {output} x {input} alone");
-                        for (row, y) in y.iter().enumerate() {
-                            let (mut sum, mut size) = (f64::from(bias[row]), 1.0);
-                            for (x, w) in x.iter().zip(&weight[row * input..]) {
-                                let term = f64::from(*x) * f64::from(w.widen());
-                                (sum, size) = (sum + term, size + term.abs());
-                            }
-                            let error = (f64::from(*y) - sum).abs();
-                            assert!(
-                                error <= 1e-6 * size,
-                                "{level:?}: {tokens} x {output} x {input} at {token}, {row}: \
-                                 {y} is off by {error}"
-                            );
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn every_kind_of_vectors_gives_the_products_of_f32() {
-        check::<f32>();
-    }
-
-    #[test]
-    fn every_kind_of_vectors_gives_the_products_of_bf16() {
-        check::<bf16>();
-    }
-
-    #[test]
-    fn every_kind_of_vectors_gives_the_products_of_f16() {
-        check::<f16>();
-    }
-
-    #[test]
-    fn what_is_not_finite_stays_so_on_every_kind_of_vectors() {
-        let mut x = vec![0.5; 2 * 40];
-        (x[3], x[40 + 5]) = (f32::NAN, f32::INFINITY);
-        for level in Level::list() {
-            let mut y = vec![0.0; 2 * 3];
-            let to = Output::of(&mut y, 3);
-            on_vectors(level, &x, &[1.0f32; 3 * 40], None, to, 40);
-            assert!(y[..3].iter().all(|y| y.is_nan()), "{level:?}: {y:?}");
-            assert!(
-                y[3..].iter().all(|y| *y == f32::INFINITY),
-                "{level:?}: {y:?}"
-            );
-        }
     }
 }

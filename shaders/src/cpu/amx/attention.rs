@@ -8,10 +8,12 @@
 //! **Batch-invariant**: tiles of slots begin at multiples of [`SLOTS`] positions whoever asks, and
 //! what a query does not see has the weight zero, which changes no sum.
 
+mod packing;
+mod products;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -19,11 +21,13 @@ use std::ops::Range;
 use half::bf16;
 use rayon::prelude::*;
 
-use super::{ROW_BYTES, SIDE, TILE_BYTES, Tiles, available};
+use super::{ROW_BYTES, SIDE, Tiles, available};
 use crate::HeadLayout;
 use crate::cpu::aligned::Aligned;
 use crate::cpu::attention::SlotTable;
 use crate::cpu::output::Output;
+use products::{mix, score};
+use vectors::{paired, power, turned};
 
 /// Positions whose scores are weighed at once.
 const SLOTS: usize = 64;
@@ -190,123 +194,6 @@ impl Block<'_> {
         end.saturating_sub(self.table.window)..end
     }
 
-    /// Makes room, packs the queries and clears the sums.
-    ///
-    /// # Safety
-    /// The CPU must have the vectors.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-    unsafe fn prepare(&mut self, tokens: Range<usize>, tiles: usize) {
-        const TILE: usize = SIDE * DEPTH;
-        let dim = self.layout.head_dim;
-        let s = &mut *self.scratch;
-        s.q.resize(tiles * SIDE * dim);
-        s.k.resize(SLOTS * dim);
-        s.v.resize(SLOTS * dim);
-        s.scores.resize(SLOTS * SIDE);
-        s.weights.resize(SLOTS * SIDE);
-        s.mixed.resize(tiles * SIDE * dim);
-        s.mixed.fill(0.0);
-        for vectors in [&mut s.largest, &mut s.sums] {
-            vectors.resize(tiles * SIDE);
-        }
-        s.largest.fill(f32::NEG_INFINITY);
-        s.sums.fill(0.0);
-        // A query that is not there sees everything, so that it does not stand out.
-        s.first.resize(tiles * SIDE);
-        s.first.fill(0);
-        s.end.resize(tiles * SIDE);
-        s.end.fill(i32::MAX);
-        // Weights are powers of two.
-        let scale = std::f32::consts::LOG2_E / (dim as f32).sqrt();
-        for tile in 0..tiles {
-            for depth in 0..dim / DEPTH {
-                let mut rows = [_mm512_setzero_si512(); SIDE];
-                for (lane, row) in rows.iter_mut().enumerate() {
-                    let query = tile * SIDE + lane;
-                    let (token, head) = (tokens.start + query / self.group, query % self.group);
-                    if token >= tokens.end {
-                        break;
-                    }
-                    let head = token * self.layout.heads + self.kv_head * self.group + head;
-                    let q = &self.q[head * dim + depth * DEPTH..][..DEPTH];
-                    // SAFETY: the slice has two vectors.
-                    let [low, high] = [0, SIDE].map(|at| unsafe {
-                        _mm512_mul_ps(_mm512_loadu_ps(q.as_ptr().add(at)), _mm512_set1_ps(scale))
-                    });
-                    *row = pack(low, high);
-                }
-                let to = s.q[(tile * (dim / DEPTH) + depth) * TILE..][..TILE].as_mut_ptr();
-                for (pair, row) in turned(rows).into_iter().enumerate() {
-                    // SAFETY: a tile has 16 rows.
-                    unsafe { _mm512_store_si512(to.add(pair * DEPTH).cast(), row) };
-                }
-            }
-            for lane in 0..SIDE {
-                let token = tokens.start + (tile * SIDE + lane) / self.group;
-                if token < tokens.end {
-                    let end = self.table.positions[token] as usize + 1;
-                    s.first[tile * SIDE + lane] = end.saturating_sub(self.table.window) as i32;
-                    s.end[tile * SIDE + lane] = end as i32;
-                }
-            }
-        }
-    }
-
-    /// Packs the keys and values at `slots` as those of a tile's positions from `skipped` on; values
-    /// are zero elsewhere. Whether they are finite.
-    ///
-    /// # Safety
-    /// After `prepare`; a tile must have as many positions.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-    unsafe fn gather(&mut self, slots: &[i32], skipped: usize) -> bool {
-        let dim = self.layout.head_dim;
-        let depths = dim / DEPTH;
-        let s = &mut *self.scratch;
-        let row = |pool: &[bf16], position: usize| {
-            let slot = *slots.get(position.wrapping_sub(skipped))?;
-            let at = (slot as usize * self.layout.kv_heads + self.kv_head) * dim;
-            Some(pool[at..at + dim].as_ptr())
-        };
-        let load = |row: Option<*const bf16>, depth: usize| match row {
-            // SAFETY: a row has as many vectors.
-            Some(row) => unsafe { _mm512_loadu_si512(row.add(depth * DEPTH).cast()) },
-            None => _mm512_setzero_si512(),
-        };
-        let exponent = _mm512_set1_epi16(0x7f80);
-        let mut infinite = 0;
-        for position in skipped..skipped + slots.len() {
-            let key = row(self.k_pool, position);
-            let tile = position / SIDE * depths;
-            for depth in 0..depths {
-                let at = (tile + depth) * SIDE * DEPTH + position % SIDE * DEPTH;
-                // SAFETY: `k` has room for all slots.
-                unsafe { _mm512_store_si512(s.k.as_mut_ptr().add(at).cast(), load(key, depth)) };
-            }
-        }
-        for pair in 0..SLOTS / 2 {
-            let [even, odd] = [0, 1].map(|i| row(self.v_pool, 2 * pair + i));
-            for depth in 0..depths {
-                let (even, odd) = (load(even, depth), load(odd, depth));
-                for values in [even, odd] {
-                    let bits = _mm512_and_si512(values, exponent);
-                    infinite |= _mm512_cmpeq_epi16_mask(bits, exponent);
-                }
-                // Four elements of every eight to one tile, four to the next: `finish` knows.
-                let halves = [
-                    _mm512_unpacklo_epi16(even, odd),
-                    _mm512_unpackhi_epi16(even, odd),
-                ];
-                for (half, values) in halves.into_iter().enumerate() {
-                    let tile = (2 * depth + half) * 2 + pair / SIDE;
-                    let at = tile * SIDE * DEPTH + pair % SIDE * DEPTH;
-                    // SAFETY: `v` has room for all slots.
-                    unsafe { _mm512_store_si512(s.v.as_mut_ptr().add(at).cast(), values) };
-                }
-            }
-        }
-        infinite == 0
-    }
-
     /// Adds the gathered values, by the weights of a tile of queries; `from`: the first position.
     ///
     /// # Safety
@@ -419,154 +306,5 @@ impl Block<'_> {
                 _mm512_storeu_ps(to.add(SIDE), _mm512_permutex2var_ps(a, high, b));
             }
         }
-    }
-}
-
-/// 2^x to about 1e-7; zero, or nearly, far below. NaN stays.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn power(x: __m512) -> __m512 {
-    // Of two the second where one is NaN.
-    let x = _mm512_max_ps(_mm512_set1_ps(-150.0), x);
-    let n = _mm512_roundscale_ps::<0>(x);
-    let r = _mm512_sub_ps(x, n);
-    let mut p = _mm512_set1_ps(1.535_336_2e-4);
-    for factor in [
-        1.339_887_4e-3,
-        9.618_437e-3,
-        5.550_332_5e-2,
-        2.402_264_8e-1,
-        6.931_472e-1,
-        1.0,
-    ] {
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(factor));
-    }
-    _mm512_scalef_ps(p, n)
-}
-
-/// 32 elements in bf16.
-#[target_feature(enable = "avx512f,avx512bf16")]
-#[inline]
-fn pack(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: vectors of the same size.
-    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
-}
-
-/// Lane by lane, `even` in the low half.
-#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-#[inline]
-fn paired(even: __m512, odd: __m512) -> __m512i {
-    let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
-    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
-    _mm512_permutexvar_epi16(order, pack(even, odd))
-}
-
-/// 16 by 16 lanes, rows for columns.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
-    let mut a = r;
-    for i in (0..16).step_by(2) {
-        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    let mut b = a;
-    for i in (0..16).step_by(4) {
-        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
-        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
-        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
-        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
-    }
-    // Quarters: column `4 q + i` of rows `4 k..4 k + 4` is quarter `q` of `b[4 k + i]`.
-    let mut out = b;
-    for i in 0..4 {
-        let even = [b[i], b[8 + i]];
-        let odd = [b[4 + i], b[12 + i]];
-        let low: [__m512i; 2] =
-            std::array::from_fn(|k| _mm512_shuffle_i32x4::<0x88>(even[k], odd[k]));
-        let high: [__m512i; 2] =
-            std::array::from_fn(|k| _mm512_shuffle_i32x4::<0xdd>(even[k], odd[k]));
-        out[i] = _mm512_shuffle_i32x4::<0x88>(low[0], low[1]);
-        out[8 + i] = _mm512_shuffle_i32x4::<0xdd>(low[0], low[1]);
-        out[4 + i] = _mm512_shuffle_i32x4::<0x88>(high[0], high[1]);
-        out[12 + i] = _mm512_shuffle_i32x4::<0xdd>(high[0], high[1]);
-    }
-    out
-}
-
-/// Four tiles of slots by one of queries.
-///
-/// # Safety
-/// The tiles must be shaped; `k` has four times `depth` tiles, `q` has `depth`, `scores` four.
-unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, scores: *mut f32) {
-    let slots = |i: usize| k.wrapping_add(i * depth * SIDE * DEPTH);
-    unsafe {
-        asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "2:",
-            "tileloadd tmm4, [{q} + {row}*1]",
-            "tileloadd tmm5, [{a} + {row}*1]",
-            "tdpbf16ps tmm0, tmm5, tmm4",
-            "tileloadd tmm6, [{b} + {row}*1]",
-            "tdpbf16ps tmm1, tmm6, tmm4",
-            "tileloadd tmm7, [{c} + {row}*1]",
-            "tdpbf16ps tmm2, tmm7, tmm4",
-            "tileloadd tmm5, [{d} + {row}*1]",
-            "tdpbf16ps tmm3, tmm5, tmm4",
-            "add {q}, {tile}",
-            "add {a}, {tile}",
-            "add {b}, {tile}",
-            "add {c}, {tile}",
-            "add {d}, {tile}",
-            "sub {depth}, 1",
-            "jnz 2b",
-            "tilestored [{scores} + {row}*1], tmm0",
-            "tilestored [{scores} + {row}*1 + 1024], tmm1",
-            "tilestored [{scores} + {row}*1 + 2048], tmm2",
-            "tilestored [{scores} + {row}*1 + 3072], tmm3",
-            q = inout(reg) q => _,
-            a = inout(reg) slots(0) => _,
-            b = inout(reg) slots(1) => _,
-            c = inout(reg) slots(2) => _,
-            d = inout(reg) slots(3) => _,
-            depth = inout(reg) depth => _,
-            scores = in(reg) scores,
-            row = in(reg) ROW_BYTES,
-            tile = const TILE_BYTES,
-            options(nostack)
-        );
-    }
-}
-
-/// Adds a tile of queries by two tiles of elements, over two of slots.
-///
-/// # Safety
-/// The tiles must be shaped; `weights` has two tiles, `v` four, `mixed` two.
-unsafe fn mix(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
-    unsafe {
-        asm!(
-            "tileloadd tmm0, [{mixed} + {row}*1]",
-            "tileloadd tmm1, [{mixed} + {row}*1 + 1024]",
-            "tileloadd tmm2, [{weights} + {row}*1]",
-            "tileloadd tmm4, [{v} + {row}*1]",
-            "tdpbf16ps tmm0, tmm2, tmm4",
-            "tileloadd tmm5, [{v} + {row}*1 + 2048]",
-            "tdpbf16ps tmm1, tmm2, tmm5",
-            "tileloadd tmm3, [{weights} + {row}*1 + 1024]",
-            "tileloadd tmm6, [{v} + {row}*1 + 1024]",
-            "tdpbf16ps tmm0, tmm3, tmm6",
-            "tileloadd tmm7, [{v} + {row}*1 + 3072]",
-            "tdpbf16ps tmm1, tmm3, tmm7",
-            "tilestored [{mixed} + {row}*1], tmm0",
-            "tilestored [{mixed} + {row}*1 + 1024], tmm1",
-            weights = in(reg) weights,
-            v = in(reg) v,
-            mixed = in(reg) mixed,
-            row = in(reg) ROW_BYTES,
-            options(nostack)
-        );
     }
 }

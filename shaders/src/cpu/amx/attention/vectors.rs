@@ -1,0 +1,75 @@
+//! 16 lanes of attention: powers, roundings, and rows turned to columns.
+
+use std::arch::x86_64::*;
+
+/// 2^x to about 1e-7; zero, or nearly, far below. NaN stays.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn power(x: __m512) -> __m512 {
+    // Of two the second where one is NaN.
+    let x = _mm512_max_ps(_mm512_set1_ps(-150.0), x);
+    let n = _mm512_roundscale_ps::<0>(x);
+    let r = _mm512_sub_ps(x, n);
+    let mut p = _mm512_set1_ps(1.535_336_2e-4);
+    for factor in [
+        1.339_887_4e-3,
+        9.618_437e-3,
+        5.550_332_5e-2,
+        2.402_264_8e-1,
+        6.931_472e-1,
+        1.0,
+    ] {
+        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(factor));
+    }
+    _mm512_scalef_ps(p, n)
+}
+
+/// 32 elements in bf16.
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[inline]
+pub fn pack(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: vectors of the same size.
+    unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// Lane by lane, `even` in the low half.
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+#[inline]
+pub fn paired(even: __m512, odd: __m512) -> __m512i {
+    let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
+    let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
+    _mm512_permutexvar_epi16(order, pack(even, odd))
+}
+
+/// 16 by 16 lanes, rows for columns.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
+    let mut a = r;
+    for i in (0..16).step_by(2) {
+        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    let mut b = a;
+    for i in (0..16).step_by(4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    // Quarters: column `4 q + i` of rows `4 k..4 k + 4` is quarter `q` of `b[4 k + i]`.
+    let mut out = b;
+    for i in 0..4 {
+        let even = [b[i], b[8 + i]];
+        let odd = [b[4 + i], b[12 + i]];
+        let low: [__m512i; 2] =
+            std::array::from_fn(|k| _mm512_shuffle_i32x4::<0x88>(even[k], odd[k]));
+        let high: [__m512i; 2] =
+            std::array::from_fn(|k| _mm512_shuffle_i32x4::<0xdd>(even[k], odd[k]));
+        out[i] = _mm512_shuffle_i32x4::<0x88>(low[0], low[1]);
+        out[8 + i] = _mm512_shuffle_i32x4::<0xdd>(low[0], low[1]);
+        out[4 + i] = _mm512_shuffle_i32x4::<0x88>(high[0], high[1]);
+        out[12 + i] = _mm512_shuffle_i32x4::<0xdd>(high[0], high[1]);
+    }
+    out
+}
