@@ -3,7 +3,8 @@
 //! Neighbouring tokens of a sequence share the keys and values that they read: a task is a block
 //! of them, and one KV head. Keys times queries gives scores with a query in each lane, so that the
 //! softmax (online, Milakov and Gimelshein, 2018) needs nothing from other lanes; the weights are
-//! then turned, and multiplied by the values. Queries and weights are rounded to bf16, sums are f32.
+//! then turned, and multiplied by the values. Queries and weights are rounded to bf16,
+//! and so is what that leaves of them, for a second product; sums are f32.
 //!
 //! **Batch-invariant**: tiles of slots begin at multiples of [`SLOTS`] positions whoever asks, and
 //! what a query does not see has the weight zero, which changes no sum.
@@ -27,7 +28,7 @@ use crate::cpu::aligned::Aligned;
 use crate::cpu::attention::SlotTable;
 use crate::cpu::output::Output;
 use products::{mix, score};
-use vectors::{paired, power, turned};
+use vectors::{left_of_pairs, paired, power, turned};
 
 /// Positions whose scores are weighed at once.
 const SLOTS: usize = 64;
@@ -114,7 +115,8 @@ fn blocks(table: &SlotTable<'_>, longest: usize) -> Vec<Range<usize>> {
 /// What a task works in; `tile` is 16 queries.
 #[derive(Default)]
 struct Scratch {
-    /// `[tile][head_dim / 32]` tiles of pairs of elements by queries.
+    /// `[tile][2][head_dim / 32]` tiles of pairs of elements by queries: what they are rounded to,
+    /// and what that leaves.
     q: Aligned<bf16>,
     /// `[4][head_dim / 32]` tiles of slots by elements.
     k: Aligned<bf16>,
@@ -122,7 +124,7 @@ struct Scratch {
     v: Aligned<bf16>,
     /// `[4]` tiles of slots by queries.
     scores: Aligned<f32>,
-    /// `[2]` tiles of queries by slots.
+    /// `[2][2]` tiles of queries by slots, in as many parts.
     weights: Aligned<bf16>,
     /// `[tile][head_dim / 16]` tiles of queries by elements.
     mixed: Aligned<f32>,
@@ -205,7 +207,11 @@ impl Block<'_> {
         let (lanes, q) = (tile * SIDE, tile * SIDE * dim);
         unsafe {
             let scores = s.scores.as_mut_ptr();
-            score(s.k.as_ptr(), s.q[q..].as_ptr(), dim / DEPTH, scores);
+            // What rounding has left of the queries is added.
+            for part in 0..2 {
+                let q = s.q[2 * q + part * SIDE * dim..].as_ptr();
+                score(s.k.as_ptr(), q, dim / DEPTH, part == 0, scores);
+            }
             let first = _mm512_load_si512(s.first[lanes..].as_ptr().cast());
             let end = _mm512_load_si512(s.end[lanes..].as_ptr().cast());
             let here = |range: &Range<usize>| {
@@ -232,8 +238,8 @@ impl Block<'_> {
             let largest = _mm512_max_ps(_mm512_max_ps(a, b), _mm512_max_ps(c, d));
             let mut sums = [_mm512_setzero_ps(); 4];
             for half in 0..2 {
-                let mut rows = [_mm512_setzero_si512(); SIDE];
-                for (pair, row) in rows.iter_mut().enumerate() {
+                let mut rows = [[_mm512_setzero_si512(); SIDE]; 2];
+                for pair in 0..SIDE {
                     let slot = half * DEPTH + 2 * pair;
                     if slot >= some.end || slot + 1 < some.start {
                         continue;
@@ -247,11 +253,15 @@ impl Block<'_> {
                     sums[at] = _mm512_add_ps(sums[at], even);
                     sums[at + 1] = _mm512_add_ps(sums[at + 1], odd);
                     // The even slot in the low half of each lane.
-                    *row = paired(even, odd);
+                    let pairs = paired(even, odd);
+                    let [even, odd] = left_of_pairs(pairs, even, odd);
+                    (rows[0][pair], rows[1][pair]) = (pairs, paired(even, odd));
                 }
-                let to = s.weights.as_mut_ptr().add(half * SIDE * DEPTH);
-                for (query, row) in turned(rows).into_iter().enumerate() {
-                    _mm512_store_si512(to.add(query * DEPTH).cast(), row);
+                for (part, rows) in rows.into_iter().enumerate() {
+                    let to = s.weights.as_mut_ptr().add((2 * part + half) * SIDE * DEPTH);
+                    for (query, row) in turned(rows).into_iter().enumerate() {
+                        _mm512_store_si512(to.add(query * DEPTH).cast(), row);
+                    }
                 }
             }
             let [a, b, c, d] = sums;
@@ -275,7 +285,10 @@ impl Block<'_> {
             }
             for pair in 0..dim / DEPTH {
                 let v = s.v.as_ptr().add(pair * 4 * SIDE * DEPTH);
-                mix(s.weights.as_ptr(), v, mixed.add(pair * DEPTH * SIDE));
+                for part in 0..2 {
+                    let weights = s.weights.as_ptr().add(part * 2 * SIDE * DEPTH);
+                    mix(weights, v, mixed.add(pair * DEPTH * SIDE));
+                }
             }
         }
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::vectors::{pack, turned};
+use super::vectors::{left, pack, turned};
 use super::{Block, DEPTH, SIDE, SLOTS};
 
 impl Block<'_> {
@@ -18,11 +18,11 @@ impl Block<'_> {
         const TILE: usize = SIDE * DEPTH;
         let dim = self.layout.head_dim;
         let s = &mut *self.scratch;
-        s.q.resize(tiles * SIDE * dim);
+        s.q.resize(2 * tiles * SIDE * dim);
         s.k.resize(SLOTS * dim);
         s.v.resize(SLOTS * dim);
         s.scores.resize(SLOTS * SIDE);
-        s.weights.resize(SLOTS * SIDE);
+        s.weights.resize(2 * SLOTS * SIDE);
         s.mixed.resize(tiles * SIDE * dim);
         s.mixed.fill(0.0);
         for vectors in [&mut s.largest, &mut s.sums] {
@@ -39,8 +39,8 @@ impl Block<'_> {
         let scale = std::f32::consts::LOG2_E / (dim as f32).sqrt();
         for tile in 0..tiles {
             for depth in 0..dim / DEPTH {
-                let mut rows = [_mm512_setzero_si512(); SIDE];
-                for (lane, row) in rows.iter_mut().enumerate() {
+                let mut rows = [[_mm512_setzero_si512(); SIDE]; 2];
+                for lane in 0..SIDE {
                     let query = tile * SIDE + lane;
                     let (token, head) = (tokens.start + query / self.group, query % self.group);
                     if token >= tokens.end {
@@ -52,12 +52,17 @@ impl Block<'_> {
                     let [low, high] = [0, SIDE].map(|at| unsafe {
                         _mm512_mul_ps(_mm512_loadu_ps(q.as_ptr().add(at)), _mm512_set1_ps(scale))
                     });
-                    *row = pack(low, high);
+                    rows[0][lane] = pack(low, high);
+                    let [low_left, high_left] = left(rows[0][lane], low, high);
+                    rows[1][lane] = pack(low_left, high_left);
                 }
-                let to = s.q[(tile * (dim / DEPTH) + depth) * TILE..][..TILE].as_mut_ptr();
-                for (pair, row) in turned(rows).into_iter().enumerate() {
-                    // SAFETY: a tile has 16 rows.
-                    unsafe { _mm512_store_si512(to.add(pair * DEPTH).cast(), row) };
+                for (part, rows) in rows.into_iter().enumerate() {
+                    let at = ((2 * tile + part) * (dim / DEPTH) + depth) * TILE;
+                    let to = s.q[at..][..TILE].as_mut_ptr();
+                    for (pair, row) in turned(rows).into_iter().enumerate() {
+                        // SAFETY: a tile has 16 rows.
+                        unsafe { _mm512_store_si512(to.add(pair * DEPTH).cast(), row) };
+                    }
                 }
             }
             for lane in 0..SIDE {

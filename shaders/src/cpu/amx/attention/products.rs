@@ -7,14 +7,22 @@ use half::bf16;
 use super::{DEPTH, ROW_BYTES, SIDE};
 use crate::cpu::amx::TILE_BYTES;
 
-/// Four tiles of slots by one of queries.
+/// Four tiles of slots by one of queries, added to `scores` unless they are `new`.
 ///
 /// # Safety
 /// The tiles must be shaped; `k` has four times `depth` tiles, `q` has `depth`, `scores` four.
-pub unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, scores: *mut f32) {
+pub unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, new: bool, scores: *mut f32) {
     let slots = |i: usize| k.wrapping_add(i * depth * SIDE * DEPTH);
     unsafe {
         asm!(
+            "test {new}, {new}",
+            "jnz 3f",
+            "tileloadd tmm0, [{scores} + {row}*1]",
+            "tileloadd tmm1, [{scores} + {row}*1 + 1024]",
+            "tileloadd tmm2, [{scores} + {row}*1 + 2048]",
+            "tileloadd tmm3, [{scores} + {row}*1 + 3072]",
+            "jmp 2f",
+            "3:",
             "tilezero tmm0",
             "tilezero tmm1",
             "tilezero tmm2",
@@ -46,6 +54,7 @@ pub unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, scores: *mut f
             c = inout(reg) slots(2) => _,
             d = inout(reg) slots(3) => _,
             depth = inout(reg) depth => _,
+            new = in(reg) usize::from(new),
             scores = in(reg) scores,
             row = in(reg) ROW_BYTES,
             tile = const TILE_BYTES,

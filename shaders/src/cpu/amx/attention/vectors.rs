@@ -32,6 +32,33 @@ pub fn pack(low: __m512, high: __m512) -> __m512i {
     unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
+/// What rounding by [`pack`] has left of the elements.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn left(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
+    let wide = |half| _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half));
+    let rounded = [
+        wide(_mm512_castsi512_si256(packed)),
+        wide(_mm512_extracti64x4_epi64::<1>(packed)),
+    ];
+    [
+        _mm512_sub_ps(low, _mm512_castsi512_ps(rounded[0])),
+        _mm512_sub_ps(high, _mm512_castsi512_ps(rounded[1])),
+    ]
+}
+
+/// What rounding by [`paired`] has left of the elements.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub fn left_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
+    let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff));
+    let low = _mm512_slli_epi32::<16>(pairs);
+    [
+        _mm512_sub_ps(even, _mm512_castsi512_ps(low)),
+        _mm512_sub_ps(odd, _mm512_castsi512_ps(high)),
+    ]
+}
+
 /// Lane by lane, `even` in the low half.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 #[inline]
