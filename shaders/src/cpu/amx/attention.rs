@@ -239,6 +239,7 @@ impl Block<'_> {
             let mut sums = [_mm512_setzero_ps(); 4];
             for half in 0..2 {
                 let mut rows = [[_mm512_setzero_si512(); SIDE]; 2];
+                #[allow(clippy::needless_range_loop, reason = "both planes are written")]
                 for pair in 0..SIDE {
                     let slot = half * DEPTH + 2 * pair;
                     if slot >= some.end || slot + 1 < some.start {

@@ -40,6 +40,7 @@ impl Block<'_> {
         for tile in 0..tiles {
             for depth in 0..dim / DEPTH {
                 let mut rows = [[_mm512_setzero_si512(); SIDE]; 2];
+                #[allow(clippy::needless_range_loop, reason = "both planes are written")]
                 for lane in 0..SIDE {
                     let query = tile * SIDE + lane;
                     let (token, head) = (tokens.start + query / self.group, query % self.group);
