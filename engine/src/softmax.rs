@@ -8,13 +8,13 @@
 const BLOCK: usize = 1024;
 const LANES: usize = 8;
 
-/// A logit fit for arithmetic: NaN counts as masked, and +inf as the largest number (two infinities
-/// would subtract to NaN).
+/// A logit fit for arithmetic: NaN counts as masked, +inf as the largest number (two infinities
+/// would subtract to NaN), and a negative zero as zero, behind which it would rank.
 pub fn clean(logit: f32) -> f32 {
     if logit.is_nan() {
         f32::NEG_INFINITY
     } else {
-        logit.min(f32::MAX)
+        logit.min(f32::MAX) + 0.0
     }
 }
 
@@ -163,6 +163,13 @@ fn exp_of_nonpositive(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_number_to_rank_by_is_made_one() {
+        let cleaned = [f32::NAN, f32::INFINITY, -0.0, 0.0, -1.5].map(clean);
+        let bits = [f32::NEG_INFINITY, f32::MAX, 0.0, 0.0, -1.5].map(f32::to_bits);
+        assert_eq!(cleaned.map(f32::to_bits), bits);
+    }
 
     #[test]
     fn the_exponential_is_right_to_two_units_in_the_last_place() {
