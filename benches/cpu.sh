@@ -46,7 +46,7 @@ bench() {
 
 # peer WHO FORMAT PYTHON MODEL_DIR
 peer() {
-    "$3" "$(dirname "$0")/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -v MiB |
+    "$3" "$(dirname "$0")/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -E '^(pp512|tg48|tg48x8) ' |
         while read -r work value; do number "$1" "$2" "$work" "$value"; done
 }
 

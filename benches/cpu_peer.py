@@ -36,9 +36,11 @@ def transformers(directory, dtype):
     from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
     torch.set_num_threads(int(threads))
-    torch.set_default_dtype({"f32": torch.float32, "bf16": torch.bfloat16}[dtype])
     config = AutoConfig.from_pretrained(directory)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    # The configuration names a type of its own, which would be taken otherwise.
+    config.dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    model = AutoModelForCausalLM.from_config(config, dtype=config.dtype).eval()
+    assert model.lm_head.weight.dtype == config.dtype
 
     def ids(*shape):
         return torch.randint(10, config.vocab_size, shape)
