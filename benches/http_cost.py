@@ -6,10 +6,10 @@ without a model, in turns.
 
 Run it with a Python that has fastapi and uvicorn[standard]; it prints two tables. The first has a
 model that answers at once, and counts the server's own CPU time, so that the load generator beside
-it and other programs do not: of the whole process, and without the engine's thread, which schedules
-and samples and which the other server has no counterpart of. The second has a model that gives each
-stream a token every 20 ms: what is beyond that between two tokens is the server's doing (or the
-machine's, or the load generator's).
+it and other programs do not: of the whole process, and without the engine's two threads, of which
+one schedules and samples and the other is the model; the other server has no counterpart of either.
+The second has a model that gives each stream a token every 20 ms: what is beyond that between two
+tokens is the server's doing (or the machine's, or the load generator's).
 """
 
 import json
@@ -38,15 +38,20 @@ def servers(beat_ms):
     }
 
 
-def cpu_seconds(pid, but=None):
-    """Of all threads that are not named `but`."""
-    total = 0
+ENGINE = ["hearth-engine", "hearth-device"]
+
+
+def cpu_seconds(pid):
+    """Of all threads, and of those that are not the engine's."""
+    whole = others = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         stat = (task / "stat").read_text()
-        if but not in stat:
-            fields = stat.rsplit(")", 1)[1].split()
-            total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
+        name, rest = stat.split("(", 1)[1].rsplit(")", 1)
+        fields = rest.split()
+        used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        whole += used
+        others += 0 if name in ENGINE else used
+    return whole, others
 
 
 def measure(command, shapes):
@@ -59,14 +64,14 @@ def measure(command, shapes):
             except OSError:
                 time.sleep(0.1)
         for streams, requests, tokens in shapes:
-            before = cpu_seconds(server.pid, "()"), cpu_seconds(server.pid, "(hearth-engine)")
+            before = cpu_seconds(server.pid)
             load = [
                 RELEASE / "hearth-load", "--url", f"http://127.0.0.1:{PORT}", "--json",
                 "--concurrency", streams, "--requests", requests, "--prompt-tokens", 16,
                 "--output-tokens", tokens,
             ]
             report = json.loads(subprocess.check_output(list(map(str, load))))
-            after = cpu_seconds(server.pid, "()"), cpu_seconds(server.pid, "(hearth-engine)")
+            after = cpu_seconds(server.pid)
             assert report["failed"] == 0, report
             per_core = [requests * tokens / (b - a) for a, b in zip(before, after)]
             yield streams, per_core, report
@@ -82,7 +87,7 @@ def rounds(beat_ms, shapes):
             for streams, per_core, report in measure(command, shapes):
                 figures = {
                     "tokens / s / core": per_core[0],
-                    "the same but for the engine's thread": per_core[1],
+                    "the same but for the engine's threads": per_core[1],
                     "ITL p50, ms": report["itl_ms"]["p50"],
                     "ITL p99, ms": report["itl_ms"]["p99"],
                     "TTFT p99, ms": report["ttft_ms"]["p99"],
@@ -103,6 +108,6 @@ def table(title, found, figures):
 
 
 table("at once", rounds(0, AT_ONCE),
-      ["tokens / s / core", "the same but for the engine's thread", "tokens / s", "TTFT p99, ms"])
+      ["tokens / s / core", "the same but for the engine's threads", "tokens / s", "TTFT p99, ms"])
 table(f"a token every {BEAT_MS} ms", rounds(BEAT_MS, AT_A_BEAT),
       ["tokens / s", "ITL p50, ms", "ITL p99, ms", "TTFT p99, ms"])
