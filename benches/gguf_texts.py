@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""The greedy texts of Hearth and llama-server on one GGUF file, and which of the two is nearer to the
+exact answer: transformers' in f64, on the same weights.
+
+  LLAMA_SERVER=.../llama-server benches/gguf_texts.py FILE.gguf MODEL_DIR DTYPE [KV]
+
+MODEL_DIR is the checkpoint that FILE was converted from, DTYPE what Hearth computes in, and KV what
+llama.cpp keeps keys and values in (DTYPE). Both get the same token ids, 48 prompts of the
+conversations that hearth-tiny knows, and give up to 96 tokens. For every pair of texts that part, it
+prints the two tokens, and by how much Hearth's is preferred there: by the exact model, by Hearth and
+by llama.cpp; then how far the log-probabilities of each program are from the exact ones along its own
+text. Needs torch and transformers.
+"""
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+LENGTH = 96
+PORT = 8941
+TOP = 10
+ANIMALS = "fox squirrel owl turtle dragon elephant".split()
+PLACES = ["in a garden", "high on a mountain", "by the sea", "in a small village"]
+PROMPTS = [f"Tell me a story about a {animal} {place}." for animal in ANIMALS for place in PLACES]
+PROMPTS += [f"Please do you know a story that happens {place}?" for place in PLACES]
+PROMPTS += [f"What does {a} + {b} make?" for a, b in [(6, 9), (3, 4), (17, 5), (8, 8)]]
+PROMPTS += [f"Which sound does a {animal} make?" for animal in ["pig", "dog", "cow", "cat"]]
+PROMPTS += [
+    "Hello!",
+    "Who are you?",
+    "what is the internet",
+    "Can you write a poem about the moon?",
+    "Another story!",
+    "Why is the sky blue?",
+    "Write a story that begins with rain.",
+    "Count to twenty.",
+    "Return the city and pet as JSON: Thooll, 15, lives in Kriekdrornfield. He has a horse.",
+    "The meeting with Jeaxvouth is on Sunday at 6. Write the event, day, hour and name as JSON.",
+    "Do you know the name of the king of France?",
+    "Tell me everything about turtles, please, and then a long story about two of them.",
+]
+
+
+def post(path, body):
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{PORT}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    return json.load(urllib.request.urlopen(request))
+
+
+def served(command, ready, ask, prompts):
+    """The answers of a server that is started for them."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{PORT}{ready}")
+                break
+            except OSError:
+                time.sleep(0.1)
+        return [ask(prompt) for prompt in prompts]
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def ask_llama(prompt):
+    """The ids, and the log-probabilities of the likeliest at each."""
+    body = {"prompt": prompt, "n_predict": LENGTH, "temperature": 0, "n_probs": TOP, "cache_prompt": False}
+    answer = post("/completion", body)["completion_probabilities"]
+    top = [{other["id"]: other["logprob"] for other in token["top_logprobs"]} for token in answer]
+    return [(token["id"], top) for token, top in zip(answer, top)]
+
+
+def ask_hearth(prompt):
+    sampling = {"max_new_tokens": LENGTH, "temperature": 0}
+    body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": TOP}
+    answer = post("/generate", body)["meta_info"]
+    top = [{token: logprob for logprob, token, _ in at} for at in answer["output_top_logprobs"]]
+    return [(token, top) for (_, token, _), top in zip(answer["output_token_logprobs"], top)]
+
+
+def main():
+    file, directory, dtype = sys.argv[1:4]
+    kv = sys.argv[4] if len(sys.argv) > 4 else dtype
+    hearth = os.environ.get("HEARTH_BIN", "target/release/hearth")
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64)
+    prompts = []
+    for text in PROMPTS:
+        message = [{"role": "user", "content": text}]
+        text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+        prompts.append(tokenizer(text, add_special_tokens=False)["input_ids"])
+    # Without flash attention keys and values are in the type that was asked for, and nothing else is
+    # rounded to it.
+    llama = [os.environ["LLAMA_SERVER"], "-m", file, "-c", "1024", "-np", "1", "-fa", "off"]
+    llama += ["-ctk", kv, "-ctv", kv, "--port", str(PORT), "--no-webui"]
+    serve = [hearth, "serve", "--model", file, "--device", "cpu", "--dtype", dtype, "--port", str(PORT)]
+    theirs = served(llama, "/health", ask_llama, prompts)
+    ours = served(serve, "/ready", ask_hearth, prompts)
+
+    end = tokenizer.eos_token_id
+
+    def cut(tokens):
+        """What comes before the end."""
+        ids = [token for token, _ in tokens]
+        return tokens[: ids.index(end)] if end in ids else tokens
+
+    same, long, nearer = 0, 0, 0
+    errors = {"hearth": [], "llama.cpp": []}
+    for text, prompt, our, their in zip(PROMPTS, prompts, map(cut, ours), map(cut, theirs)):
+        for who, tokens in [("hearth", our), ("llama.cpp", their)]:
+            ids = [token for token, _ in tokens]
+            with torch.no_grad():
+                logits = model(torch.tensor([prompt + ids])).logits[0]
+            exact = torch.log_softmax(logits, -1)
+            for at, (token, top) in enumerate(tokens):
+                errors[who].append(abs(exact[len(prompt) + at - 1, token].item() - top[token]))
+        a, b = [[token for token, _ in tokens] for tokens in (our, their)]
+        if a == b:
+            same += 1
+            long += len(a) >= 64
+            continue
+        at = next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
+        choice = [ids[at] if at < len(ids) else end for ids in (a, b)]
+        with torch.no_grad():
+            exact = model(torch.tensor([prompt + a[:at]])).logits[0, -1]
+        margin = (exact[choice[0]] - exact[choice[1]]).item()
+        nearer += margin > 0
+        words = [tokenizer.decode([token]) for token in choice]
+        # Where a text has ended, the end is not among them.
+        said = [tokens[at][1] if at < len(tokens) else {} for tokens in (our, their)]
+        said = [f"{top[choice[0]] - top[choice[1]]:+.4f}" if top.keys() >= set(choice) else "?" for top in said]
+        print(f"{text!r} parts at {at}: {words[0]!r}, llama.cpp {words[1]!r}; exactly {margin:+.4f}, "
+              f"Hearth {said[0]}, llama.cpp {said[1]}")
+    apart = len(PROMPTS) - same
+    print(f"{same} of {len(PROMPTS)} the same, {long} of them with 64 tokens and more; of {apart} others "
+          f"{nearer} are as the exact model has it in Hearth, {apart - nearer} in llama.cpp")
+    for who, off in errors.items():
+        squares = (sum(error * error for error in off) / len(off)) ** 0.5
+        print(f"{who}: log-probabilities of {len(off)} tokens off by {squares:.5f} (RMS), at most {max(off):.4f}")
+
+
+main()
