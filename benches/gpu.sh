@@ -1,4 +1,4 @@
-#!/bin/sh
+#!/bin/bash
 # Correctness, then timings, on the GPU of this machine: all that a table of results needs,
 # in one call of at most ten minutes.
 #
@@ -7,105 +7,192 @@
 #                                        binaries, models' shapes, goldens
 #   tar xJf FILE.tar.xz && hearth-gpu/benches/gpu.sh [OUT]       there
 #
-# The bare machine has a driver, NVRTC with CUDA's headers, and a Vulkan loader if Vulkan is to
-# be measured; with Python and torch it also runs transformers beside. No network is used.
+# The bare machine has Python, a driver, NVRTC with CUDA's headers, and a Vulkan loader if Vulkan
+# is to be measured; with torch it also runs transformers beside. No network is used.
 #
 #   HEARTH_GPU_DEVICES   "cuda vulkan" by default; the first is the one of the full table
 #   HEARTH_GPU_SIZE      small: tiny shapes, to try this script out on the CPU and on lavapipe
+#   HEARTH_GPU_SECONDS   when to end, 570 by default
+#   HEARTH_GPU_LLAMA     llama_cpp_python-*.tar.gz, its sdist: llama.cpp is built for CUDA beside
+#                        all else, with its gguf-py, and measured if that is done in time; what is
+#                        built stays in HEARTH_GPU_LLAMA_BUILD, where the next call goes on
 #
-# A wrong kernel stops everything: timings of wrong results are worth nothing.
-set -eu
+# Every step ends within its time, and is noted in OUT/steps.txt: what fails or comes too late
+# loses no other step's result. A device whose kernels are wrong is not timed: timings of wrong
+# results are worth nothing. The status is 1 if a kernel or a golden was wrong.
+set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 hearth=${HEARTH_BIN:-$root/target/release/hearth}
 load=${HEARTH_LOAD:-$root/target/release/hearth-load}
 
 if [ "${1:-}" = --pack ]; then
+    set -e
     packed=$(mktemp -d)
     trap 'rm -rf "$packed"' EXIT
     mkdir -p "$packed/hearth-gpu/target/release" "$packed/hearth-gpu/model"
     strip -o "$packed/hearth-gpu/target/release/hearth" "$hearth"
     strip -o "$packed/hearth-gpu/target/release/hearth-load" "$load"
-    cp -r "$here" "$packed/hearth-gpu/benches"
+    mkdir "$packed/hearth-gpu/benches"
+    cp -r "$here"/gpu* "$here/models" "$packed/hearth-gpu/benches"
     # GGUF files are tested on the CPU.
     cp -r "$root/model/goldens" "$packed/hearth-gpu/model/goldens"
     rm -rf "$packed/hearth-gpu/model/goldens/gguf"
     tar -C "$packed" -cf - hearth-gpu | xz -T0 -9 >"$2"
     ls -l "$packed/hearth-gpu/target/release" "$2"
+    most=$((40 * 1000 * 1000)) size=$(wc -c <"$2")
+    [ "$size" -le "$most" ] || { echo "$2 has $size bytes, more than $most" && exit 1; }
     exit 0
 fi
 
 out=${1:-.}
 mkdir -p "$out"
+out=$(cd "$out" && pwd)
 devices=${HEARTH_GPU_DEVICES:-cuda vulkan}
 main=${devices%% *}
 if [ "${HEARTH_GPU_SIZE:-full}" = small ]; then
-    model=$here/models/smol-135m dtype=f32 cases=3 context=24 decode=8 batches=1,2 prefill=32
-    prefill_batch=2 clients=4 requests=8 prompt=16 output=4 torch_steps=4 per_step=240
+    model=$here/models/smol-135m cases=6 context=24 decode=8 many=2 prefill=32 prefill_batch=2
+    clients=4 requests=8 prompt=16 output=4 torch_steps=4 torch_device=cpu
 else
-    model=$here/models/llama-1b dtype=bf16 cases=1000 context=960 decode=128 batches=1,64 prefill=2048
-    prefill_batch=4 clients=256 requests=512 prompt=512 output=128 torch_steps=64 per_step=120
+    model=$here/models/llama-1b cases=75 context=960 decode=128 many=64 prefill=2048 prefill_batch=4
+    clients=256 requests=512 prompt=512 output=128 torch_steps=64 torch_device=cuda
 fi
 started=$(date +%s)
-say() { printf '\n== %s s: %s\n' "$(($(date +%s) - started))" "$*"; }
+left() { echo $((${HEARTH_GPU_SECONDS:-570} - $(date +%s) + started)); }
+: >"$out/steps.txt"
+unwell=0
 
-say "devices"
-"$hearth" devices | tee "$out/devices.txt"
+# Of 16 bits, what a device has: as many bytes are read.
+dtype_of() {
+    case ${HEARTH_GPU_SIZE:-full}-$1 in
+    small-*) echo f32 ;;
+    *-cuda* | *-cpu*) echo bf16 ;;
+    *) echo f16 ;;
+    esac
+}
 
-for device in $devices; do
-    say "every kernel and every golden on $device"
-    # `tee` would hide the status.
-    if ! timeout "$per_step" "$hearth" doctor --device "$device" --cases "$cases" \
-        --goldens "$root/model/goldens" --json >"$out/doctor-$device.json" 2>"$out/doctor-$device.log"; then
-        cat "$out/doctor-$device.log"
-        [ "$device" != "$main" ] && grep -q 'there is no such device\|cannot be used' "$out/doctor-$device.log" && continue
-        echo "$device is wrong, or did not answer in time: nothing is timed"
-        exit 1
+note() {
+    printf '%-30s %s\n' "$1" "$2" | tee -a "$out/steps.txt"
+}
+
+# step NAME SECONDS COMMAND...: leaves what it prints in OUT/NAME.json, and what it says in
+# OUT/NAME.log.
+step() {
+    local name=$1 most=$2 remaining begun status
+    shift 2
+    remaining=$(left)
+    [ "$remaining" -ge "$most" ] || most=$remaining
+    if [ "$most" -lt 3 ]; then
+        note "$name" "not run: no time left"
+        return 1
     fi
-    python3 "$here/gpu_table.py" doctor "$out/doctor-$device.json"
+    begun=$(date +%s)
+    timeout -k 5 "$most" "$@" >"$out/$name.json" 2>"$out/$name.log"
+    status=$?
+    local took=$(($(date +%s) - begun))
+    case $status in
+    0) note "$name" "ok, $took s" ;;
+    124 | 137) note "$name" "not run: longer than $most s" ;;
+    *) note "$name" "not run, $took s: $(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c -200)" ;;
+    esac
+    return $status
+}
 
-    # What a fixed order costs is asked of one device.
-    orders=fastest
-    [ "$device" = "$main" ] && orders="fastest deterministic"
-    for order in $orders; do
-        as=$device flag=
-        [ "$order" = deterministic ] && as=$device-deterministic flag=--deterministic
-        say "decoding and prefill on $as"
-        timeout "$per_step" "$hearth" bench --model "$model" --load-format dummy --device "$device" \
-            --dtype "$dtype" --prompt-tokens "$context" --decode-tokens "$decode" --batch "$batches" \
-            --repeats 2 $flag --json >"$out/decode-$as.json" || echo "not run on $as in $dtype"
-        timeout "$per_step" "$hearth" bench --model "$model" --load-format dummy --device "$device" \
-            --dtype "$dtype" --prompt-tokens "$prefill" --prefill-chunk "$prefill" --decode-tokens 4 \
-            --batch "$prefill_batch" --repeats 2 $flag --json >"$out/prefill-$as.json" || echo "not run"
+# bench NAME DEVICE FLAGS...
+bench() {
+    local name=$1 device=$2
+    shift 2
+    step "$name" 60 "$hearth" bench --model "$model" --load-format dummy --device "$device" \
+        --dtype "$(dtype_of "$device")" --repeats 2 --json "$@"
+}
+
+# decode AS DEVICE BATCH FLAGS...
+decode() {
+    bench "decode-$3-$1" "$2" --prompt-tokens "$context" --decode-tokens "$decode" --batch "$3" "${@:4}"
+}
+
+# prefill AS DEVICE FLAGS...
+prefill() {
+    bench "prefill-$1" "$2" --prompt-tokens "$prefill" --prefill-chunk "$prefill" --decode-tokens 4 \
+        --batch "$prefill_batch" "${@:3}"
+}
+
+# Whether every kernel and every golden is right on a device; also how fast the kernels are.
+well() {
+    step "doctor-$1" 120 "$hearth" doctor --device "$1" --cases "$cases" --goldens "$root/model/goldens" --json
+    local status=$?
+    python3 "$here/gpu_table.py" doctor "$out/doctor-$1.json"
+    [ "$status" -ne 0 ] || return 0
+    if grep -q 'there is no such device\|cannot be used\|no device' "$out/doctor-$1.log"; then
+        return 1
+    fi
+    unwell=1
+    note "$1" "wrong, or it did not answer in time: it is not timed"
+    return 1
+}
+
+the_table() {
+    python3 "$here/gpu_table.py" table "$out" "$main" "$model" "$context" "$decode" | tee "$out/table.md"
+}
+trap the_table EXIT
+
+"$hearth" devices | tee "$out/devices.txt"
+llama_build=${HEARTH_GPU_LLAMA_BUILD:-$out/llama-build}
+if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
+    # A session of its own, to be ended as one.
+    setsid nice -n 19 "$here/gpu_llama.sh" build "$HEARTH_GPU_LLAMA" "$llama_build" >"$out/llama-build.log" 2>&1 &
+    llama=$!
+    trap 'kill -- -$llama 2>/dev/null; the_table' EXIT
+fi
+
+timed=
+if well "$main"; then
+    timed=$main
+    decode "$main" "$main" 1
+    decode "$main" "$main" "$many"
+    prefill "$main" "$main"
+    for format in int4 int8; do
+        decode "$main-$format" "$main" 1 --quantization "$format"
+    done
+fi
+step peer 150 python3 "$here/gpu_peer.py" "$model" "$context" "$torch_steps" "$prefill" "$prefill_batch" \
+    "$many" "$torch_device"
+if [ -n "$timed" ]; then
+    step http 120 python3 "$here/gpu_http.py" "$hearth" "$load" "$model" "$main" "$(dtype_of "$main")" "$clients" \
+        "$requests" "$prompt" "$output" "$out/serve.log"
+fi
+for device in ${devices#"$main"}; do
+    if well "$device"; then
+        timed="$timed $device"
+        decode "$device" "$device" 1
+        decode "$device" "$device" "$many"
+        prefill "$device" "$device"
+    fi
+done
+# What a fixed order costs is asked of one device.
+case " $timed " in *" $main "*)
+    decode "$main-deterministic" "$main" 1 --deterministic
+    decode "$main-deterministic" "$main" "$many" --deterministic
+    prefill "$main-deterministic" "$main" --deterministic ;;
+esac
+if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
+    # It is waited for as long as what comes after it needs no time.
+    while kill -0 "$llama" 2>/dev/null && [ "$(left)" -gt 100 ]; do sleep 1; done
+    if kill -0 "$llama" 2>/dev/null; then
+        note llama "not run: not built in time; $llama_build stays for the next call"
+    else
+        step llama 90 "$here/gpu_llama.sh" bench "$llama_build" "$model" "$context" "$decode" "$prefill" "$many"
+    fi
+fi
+# More cases as long as there is time.
+[ "${HEARTH_GPU_SIZE:-full}" = small ] && rounds=1 || rounds=12
+for round in $(seq "$rounds"); do
+    for device in $timed; do
+        [ "$(left)" -gt 40 ] || break
+        step "more-$round-$device" 120 "$hearth" doctor --device "$device" --cases "$cases" --no-speed --json
+        # 1 is what it says of a wrong kernel; it may also have been too slow.
+        [ $? -ne 1 ] || unwell=1
     done
 done
-
-say "HTTP on $main: $clients clients"
-port=18931
-"$hearth" serve --model "$model" --load-format dummy --device "$main" --dtype "$dtype" --port "$port" \
-    --max-running-requests "$clients" --max-queue "$requests" --max-model-len $((prompt + output + 64)) \
-    --log-level warn >"$out/serve.log" 2>&1 &
-server=$!
-trap 'kill $server 2>/dev/null || true' EXIT
-for _ in $(seq 1200); do
-    curl -sf "http://127.0.0.1:$port/ready" >/dev/null && break
-    kill -0 "$server" || { cat "$out/serve.log"; exit 1; }
-    sleep 0.1
-done
-for shared in 0 $((prompt * 3 / 4)); do
-    timeout "$per_step" "$load" --url "http://127.0.0.1:$port" --json --concurrency "$clients" \
-        --requests "$requests" --prompt-tokens $((prompt - shared)) --shared-prefix "$shared" \
-        --output-tokens "$output" >"$out/http-shared-$shared.json" || echo "not run"
-done
-curl -sf "http://127.0.0.1:$port/metrics" >"$out/metrics.txt" || echo "no metrics"
-kill "$server"
-wait "$server" 2>/dev/null || true
-trap - EXIT
-
-say "transformers beside, where Python has torch"
-timeout 180 python3 "$here/gpu_peer.py" "$model" "$context" "$torch_steps" "$prefill" "$prefill_batch" \
-    >"$out/peer.json" 2>"$out/peer.log" || { echo "not run: $(tail -n 1 "$out/peer.log")"; rm -f "$out/peer.json"; }
-
-say "the table"
-python3 "$here/gpu_table.py" table "$out" "$main" "$model" "$context" "$decode" | tee "$out/table.md"
-say "done"
+note "all" "$(($(date +%s) - started)) s"
+exit "$unwell"

@@ -181,7 +181,8 @@ fn candidates(logits: &[f32], choice: &Choice) -> Vec<Candidate> {
         .filter(|(token, _)| allowed(*token))
         .map(|(token, logit)| Candidate {
             token,
-            logit: edited(token, *logit).min(f32::MAX),
+            // A negative zero ranks as zero does.
+            logit: edited(token, *logit).min(f32::MAX) + 0.0,
             weight: 0.0,
             slack: 0.0,
             unsure: false,

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""How long a server of random weights takes to start, the first time and the second, and what it
+does for many clients at once; for gpu.sh, with the standard library alone. Prints a JSON object after
+each part, with all that is known then: the last one counts.
+
+  gpu_http.py HEARTH HEARTH_LOAD MODEL_DIR DEVICE DTYPE CLIENTS REQUESTS PROMPT OUTPUT LOG
+"""
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+hearth, load, model, device, dtype = sys.argv[1:6]
+clients, requests, prompt, output = map(int, sys.argv[6:10])
+log = open(sys.argv[10], "w")
+known = {}
+# So that no server outlives a step that took too long.
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("took too long"))
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """Kernels are kept in `cache` and nowhere else."""
+
+    def __init__(self, cache):
+        self.url = f"http://127.0.0.1:{free_port()}"
+        environment = {**os.environ, "XDG_CACHE_HOME": cache, "CUDA_CACHE_PATH": os.path.join(cache, "cuda")}
+        started = time.monotonic()
+        self.process = subprocess.Popen(
+            [hearth, "serve", "--model", model, "--load-format", "dummy", "--device", device, "--dtype", dtype,
+             "--port", self.url.rpartition(":")[2], "--max-running-requests", str(clients),
+             "--max-queue", str(requests), "--max-model-len", str(prompt + output + 64), "--log-level", "info"],
+            env=environment, stdout=log, stderr=log)
+        try:
+            while not self.is_ready():
+                if self.process.poll() is not None:
+                    sys.exit(f"the server ended with {self.process.returncode}: see {log.name}")
+                time.sleep(0.02)
+        except BaseException:
+            self.process.kill()
+            raise
+        self.ready_after = time.monotonic() - started
+
+    def is_ready(self):
+        try:
+            return urllib.request.urlopen(f"{self.url}/ready", timeout=5).status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def step_seconds(self):
+        """By phase of the engine's steps, summed since the start."""
+        sums = {}
+        page = urllib.request.urlopen(f"{self.url}/metrics", timeout=30).read().decode()
+        for line in page.splitlines():
+            name, _, value = line.rpartition(" ")
+            if name.startswith("llm_engine_step_") and "_time_seconds_sum" in name:
+                sums[name.split("llm_engine_step_")[1].split("_time")[0]] = float(value)
+        return sums
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def say(**figures):
+    known.update(figures)
+    print(json.dumps(known), flush=True)
+
+
+def idle_share(before, after):
+    """Of the time in which there was work: 1 - forward / (scheduler + execute)."""
+    try:
+        forward, scheduler, execute = (after[name] - before.get(name, 0.0) for name in ("forward", "scheduler", "execute"))
+        return 1 - forward / (scheduler + execute)
+    except (KeyError, ZeroDivisionError):
+        return None
+
+
+with tempfile.TemporaryDirectory() as cache:
+    with Server(cache) as server:
+        say(first_start_s=server.ready_after)
+        for shared in (0, prompt * 3 // 4):
+            before = server.step_seconds()
+            run = subprocess.run(
+                [load, "--url", server.url, "--json", "--concurrency", str(clients), "--requests", str(requests),
+                 "--prompt-tokens", str(prompt - shared), "--shared-prefix", str(shared),
+                 "--output-tokens", str(output)], stdout=subprocess.PIPE, stderr=log, text=True, check=False)
+            figures = json.loads(run.stdout) if run.returncode == 0 else {"error": f"hearth-load: {run.returncode}"}
+            say(**{f"shared_{shared}": {**figures, "idle_share": idle_share(before, server.step_seconds())}})
+    with Server(cache) as server:
+        say(second_start_s=server.ready_after)
