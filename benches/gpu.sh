@@ -19,7 +19,8 @@
 #
 # Every step ends within its time, and is noted in OUT/steps.txt: what fails or comes too late
 # loses no other step's result. A device whose kernels are wrong is not timed: timings of wrong
-# results are worth nothing. The status is 1 if a kernel or a golden was wrong.
+# results are worth nothing. The status is 1 if a kernel or a golden was wrong, or not all were
+# looked at in time.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -51,10 +52,12 @@ out=$(cd "$out" && pwd)
 devices=${HEARTH_GPU_DEVICES:-cuda vulkan}
 main=${devices%% *}
 if [ "${HEARTH_GPU_SIZE:-full}" = small ]; then
-    model=$here/models/smol-135m cases=6 context=24 decode=8 many=2 prefill=32 prefill_batch=2
+    # A rasteriser takes minutes for all goldens, and the CPU for the kernels of a large model.
+    model=$root/model/goldens/llama-llama3-tied goldens=$out/goldens cases=3 context=24 decode=8 many=2 prefill=32 prefill_batch=2
     clients=4 requests=8 prompt=16 output=4 torch_steps=4 torch_device=cpu
+    mkdir -p "$goldens" && cp -r "$model" "$goldens"
 else
-    model=$here/models/llama-1b cases=75 context=960 decode=128 many=64 prefill=2048 prefill_batch=4
+    model=$here/models/llama-1b goldens=$root/model/goldens cases=75 context=960 decode=128 many=64 prefill=2048 prefill_batch=4
     clients=256 requests=512 prompt=512 output=128 torch_steps=64 torch_device=cuda
 fi
 started=$(date +%s)
@@ -119,7 +122,10 @@ prefill() {
 
 # Whether every kernel and every golden is right on a device; also how fast the kernels are.
 well() {
-    step "doctor-$1" 120 "$hearth" doctor --device "$1" --cases "$cases" --goldens "$root/model/goldens" --json
+    local speed=
+    [ "${HEARTH_GPU_SIZE:-full}-$1" != small-cpu ] || speed=--no-speed
+    # shellcheck disable=SC2086
+    step "doctor-$1" 120 "$hearth" doctor --device "$1" --cases "$cases" --goldens "$goldens" $speed --json
     local status=$?
     python3 "$here/gpu_table.py" doctor "$out/doctor-$1.json"
     [ "$status" -ne 0 ] || return 0
@@ -127,7 +133,13 @@ well() {
         return 1
     fi
     unwell=1
-    note "$1" "wrong, or it did not answer in time: it is not timed"
+    case $status in
+    124 | 137)
+        # What is timed is looked at once more in its own sizes, when the model is loaded.
+        note "$1" "not all was looked at in time"
+        return 0 ;;
+    esac
+    note "$1" "wrong: it is not timed"
     return 1
 }
 

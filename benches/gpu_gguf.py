@@ -46,7 +46,7 @@ metadata = [
     entry("llama.attention.value_length", UINT32, width),
     entry("llama.attention.layer_norm_rms_epsilon", FLOAT32, config["rms_norm_eps"]),
     entry("llama.rope.dimension_count", UINT32, width),
-    entry("llama.rope.freq_base", FLOAT32, config["rope_theta"]),
+    entry("llama.rope.freq_base", FLOAT32, config.get("rope_theta") or config["rope_parameters"]["rope_theta"]),
     entry("llama.vocab_size", UINT32, vocab),
     entry("tokenizer.ggml.model", STRING, "no_vocab"),
 ]

@@ -19,6 +19,8 @@ import urllib.request
 hearth, load, model, device, dtype = sys.argv[1:6]
 clients, requests, prompt, output = map(int, sys.argv[6:10])
 log = open(sys.argv[10], "w")
+with open(os.path.join(model, "config.json")) as config:
+    vocab = json.load(config)["vocab_size"]
 known = {}
 # So that no server outlives a step that took too long.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("took too long"))
@@ -100,7 +102,7 @@ with tempfile.TemporaryDirectory() as cache:
             before = server.step_seconds()
             run = subprocess.run(
                 [load, "--url", server.url, "--json", "--concurrency", str(clients), "--requests", str(requests),
-                 "--prompt-tokens", str(prompt - shared), "--shared-prefix", str(shared),
+                 "--vocab", str(vocab), "--prompt-tokens", str(prompt - shared), "--shared-prefix", str(shared),
                  "--output-tokens", str(output)], stdout=subprocess.PIPE, stderr=log, text=True, check=False)
             figures = json.loads(run.stdout) if run.returncode == 0 else {"error": f"hearth-load: {run.returncode}"}
             say(**{f"shared_{shared}": {**figures, "idle_share": idle_share(before, server.step_seconds())}})

@@ -68,7 +68,7 @@ assert model.lm_head.weight.dtype == dtype
 
 
 def ids(*shape):
-    return torch.randint(10, 1000, shape, device=device)
+    return torch.randint(10, config.vocab_size, shape, device=device)
 
 
 def decode(batch):
