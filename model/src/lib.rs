@@ -18,3 +18,5 @@ pub mod runner;
 pub mod tokenizer;
 pub mod transformer;
 pub mod weights;
+
+pub use hearth_shaders::cpu_times;

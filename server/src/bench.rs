@@ -2,12 +2,15 @@
 //! HTTP, scheduler or sampling.
 
 mod bandwidth;
+mod breakdown;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use hearth_engine::{Executor, ForwardBatch, Sequence};
+use hearth_engine::{Executor, ForwardBatch, Logits, Sequence};
 use serde::Serialize;
+
+use breakdown::Breakdown;
 
 use crate::cli::BenchArgs;
 use crate::config::Config;
@@ -47,6 +50,8 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     read_gb_per_s: Option<f64>,
     results: &'a [Row],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    breakdown: &'a [Breakdown],
 }
 
 /// # Errors
@@ -62,6 +67,12 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let checkpoint = load::open(&config)?;
     let (mut executor, info) = load::executor(&config, checkpoint, None)?;
     let load_seconds = started.elapsed().as_secs_f64();
+    let on_cpu = info.device.starts_with("cpu");
+    ensure!(
+        on_cpu || !args.breakdown,
+        "--breakdown times the kernels of the CPU, the device is {}",
+        info.device
+    );
     let limits = executor.limits();
     ensure!(
         per_sequence as usize <= limits.max_model_len,
@@ -80,11 +91,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         repeats: args.repeats,
     };
     // After loading, so that the pages are warm and the caches are not this buffer's.
-    let bytes_per_s = info
-        .device
-        .starts_with("cpu")
-        .then(bandwidth::read_bytes_per_second);
-    let mut rows = Vec::new();
+    let bytes_per_s = on_cpu.then(bandwidth::read_bytes_per_second);
+    let (mut rows, mut breakdowns) = (Vec::new(), Vec::new());
     for &batch in &args.batch {
         let mut row = measure(&mut executor, plan, batch)?;
         row.bandwidth_percent = bytes_per_s.map(|limit| {
@@ -92,6 +100,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             100.0 * steps_per_s * info.weight_bytes as f64 / limit
         });
         rows.push(row);
+        if args.breakdown {
+            breakdowns.extend(breakdown::measure(&mut executor, plan, batch)?);
+        }
     }
     if args.json {
         let report = Report {
@@ -100,10 +111,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             load_seconds,
             read_gb_per_s: bytes_per_s.map(|bytes| bytes / 1e9),
             results: &rows,
+            breakdown: &breakdowns,
         };
         println!("{}", serde_json::to_string(&report)?);
     } else {
         print!("{}", table(&info, load_seconds, bytes_per_s, &rows));
+        for breakdown in &breakdowns {
+            print!("{}", breakdown::table(breakdown));
+        }
     }
     Ok(())
 }
@@ -152,8 +167,8 @@ pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<R
     let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
     for round in 0..=plan.repeats {
         let mut sequences = Sequences::new(plan, batch, executor.limits().vocab_size);
-        let prefill = time(|| sequences.prefill(executor, plan))?;
-        let decode = time(|| sequences.decode(executor, plan.decode_tokens))?;
+        let prefill = time(|| sequences.prefill(executor, plan, &mut drop))?;
+        let decode = time(|| sequences.decode(executor, plan.decode_tokens, &mut drop))?;
         if round > 0 {
             prefills.push(prefill);
             decodes.push(decode);
@@ -199,8 +214,13 @@ impl Sequences {
         }
     }
 
-    /// Sequence after sequence, in chunks, as the engine does it.
-    fn prefill(&mut self, executor: &mut impl Executor, plan: Plan) -> Result<()> {
+    /// Sequence after sequence, in chunks, as the engine does it; `take` gets what comes back.
+    fn prefill(
+        &mut self,
+        executor: &mut impl Executor,
+        plan: Plan,
+        take: &mut dyn FnMut(Logits),
+    ) -> Result<()> {
         for sequence in 0..self.batch {
             let mut done = 0;
             while done < plan.prompt_tokens {
@@ -210,7 +230,7 @@ impl Sequences {
                 if done + tokens < plan.prompt_tokens {
                     forward.logit_rows.clear();
                 }
-                executor.forward(&forward, &mut Vec::new)?;
+                take(executor.forward(&forward, &mut Vec::new)?);
                 done += tokens;
             }
         }
@@ -219,13 +239,18 @@ impl Sequences {
     }
 
     /// One token of every sequence per step.
-    fn decode(&mut self, executor: &mut impl Executor, steps: u32) -> Result<()> {
+    fn decode(
+        &mut self,
+        executor: &mut impl Executor,
+        steps: u32,
+        take: &mut dyn FnMut(Logits),
+    ) -> Result<()> {
         for _ in 0..steps {
             let mut forward = ForwardBatch::default();
             for sequence in 0..self.batch {
                 self.append(&mut forward, sequence, self.length, 1);
             }
-            executor.forward(&forward, &mut Vec::new)?;
+            take(executor.forward(&forward, &mut Vec::new)?);
             self.length += 1;
         }
         Ok(())
@@ -258,7 +283,7 @@ impl Sequences {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_engine::{Choices, ExecutorError, ExecutorLimits, Logits};
+    use hearth_engine::{Choices, ExecutorError, ExecutorLimits};
 
     /// Checks that what it is given is consistent, and counts.
     #[derive(Default)]
@@ -319,5 +344,27 @@ mod tests {
         assert_eq!((checker.tokens, checker.forwards), (96, 45));
         assert_eq!(checker.filled.len(), 32);
         assert!(row.prefill_tokens_per_s > 0.0 && row.decode_tokens_per_s > 0.0);
+    }
+
+    #[test]
+    fn a_breakdown_counts_every_row_that_is_sampled_and_adds_up() {
+        let plan = Plan {
+            prompt_tokens: 5,
+            decode_tokens: 3,
+            chunk: 2,
+            repeats: 1,
+        };
+        let [prefill, decode] = breakdown::measure(&mut Checker::default(), plan, 4).unwrap();
+        // One row for a prompt, and one of each sequence for a step.
+        for (breakdown, steps, rows) in [(prefill, 4, 1.0), (decode, 3, 4.0)] {
+            assert_eq!(breakdown.steps, steps);
+            let of = |part: &breakdown::Part| part.name.starts_with("sampling");
+            let sampling = breakdown.parts.iter().find(|part| of(part)).unwrap();
+            assert_eq!(sampling.calls, rows, "{}", breakdown.phase);
+            // Kernels of other tests may be among them.
+            let sum: f64 = breakdown.parts.iter().map(|part| part.milliseconds).sum();
+            assert!(sum >= breakdown.milliseconds - 1e-6, "{breakdown:?}");
+            assert!(breakdown::table(&breakdown).contains(breakdown.phase));
+        }
     }
 }

@@ -352,6 +352,9 @@ pub struct BenchArgs {
     /// Times each measurement is repeated; the median is printed
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
+    /// Also print what a step's time goes to, operation by operation (CPU only)
+    #[arg(long)]
+    pub breakdown: bool,
     /// Print one JSON object instead of the table
     #[arg(long)]
     pub json: bool,

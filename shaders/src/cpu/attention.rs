@@ -24,6 +24,17 @@ impl SlotTable<'_> {
         let table = &self.slots[self.start[token] as usize..];
         &table[start..end]
     }
+
+    /// Positions that a sequence's last token sees, over all sequences, and those that every token
+    /// sees, over all tokens.
+    pub fn extent(&self) -> (usize, usize) {
+        let tokens = self.positions.len();
+        (0..tokens).fold((0, 0), |(read, seen), token| {
+            let visible = self.visible(token).len();
+            let last = token + 1 == tokens || self.start[token + 1] != self.start[token];
+            (read + if last { visible } else { 0 }, seen + visible)
+        })
+    }
 }
 
 /// `q` and `out` are `[tokens, heads, head_dim]`, the pools `[slots, kv_heads, head_dim]`.

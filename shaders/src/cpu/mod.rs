@@ -14,6 +14,7 @@ mod linear;
 mod output;
 mod rope;
 mod simd;
+pub mod times;
 
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape, TensorData};
@@ -24,6 +25,7 @@ pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
 pub use limit::check_limit;
 use output::Output;
 use simd::Stored;
+use times::Operation;
 
 /// Runs `$body` with `$slice` bound to the tensor's elements in their stored type.
 macro_rules! with_stored {
@@ -96,6 +98,18 @@ impl Kernels for Flex {
             input, width,
             "linear: x has {input} columns, weight {width}"
         );
+        let _timer = times::time(|| {
+            let bytes = if weight.dtype() == BLOCKS {
+                elements::<u8>(&weight).len()
+            } else {
+                output * input * weight.dtype().size()
+            };
+            let product = Operation::Product {
+                rows: output,
+                columns: input,
+            };
+            (product, bytes, 2 * tokens * output * input)
+        });
         let bias = bias.map(widened);
         let (x, bias) = (elements(&x), bias.as_deref());
         // SAFETY: products write all of their output.
@@ -114,6 +128,7 @@ impl Kernels for Flex {
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FlexTensor {
         let [_, hidden] = matrix_dims(&table);
         let ids: &[i32] = elements(&ids);
+        let _timer = times::time(|| (Operation::Embedding, 0, 0));
         let mut out = vec![0.0f32; ids.len() * hidden];
         if table.dtype() == BLOCKS {
             let table = blocks::View::of(elements(&table));
@@ -132,6 +147,7 @@ impl Kernels for Flex {
     }
 
     fn rms_norm(x: FlexTensor, weight: FlexTensor, eps: f32) -> FlexTensor {
+        let _timer = times::time(|| (Operation::Norm, 0, 0));
         let x = x.to_contiguous();
         let shape = dims(&x);
         tensor(
@@ -146,6 +162,7 @@ impl Kernels for Flex {
         weight: FlexTensor,
         eps: f32,
     ) -> (FlexTensor, FlexTensor) {
+        let _timer = times::time(|| (Operation::Norm, 0, 0));
         let (mut x, delta) = (x.to_contiguous(), delta.to_contiguous());
         let shape = dims(&x);
         let weight = widened(weight);
@@ -154,6 +171,7 @@ impl Kernels for Flex {
     }
 
     fn silu_mul(gate_up: FlexTensor) -> FlexTensor {
+        let _timer = times::time(|| (Operation::Activation, 0, 0));
         let gate_up = gate_up.to_contiguous();
         let [tokens, both] = dims(&gate_up);
         tensor(
@@ -171,6 +189,7 @@ impl Kernels for Flex {
         k_pool: &mut FlexTensor,
         v_pool: &mut FlexTensor,
     ) -> FlexTensor {
+        let _timer = times::time(|| (Operation::Rotation, 0, 0));
         let mut qkv = qkv.to_contiguous();
         let [tokens, width] = dims(&qkv);
         assert_eq!(width, layout.qkv_width(), "rope_and_store: width of qkv");
@@ -211,6 +230,13 @@ impl Kernels for Flex {
             slots: elements(&index.slot_table),
             window: window.map_or(usize::MAX, |window| window as usize),
         };
+        let _timer = times::time(|| {
+            let (read, seen) = table.extent();
+            let element = k_pool.dtype().size();
+            let bytes = 2 * read * layout.kv_heads * layout.head_dim * element;
+            let flops = 4 * seen * layout.heads * layout.head_dim;
+            (Operation::Attention, bytes, flops)
+        });
         #[cfg(target_arch = "x86_64")]
         if k_pool.dtype() == DType::BF16 && amx::attention::fits(layout) {
             let (q, k, v) = (elements(&q), elements(k_pool), elements(v_pool));

@@ -8,6 +8,7 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod bench;
 mod disconnects;
 mod doctor;
 mod embedded;
