@@ -12,7 +12,7 @@ use crate::constraint::{Constrained, Habits, Mask};
 use crate::device::panic_text;
 use crate::inbox::{RequestId, Submission};
 use crate::kv::RequestKv;
-use crate::logprobs::{TokenLogprobs, prompt_logprob};
+use crate::logprobs::{TokenLogprobs, token_logprobs};
 use crate::params::SamplingParams;
 use crate::pooling::Pool;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
@@ -206,8 +206,8 @@ impl ActiveRequest {
         }
         let token = self.tokens[self.prompt_logprobs.len()];
         let top_n = self.params.prompt_logprobs.unwrap_or(0);
-        self.prompt_logprobs
-            .push(Some(prompt_logprob(logits, token, top_n)));
+        let logprobs = token_logprobs(logits, token, top_n, &self.params.logprob_ids);
+        self.prompt_logprobs.push(Some(logprobs));
     }
 
     /// Whether the prompt is computed for the first time, with `computed` tokens.

@@ -1,4 +1,4 @@
-//! A request's text: tokens in, text out, cut at stop strings.
+//! A request's text: tokens in, text out, cut at stop strings and at what regular expressions match.
 //!
 //! This runs where the tokens are received, not on the engine thread: the engine knows tokens only.
 //! When a stop string is found the receiver drops the generation, which cancels the request.
@@ -10,6 +10,7 @@ use crate::detokenize::IncrementalDecoder;
 use crate::stop::StopMatcher;
 
 pub use crate::detokenize::Detokenize;
+pub use crate::stop::{StopRegexError, StopRegexes};
 
 /// How a request wants its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct TextOptions {
     pub skip_special: bool,
     /// Strings that end the text.
     pub stop: Vec<String>,
+    /// A match of these ends the text, too, and is its end.
+    pub stop_regex: Option<StopRegexes>,
     /// Whether the text includes the stop string that ended it.
     pub include_stop: bool,
     /// The text of this many tokens cannot be stopped.
@@ -29,6 +32,7 @@ impl Default for TextOptions {
         Self {
             skip_special: true,
             stop: Vec::new(),
+            stop_regex: None,
             include_stop: false,
             min_tokens: 0,
         }
@@ -43,7 +47,7 @@ pub struct TextDelta {
     /// How many tokens, from the oldest unreported one on, have all their text in the deltas up to
     /// this one: their log-probabilities belong here. After the end no token is unreported.
     pub tokens: usize,
-    /// The stop string that ended the text.
+    /// The stop string, or the regular expression, that ended the text.
     pub stop: Option<String>,
 }
 
@@ -71,7 +75,11 @@ impl TextStream {
     pub fn new(tokenizer: Arc<dyn Detokenize>, prompt: &[u32], options: &TextOptions) -> Self {
         Self {
             decoder: IncrementalDecoder::new(tokenizer, options.skip_special, prompt),
-            matcher: StopMatcher::new(&options.stop, options.include_stop),
+            matcher: StopMatcher::new(
+                &options.stop,
+                options.stop_regex.as_ref(),
+                options.include_stop,
+            ),
             min_tokens: options.min_tokens,
             pushed: 0,
             reported: 0,

@@ -5,7 +5,7 @@ use thiserror::Error;
 /// Most alternatives that may be asked for beside each token (the API's own limit).
 pub const MAX_LOGPROBS: usize = 20;
 
-/// Most entries of `logit_bias` and of `stop_token_ids`: each entry costs at every token.
+/// Most entries of `logit_bias`, `stop_token_ids` and `logprob_ids`: each entry costs at every token.
 pub const MAX_TOKEN_ENTRIES: usize = 1024;
 
 /// How one request samples. Defaults are those of the OpenAI API: plain sampling from the
@@ -41,6 +41,8 @@ pub struct SamplingParams {
     pub logprobs: Option<usize>,
     /// The same for the tokens of the prompt.
     pub prompt_logprobs: Option<usize>,
+    /// Tokens whose log-probabilities are reported in any case, wherever any are.
+    pub logprob_ids: Vec<u32>,
     /// The first prompt token that counts for `prompt_logprobs`; it has none itself, nothing being
     /// computed before it. What the cache has of the prompt up to here is reused.
     pub prompt_logprobs_from: usize,
@@ -68,6 +70,7 @@ impl Default for SamplingParams {
             seed: None,
             logprobs: None,
             prompt_logprobs: None,
+            logprob_ids: Vec::new(),
             prompt_logprobs_from: 0,
             stop_token_ids: Vec::new(),
             eos_token_ids: Vec::new(),
@@ -155,8 +158,12 @@ impl SamplingParams {
             in_vocabulary("logit_bias", token, vocab_size)?;
             within("logit_bias", bias, -100.0, 100.0)?;
         }
+        at_most_entries("logprob_ids", self.logprob_ids.len())?;
         for &token in &self.stop_token_ids {
             in_vocabulary("stop_token_ids", token, vocab_size)?;
+        }
+        for &token in &self.logprob_ids {
+            in_vocabulary("logprob_ids", token, vocab_size)?;
         }
         at_most_logprobs("logprobs", self.logprobs)?;
         at_most_logprobs("prompt_logprobs", self.prompt_logprobs)

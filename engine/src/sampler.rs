@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::constraint::{Mask, apply};
 use crate::executor::{LogitEdit, TokenChoice};
-use crate::logprobs::{TokenLogprobs, prompt_logprob};
+use crate::logprobs::{TokenLogprobs, token_logprobs};
 use crate::nucleus::keep_top_p;
 use crate::params::SamplingParams;
 use crate::penalties::Penalties;
@@ -51,6 +51,7 @@ pub struct SamplerState {
     penalties: Option<Penalties>,
     seed: u64,
     logprobs: Option<usize>,
+    logprob_ids: Vec<u32>,
     /// The row that log-probabilities are taken from, kept from step to step for its allocation.
     raw: Vec<f32>,
     /// Kept likewise.
@@ -77,6 +78,7 @@ impl SamplerState {
             penalties: Penalties::new(params, prompt),
             seed: params.seed.unwrap_or_else(rng::fresh_seed),
             logprobs: params.logprobs,
+            logprob_ids: params.logprob_ids.clone(),
             raw: Vec::new(),
             candidates: Vec::new(),
         }
@@ -130,7 +132,7 @@ impl SamplerState {
         }
         let logprob = self
             .logprobs
-            .map(|top_n| prompt_logprob(&self.raw, token, top_n));
+            .map(|top_n| token_logprobs(&self.raw, token, top_n, &self.logprob_ids));
         Ok(Sampled { token, logprob })
     }
 

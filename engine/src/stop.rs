@@ -1,13 +1,22 @@
-//! Stop strings in a stream of text.
+//! Stop strings, and regular expressions that stop, in a stream of text.
+
+mod regex;
+
+use regex::Search;
+
+pub use regex::{StopRegexError, StopRegexes};
 
 /// Finds stop strings in text that comes in pieces, and holds back whatever may yet become one, so
-/// that no part of a stop string is ever given out.
+/// that no part of a stop string is ever given out. What a regular expression matches is given
+/// out, as where it begins is known too late.
 ///
 /// The match that is complete first wins, and of several that are complete at the same byte the
-/// longest; so the outcome does not depend on how the text is cut into pieces.
+/// longest stop string, then the first regular expression; so the outcome does not depend on how
+/// the text is cut into pieces.
 #[derive(Debug)]
 pub struct StopMatcher {
     patterns: Vec<Pattern>,
+    search: Option<Search>,
     include: bool,
     /// The end of the text so far: the longest suffix that some stop string begins with.
     held: String,
@@ -19,14 +28,14 @@ pub struct StopMatcher {
 pub struct Scanned {
     /// Text that is certain to precede any stop string.
     pub text: String,
-    /// The stop string that was found: the stream ends here.
+    /// The stop string that was found, or the regular expression: the stream ends here.
     pub stop: Option<String>,
 }
 
 impl StopMatcher {
-    /// A matcher of `stops`, of which empty ones are ignored. With `include` the stop string itself
-    /// is given out when it is complete.
-    pub fn new(stops: &[String], include: bool) -> Self {
+    /// A matcher of `stops`, of which empty ones are ignored, and of `regexes`. With `include` the
+    /// stop string itself is given out when it is complete.
+    pub fn new(stops: &[String], regexes: Option<&StopRegexes>, include: bool) -> Self {
         let patterns = stops
             .iter()
             .filter(|stop| !stop.is_empty())
@@ -34,6 +43,7 @@ impl StopMatcher {
             .collect();
         Self {
             patterns,
+            search: regexes.map(Search::new),
             include,
             held: String::new(),
             stopped: false,
@@ -48,12 +58,19 @@ impl StopMatcher {
         let before = self.held.len();
         self.held.push_str(piece);
         for (i, byte) in piece.bytes().enumerate() {
+            let end = before + i + 1;
             let complete = self.patterns.iter_mut().filter_map(|p| p.advance(byte));
-            if let Some(stop) = complete.max_by_key(String::len) {
+            let string = complete.max_by_key(String::len).map(|stop| {
+                let cut = if self.include { 0 } else { stop.len() };
+                (stop, end - cut)
+            });
+            let found = string.or_else(|| {
+                let regex = self.search.as_mut()?.advance(byte)?;
+                Some((regex.to_owned(), end))
+            });
+            if let Some((stop, end)) = found {
                 self.stopped = true;
-                let end = before + i + 1;
-                self.held
-                    .truncate(if self.include { end } else { end - stop.len() });
+                self.held.truncate(end);
                 return Scanned {
                     text: std::mem::take(&mut self.held),
                     stop: Some(stop),
@@ -129,7 +146,7 @@ mod tests {
 
     fn matcher(stops: &[&str], include: bool) -> StopMatcher {
         let stops: Vec<String> = stops.iter().map(|&stop| stop.into()).collect();
-        StopMatcher::new(&stops, include)
+        StopMatcher::new(&stops, None, include)
     }
 
     fn scanned(text: &str, stop: Option<&str>) -> Scanned {
@@ -194,8 +211,62 @@ mod tests {
         assert_eq!(matcher(&[""], false).push("text"), scanned("text", None));
     }
 
-    /// The outcome by definition: the end-first, then longest match over the whole text.
-    fn naive(text: &str, stops: &[String], include: bool) -> (String, Option<String>) {
+    fn regexes(patterns: &[&str]) -> Result<StopRegexes, (usize, StopRegexError)> {
+        let patterns: Vec<String> = patterns.iter().map(|&pattern| pattern.into()).collect();
+        StopRegexes::new(&patterns)
+    }
+
+    #[test]
+    fn a_match_of_a_regex_ends_the_text_and_is_in_it() {
+        let regexes = regexes(&[r"\d{3}", r"é+!"]).unwrap();
+        let mut matcher = StopMatcher::new(&["34x".to_owned()], Some(&regexes), false);
+        assert_eq!(matcher.push("a 12 é"), scanned("a 12 é", None));
+        // "3" may begin the stop string, and completes no match.
+        assert_eq!(matcher.push(" 3"), scanned(" ", None));
+        assert_eq!(matcher.push("45"), scanned("345", Some(r"\d{3}")));
+        assert_eq!(matcher.push("6"), scanned("", None));
+        let mut matcher = StopMatcher::new(&[], Some(&regexes), false);
+        assert_eq!(matcher.push("éé!?"), scanned("éé!", Some("é+!")));
+    }
+
+    #[test]
+    fn a_regex_that_cannot_end_a_text_is_refused_with_its_index() {
+        let refused = |patterns: &[&str]| regexes(patterns).unwrap_err();
+        for looks in ["a$", "^a", r"a\b"] {
+            assert_eq!(refused(&["b", looks]), (1, StopRegexError::LooksAround));
+        }
+        assert_eq!(refused(&["a*"]), (0, StopRegexError::MatchesNothing));
+        assert_eq!(refused(&[""]), (0, StopRegexError::MatchesNothing));
+        assert_eq!(refused(&["a", r"\w{1000}"]), (1, StopRegexError::TooLarge));
+        // One whose automaton is exponential in its length.
+        assert_eq!(
+            refused(&["(a|b)*a(a|b){30}"]),
+            (0, StopRegexError::TooLarge)
+        );
+        let (index, error) = refused(&["(a"]);
+        assert_eq!(
+            (index, error.to_string()),
+            (0, "a regular expression (unclosed group)".to_owned())
+        );
+        assert!(matches!(
+            refused(&[r"(?=a)b"]),
+            (0, StopRegexError::Syntax(_))
+        ));
+        assert!(regexes(&[]).is_ok() && regexes(&["[a&&b]"]).is_ok());
+    }
+
+    /// The outcome by definition: the end-first, then longest match over the whole text, and
+    /// then the first of `regexes`.
+    fn naive(
+        text: &str,
+        stops: &[String],
+        regexes: &[String],
+        include: bool,
+    ) -> (String, Option<String>) {
+        let ends_there = |regex: &str, end: usize| {
+            let regex = ::regex::Regex::new(&format!("(?:{regex})$")).unwrap();
+            regex.is_match(&text[..end])
+        };
         for end in 1..=text.len() {
             let ended = stops
                 .iter()
@@ -203,6 +274,11 @@ mod tests {
             if let Some(stop) = ended.max_by_key(|stop| stop.len()) {
                 let cut = if include { end } else { end - stop.len() };
                 return (text[..cut].to_owned(), Some(stop.clone()));
+            }
+            let mut ended = regexes.iter();
+            let is_whole = text.is_char_boundary(end);
+            if let Some(regex) = ended.find(|regex| is_whole && ends_there(regex, end)) {
+                return (text[..end].to_owned(), Some(regex.clone()));
             }
         }
         (text.to_owned(), None)
@@ -213,10 +289,12 @@ mod tests {
         fn any_split_gives_what_the_whole_text_gives(
             pieces in prop::collection::vec("[abé]{0,4}", 0..12),
             stops in prop::collection::vec("[abé]{1,4}", 0..4),
+            regexes in prop::collection::vec("[abé]([ab.]\\+|[ab]\\{2\\}|é\\?|\\(a\\|bb\\))b?", 0..3),
             include: bool,
         ) {
-            let (expected, expected_stop) = naive(&pieces.concat(), &stops, include);
-            let mut matcher = StopMatcher::new(&stops, include);
+            let (expected, expected_stop) = naive(&pieces.concat(), &stops, &regexes, include);
+            let compiled = StopRegexes::new(&regexes).unwrap();
+            let mut matcher = StopMatcher::new(&stops, Some(&compiled), include);
             let (mut given, mut stop) = (String::new(), None);
             for piece in &pieces {
                 let scanned = matcher.push(piece);

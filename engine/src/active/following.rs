@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{ActiveRequest, Outcome};
 use crate::constraint::{Constrained, Grace, Next, Settled};
 use crate::executor::Choice;
-use crate::logprobs::{TokenLogprobs, prompt_logprob};
+use crate::logprobs::{TokenLogprobs, token_logprobs};
 use crate::request::{Event, FinishReason, TokenEvent};
 
 /// What was forced and is in `tokens`, so that it is computed with what is before it, but
@@ -228,7 +228,7 @@ impl ActiveRequest {
         let top_n = self.params.logprobs.unwrap_or(0);
         let unsent = self.unsent.as_mut().expect("its row was wanted");
         let token = self.tokens[unsent.places.start + unsent.logprobs.len()];
-        let logprob = prompt_logprob(logits, token, top_n);
+        let logprob = token_logprobs(logits, token, top_n, &self.params.logprob_ids);
         unsent.logprobs.push(logprob);
     }
 

@@ -131,6 +131,11 @@ async fn a_stop_string_ends_the_text_and_never_leaks() {
     let included = hello(json!({"stop": "def", "include_stop_str_in_output": true}));
     let answer = ok(&server, CHAT, &included).await;
     assert_eq!(answer["choices"][0]["message"]["content"], "abcdef");
+    let matched = hello(json!({"stop_regex": "[c-e]{3}", "stream": true}));
+    assert_eq!(
+        text_of(&self::chunks(&server, CHAT, &matched).await, 0),
+        "abcde"
+    );
     server.wait_until_idle().await;
 }
 

@@ -225,12 +225,13 @@ async fn what_cannot_be_embedded_or_scored_is_refused_by_name() {
         (
             SCORE,
             score("label_token_ids", json!(vec![1; 2000])),
-            "items",
+            "label_token_ids",
         ),
         (SCORE, score("query", json!(["a", "b"])), "query"),
         (SCORE, score("items", json!([[1]])), "items"),
         (SCORE, score("items", json!([])), "items"),
         (SCORE, score("items", json!(["b".repeat(510)])), "items"),
+        (SCORE, score("items", json!(vec!["b"; 5000])), "items"),
     ] {
         let (status, answer) = post(&server, path, &body).await;
         let shown: String = body.to_string().chars().take(80).collect();

@@ -6,7 +6,7 @@ use hearth_engine::EngineConfig;
 use hearth_server::config::Config;
 use serde_json::{Value, json};
 
-use super::fake::{Behaviour, MODEL, TestServer};
+use super::fake::{Behaviour, MODEL, TestServer, VOCAB};
 use super::{CHAT, COMPLETIONS, chunks, ok, post};
 
 const GENERATE: &str = "/generate";
@@ -78,6 +78,14 @@ async fn a_prompt_is_continued_and_everything_about_it_is_told() {
     );
     let kept = front_end("a", json!({"stop": ["fg"], "no_stop_trim": true}));
     assert_eq!(ok(&server, GENERATE, &kept).await["text"], "bcdefg");
+    // What a regular expression matches stays; `matched` is the expression.
+    let body = json!({"stop": "hi", "stop_regex": ["[x-z]", "[f-h]{2}"]});
+    let stopped = ok(&server, GENERATE, &front_end("a", body)).await;
+    assert_eq!(stopped["text"], "bcdefg");
+    assert_eq!(
+        stopped["meta_info"]["finish_reason"],
+        json!({"type": "stop", "matched": "[f-h]{2}"})
+    );
     let kept = front_end("a", json!({"stop_token_ids": [101], "no_stop_trim": true}));
     assert_eq!(ok(&server, GENERATE, &kept).await["text"], "bcde");
 }
@@ -228,6 +236,30 @@ async fn select_fills_the_cache_scores_the_options_and_reuses_the_prefix() {
     assert_eq!(meta["input_top_logprobs"][2][0][1], 98);
     assert_eq!(meta["output_top_logprobs"][0].as_array().unwrap().len(), 2);
     assert_eq!(meta["output_token_logprobs"][0][2], Value::Null);
+    assert!(meta.get("input_token_ids_logprobs").is_none(), "{meta}");
+    let mut asked = top.clone();
+    asked["token_ids_logprob"] = json!([120, 99]);
+    let meta = &ok(&server, GENERATE, &asked).await["meta_info"];
+    for (of, lists) in [("input", 3), ("output", 1)] {
+        let asked = meta[format!("{of}_token_ids_logprobs")].as_array().unwrap();
+        assert_eq!(asked.len(), lists, "{meta}");
+        assert_eq!(asked[0].is_null(), of == "input");
+    }
+    // After "b" comes "c" and hardly ever "x".
+    let [x, c] = [0, 1].map(|i| meta["output_token_ids_logprobs"][0][i].clone());
+    assert_eq!((&x[1], &c[1]), (&json!(120), &json!(99)));
+    assert_eq!(c, meta["output_token_logprobs"][0]);
+    assert!(x[0].as_f64().unwrap() < -3.0, "{meta}");
+    // Or others for each prompt.
+    let each = json!({"text": ["a", "b"], "return_logprob": true, "token_ids_logprob": [[98], []]});
+    let answers = ok(&server, GENERATE, &front_end("", each)).await;
+    let first = &answers[0]["meta_info"]["output_token_ids_logprobs"][0];
+    assert_eq!(first.as_array().unwrap().len(), 1, "{answers}");
+    assert!(
+        answers[1]["meta_info"]
+            .get("output_token_ids_logprobs")
+            .is_none()
+    );
     server.wait_until_idle().await;
 }
 
@@ -324,9 +356,19 @@ async fn every_refusal_of_generate_names_the_field_in_sglangs_shape() {
             "together",
         ),
         (
-            sampling("stop_regex", json!("a+")),
-            "sampling_params.stop_regex",
-            "not supported",
+            sampling("stop_regex", json!(["a+", "a$"])),
+            "sampling_params.stop_regex[1]",
+            "without ^, $",
+        ),
+        (
+            with("token_ids_logprob", json!([VOCAB])),
+            "token_ids_logprob",
+            "below the vocabulary size",
+        ),
+        (
+            with("token_ids_logprob", json!([[1], [2]])),
+            "token_ids_logprob",
+            "each of 1 prompts",
         ),
         (
             sampling("beam_width", json!(2)),

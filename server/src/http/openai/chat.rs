@@ -121,6 +121,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let (limit_field, limit) = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let stop_regex = sampling.stop_regexes()?;
     let namespace = sampling.namespace()?;
     sampling.label_trace();
     let priority = sampling.priority(served.engine.heeds_priority())?;
@@ -136,6 +137,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let text = TextOptions {
         skip_special: sampling.skip_special_tokens && !shows_special,
         stop,
+        stop_regex,
         include_stop: sampling.include_stop_str_in_output,
         min_tokens: params.min_tokens,
     };

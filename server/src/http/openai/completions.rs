@@ -104,6 +104,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let max_tokens = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let stop_regex = sampling.stop_regexes()?;
     let namespace = sampling.namespace()?;
     sampling.label_trace();
     let priority = sampling.priority(served.engine.heeds_priority())?;
@@ -141,6 +142,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let text = TextOptions {
         skip_special: sampling.skip_special_tokens,
         stop,
+        stop_regex,
         include_stop: sampling.include_stop_str_in_output,
         min_tokens: params.min_tokens,
     };

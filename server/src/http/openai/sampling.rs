@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use hearth_engine::output::{StopRegexError, StopRegexes};
 use hearth_engine::params::{MAX_LOGPROBS, MAX_TOKEN_ENTRIES, SamplingParams};
 use serde::Deserialize;
 
@@ -50,6 +51,8 @@ macro_rules! generation_request {
             pub seed: Option<i64>,
             pub n: Option<i64>,
             pub stop: Option<$crate::http::openai::wire::OneOrMany>,
+            /// SGLang's: a match ends the text, and stays in it.
+            pub stop_regex: Option<$crate::http::openai::wire::OneOrMany>,
             pub stop_token_ids: Option<$crate::http::openai::sampling::TokenIds>,
             pub include_stop_str_in_output: Option<bool>,
             pub ignore_eos: Option<bool>,
@@ -108,6 +111,7 @@ macro_rules! generation_request {
                     seed: self.seed,
                     n: self.n,
                     stop: self.stop.take().unwrap_or_default(),
+                    stop_regex: self.stop_regex.take().unwrap_or_default(),
                     stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
                     include_stop_str_in_output: self.include_stop_str_in_output.unwrap_or(false)
                         || self.no_stop_trim.unwrap_or(false),
@@ -179,6 +183,7 @@ pub struct SamplingFields {
     pub seed: Option<i64>,
     pub n: Option<i64>,
     pub stop: OneOrMany,
+    pub stop_regex: OneOrMany,
     pub stop_token_ids: TokenIds,
     pub include_stop_str_in_output: bool,
     pub return_hidden_states: bool,
@@ -351,20 +356,24 @@ impl SamplingFields {
     /// # Errors
     /// 400 for too many, too long or empty stop strings.
     pub fn stop_strings(&self) -> Result<&[String], ApiError> {
-        let OneOrMany(Capped { items: stop, given }) = &self.stop;
-        at_most("stop", MAX_STOP_STRINGS, "strings", *given)?;
-        for (index, text) in stop.iter().enumerate() {
-            if text.is_empty() || text.len() > MAX_STOP_BYTES {
-                let bound = format!("between 1 and {MAX_STOP_BYTES} bytes long");
-                let param = format!("stop[{index}]");
-                return Err(out_of_bounds(
-                    &param,
-                    &bound,
-                    format!("{} bytes", text.len()),
-                ));
-            }
+        stops("stop", &self.stop)
+    }
+
+    /// What `stop_regex` asks for; nothing where all of it is empty.
+    ///
+    /// # Errors
+    /// 400 for too many or too long ones, and for what cannot end a text.
+    pub fn stop_regexes(&self) -> Result<Option<StopRegexes>, ApiError> {
+        let OneOrMany(Capped { items, given }) = &self.stop_regex;
+        if *given == items.len() && items.iter().all(String::is_empty) {
+            return Ok(None);
         }
-        Ok(stop)
+        let patterns = stops("stop_regex", &self.stop_regex)?;
+        let refused = |(index, error): (usize, StopRegexError)| {
+            let given = format!("{:?}", patterns[index]);
+            out_of_bounds(&format!("stop_regex[{index}]"), &error.to_string(), given)
+        };
+        StopRegexes::new(patterns).map(Some).map_err(refused)
     }
 
     /// # Errors
@@ -394,6 +403,21 @@ impl SamplingFields {
     }
 }
 
+/// What is in `field` of what ends the text.
+fn stops<'a>(field: &str, stops: &'a OneOrMany) -> Result<&'a [String], ApiError> {
+    let OneOrMany(Capped { items, given }) = stops;
+    at_most(field, MAX_STOP_STRINGS, "strings", *given)?;
+    for (index, text) in items.iter().enumerate() {
+        if text.is_empty() || text.len() > MAX_STOP_BYTES {
+            let bound = format!("between 1 and {MAX_STOP_BYTES} bytes long");
+            let param = format!("{field}[{index}]");
+            let given = format!("{} bytes", text.len());
+            return Err(out_of_bounds(&param, &bound, given));
+        }
+    }
+    Ok(items)
+}
+
 /// `given` as a count.
 ///
 /// # Errors
@@ -403,6 +427,21 @@ pub fn at_least(field: &str, least: usize, given: Option<i64>) -> Result<Option<
     match usize::try_from(given) {
         Ok(value) if value >= least => Ok(Some(value)),
         _ => Err(out_of_bounds(field, &format!("at least {least}"), given)),
+    }
+}
+
+/// Checks token ids of which each costs at every token.
+///
+/// # Errors
+/// 400 for more than [`MAX_TOKEN_ENTRIES`], and for one that is not in the vocabulary.
+pub fn token_ids(field: &str, ids: &[u32], vocab_size: usize) -> Result<(), ApiError> {
+    at_most(field, MAX_TOKEN_ENTRIES, "token ids", ids.len())?;
+    match ids.iter().find(|&&id| id as usize >= vocab_size) {
+        Some(id) => {
+            let bound = format!("token ids below the vocabulary size ({vocab_size})");
+            Err(out_of_bounds(field, &bound, id))
+        }
+        None => Ok(()),
     }
 }
 

@@ -118,7 +118,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let priority = prompts::priority(served, request.priority)?;
     let prompts = input.encode(served)?;
     let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
-    let logprobs = request.logprobs(&lengths)?;
+    let logprobs = request.logprobs(&lengths, served.engine.limits().vocab_size)?;
     let (mut jobs, mut metas) = (Vec::new(), Vec::new());
     let streamed = request.stream == Some(true);
     let mut entries = 0usize;
@@ -132,22 +132,22 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
             },
         )?;
         let max_new_tokens = checked.tokens(room);
-        if let Some(asked) = asked {
+        if let Some(asked) = &asked {
             // Every event of a stream repeats those of the prompt.
             let events = if streamed { max_new_tokens.max(1) } else { 1 };
             let of_prompt = asked.from.map_or(0, |from| length - from);
             let scored = of_prompt
                 .saturating_mul(events)
                 .saturating_add(max_new_tokens);
-            entries = entries.saturating_add(scored.saturating_mul(asked.top + 1));
+            entries = entries.saturating_add(scored.saturating_mul(asked.entries()));
         }
         metas.push(PromptMeta {
             rid: rid.clone(),
             max_new_tokens,
             skip_special: checked.text.skip_special,
             keep_stop: checked.text.include_stop,
-            logprobs: asked,
-            first_scored: first_scored(&prompt, asked),
+            first_scored: first_scored(&prompt, asked.as_ref()),
+            logprobs: asked.clone(),
         });
         let job = job(prompt, checked, rid, max_new_tokens, asked);
         jobs.push(Job {
@@ -159,7 +159,8 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         });
     }
     check_logprob_entries(
-        "`n` times the tokens to be scored times (1 + `top_logprobs_num`)",
+        "`n` times the tokens to be scored times (1 + `top_logprobs_num` + the \
+         number of `token_ids_logprob`)",
         "return_logprob",
         entries.saturating_mul(n),
         (entries > 0).then_some(0),
@@ -186,14 +187,16 @@ fn job(
     max_tokens: usize,
     asked: Option<LogprobsAsked>,
 ) -> Job {
-    let from = asked.and_then(|asked| asked.from);
+    let top = asked.as_ref().map(|asked| asked.top);
+    let from = asked.as_ref().and_then(|asked| asked.from);
     Job {
         prompts: vec![prompt],
         params: SamplingParams {
             max_tokens,
             min_tokens: checked.params.min_tokens.min(max_tokens),
-            logprobs: asked.map(|asked| asked.top),
-            prompt_logprobs: asked.filter(|_| from.is_some()).map(|asked| asked.top),
+            logprobs: top,
+            prompt_logprobs: top.filter(|_| from.is_some()),
+            logprob_ids: asked.map_or(Vec::new(), |asked| asked.ids),
             prompt_logprobs_from: from.unwrap_or(0),
             ..checked.params
         },
@@ -240,7 +243,7 @@ fn copies(sampling: &[Checked]) -> Result<usize, ApiError> {
     }
 }
 
-fn first_scored(prompt: &[u32], asked: Option<LogprobsAsked>) -> u32 {
+fn first_scored(prompt: &[u32], asked: Option<&LogprobsAsked>) -> u32 {
     let from = asked.and_then(|asked| asked.from).unwrap_or(0);
     prompt.get(from).copied().unwrap_or_default()
 }

@@ -76,6 +76,10 @@ struct Logprobs {
     input_top_logprobs: Option<Vec<Option<Vec<Scored>>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     output_top_logprobs: Option<Vec<Option<Vec<Scored>>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    input_token_ids_logprobs: Option<Vec<Option<Vec<Scored>>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_token_ids_logprobs: Option<Vec<Option<Vec<Scored>>>>,
 }
 
 /// One prompt of a request, as far as its answers depend on it.
@@ -159,20 +163,31 @@ impl Writer {
                     .map(|after| after.as_secs_f64()),
                 logprobs: prompt
                     .logprobs
+                    .as_ref()
                     .map(|asked| self.logprobs(prompt, asked, whole)),
             },
             index: indexed.then_some(index),
         }
     }
 
-    fn logprobs(&self, prompt: &PromptMeta, asked: LogprobsAsked, whole: &Whole) -> Logprobs {
+    fn logprobs(&self, prompt: &PromptMeta, asked: &LogprobsAsked, whole: &Whole) -> Logprobs {
         let output = || whole.tokens.iter().map(|token| &token.logprobs);
-        let top = asked.top > 0;
+        let (top, ids) = (asked.top > 0, !asked.ids.is_empty());
         let known = whole.prompt_logprobs.iter().skip(asked.from.unwrap_or(0));
         // Those of the prompt come before any of the output.
         let input: Vec<Option<&TokenLogprobs>> = known.map(Option::as_ref).collect();
         let first = (!input.is_empty()).then(|| self.scored(None, prompt.first_scored));
         let rest = || input.iter().skip(1).flatten();
+        type Pairs = fn(&TokenLogprobs) -> &[(u32, f32)];
+        let input_lists = |pairs: Pairs| {
+            let first = (!input.is_empty()).then_some(None);
+            let rest = rest().map(|logprobs| Some(self.scored_all(pairs(logprobs))));
+            first.into_iter().chain(rest).collect()
+        };
+        let output_lists = |pairs: Pairs| {
+            let lists = output().map(|logprobs| Some(self.scored_all(pairs(logprobs))));
+            lists.collect()
+        };
         Logprobs {
             input_token_logprobs: first
                 .into_iter()
@@ -180,16 +195,10 @@ impl Writer {
                 .collect(),
             output_token_logprobs: output().map(|logprobs| self.own(logprobs)).collect(),
             output_token_logprobs_length: whole.tokens.len(),
-            input_top_logprobs: top.then(|| {
-                let first = (!input.is_empty()).then_some(None);
-                let rest = rest().map(|logprobs| Some(self.alternatives(logprobs)));
-                first.into_iter().chain(rest).collect()
-            }),
-            output_top_logprobs: top.then(|| {
-                output()
-                    .map(|logprobs| Some(self.alternatives(logprobs)))
-                    .collect()
-            }),
+            input_top_logprobs: top.then(|| input_lists(|logprobs| &logprobs.top)),
+            output_top_logprobs: top.then(|| output_lists(|logprobs| &logprobs.top)),
+            input_token_ids_logprobs: ids.then(|| input_lists(|logprobs| &logprobs.asked)),
+            output_token_ids_logprobs: ids.then(|| output_lists(|logprobs| &logprobs.asked)),
         }
     }
 
@@ -197,9 +206,9 @@ impl Writer {
         self.scored(Some(logprobs.logprob), logprobs.token)
     }
 
-    fn alternatives(&self, logprobs: &TokenLogprobs) -> Vec<Scored> {
-        let top = logprobs.top.iter();
-        top.map(|&(token, logprob)| self.scored(Some(logprob), token))
+    fn scored_all(&self, tokens: &[(u32, f32)]) -> Vec<Scored> {
+        let each = tokens.iter();
+        each.map(|&(token, logprob)| self.scored(Some(logprob), token))
             .collect()
     }
 

@@ -5,7 +5,7 @@ use serde::de::IgnoredAny;
 
 use super::super::error::ApiError;
 use super::super::openai::capped::rest_of_seq;
-use super::super::openai::sampling::{alternatives, out_of_bounds};
+use super::super::openai::sampling::{alternatives, out_of_bounds, token_ids};
 use super::super::openai::wire::Object;
 use super::input::{Each, Ids};
 use super::sampling::Sampling;
@@ -31,7 +31,7 @@ pub struct GenerateRequest {
     /// SGLang reads it for its own log and metrics only.
     log_metrics: Option<bool>,
     no_logs: Option<bool>,
-    token_ids_logprob: Asks,
+    pub token_ids_logprob: Option<Ids>,
     input_embeds: Asks,
     image_data: Asks,
     video_data: Asks,
@@ -128,11 +128,20 @@ impl<'de> Deserialize<'de> for Asks {
 }
 
 /// What is asked about the tokens of one prompt.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LogprobsAsked {
     /// The first prompt token to be scored; `None`: only the output.
     pub from: Option<usize>,
     pub top: usize,
+    /// Tokens that are scored at every place, whatever comes there.
+    pub ids: Vec<u32>,
+}
+
+impl LogprobsAsked {
+    /// What is told of one token.
+    pub fn entries(&self) -> usize {
+        1 + self.top + self.ids.len()
+    }
 }
 
 impl GenerateRequest {
@@ -140,7 +149,6 @@ impl GenerateRequest {
     /// 400 naming the first field that asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
         let fields = [
-            ("token_ids_logprob", self.token_ids_logprob.0),
             ("input_embeds", self.input_embeds.0),
             ("image_data", self.image_data.0),
             ("video_data", self.video_data.0),
@@ -208,11 +216,16 @@ impl GenerateRequest {
         }
     }
 
-    /// What is asked about the tokens of each prompt, for prompts of `lengths` tokens.
+    /// What is asked about the tokens of each prompt, for prompts of `lengths` tokens of a
+    /// vocabulary of `vocab_size`.
     ///
     /// # Errors
     /// 400 out of bounds, or for a list of another length than the prompts'.
-    pub fn logprobs(&mut self, lengths: &[usize]) -> Result<Vec<Option<LogprobsAsked>>, ApiError> {
+    pub fn logprobs(
+        &mut self,
+        lengths: &[usize],
+        vocab_size: usize,
+    ) -> Result<Vec<Option<LogprobsAsked>>, ApiError> {
         let prompts = lengths.len();
         let asked = self.return_logprob.take().unwrap_or(Each::All(false));
         let starts = self.logprob_start_len.take().unwrap_or(Each::All(-1));
@@ -220,8 +233,19 @@ impl GenerateRequest {
         let asked = asked.spread("return_logprob", prompts)?;
         let starts = starts.spread("logprob_start_len", prompts)?;
         let tops = tops.spread("top_logprobs_num", prompts)?;
-        let each = asked.into_iter().zip(starts).zip(tops).zip(lengths);
-        each.map(|(((asked, start), top), &length)| {
+        let ids = match self.token_ids_logprob.take() {
+            None => vec![Vec::new(); prompts],
+            Some(Ids::One(ids)) => vec![ids; prompts],
+            Some(Ids::Many(lists)) if lists.given == prompts => lists.items,
+            Some(Ids::Many(lists)) => {
+                let bound = format!("token ids, or a list of them for each of {prompts} prompts");
+                let given = format!("a list of {}", lists.given);
+                return Err(out_of_bounds("token_ids_logprob", &bound, given));
+            }
+        };
+        let each = asked.into_iter().zip(starts).zip(tops);
+        let each = each.zip(ids).zip(lengths);
+        each.map(|((((asked, start), top), ids), &length)| {
             let top = alternatives("top_logprobs_num", Some(top))?.unwrap_or(0);
             let from = match usize::try_from(start) {
                 Ok(start) if start <= length => (start < length).then_some(start),
@@ -231,7 +255,8 @@ impl GenerateRequest {
                     return Err(out_of_bounds("logprob_start_len", &bound, start));
                 }
             };
-            Ok(asked.then_some(LogprobsAsked { from, top }))
+            token_ids("token_ids_logprob", &ids, vocab_size)?;
+            Ok(asked.then_some(LogprobsAsked { from, top, ids }))
         })
         .collect()
     }

@@ -156,6 +156,7 @@ impl Sampling {
             seed: self.sampling_seed,
             n: self.n,
             stop: self.stop.take().unwrap_or_default(),
+            stop_regex: self.stop_regex.take().unwrap_or_default(),
             stop_token_ids: self.stop_token_ids.take().unwrap_or_default(),
             ignore_eos,
             ..SamplingFields::default()
@@ -167,6 +168,7 @@ impl Sampling {
         let text = TextOptions {
             skip_special: self.skip_special_tokens.unwrap_or(true),
             stop: fields.stop_strings()?.to_vec(),
+            stop_regex: fields.stop_regexes()?,
             include_stop: self.no_stop_trim.unwrap_or(false),
             min_tokens,
         };
@@ -181,12 +183,6 @@ impl Sampling {
 
     fn refuse_unsupported(&self) -> Result<(), ApiError> {
         let fields = [
-            (
-                "stop_regex",
-                self.stop_regex.as_ref().is_some_and(|OneOrMany(stop)| {
-                    stop.given > 1 || stop.items.iter().any(|text| !text.is_empty())
-                }),
-            ),
             (
                 "spaces_between_special_tokens",
                 self.spaces_between_special_tokens == Some(false),
@@ -266,8 +262,9 @@ mod tests {
             error.param.as_deref(),
             Some("sampling_params.min_new_tokens")
         );
-        let error = check(r#"{"stop_regex": ["a+"]}"#).unwrap_err();
-        assert_eq!(error.param.as_deref(), Some("sampling_params.stop_regex"));
-        assert_eq!(error.code, Some("unsupported_parameter"));
+        let error = check(r#"{"stop_regex": ["a+", "a*"]}"#).unwrap_err();
+        let param = "sampling_params.stop_regex[1]";
+        assert_eq!(error.param.as_deref(), Some(param));
+        assert!(error.message.ends_with(r#"got "a*""#), "{}", error.message);
     }
 }

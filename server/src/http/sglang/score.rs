@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::error::ApiError;
 use super::super::generate::{Job, check_sequences, submit_each};
-use super::super::openai::capped::Capped;
 use super::super::openai::response::Usage;
-use super::super::openai::sampling::out_of_bounds;
-use super::super::openai::wire::{MAX_PROMPTS, Prompt, Prompts};
+use super::super::openai::sampling::{out_of_bounds, token_ids};
+use super::super::openai::wire::{Prompt, Prompts};
 use super::super::request_id::RequestId;
 use super::super::respond::{Whole, collected, json};
 use super::super::shape::{Sglang, Shaped};
@@ -28,7 +27,7 @@ pub(in crate::http) struct ScoreRequest {
     model: Option<String>,
     query: Prompts,
     items: Prompts,
-    label_token_ids: Capped<u32, MAX_PROMPTS>,
+    label_token_ids: Vec<u32>,
     /// Divide the labels' probabilities by their sum.
     apply_softmax: Option<bool>,
     /// The item comes before the query.
@@ -45,10 +44,9 @@ struct Answer<'a> {
 }
 
 struct Prepared {
-    /// One for each item, with a prompt for each label.
+    /// One for each item.
     jobs: Vec<Job>,
-    labels: usize,
-    /// Tokens of queries and items, the labels not counted.
+    /// Tokens of queries and items.
     prompt_tokens: usize,
     softmax: bool,
 }
@@ -63,15 +61,13 @@ pub async fn score(
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         jobs,
-        labels,
         prompt_tokens,
         softmax,
     } = prepared;
-    let prompts = jobs.len() * labels;
-    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, 1);
+    let mut tally = Tally::new(RequestId::of(&request), ROUTE, jobs.len(), 1);
     let updates = submit_each(&served, jobs)?;
     let wholes = collected(updates, &mut tally).await?;
-    let scores = wholes.chunks(labels).map(|labels| scores(labels, softmax));
+    let scores = wholes.iter().map(|item| scores(item, softmax));
     let scores = scores.collect::<Result<_, ApiError>>()?;
     Ok(HttpResponse::Ok()
         .content_type("application/json")
@@ -83,15 +79,12 @@ pub async fn score(
         })))
 }
 
-/// The scores of one item from what was told of each label.
-fn scores(labels: &[Whole], softmax: bool) -> Result<Vec<f64>, ApiError> {
-    let logprobs = labels.iter().map(|whole| {
-        let last = whole.prompt_logprobs.last().and_then(Option::as_ref);
-        let last = last.map(|scored| f64::from(scored.logprob));
-        last.filter(|logprob| !logprob.is_nan())
-            .ok_or_else(|| ApiError::internal("the model gave no probability of a label"))
-    });
-    let logprobs = logprobs.collect::<Result<Vec<_>, _>>()?;
+/// The scores of one item from what was told of the labels after it.
+fn scores(item: &Whole, softmax: bool) -> Result<Vec<f64>, ApiError> {
+    let next = item.tokens.first();
+    let next = next.ok_or_else(|| ApiError::internal("the model gave no probabilities"))?;
+    let labels = next.logprobs.asked.iter();
+    let logprobs: Vec<f64> = labels.map(|&(_, logprob)| f64::from(logprob)).collect();
     let most = logprobs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     // Without a likely one among them there is nothing to compare.
     let base = if softmax && most.is_finite() {
@@ -114,21 +107,16 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let request: ScoreRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     let labels = request.label_token_ids;
-    if labels.given == 0 {
+    if labels.is_empty() {
         return Err(out_of_bounds(
             "label_token_ids",
             "at least 1 token id",
             "an empty list",
         ));
     }
-    let vocab = served.engine.limits().vocab_size;
-    if let Some(id) = labels.items.iter().find(|&&id| id as usize >= vocab) {
-        let bound = format!("token ids below the vocabulary size ({vocab})");
-        return Err(out_of_bounds("label_token_ids", &bound, id));
-    }
-    let given = request.items.0.given;
-    check_sequences(served, given.saturating_mul(labels.given), 1, "items")
-        .map_err(|_| too_many(served, given, labels.given))?;
+    let vocab_size = served.engine.limits().vocab_size;
+    token_ids("label_token_ids", &labels, vocab_size)?;
+    check_sequences(served, request.items.0.given, 1, "items")?;
     let mut query = request.query.checked("query")?;
     if query.len() != 1 {
         return Err(out_of_bounds(
@@ -143,7 +131,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut prompt_tokens = 0;
     for item in request.items.checked("items")? {
         let ids = joined(served, &query, item, item_first)?;
-        let most = served.context() - 2;
+        let most = served.context() - 1;
         if ids.len() > most || ids.is_empty() {
             let message = format!(
                 "`query` and an item must have between 1 and {most} tokens, got {}",
@@ -152,20 +140,15 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
             return Err(ApiError::context_length("items", message));
         }
         prompt_tokens += ids.len();
-        // A label is scored as the last token of a prompt; what comes before it is computed
-        // once and shared.
-        let prompts = labels.items.iter().map(|&label| {
-            let mut prompt = ids.clone();
-            prompt.push(label);
-            prompt
-        });
         jobs.push(Job {
-            prompts: prompts.collect(),
+            prompts: vec![ids],
             copies: 1,
+            // One token, whatever it is, for what is told of its place.
             params: SamplingParams {
-                max_tokens: 0,
-                prompt_logprobs: Some(0),
-                prompt_logprobs_from: ids.len() - 1,
+                max_tokens: 1,
+                temperature: 0.0,
+                logprobs: Some(0),
+                logprob_ids: labels.clone(),
                 ..SamplingParams::default()
             },
             prompt_field: "items",
@@ -174,20 +157,9 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     }
     Ok(Prepared {
         jobs,
-        labels: labels.given,
         prompt_tokens,
         softmax: request.apply_softmax.unwrap_or(false),
     })
-}
-
-fn too_many(served: &Served, items: usize, labels: usize) -> ApiError {
-    let message = format!(
-        "the number of `items` times that of `label_token_ids` must be at most {} (--max-queue), \
-         got {}",
-        served.max_queue,
-        items.saturating_mul(labels)
-    );
-    ApiError::field("items", message)
 }
 
 fn joined(
