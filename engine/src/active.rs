@@ -1,5 +1,6 @@
 //! A request inside the engine, waiting or running.
 
+mod ahead;
 mod following;
 
 use std::ops::Range;
@@ -17,6 +18,7 @@ use crate::params::SamplingParams;
 use crate::pooling::Pool;
 use crate::request::{Event, FinishReason, TokenEvent, Usage};
 use crate::sampler::{SampleError, Sampled, SamplerState};
+pub(crate) use ahead::Ahead;
 pub(crate) use following::Heard;
 use following::Unsent;
 

@@ -6,6 +6,7 @@ use hearth_radix::KvCopy;
 
 use crate::active::Running;
 use crate::executor::{Choice, ForwardBatch, Sequence};
+use crate::kv::RequestKv;
 use table::Layout;
 
 pub(crate) use table::Row;
@@ -66,13 +67,17 @@ pub(crate) struct StepBatch {
     pub asked: Vec<Asked>,
     executor_chooses: bool,
     layout: Layout,
+    /// Which of a request's rows is in its table.
+    table: usize,
 }
 
 impl StepBatch {
-    /// An empty one; `executor_chooses` where it may be asked for tokens.
-    pub fn new(executor_chooses: bool) -> Self {
+    /// An empty one; `executor_chooses` where it may be asked for tokens. `table` is 0 or 1,
+    /// another one for each of two batches.
+    pub fn new(executor_chooses: bool, table: usize) -> Self {
         Self {
             executor_chooses,
+            table,
             ..Self::default()
         }
     }
@@ -80,6 +85,7 @@ impl StepBatch {
     pub fn clear(&mut self) {
         let ForwardBatch {
             tokens,
+            carried,
             positions,
             write_slots,
             sequences,
@@ -90,6 +96,7 @@ impl StepBatch {
         } = &mut self.forward;
         for values in [
             tokens,
+            carried,
             positions,
             write_slots,
             logit_rows,
@@ -124,20 +131,9 @@ impl StepBatch {
             ..
         } = running;
         let (start, end) = (kv.computed, kv.computed + count);
+        let tokens = &active.tokens[start..end];
+        let first_token = self.place(kv, start, tokens);
         let batch = &mut self.forward;
-        let first_token = batch.tokens.len();
-        let first_slot = self
-            .layout
-            .write(&mut batch.slot_table, &mut kv.row, &kv.slots, end);
-        batch.sequences.push(Sequence {
-            first_token: index(first_token),
-            tokens: index(count),
-            context: index(end),
-            first_slot: index(first_slot),
-        });
-        batch.tokens.extend_from_slice(&active.tokens[start..end]);
-        batch.positions.extend(index(start)..index(end));
-        batch.write_slots.extend_from_slice(&kv.slots[start..end]);
         let rows = batch.logit_rows.len();
         let wanted = active.wanted_logprobs(start, end);
         batch
@@ -166,6 +162,50 @@ impl StepBatch {
             samples: next && !chooses,
             chooses,
         });
+    }
+
+    /// Adds the token of `running`, at index `request`, that the forward before chooses at its
+    /// row `row`; the executor chooses the one after it.
+    pub fn carry(&mut self, request: usize, running: &mut Running, row: usize) {
+        let Running {
+            request: active,
+            kv,
+            ..
+        } = running;
+        let token = self.place(kv, active.tokens.len(), &[0]);
+        self.forward.carried.push(index(row));
+        self.forward.choice_rows.push(index(token));
+        self.asked.push(Asked::Token);
+        self.grants.push(Grant {
+            request,
+            id: active.id.number(),
+            tokens: 1,
+            scored_rows: 0,
+            hidden_rows: 0,
+            samples: false,
+            chooses: true,
+        });
+    }
+
+    /// Adds a sequence of `tokens` that begin at the position `start`; returns where the first
+    /// of them is in the batch.
+    fn place(&mut self, kv: &mut RequestKv, start: usize, tokens: &[u32]) -> usize {
+        let end = start + tokens.len();
+        let batch = &mut self.forward;
+        let first_token = batch.tokens.len();
+        let row = &mut kv.rows[self.table];
+        let table = &mut batch.slot_table;
+        let first_slot = self.layout.write(table, row, &kv.slots, end);
+        batch.sequences.push(Sequence {
+            first_token: index(first_token),
+            tokens: index(tokens.len()),
+            context: index(end),
+            first_slot: index(first_slot),
+        });
+        batch.tokens.extend_from_slice(tokens);
+        batch.positions.extend(index(start)..index(end));
+        batch.write_slots.extend_from_slice(&kv.slots[start..end]);
+        first_token
     }
 }
 

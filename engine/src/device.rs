@@ -6,12 +6,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+mod flights;
 mod reopen;
 
 use hearth_radix::KvCopy;
 
 use crate::engine::{SpawnError, context_limit};
 use crate::executor::{BuildError, Choice, Executor, ExecutorLimits, ForwardBatch, Logits};
+use flights::Flights;
 
 /// What the device is to do for one step, in this order.
 pub(crate) struct Order {
@@ -23,11 +25,18 @@ pub(crate) struct Order {
     pub choices: Receiver<Vec<Choice>>,
 }
 
+/// What the engine tells the device's thread.
+enum Message {
+    Launch(Box<Order>),
+    /// To read the oldest order, and to answer.
+    Land,
+}
+
 /// What came of an [`Order`].
 pub(crate) struct Landing {
     pub copied: Result<(), String>,
     pub logits: Result<Logits, String>,
-    /// The device is gone, and what its slots held.
+    /// The device is gone, and what its slots held. The orders behind this one land with it.
     pub lost: bool,
     /// The order's, to be filled again.
     pub order: Order,
@@ -35,10 +44,11 @@ pub(crate) struct Landing {
 }
 
 /// The model on its thread. It carries out one order after another, so that what one
-/// writes is there before the next reads or overwrites it.
+/// writes is there before the next reads or overwrites it. It may be given an order before
+/// the one ahead of it is read, and does nothing on its own: it reads when it is told to.
 #[derive(Debug)]
 pub(crate) struct Device {
-    orders: Option<Sender<Order>>,
+    messages: Option<Sender<Message>>,
     landings: Receiver<Landing>,
     thread: Option<JoinHandle<()>>,
     pub limits: ExecutorLimits,
@@ -57,7 +67,7 @@ impl Device {
         E: Executor,
         F: FnOnce() -> Result<E, BuildError> + Send + 'static,
     {
-        let (orders, taken) = channel::<Order>();
+        let (messages, taken) = channel();
         let (land, landings) = channel();
         let (report, built) = channel();
         let thread = thread::Builder::new()
@@ -65,7 +75,7 @@ impl Device {
             .spawn(move || {
                 // Whoever waits for an order is woken, should this thread end by a bug.
                 let landed = CallOnDrop(landed);
-                let mut executor = match build_executor(build) {
+                let executor = match build_executor(build) {
                     Ok(executor) => executor,
                     Err(error) => return drop(report.send(Err(error))),
                 };
@@ -74,17 +84,24 @@ impl Device {
                     executor.host_slots(),
                     executor.chooses(),
                 )));
-                let answer = |landing| {
-                    let heard = land.send(landing).is_ok();
+                let mut flights = Flights::new(executor);
+                let answer = |landings: Vec<Landing>| {
+                    let mut landings = landings.into_iter();
+                    let heard = landings.all(|landing| land.send(landing).is_ok());
                     (landed.0)();
                     heard
                 };
-                while let Ok(order) = taken.recv() {
-                    let heard = answer(carry_out(&mut executor, order));
-                    let goes_on = heard
-                        && (!executor.is_lost() || reopen::reopen(&mut executor, &taken, answer));
-                    if !goes_on {
-                        return;
+                while let Ok(message) = taken.recv() {
+                    match message {
+                        Message::Launch(order) => flights.launch(*order),
+                        Message::Land => {
+                            let goes_on = answer(flights.land())
+                                && (!flights.executor.is_lost()
+                                    || reopen::reopen(&mut flights, &taken, answer));
+                            if !goes_on {
+                                return;
+                            }
+                        }
                     }
                 }
             })?;
@@ -93,7 +110,7 @@ impl Device {
             .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())));
         let (limits, host_slots, chooses) = built?;
         Ok(Self {
-            orders: Some(orders),
+            messages: Some(messages),
             landings,
             thread: Some(thread),
             limits,
@@ -102,13 +119,23 @@ impl Device {
         })
     }
 
+    /// Gives it an order, which lands when it is [called](Self::call).
     pub fn launch(&self, order: Order) {
-        let orders = self.orders.as_ref().expect("taken when it is dropped");
-        // A thread that is gone shows when its answer is asked for.
-        let _ = orders.send(order);
+        self.tell(Message::Launch(Box::new(order)));
     }
 
-    /// Waits for the order that was launched first of those that have not landed.
+    /// Has the oldest order that has not landed do so when it is done.
+    pub fn call(&self) {
+        self.tell(Message::Land);
+    }
+
+    fn tell(&self, message: Message) {
+        let messages = self.messages.as_ref().expect("taken when it is dropped");
+        // A thread that is gone shows when its answer is asked for.
+        let _ = messages.send(message);
+    }
+
+    /// Waits for the order that was called.
     ///
     /// # Panics
     /// If the thread has ended, which it does only by a bug.
@@ -120,7 +147,7 @@ impl Device {
 impl Drop for Device {
     /// The executor is gone afterwards.
     fn drop(&mut self) {
-        self.orders = None;
+        self.messages = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -150,87 +177,6 @@ fn build_executor<E: Executor>(
         return Err(SpawnError::NoRoom(limits));
     }
     Ok(executor)
-}
-
-fn carry_out(executor: &mut impl Executor, order: Order) -> Landing {
-    let copied = copy(executor, &order.copies);
-    let logits = match order.forward.tokens.is_empty() {
-        true => Ok(Logits::none(executor.limits())),
-        false => run(executor, &order.forward, &order.choices),
-    };
-    Landing {
-        copied,
-        logits,
-        lost: executor.is_lost(),
-        order,
-        at: Instant::now(),
-    }
-}
-
-/// Copies between device and host; a panic is an error like others.
-fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
-    let copy = || copies.iter().try_for_each(|copy| executor.copy(copy));
-    let copied = catch_unwind(AssertUnwindSafe(copy))
-        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
-        .and_then(|result| result.map_err(|error| error.to_string()));
-    copied.inspect_err(|error| tracing::error!("copying KV failed: {error}"))
-}
-
-/// Runs `batch`; a panic is an error like others, as drivers panic where they
-/// should return one, and a wrong shape is caught before anybody reads it.
-fn run(
-    executor: &mut impl Executor,
-    batch: &ForwardBatch,
-    choices: &Receiver<Vec<Choice>>,
-) -> Result<Logits, String> {
-    let vocab = executor.limits().vocab_size;
-    // Of who does not ask, too.
-    let (mut tokens, mut undecided) = (batch.choice_rows.len(), 0);
-    let mut ask = || {
-        // An engine that is gone reads no answer either.
-        let nothing = |_| vec![Choice::Nothing; batch.choice_rows.len()];
-        let choices = choices.recv().unwrap_or_else(nothing);
-        let count = |is: fn(&Choice) -> bool| choices.iter().filter(|choice| is(choice)).count();
-        tokens = count(|choice| matches!(choice, Choice::Token(_)));
-        undecided = count(|choice| matches!(choice, Choice::Logits));
-        choices
-    };
-    let logits = catch_unwind(AssertUnwindSafe(|| executor.forward(batch, &mut ask)))
-        .map_err(|panic| format!("the model panicked: {}", panic_text(&*panic)))
-        .and_then(|result| result.map_err(|error| error.to_string()));
-    let logits = logits.and_then(|logits| {
-        let (given, rows) = (logits.values.len(), batch.logit_rows.len());
-        if logits.vocab != vocab || given != rows * vocab {
-            let width = logits.vocab;
-            return Err(format!(
-                "the model gave {given} logits, {width} a row, for {rows} rows of {vocab}"
-            ));
-        }
-        let (given, rows) = (logits.hidden.len(), batch.hidden_rows.len());
-        if (rows == 0) != (given == 0) || (rows > 0 && !given.is_multiple_of(rows)) {
-            return Err(format!(
-                "the model gave {given} values of hidden states for {rows} rows"
-            ));
-        }
-        let given = logits.chosen.len();
-        let known = |token: &Option<u32>| token.is_none_or(|token| (token as usize) < vocab);
-        if given != tokens || !logits.chosen.iter().all(known) {
-            return Err(format!(
-                "the model chose {given} tokens for {tokens} rows, or some that there are not"
-            ));
-        }
-        let given = logits.undecided.len();
-        if given != undecided * vocab {
-            return Err(format!(
-                "the model gave {given} logits for {undecided} undecided rows of {vocab}"
-            ));
-        }
-        Ok(logits)
-    });
-    logits.inspect_err(|error| {
-        let (requests, tokens) = (batch.sequences.len(), batch.tokens.len());
-        tracing::error!(requests, tokens, "forward failed: {error}");
-    })
 }
 
 /// What a panic said, as far as it said it in words.

@@ -9,12 +9,14 @@ use crate::stats::EngineStats;
 #[derive(Clone, Debug)]
 pub struct StepReport {
     pub started: Instant,
-    /// The batch was chosen and went to the device.
+    /// The batch was chosen and went to the device. If that was at another one, both times are
+    /// when it was done with that.
     pub scheduled: Instant,
     /// The logits were on the host, or the forward had failed.
     pub forwarded: Instant,
     /// Tokens were sampled. They are sent, and requests start, while the device is at the
     /// next step: it has waited from `forwarded` to the next `scheduled`, if there was work.
+    /// If it had that before, this is `forwarded`, so that no time is in two steps.
     pub finished: Instant,
     /// Sequences that computed more than one token, and how many tokens.
     pub prefill_rows: usize,
@@ -48,10 +50,10 @@ impl fmt::Debug for StepObserver {
 }
 
 impl StepReport {
-    /// Of a step that ends now. `batch`: for each sequence its request's id and its tokens;
-    /// `before` and `after` the step.
+    /// `batch`: for each sequence its request's id and its tokens; `before` and `after` the
+    /// step.
     pub(crate) fn finish(
-        [started, scheduled, forwarded]: [Instant; 3],
+        [started, scheduled, forwarded, finished]: [Instant; 4],
         batch: impl Iterator<Item = (u64, usize)>,
         with_requests: bool,
         failed: bool,
@@ -61,7 +63,7 @@ impl StepReport {
             started,
             scheduled,
             forwarded,
-            finished: Instant::now(),
+            finished,
             prefill_rows: 0,
             prefill_tokens: 0,
             decode_rows: 0,

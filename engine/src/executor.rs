@@ -29,6 +29,11 @@ pub struct Sequence {
 pub struct ForwardBatch {
     /// `[tokens]` input ids, sequences one after another.
     pub tokens: Vec<u32>,
+    /// `[tokens]`, where the forward before has not been read, or empty: the input ids are what
+    /// that one chose, each at this row of its `choice_rows`, and any id where it chose none;
+    /// `tokens` are zeros then. Always empty for an executor that does not
+    /// [choose](Executor::chooses).
+    pub carried: Vec<u32>,
     /// `[tokens]` position of each token in its sequence, from 0.
     pub positions: Vec<u32>,
     /// `[tokens]` KV slot that receives each token's keys and values. No slot
@@ -127,22 +132,46 @@ pub struct ExecutorLimits {
 /// A model with a KV pool. It lives on a thread of its own from its making to
 /// its end, so it need not be `Send`.
 pub trait Executor {
+    /// A forward that the device was given, until what it gives is read.
+    type Flight;
+
     fn limits(&self) -> ExecutorLimits;
 
     /// Runs the model over `batch`: writes every token's keys and values to its
     /// slot, then attends through the slot table. `choices` is asked where the batch has
-    /// rows to choose at.
+    /// rows to choose at. Need not wait for the device.
     ///
     /// # Errors
     /// After an error or a panic the engine fails the requests of this batch
     /// and frees their slots; slots outside `batch.write_slots` must be intact.
+    fn launch(
+        &mut self,
+        batch: &ForwardBatch,
+        choices: &mut Choices<'_>,
+    ) -> Result<Self::Flight, ExecutorError>;
+
+    /// Waits for what a forward gives. They are read in the order of their launches; another
+    /// one may be launched before, which need not be done then.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    fn land(&mut self, flight: Self::Flight) -> Result<Logits, ExecutorError>;
+
+    /// Launches a forward and waits for it.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
     fn forward(
         &mut self,
         batch: &ForwardBatch,
         choices: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError>;
+    ) -> Result<Logits, ExecutorError> {
+        let flight = self.launch(batch, choices)?;
+        self.land(flight)
+    }
 
-    /// Whether it chooses tokens itself, so that no logits need leave the device.
+    /// Whether it chooses tokens itself, so that no logits need leave the device, and can
+    /// [carry](ForwardBatch::carried) them to the next forward.
     fn chooses(&self) -> bool {
         false
     }
@@ -163,7 +192,7 @@ pub trait Executor {
     }
 
     /// Whether the device is gone, and with it what was in the slots of both pools. Asked
-    /// after every forward; nothing is run then before it is [open again](Self::reopen).
+    /// before and after every forward; nothing is run then before it is [open again](Self::reopen).
     fn is_lost(&self) -> bool {
         false
     }

@@ -80,14 +80,14 @@ pub(crate) enum Wait {
     Not,
     /// It has nothing to do.
     ForMail,
-    /// The device is at a step. New requests can be taken in meanwhile.
-    ForLanding,
+    /// The device is at a step, or at two. New requests can be taken in meanwhile.
+    ForLanding { of: usize },
 }
 
 /// What arrived since the last look.
 #[derive(Debug)]
 pub(crate) struct Mail {
-    /// The device has done what it was at.
+    /// The device has done what it was at, or the first of two.
     pub landed: bool,
     /// The first of those that came.
     pub submitted: Vec<Submission>,
@@ -95,6 +95,8 @@ pub(crate) struct Mail {
     /// In the order in which they were given, when the device is at nothing and the
     /// requests that came before them are taken.
     pub commands: Vec<Command>,
+    /// Whether others wait until the device is at nothing.
+    pub commands_wait: bool,
     pub phase: Phase,
 }
 
@@ -129,7 +131,7 @@ impl State {
         match wait {
             Wait::Not => true,
             Wait::ForMail => requests || !self.commands.is_empty() || self.phase != Phase::Open,
-            Wait::ForLanding => requests || self.landed,
+            Wait::ForLanding { .. } => requests || self.landed,
         }
     }
 }
@@ -286,7 +288,7 @@ impl Inbox {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         let state = &mut *state;
-        let landed = wait == Wait::ForLanding && std::mem::take(&mut state.landed);
+        let landed = matches!(wait, Wait::ForLanding { .. }) && std::mem::take(&mut state.landed);
         let count = state.submitted.len().min(MOST_TAKEN);
         let submitted: Vec<_> = state.submitted.drain(..count).collect();
         // They go on to count as waiting until the next publication.
@@ -295,11 +297,15 @@ impl Inbox {
         let is_known = |id: RequestId| next.is_none_or(|next| id < next);
         let withdrawn = state.withdrawn.extract_if(.., |(id, _)| is_known(*id));
         let withdrawn = withdrawn.collect();
-        let between_steps = landed || wait != Wait::ForLanding;
+        let at = match wait {
+            Wait::ForLanding { of } => of - usize::from(landed),
+            Wait::Not | Wait::ForMail => 0,
+        };
+        let between_steps = at == 0;
         let due = |before: RequestId| between_steps && next.is_none_or(|next| before <= next);
         let commands = state.commands.extract_if(.., |(before, _)| due(*before));
         let commands = commands.map(|(_, command)| command).collect();
-        if between_steps {
+        if between_steps || landed {
             state.beat = Instant::now();
         }
         Mail {
@@ -307,11 +313,12 @@ impl Inbox {
             submitted,
             withdrawn,
             commands,
+            commands_wait: !state.commands.is_empty(),
             phase: state.phase,
         }
     }
 
-    /// The device has done what it was at, or never will.
+    /// The device has done the first of what it is at, or never will.
     pub fn landed(&self) {
         self.state().landed = true;
         self.changed.notify_all();

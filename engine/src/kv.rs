@@ -18,8 +18,8 @@ const WORTH_LOADING: usize = 32;
 pub(crate) struct RequestKv {
     /// In order of position; at least `computed`.
     pub slots: Vec<u32>,
-    /// Where they are in the table of the batches.
-    pub row: Row,
+    /// Where they are in the tables of the batches, of which there are two.
+    pub rows: [Row; 2],
     lock: Option<PrefixLock>,
     /// What the host has and is not copied to the slots yet.
     host: Option<Prefix>,
@@ -113,7 +113,7 @@ impl Kv {
         }
         let mut kv = RequestKv {
             slots: Vec::new(),
-            row: Row::default(),
+            rows: Default::default(),
             lock: None,
             host: None,
             computed: 0,
@@ -157,6 +157,11 @@ impl Kv {
         self.cache.take_copies()
     }
 
+    /// Whether the next step has something to copy.
+    pub fn has_copies(&self) -> bool {
+        self.cache.has_copies()
+    }
+
     /// Drops what the host has; no request may hold any of it.
     pub fn forget_host(&mut self) {
         self.cache.forget_host();
@@ -183,7 +188,7 @@ impl Kv {
                 .insert(&request.namespace, tokens, request.priority, slots);
             kv.lock = Some(lock);
             // Where the cache had them already, it keeps its own.
-            kv.row.changed(before);
+            kv.rows.iter_mut().for_each(|row| row.changed(before));
         }
         before..kv.cached()
     }

@@ -136,6 +136,11 @@ impl SamplerState {
         Ok(Sampled { token, logprob })
     }
 
+    /// Whether what is chosen depends on the output so far by more than its logits.
+    pub fn looks_back(&self) -> bool {
+        self.penalties.is_some()
+    }
+
     /// How somebody else chooses the output token after `generated` others as
     /// [`sample`](Self::sample) would, under `mask` if there is one.
     pub fn choice(&self, generated: usize, mask: Option<Mask>) -> TokenChoice {

@@ -1,5 +1,6 @@
 //! Who runs next, with which slots.
 
+mod ahead;
 mod ending;
 mod grammars;
 mod host;
@@ -37,7 +38,8 @@ const COPIES: usize = 4;
 /// what it computed and [`schedule`](Self::schedule) makes its next batch. While it computes,
 /// [`look_ahead`](Self::look_ahead) does the rest: it settles the step before, and prepares
 /// the one after. Meanwhile requests join `running` at its end, but none leaves it: the
-/// batch that is computed names them by their places.
+/// batch that is computed names them by their places. Where nothing depends on what it gives,
+/// the device has the [step after it](Self::follow) before it is done.
 ///
 /// It cannot get stuck. A request that runs alone always fits, since submission
 /// bounds it by the pool and everything else is free or evictable then; and of
@@ -56,10 +58,10 @@ pub(crate) struct Scheduler {
     habits: Habits,
     /// When the latest step was scheduled.
     batch_made: Instant,
-    /// How long the device was at it.
+    /// How long the device was at the one that landed last.
     step_took: Duration,
-    /// Whether the device is at a batch.
-    in_flight: bool,
+    /// Batches that the device is at: none, one, or one and that after it.
+    in_flight: usize,
     /// Whether a request may be able to start that could not when it was last looked at.
     may_start: bool,
     /// Steps scheduled, for `config.retract_every`.
@@ -84,7 +86,7 @@ impl Scheduler {
             habits: Habits::new(limits.vocab_size),
             batch_made: Instant::now(),
             step_took: Duration::ZERO,
-            in_flight: false,
+            in_flight: 0,
             may_start: false,
             scheduled: 0,
             counters: EngineStats::default(),
@@ -130,7 +132,7 @@ impl Scheduler {
         self.fill(batch);
         batch.copies = self.kv.take_copies();
         self.allow_copies();
-        self.in_flight = !batch.asks_for_nothing();
+        self.in_flight = usize::from(!batch.asks_for_nothing());
         self.batch_made = Instant::now();
     }
 
@@ -139,9 +141,10 @@ impl Scheduler {
         self.batch_made
     }
 
-    /// The device was done with it.
-    pub fn landed(&mut self, at: Instant) {
-        self.step_took = at.saturating_duration_since(self.batch_made);
+    /// A batch has landed, which took the device so long.
+    pub fn landed(&mut self, took: Duration) {
+        self.step_took = took;
+        self.in_flight = self.in_flight.saturating_sub(1);
     }
 
     /// What can be done of the next step while the device is at this one.

@@ -1,29 +1,37 @@
 //! The engine's inner loop: what the device computed is sampled, the next step is launched,
-//! and all else is done while the device is at it.
+//! and all else is done while the device is at it. Where nothing depends on what comes of a
+//! step, the one after it is launched, too, so that the device goes on at once.
 
+mod commands;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use crate::batch::StepBatch;
-use crate::command::{CacheInUse, Command, PauseMode};
 use crate::config::EngineConfig;
 use crate::constraint::Grace;
 use crate::device::{Device, Landing, Order};
 use crate::events::{StepObserver, StepReport};
 use crate::executor::Choice;
-use crate::inbox::{Inbox, Phase, Wait};
+use crate::inbox::{Inbox, Mail, Phase, Wait};
 use crate::scheduler::Scheduler;
 use crate::stats::EngineStats;
 
 /// All that the engine thread owns.
 pub(crate) struct Core {
-    /// The device is at `batch`, whose `forward` it has. Dropped before the device is: that
-    /// waits for its thread, which may wait for choices.
-    flight: Option<Flight>,
+    /// What the device is at: nothing, a step, or a step and the one after it. Dropped before
+    /// the device is: that waits for its thread, which may wait for choices.
+    flights: VecDeque<Flight>,
+    /// Whether the device is to tell when it is done with the first of them.
+    called: bool,
     device: Device,
     scheduler: Scheduler,
-    batch: StepBatch,
+    /// Batches that the device is not at; there are two.
+    spare: Vec<StepBatch>,
+    /// When it was done with the step before.
+    landed: Instant,
     inbox: Arc<Inbox>,
     steps: u64,
     /// Whether requests wait, those that hold slots too, until somebody resumes.
@@ -31,13 +39,17 @@ pub(crate) struct Core {
     observer: Option<StepObserver>,
     /// As the observer knows it.
     told: EngineStats,
-    /// Of the step that landed last, until there is time to tell of it.
-    report: Option<StepReport>,
+    /// Of what landed last, until there is time to tell of it.
+    reports: Vec<StepReport>,
 }
 
 struct Flight {
-    /// When its step began, where somebody observes the engine.
-    started: Option<Instant>,
+    /// The device has its `forward`.
+    batch: StepBatch,
+    /// When its step began.
+    started: Instant,
+    /// When the device got it.
+    scheduled: Instant,
     /// Where the device takes what is wanted at the rows where it chooses.
     choices: Sender<Vec<Choice>>,
 }
@@ -46,17 +58,21 @@ impl Core {
     pub fn new(config: EngineConfig, device: Device, inbox: Arc<Inbox>) -> Self {
         let executor_chooses = device.chooses;
         let scheduler = Scheduler::new(config, device.limits, device.host_slots);
+        let batch = |table| StepBatch::new(executor_chooses, table);
         let mut core = Self {
-            flight: None,
+            flights: VecDeque::new(),
+            called: false,
             device,
             scheduler,
-            batch: StepBatch::new(executor_chooses),
+            // The first is enough where no step is launched ahead.
+            spare: vec![batch(1), batch(0)],
+            landed: Instant::now(),
             inbox,
             steps: 0,
             paused: false,
             observer: None,
             told: EngineStats::default(),
-            report: None,
+            reports: Vec::new(),
         };
         core.publish();
         core
@@ -65,18 +81,20 @@ impl Core {
     /// Serves until the inbox is closed and what it gave is done.
     pub fn serve(&mut self) {
         loop {
-            let mail = self.inbox.collect(match self.flight {
-                Some(_) => Wait::ForLanding,
-                None if self.paused || self.scheduler.is_idle() => Wait::ForMail,
-                None => Wait::Not,
+            let mail = self.inbox.collect(match self.flights.len() {
+                0 if self.paused || self.scheduler.is_idle() => Wait::ForMail,
+                0 => Wait::Not,
+                of => Wait::ForLanding { of },
             });
             if mail.landed {
                 self.land();
             }
+            let goes_on = goes_on(&mail);
             self.scheduler.enqueue(mail.submitted);
             self.scheduler.withdraw(mail.withdrawn);
-            if self.flight.is_some() {
+            if !self.flights.is_empty() {
                 self.prepare();
+                self.call(goes_on);
                 continue;
             }
             mail.commands.into_iter().for_each(|c| self.obey(c));
@@ -93,61 +111,20 @@ impl Core {
             if self.paused {
                 self.publish();
             } else {
-                self.step();
-            }
-        }
-    }
-
-    /// Carries out `command` between two steps; the statistics show it when its reply comes.
-    fn obey(&mut self, command: Command) {
-        self.scheduler.settle();
-        // Whoever asked may be gone; what was asked for is done all the same.
-        match command {
-            Command::Abort {
-                target,
-                before,
-                reply,
-            } => {
-                let ended = self.scheduler.abort(&target, before);
-                self.publish();
-                let _ = reply.send(ended);
-            }
-            Command::FlushCache(reply) => {
-                let flushed = match self.scheduler.running() {
-                    0 => Ok(self.scheduler.flush_cache()),
-                    running => Err(CacheInUse { running }),
-                };
-                self.publish();
-                let _ = reply.send(flushed);
-            }
-            Command::Pause(mode, reply) => {
-                match mode {
-                    PauseMode::Abort => self.scheduler.abort_all(),
-                    PauseMode::InPlace => {}
-                    PauseMode::Retract => self.scheduler.retract_all(),
-                }
-                self.paused = true;
-                self.publish();
-                let _ = reply.send(());
-            }
-            Command::Resume(reply) => {
-                self.paused = false;
-                self.publish();
-                let _ = reply.send(());
-            }
-            Command::Observe(observer) => {
-                self.told = self.scheduler.stats(self.steps);
-                self.observer = Some(observer);
+                self.step(goes_on);
             }
         }
     }
 
     /// Launches one forward of the model, for all requests that can use one. What is left to
-    /// do of the step before is done while it runs, and what can be of the next one.
-    fn step(&mut self) {
-        let started = self.observer.is_some().then(Instant::now);
-        self.scheduler.schedule(&mut self.batch);
-        if self.batch.asks_for_nothing() {
+    /// do of the step before is done while it runs, and what can be of the next one; it is
+    /// launched, too, if it can be and the engine `goes_on` to it.
+    fn step(&mut self, goes_on: bool) {
+        let started = Instant::now();
+        let mut batch = self.spare.pop().expect("the device is at nothing");
+        self.scheduler.schedule(&mut batch);
+        if batch.asks_for_nothing() {
+            self.spare.push(batch);
             let waits = self.scheduler.waits_for_grammars();
             debug_assert!(
                 waits || self.scheduler.is_idle(),
@@ -160,31 +137,43 @@ impl Core {
             }
             return;
         }
-        self.launch(started);
+        self.launch(batch, started);
         let chosen = self.choose(&mut Grace::none(), false);
+        if !self.device.chooses {
+            self.call(false);
+        }
         self.prepare();
         if !chosen {
             // The masks that were not there yet have had all of this time.
             self.choose(&mut Grace::to_follow(), true);
         }
+        self.call(goes_on);
     }
 
-    fn launch(&mut self, started: Option<Instant>) {
+    fn launch(&mut self, mut batch: StepBatch, started: Instant) {
         let (choices, taken) = channel();
         self.device.launch(Order {
-            copies: std::mem::take(&mut self.batch.copies),
-            forward: std::mem::take(&mut self.batch.forward),
+            copies: std::mem::take(&mut batch.copies),
+            forward: std::mem::take(&mut batch.forward),
             choices: taken,
         });
-        self.flight = Some(Flight { started, choices });
+        self.flights.push_back(Flight {
+            batch,
+            started,
+            scheduled: self.scheduler.scheduled_at(),
+            choices,
+        });
     }
 
     /// Tells the device, which is at the forward, what is wanted at the rows where it chooses,
     /// if all of it is known; `finally` something is in any case, as the device waits for it.
     /// Returns whether it was told.
     fn choose(&mut self, grace: &mut Grace, finally: bool) -> bool {
-        let choices = self.scheduler.choices(&mut self.batch, grace, finally);
-        if let (Some(choices), Some(flight)) = (choices, &self.flight) {
+        let Some(flight) = self.flights.back_mut() else {
+            return false;
+        };
+        let choices = self.scheduler.choices(&mut flight.batch, grace, finally);
+        if let Some(choices) = choices {
             // A device that is gone, or failed before it asked, wants none.
             let _ = flight.choices.send(choices);
             return true;
@@ -192,8 +181,43 @@ impl Core {
         false
     }
 
-    /// The device is done: samples from what it computed, and no more, as it waits.
+    /// Has the device tell when it is done with what it is at. Before that it gets the step
+    /// after, if the engine `goes_on` to it whatever comes of this one.
+    fn call(&mut self, goes_on: bool) {
+        if self.called {
+            return;
+        }
+        if goes_on && self.device.chooses {
+            self.run_ahead();
+        }
+        self.device.call();
+        self.called = true;
+    }
+
+    fn run_ahead(&mut self) {
+        let started = Instant::now();
+        let Some(mut batch) = self.spare.pop() else {
+            return;
+        };
+        let before = &self.flights[0].batch;
+        match self.scheduler.follow(before, &mut batch) {
+            Some(choices) => {
+                self.launch(batch, started);
+                let _ = self.flights[1].choices.send(choices);
+            }
+            None => self.spare.push(batch),
+        }
+    }
+
+    /// The device is done with the first step that it was at, or is lost, and all are.
     fn land(&mut self) {
+        self.called = false;
+        while self.take_in() && !self.flights.is_empty() {}
+    }
+
+    /// Samples from what the device computed, and no more, as it may wait. Returns whether it
+    /// is lost.
+    fn take_in(&mut self) -> bool {
         let Landing {
             copied,
             logits,
@@ -201,41 +225,61 @@ impl Core {
             order,
             at,
         } = self.device.land();
-        let flight = self.flight.take();
+        let flight = self.flights.pop_front().expect("what lands was launched");
+        let Flight {
+            mut batch,
+            started,
+            scheduled,
+            ..
+        } = flight;
         Order {
-            copies: self.batch.copies,
-            forward: self.batch.forward,
+            copies: batch.copies,
+            forward: batch.forward,
             ..
         } = order;
+        // The device was at the step before.
+        let [started, scheduled] = [started, scheduled].map(|time| time.max(self.landed));
+        self.landed = at;
         if let Err(error) = copied {
-            self.scheduler.fail_copies(&mut self.batch, &error);
+            self.scheduler.fail_copies(&mut batch, &error);
         }
-        self.scheduler.landed(at);
+        self.scheduler
+            .landed(at.saturating_duration_since(scheduled));
         let failed = lost || logits.is_err();
+        let mut logits = logits;
+        let chosen = logits.as_mut().ok().map(|logits| &mut logits.chosen);
+        self.scheduler.leave_out(&mut batch, chosen);
         match logits {
-            Ok(mut logits) if !lost => self.scheduler.advance(&self.batch, &mut logits),
-            Err(error) if !lost => self.scheduler.fail(&self.batch, &error),
-            Ok(_) => self
-                .scheduler
-                .lose_device(&self.batch, "the device is lost"),
-            Err(error) => self.scheduler.lose_device(&self.batch, &error),
+            Ok(mut logits) if !lost => self.scheduler.advance(&batch, &mut logits),
+            Err(error) if !lost => self.scheduler.fail(&batch, &error),
+            Ok(_) => self.scheduler.lose_device(&batch, "the device is lost"),
+            Err(error) => self.scheduler.lose_device(&batch, &error),
         }
-        if self.batch.grants.is_empty() {
-            // Copies alone are no step.
+        // Copies alone are no step, nor is what nobody waits for any more.
+        if !batch.grants.is_empty() {
+            self.steps += 1;
+            // Else the device goes on, and this time is the next step's.
+            let finished = match self.flights.is_empty() {
+                true => Instant::now(),
+                false => at,
+            };
+            self.report(&batch, [started, scheduled, at, finished], failed);
+        }
+        self.spare.push(batch);
+        lost
+    }
+
+    /// Notes what is to be told of a step, where somebody observes the engine.
+    fn report(&mut self, batch: &StepBatch, times: [Instant; 4], failed: bool) {
+        let Some(observer) = &self.observer else {
             return;
-        }
-        self.steps += 1;
-        let started = flight.and_then(|flight| flight.started);
-        if let (Some(started), Some(observer)) = (started, &self.observer) {
-            let times = [started, self.scheduler.scheduled_at(), at];
-            let grants = self.batch.grants.iter();
-            let shares = grants.map(|grant| (grant.id, grant.tokens));
-            let after = self.scheduler.stats(self.steps);
-            let before = std::mem::replace(&mut self.told, after);
-            let with_requests = observer.requests;
-            let report = StepReport::finish(times, shares, with_requests, failed, [before, after]);
-            self.report = Some(report);
-        }
+        };
+        let shares = batch.grants.iter().map(|grant| (grant.id, grant.tokens));
+        let after = self.scheduler.stats(self.steps);
+        let before = std::mem::replace(&mut self.told, after);
+        let with_requests = observer.requests;
+        let report = StepReport::finish(times, shares, with_requests, failed, [before, after]);
+        self.reports.push(report);
     }
 
     /// Works while the device does: on what is left of the step before, and on the next.
@@ -248,8 +292,10 @@ impl Core {
     /// seen a request end sees its slots returned.
     fn publish(&mut self) {
         self.scheduler.settle();
-        if let (Some(report), Some(observer)) = (self.report.take(), &mut self.observer) {
-            (observer.observe)(report);
+        for report in self.reports.drain(..) {
+            if let Some(observer) = &mut self.observer {
+                (observer.observe)(report);
+            }
         }
         let stats = EngineStats {
             paused: self.paused,
@@ -261,4 +307,9 @@ impl Core {
             let _ = consumer.send(event);
         }
     }
+}
+
+/// Whether nobody wants the engine to stop after the step that it is at.
+fn goes_on(mail: &Mail) -> bool {
+    mail.phase == Phase::Open && !mail.commands_wait
 }

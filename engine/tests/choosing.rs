@@ -274,6 +274,8 @@ struct Careless {
 }
 
 impl Executor for Careless {
+    type Flight = Logits;
+
     fn limits(&self) -> ExecutorLimits {
         self.limits
     }
@@ -282,7 +284,11 @@ impl Executor for Careless {
         true
     }
 
-    fn forward(
+    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+        Ok(logits)
+    }
+
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         choices: &mut Choices<'_>,

@@ -393,11 +393,17 @@ fn a_context_without_room_for_an_output_is_refused_in_words() {
 struct NoModel(ExecutorLimits);
 
 impl Executor for NoModel {
+    type Flight = Logits;
+
     fn limits(&self) -> ExecutorLimits {
         self.0
     }
 
-    fn forward(&mut self, _: &ForwardBatch, _: &mut Choices<'_>) -> Result<Logits, ExecutorError> {
+    fn launch(&mut self, _: &ForwardBatch, _: &mut Choices<'_>) -> Result<Logits, ExecutorError> {
         Err(ExecutorError::new("there is no model"))
+    }
+
+    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+        Ok(logits)
     }
 }

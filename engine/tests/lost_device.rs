@@ -18,6 +18,13 @@ use hearth_engine::{
 struct Switch {
     /// Whether the device goes with the next forward, or copy.
     goes: Arc<AtomicBool>,
+    /// Whether it goes when a forward is read.
+    goes_when_read: Arc<AtomicBool>,
+    /// Whether the next forward, or copy, fails, and no more; or the next that is read.
+    fails: Arc<AtomicBool>,
+    fails_when_read: Arc<AtomicBool>,
+    /// Forwards before any of that.
+    fuse: Arc<AtomicUsize>,
     /// Whether it can be opened again.
     is_back: Arc<AtomicBool>,
     attempts: Arc<AtomicUsize>,
@@ -31,16 +38,37 @@ struct Fragile {
 }
 
 impl Fragile {
-    fn fails(&mut self) -> Result<(), ExecutorError> {
-        self.lost |= self.switch.goes.swap(false, Ordering::SeqCst);
+    /// Does what is told by the switch for whenever a device `goes`, or only `fails`.
+    fn obey(&mut self, goes: &AtomicBool, fails: &AtomicBool) -> Result<(), ExecutorError> {
+        if self.switch.fuse.load(Ordering::SeqCst) > 0 {
+            return Ok(());
+        }
+        self.lost |= goes.swap(false, Ordering::SeqCst);
         match self.lost {
             true => Err(ExecutorError::new("the driver was reset")),
+            false if fails.swap(false, Ordering::SeqCst) => Err(ExecutorError::new("a hiccup")),
             false => Ok(()),
         }
+    }
+
+    fn fails(&mut self) -> Result<(), ExecutorError> {
+        let Switch { goes, fails, .. } = self.switch.clone();
+        self.obey(&goes, &fails)
+    }
+
+    fn fails_when_read(&mut self) -> Result<(), ExecutorError> {
+        let Switch {
+            goes_when_read,
+            fails_when_read,
+            ..
+        } = self.switch.clone();
+        self.obey(&goes_when_read, &fails_when_read)
     }
 }
 
 impl Executor for Fragile {
+    type Flight = <FakeModel as Executor>::Flight;
+
     fn limits(&self) -> ExecutorLimits {
         self.model.limits()
     }
@@ -49,13 +77,24 @@ impl Executor for Fragile {
         self.model.host_slots()
     }
 
-    fn forward(
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         choices: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+    ) -> Result<Self::Flight, ExecutorError> {
         self.fails()?;
-        self.model.forward(batch, choices)
+        let fuse = &self.switch.fuse;
+        fuse.store(
+            fuse.load(Ordering::SeqCst).saturating_sub(1),
+            Ordering::SeqCst,
+        );
+        self.model.launch(batch, choices)
+    }
+
+    fn land(&mut self, flight: Self::Flight) -> Result<Logits, ExecutorError> {
+        assert!(!self.lost, "what is lost is not read");
+        self.fails_when_read()?;
+        self.model.land(flight)
     }
 
     fn chooses(&self) -> bool {
@@ -182,4 +221,59 @@ fn an_engine_whose_device_never_comes_back_ends_when_it_is_told_to() {
     assert!(run(&engine, &prompt(1, 20)).end.is_err());
     until("it is tried", || switch.attempts.load(Ordering::SeqCst) > 0);
     assert_eq!(engine.shutdown(Duration::ZERO), ShutdownOutcome::Stopped);
+}
+
+/// Has `what` happen when two requests have run for a while, so that steps are launched ahead;
+/// returns how they end.
+fn amid_steps(switch: &Switch, engine: &EngineHandle, what: &AtomicBool) -> Vec<Answer> {
+    switch.fuse.store(12, Ordering::SeqCst);
+    what.store(true, Ordering::SeqCst);
+    let submit = |seed| engine.submit(request(&prompt(seed, 20), 100)).unwrap();
+    let running: Vec<_> = (0..2).map(submit).collect();
+    running.into_iter().map(answer).collect()
+}
+
+#[test]
+fn a_device_that_goes_with_two_steps_under_way_takes_both_with_it() {
+    let (engine, switch) = start(EngineConfig::default(), 0);
+    switch.is_back.store(true, Ordering::SeqCst);
+    for what in [&switch.goes, &switch.goes_when_read, &switch.goes] {
+        for (seed, answer) in (0..).zip(amid_steps(&switch, &engine, what)) {
+            assert!(answer.end.is_err(), "nobody goes on without the device");
+            assert!(answer.tokens.len() > 2);
+            let right = expected(&prompt(seed, 20), answer.tokens.len());
+            assert_eq!(answer.tokens, right);
+        }
+        // Nobody who comes now is concerned, whatever of it is still to land.
+        for seed in 0..2 {
+            let answer = run(&engine, &prompt(seed, 20));
+            assert_eq!(answer.tokens, expected(&prompt(seed, 20), 5));
+        }
+        until("idle", || engine.stats().is_idle());
+        let stats = engine.stats();
+        assert!(stats.kv.is_conserved() && stats.kv.held == 0, "{stats:?}");
+    }
+    assert_eq!((engine.stats().failed, engine.stats().finished), (6, 6));
+    assert_eq!(switch.attempts.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn a_step_that_fails_beside_another_fails_its_requests_and_not_the_engine() {
+    let (engine, switch) = start(EngineConfig::default(), 0);
+    for what in [&switch.fails, &switch.fails_when_read] {
+        for (seed, answer) in (0..).zip(amid_steps(&switch, &engine, what)) {
+            assert!(answer.end.unwrap_err().contains("hiccup"));
+            let right = expected(&prompt(seed, 20), answer.tokens.len());
+            assert_eq!(answer.tokens, right);
+        }
+        for seed in 0..2 {
+            let answer = run(&engine, &prompt(seed, 20));
+            assert_eq!(answer.tokens, expected(&prompt(seed, 20), 5));
+        }
+        until("idle", || engine.stats().is_idle());
+        let stats = engine.stats();
+        assert!(stats.kv.is_conserved() && stats.kv.held == 0, "{stats:?}");
+    }
+    assert_eq!((engine.stats().failed, engine.stats().finished), (4, 4));
+    assert_eq!(switch.attempts.load(Ordering::SeqCst), 0);
 }

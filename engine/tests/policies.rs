@@ -136,6 +136,8 @@ fn a_higher_priority_takes_the_room_of_a_lower_one_which_goes_on_afterwards() {
         fixture.wait_until("ten steps", |f| f.engine.stats().steps == 10);
         assert_eq!(fixture.engine.stats().preemptions, 0, "equals wait");
         let high = fixture.engine.submit(urgent(3, 1)).unwrap();
+        // The device has the next step, too.
+        permits.send(()).unwrap();
         permits.send(()).unwrap();
         fixture.wait_until("it gave way", |f| f.engine.stats().preemptions == 1);
         drop(permits);

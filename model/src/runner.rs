@@ -29,7 +29,7 @@ use crate::memory::{self, KvBudget, MemoryError};
 use crate::transformer::{Blocks, DeviceBatch, DeviceOutputs, PagedContext, Transformer};
 use crate::weights::{Quantization, WeightError};
 use check::{below, check, length};
-use choose::Chosen;
+use choose::{Chosen, Latest};
 use formats::{choose_blocks, choose_dtype};
 use on_threads::OnThreads;
 
@@ -49,6 +49,10 @@ pub struct SequenceSpan {
 pub struct Batch<'a> {
     /// `[tokens]`
     pub tokens: &'a [u32],
+    /// `[tokens]`, or empty: in the place of `tokens` are those that the forward before, which
+    /// need not have been waited for, chose at these of its `choice_rows`; any where it chose
+    /// none.
+    pub carried: &'a [u32],
     /// `[tokens]`
     pub positions: &'a [u32],
     /// `[tokens]`: the slot that receives each token's keys and values.
@@ -89,6 +93,9 @@ pub struct Outputs {
     /// `[rows, vocab]`, one for each [`Wish::Logits`].
     pub undecided: Vec<f32>,
 }
+
+/// Waits for what a forward gives.
+pub type Flight = Box<dyn FnOnce() -> Result<Outputs, ForwardError>>;
 
 /// Why a forward pass did not run.
 #[derive(Debug, thiserror::Error)]
@@ -185,16 +192,29 @@ pub trait Decoder {
 
     /// Runs the model over `batch`. Keys and values of all tokens are in the pool
     /// afterwards. `wishes` is asked once, with the forward under way, where the batch has
-    /// `choice_rows`.
+    /// `choice_rows`. A GPU need not be done when this returns; what it is given next comes
+    /// after it. Flights are waited for in the order of their launches.
     ///
     /// # Errors
     /// [`ForwardError`] when the batch contradicts itself or the model, before
-    /// anything was written, or when the device failed.
+    /// anything was written, or when the device failed, which may also show in the flight.
+    fn launch(
+        &mut self,
+        batch: &Batch<'_>,
+        wishes: &mut Wishes<'_>,
+    ) -> Result<Flight, ForwardError>;
+
+    /// Launches a forward and waits for it.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
     fn forward(
         &mut self,
         batch: &Batch<'_>,
         wishes: &mut Wishes<'_>,
-    ) -> Result<Outputs, ForwardError>;
+    ) -> Result<Outputs, ForwardError> {
+        self.launch(batch, wishes)?()
+    }
 
     /// Copies keys and values between the slots `device` and the slots `host` of the
     /// second pool, one by one.
@@ -268,6 +288,7 @@ struct Runner<B: Kernels> {
     context: PagedContext<B>,
     host: Option<HostPool<B>>,
     summation: Summation,
+    latest: Latest<B>,
     device: B::Device,
     report: Report,
 }
@@ -340,6 +361,7 @@ impl<B: Kernels> Runner<B> {
             context,
             host,
             summation,
+            latest: Latest::none(),
             device,
             report,
         })
@@ -355,20 +377,22 @@ impl<B: Kernels> Decoder for Runner<B> {
         B::chooses()
     }
 
-    fn forward(
+    fn launch(
         &mut self,
         batch: &Batch<'_>,
         wishes: &mut Wishes<'_>,
-    ) -> Result<Outputs, ForwardError> {
+    ) -> Result<Flight, ForwardError> {
         check(batch, &self.report)?;
         if !B::chooses() {
             length("choice rows", batch.choice_rows.len(), 0)?;
         }
+        let carried = self.latest.carry(batch.carried, &self.device)?;
+        self.latest = Latest::none();
         if batch.tokens.is_empty() {
-            return Ok(Outputs::default());
+            return Ok(Box::new(|| Ok(Outputs::default())));
         }
         let layout = self.context.layout;
-        let uploaded = DeviceBatch::upload(batch, layout, self.summation, &self.device);
+        let uploaded = DeviceBatch::upload(batch, carried, layout, self.summation, &self.device);
         let DeviceOutputs {
             logits,
             hidden,
@@ -376,28 +400,31 @@ impl<B: Kernels> Decoder for Runner<B> {
         } = self
             .transformer
             .forward_paged(&self.config, uploaded, &mut self.context);
+        let device = self.device.clone();
         if logits.is_none() && hidden.is_none() && to_choose.is_none() {
             // A device reports a failed launch when it is waited for. What follows would
             // otherwise build on KV that was never written.
-            return B::sync(&self.device)
-                .map(|()| Outputs::default())
-                .map_err(|error| ForwardError::Device(format!("{error:?}")));
+            return Ok(Box::new(move || {
+                B::sync(&device)
+                    .map(|()| Outputs::default())
+                    .map_err(|error| ForwardError::Device(format!("{error:?}")))
+            }));
         }
-        let chosen = match to_choose {
-            Some(to_choose) => {
-                // What waits in a queue runs while the wishes are waited for.
-                B::flush(&self.device);
-                Chosen::enqueue(to_choose, wishes(), &self.device)?
-            }
-            None => Chosen::default(),
-        };
-        let (chosen, undecided) = chosen.read()?;
-        Ok(Outputs {
-            logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
-            hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
-            chosen,
-            undecided,
-        })
+        let mut chosen = Chosen::default();
+        if let Some(to_choose) = to_choose {
+            // What waits in a queue runs while the wishes are waited for.
+            B::flush(&device);
+            (chosen, self.latest) = Chosen::enqueue(to_choose, wishes(), &device)?;
+        }
+        Ok(Box::new(move || {
+            let (chosen, undecided) = chosen.read()?;
+            Ok(Outputs {
+                logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
+                hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
+                chosen,
+                undecided,
+            })
+        }))
     }
 
     fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {

@@ -66,6 +66,7 @@ fn step(decoder: &mut dyn Decoder, random: &mut Random) {
     };
     let batch = Batch {
         tokens: &tokens,
+        carried: &[],
         positions: &positions,
         write_slots: &write_slots,
         sequences: &spans,

@@ -183,6 +183,13 @@ impl KvCache {
         Some(host.cache.match_prefix(namespace, tokens, priority))
     }
 
+    /// Whether something is to be copied.
+    pub fn has_copies(&self) -> bool {
+        self.host
+            .as_ref()
+            .is_some_and(|host| !host.copies.is_empty())
+    }
+
     /// Has the locked slots `host` copied to `device`, which the caller holds, as many as
     /// may be copied; returns how many.
     pub fn load(&mut self, host: &[u32], device: &[u32]) -> usize {

@@ -48,6 +48,8 @@ struct Letter {
 }
 
 impl Executor for Letter {
+    type Flight = Logits;
+
     fn limits(&self) -> ExecutorLimits {
         ExecutorLimits {
             kv_slots: SEQUENCES * CONTEXT,
@@ -56,7 +58,11 @@ impl Executor for Letter {
         }
     }
 
-    fn forward(
+    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+        Ok(logits)
+    }
+
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         _: &mut Choices<'_>,

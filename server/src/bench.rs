@@ -294,6 +294,8 @@ mod tests {
     }
 
     impl Executor for Checker {
+        type Flight = Logits;
+
         fn limits(&self) -> ExecutorLimits {
             ExecutorLimits {
                 kv_slots: 64,
@@ -302,7 +304,11 @@ mod tests {
             }
         }
 
-        fn forward(
+        fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+            Ok(logits)
+        }
+
+        fn launch(
             &mut self,
             batch: &ForwardBatch,
             _: &mut Choices<'_>,

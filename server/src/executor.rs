@@ -15,7 +15,7 @@ use hearth_engine::{
     Sequence,
 };
 use hearth_model::progress::counting_bar;
-use hearth_model::runner::{Batch, CopyWay, Decoder, ForwardError, Report, SequenceSpan};
+use hearth_model::runner::{Batch, CopyWay, Decoder, Flight, ForwardError, Report, SequenceSpan};
 
 use crate::warmup::{self, Sizes};
 use wish::wish;
@@ -68,6 +68,7 @@ impl ModelExecutor {
     pub fn warm_up(&mut self) -> Result<(), ExecutorError> {
         let batch = ForwardBatch {
             tokens: vec![0],
+            carried: Vec::new(),
             positions: vec![0],
             write_slots: vec![0],
             sequences: vec![Sequence {
@@ -138,6 +139,8 @@ fn watched<T>(
 }
 
 impl Executor for ModelExecutor {
+    type Flight = Flight;
+
     fn limits(&self) -> ExecutorLimits {
         ExecutorLimits {
             kv_slots: self.report.kv_slots,
@@ -146,11 +149,11 @@ impl Executor for ModelExecutor {
         }
     }
 
-    fn forward(
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         choices: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+    ) -> Result<Flight, ExecutorError> {
         self.spans.clear();
         self.spans
             .extend(batch.sequences.iter().map(|sequence| SequenceSpan {
@@ -161,6 +164,7 @@ impl Executor for ModelExecutor {
             }));
         let batch = Batch {
             tokens: &batch.tokens,
+            carried: &batch.carried,
             positions: &batch.positions,
             write_slots: &batch.write_slots,
             sequences: &self.spans,
@@ -169,9 +173,13 @@ impl Executor for ModelExecutor {
             hidden_rows: &batch.hidden_rows,
             choice_rows: &batch.choice_rows,
         };
-        let outputs = watched(&mut self.decoder, &self.lost, |decoder| {
-            decoder.forward(&batch, &mut || choices().into_iter().map(wish).collect())
-        })?;
+        watched(&mut self.decoder, &self.lost, |decoder| {
+            decoder.launch(&batch, &mut || choices().into_iter().map(wish).collect())
+        })
+    }
+
+    fn land(&mut self, flight: Flight) -> Result<Logits, ExecutorError> {
+        let outputs = watched(&mut self.decoder, &self.lost, |_| flight())?;
         Ok(Logits {
             values: outputs.logits,
             vocab: self.report.vocab_size,
@@ -255,8 +263,10 @@ mod tests {
             false
         }
 
-        fn forward(&mut self, _: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Outputs, ForwardError> {
-            (self.how)()
+        fn launch(&mut self, _: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Flight, ForwardError> {
+            // Where it shows.
+            let how = self.how;
+            Ok(Box::new(how))
         }
 
         fn copy(&mut self, _: CopyWay, _: &[u32], _: &[u32]) -> Result<(), ForwardError> {

@@ -41,6 +41,13 @@ pub fn batches(limits: ExecutorLimits, sizes: Sizes, chooses: bool) -> Vec<Forwa
         .collect();
     let long = LONG.min(limits.max_model_len);
     batches.push(decoding(1, long, chooses));
+    if chooses {
+        // As a step that is launched ahead: of the tokens that the one before chose, in
+        // another order.
+        for batch in batches.iter_mut().skip(1) {
+            batch.carried = vec![0; batch.tokens.len()];
+        }
+    }
     let powers = (0..usize::BITS).map(|power| 1usize << power);
     let lengths = powers.flat_map(|power| [power, power + power / 2 + 1]);
     let lengths = lengths.filter(|length| (2..most).contains(length));
@@ -76,6 +83,7 @@ fn prompt(length: usize, chooses: bool) -> ForwardBatch {
     let all: Vec<u32> = (0..length as u32).collect();
     ForwardBatch {
         tokens: vec![0; length],
+        carried: Vec::new(),
         positions: all.clone(),
         write_slots: all.clone(),
         sequences: vec![Sequence {

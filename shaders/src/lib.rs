@@ -105,6 +105,12 @@ pub struct Hardware {
     pub processors: Option<u32>,
 }
 
+/// Waits for numbers on their way to the host.
+///
+/// # Errors
+/// Why the device does not give them.
+pub type Fetched = Box<dyn FnOnce() -> Result<Vec<i32>, String>>;
+
 /// A Burn backend with the operations of a paged transformer. What takes no [`Summation`] computes
 /// each row by itself.
 pub trait Kernels: Backend {
@@ -197,6 +203,12 @@ pub trait Kernels: Backend {
     /// [`plan`] made for them; -1 in a row that has none to choose from: `[rows]`, i32.
     /// [`Self::chooses`] must say that it is there.
     fn choose(_logits: FloatTensor<Self>, _plan: IntTensor<Self>) -> IntTensor<Self> {
+        unreachable!("the backend leaves choosing to others")
+    }
+
+    /// Has the device copy what it chose, `ids` `[rows]`, to the host before it does anything
+    /// that it is given later. What is returned waits for that.
+    fn fetch(_ids: IntTensor<Self>) -> Fetched {
         unreachable!("the backend leaves choosing to others")
     }
 }

@@ -54,6 +54,8 @@ impl SimExecutor {
 }
 
 impl Executor for SimExecutor {
+    type Flight = Logits;
+
     fn limits(&self) -> ExecutorLimits {
         ExecutorLimits {
             kv_slots: self.kv_slots,
@@ -72,7 +74,11 @@ impl Executor for SimExecutor {
         Ok(())
     }
 
-    fn forward(
+    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+        Ok(logits)
+    }
+
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         _: &mut Choices<'_>,

@@ -24,11 +24,17 @@ struct Gaps {
 }
 
 impl Executor for Gaps {
+    type Flight = Logits;
+
     fn limits(&self) -> ExecutorLimits {
         self.limits
     }
 
-    fn forward(
+    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+        Ok(logits)
+    }
+
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         _: &mut Choices<'_>,

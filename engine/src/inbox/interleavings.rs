@@ -176,7 +176,7 @@ fn an_engine_that_waits_for_the_device_hears_of_it_and_of_mail_and_obeys_afterwa
         });
         let (mut submitted, mut landed) = (Vec::new(), false);
         while !landed {
-            let mail = inbox.collect(Wait::ForLanding);
+            let mail = inbox.collect(Wait::ForLanding { of: 1 });
             landed = mail.landed;
             assert_eq!(mail.commands.len(), usize::from(landed), "between steps");
             submitted.extend(mail.submitted.iter().map(|submission| submission.id));

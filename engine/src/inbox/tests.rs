@@ -40,3 +40,16 @@ fn a_burst_is_taken_in_pieces_and_what_concerns_a_request_comes_with_it_or_later
     assert_eq!(taken, [early, late].concat());
     assert_eq!(obeyed, Some(3 * MOST_TAKEN));
 }
+
+#[test]
+fn commands_wait_until_the_last_of_two_steps_has_landed() {
+    let inbox = Inbox::new(1);
+    let (reply, _answer) = oneshot::channel();
+    inbox.command(|_| Command::Resume(reply));
+    inbox.landed();
+    let mail = inbox.collect(Wait::ForLanding { of: 2 });
+    assert!(mail.landed && mail.commands.is_empty() && mail.commands_wait);
+    inbox.landed();
+    let mail = inbox.collect(Wait::ForLanding { of: 1 });
+    assert!(mail.landed && mail.commands.len() == 1 && !mail.commands_wait);
+}

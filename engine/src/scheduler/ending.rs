@@ -27,8 +27,8 @@ impl Scheduler {
                 let withdrawn = from_running.remove(&request.id);
                 request.outcome = request.outcome.take().or(withdrawn);
             }
-            // Who is in the batch that the device is at leaves when it is done.
-            if !self.in_flight {
+            // Who is in a batch that the device is at leaves when one is done.
+            if self.in_flight == 0 {
                 self.part();
             }
         }

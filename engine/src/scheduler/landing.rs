@@ -11,7 +11,6 @@ impl Scheduler {
     /// Takes in what the forward of `batch` computed: samples, and sees who is done. The
     /// device waits for it; what can wait is left to [`settle`](Self::settle).
     pub fn advance(&mut self, batch: &StepBatch, logits: &mut Logits) {
-        self.in_flight = false;
         self.take_in_copies(batch);
         self.counters.computed_tokens += batch.tokens() as u64;
         let mut rows = logits.values.chunks_exact_mut(logits.vocab);
@@ -79,7 +78,6 @@ impl Scheduler {
 
     /// Ends the requests of a forward that failed. Nothing of it is cached.
     pub fn fail(&mut self, batch: &StepBatch, error: &str) {
-        self.in_flight = false;
         self.take_in_copies(batch);
         for grant in &batch.grants {
             self.running[grant.request].request.outcome = Some(Outcome::Failed(error.to_owned()));

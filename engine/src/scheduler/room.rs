@@ -78,7 +78,7 @@ impl Scheduler {
         self.retract(0);
     }
 
-    /// Gets the slots of the tokens that the device is at, so that it need not wait for what
+    /// Gets the slots of the tokens that the device chooses next, so that it need not wait for what
     /// has to be evicted for them. Nobody has to give way for it.
     pub(super) fn reserve(&mut self) {
         for Running { request, kv, .. } in &mut self.running {

@@ -100,11 +100,11 @@ impl Scheduler {
     fn take_place(&mut self, priority: i32) -> bool {
         let victim = self.victim_of(priority);
         match victim {
-            Some(_) if self.in_flight => self.may_start = true,
+            Some(_) if self.in_flight > 0 => self.may_start = true,
             Some(victim) => self.preempt(victim),
             None => {}
         }
-        victim.is_some() && !self.in_flight
+        victim.is_some() && self.in_flight == 0
     }
 
     /// Lets those start that waited for a prefix that is there now.

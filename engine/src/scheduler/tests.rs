@@ -1,6 +1,7 @@
 use hearth_radix::EvictionPolicy;
 
 use super::*;
+use crate::batch::Asked;
 use crate::executor::Logits;
 use crate::inbox::{Inbox, RequestId, Wait, Withdrawal};
 use crate::params::SamplingParams;
@@ -18,6 +19,10 @@ struct Bench {
     inbox: Inbox,
     scheduler: Scheduler,
     batch: StepBatch,
+    /// For the step after it.
+    behind: StepBatch,
+    /// Steps that were launched ahead.
+    followed: usize,
     random: u64,
     ids: Vec<RequestId>,
     /// Whether nobody comes or goes while the device is at a batch.
@@ -26,10 +31,16 @@ struct Bench {
 
 impl Bench {
     fn new(config: EngineConfig, seed: u64) -> Self {
+        Self::with_executor(config, seed, false)
+    }
+
+    fn with_executor(config: EngineConfig, seed: u64, chooses: bool) -> Self {
         Self {
             inbox: Inbox::new(usize::MAX),
             scheduler: Scheduler::new(config, LIMITS, 0),
-            batch: StepBatch::default(),
+            batch: StepBatch::new(chooses, 0),
+            behind: StepBatch::new(chooses, 1),
+            followed: 0,
             random: seed,
             ids: Vec::new(),
             quiet: false,
@@ -50,6 +61,11 @@ impl Bench {
         let params = SamplingParams {
             max_tokens: self.below((LIMITS.max_model_len - len) as u64) as usize,
             prompt_logprobs: (self.below(8) == 0).then_some(1),
+            eos_token_ids: if self.below(4) == 0 {
+                vec![3]
+            } else {
+                Vec::new()
+            },
             ..SamplingParams::default()
         };
         let fcfs = self.scheduler.config.schedule == SchedulePolicy::Fcfs;
@@ -77,10 +93,35 @@ impl Bench {
         }
     }
 
+    /// A step, and steps that are launched ahead of its end and of one another.
     fn step(&mut self, fails: bool) {
         self.scheduler.schedule(&mut self.batch);
         self.check();
-        // While the device is at it, requests come and go.
+        let choices = self
+            .scheduler
+            .choices(&mut self.batch, &mut Grace::none(), true);
+        assert!(choices.is_some());
+        let mut under_way = true;
+        while under_way {
+            self.meanwhile();
+            let goes_on = self.below(3) > 0;
+            let choices = goes_on.then(|| self.scheduler.follow(&self.batch, &mut self.behind));
+            under_way = choices.flatten().is_some_and(|choices| {
+                assert_eq!(choices.len(), self.behind.forward.carried.len());
+                true
+            });
+            self.check();
+            self.land(fails);
+            self.check();
+            if under_way {
+                std::mem::swap(&mut self.batch, &mut self.behind);
+                self.followed += 1;
+            }
+        }
+    }
+
+    /// While the device is at it, requests come and go.
+    fn meanwhile(&mut self) {
         for _ in 0..self.below(3) {
             self.scheduler.look_ahead();
             self.check();
@@ -90,14 +131,25 @@ impl Bench {
                 _ => {}
             }
         }
-        if fails {
-            return self.scheduler.fail(&self.batch, "as it was told to");
-        }
+    }
+
+    fn land(&mut self, fails: bool) {
         let rows = self.batch.forward.logit_rows.len();
         let values = (0..rows * LIMITS.vocab_size).map(|_| self.below(100) as f32 / 20.0);
         let mut logits = logits(values.collect(), LIMITS);
-        self.scheduler.advance(&self.batch, &mut logits);
-        self.check();
+        let asked = self.batch.asked.iter();
+        let tokens = asked.filter(|asked| **asked == Asked::Token).count();
+        // Seldom there is none to choose from.
+        logits.chosen = (0..tokens)
+            .map(|_| (self.below(50) > 0).then(|| self.below(4) as u32))
+            .collect();
+        self.scheduler.landed(Duration::ZERO);
+        let chosen = Some(&mut logits.chosen);
+        self.scheduler.leave_out(&mut self.batch, chosen);
+        match fails {
+            true => self.scheduler.fail(&self.batch, "as it was told to"),
+            false => self.scheduler.advance(&self.batch, &mut logits),
+        }
     }
 
     fn check(&mut self) {
@@ -131,8 +183,8 @@ fn logits(values: Vec<f32>, limits: ExecutorLimits) -> Logits {
 
 #[test]
 fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
-    let mut preemptions = 0;
-    for seed in 0..60 {
+    let (mut preemptions, mut followed) = (0, 0);
+    for seed in 0..90 {
         let config = EngineConfig {
             max_running: 1 + seed as usize % 12,
             max_batch_tokens: 1 + seed as usize * 7 % 50,
@@ -150,7 +202,7 @@ fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
             eviction: [EvictionPolicy::Lru, EvictionPolicy::Priority][seed as usize % 2],
             ..EngineConfig::default()
         };
-        let mut bench = Bench::new(config, seed);
+        let mut bench = Bench::with_executor(config, seed, seed >= 60);
         for _ in 0..300 {
             match bench.below(20) {
                 0..4 => bench.submit(),
@@ -163,7 +215,7 @@ fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
         bench.quiet = true;
         while !bench.scheduler.is_idle() {
             bench.step(false);
-            let gets_on = !bench.batch.asks_for_nothing() || bench.scheduler.is_idle();
+            let gets_on = bench.batch.tokens() > 0 || bench.scheduler.is_idle();
             assert!(gets_on, "whoever waits gets on");
         }
         let stats = bench.scheduler.stats(0);
@@ -171,7 +223,9 @@ fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
         let ended = stats.finished + stats.cancelled + stats.failed;
         assert_eq!(ended, bench.ids.len() as u64);
         preemptions += stats.preemptions;
+        followed += bench.followed;
     }
+    assert!(followed > 200, "steps are launched ahead: {followed}");
     assert!(
         preemptions > 20,
         "the pool is too small for all: {preemptions}"

@@ -94,6 +94,8 @@ pub struct Step {
     pub chosen: usize,
     /// Rows at which it was to choose and had to give logits.
     pub undecided: usize,
+    /// Whether it was launched before the one before it was read.
+    pub carries: bool,
     /// The last token of each prefill, which tells whose it is.
     pub ends: Vec<u32>,
 }
@@ -118,19 +120,33 @@ impl Default for Copies {
     }
 }
 
+/// What the device was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A forward, by its number, and whether its tokens are those that the one before chooses.
+    Launch(usize, bool),
+    Land(usize),
+}
+
 pub struct FakeModel {
     limits: ExecutorLimits,
     kv: Vec<Option<u64>>,
     host: Vec<Option<u64>>,
     copies: Copies,
     steps: Arc<Mutex<Vec<Step>>>,
+    told: Arc<Mutex<Vec<Told>>>,
+    launched: usize,
+    /// What the latest forward chose at each of its rows.
+    latest: Vec<Option<u32>>,
     /// Whether it chooses tokens itself.
     chooses: bool,
-    /// With a gate, each forward waits for one permit, until the sender is gone.
+    /// With a gate, each forward waits for one permit to be read, until the sender is gone.
     gate: Option<Receiver<()>>,
 }
 
 impl Executor for FakeModel {
+    type Flight = (usize, Logits);
+
     fn limits(&self) -> ExecutorLimits {
         self.limits
     }
@@ -161,12 +177,31 @@ impl Executor for FakeModel {
         Ok(())
     }
 
-    fn forward(
+    fn land(&mut self, (number, logits): Self::Flight) -> Result<Logits, ExecutorError> {
+        self.told.lock().unwrap().push(Told::Land(number));
+        self.pass_gate();
+        Ok(logits)
+    }
+
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         choices: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
-        self.pass_gate();
+    ) -> Result<Self::Flight, ExecutorError> {
+        self.launched += 1;
+        let carries = !batch.carried.is_empty();
+        let told = Told::Launch(self.launched, carries);
+        self.told.lock().unwrap().push(told);
+        let latest = std::mem::take(&mut self.latest);
+        let mut tokens = batch.tokens.clone();
+        for (token, &row) in tokens.iter_mut().zip(&batch.carried) {
+            assert_eq!(*token, 0, "nobody knows it");
+            *token = latest[row as usize].unwrap_or(0);
+        }
+        let batch = &ForwardBatch {
+            tokens,
+            ..batch.clone()
+        };
         self.steps.lock().unwrap().push(Step {
             tokens: batch.tokens.len(),
             sequences: batch.sequences.len(),
@@ -174,6 +209,7 @@ impl Executor for FakeModel {
             rows: batch.logit_rows.len(),
             chosen: 0,
             undecided: 0,
+            carries,
             ends: batch
                 .sequences
                 .iter()
@@ -182,6 +218,14 @@ impl Executor for FakeModel {
                 .collect(),
         });
         check_shape(batch);
+        if batch
+            .tokens
+            .iter()
+            .any(|token| [PANICS, FAILS].contains(token))
+        {
+            // It is never read.
+            self.pass_gate();
+        }
         if batch.tokens.contains(&PANICS) {
             panic!("the device is gone");
         }
@@ -223,24 +267,30 @@ impl Executor for FakeModel {
             let choices = choices();
             assert_eq!(choices.len(), to_choose.len());
             for (logits, choice) in to_choose.into_iter().zip(choices) {
+                let mut token = None;
                 match choice {
-                    Choice::Token(choice) => chosen.push(choose::choose(&logits, &choice)),
+                    Choice::Token(choice) => {
+                        token = choose::choose(&logits, &choice);
+                        chosen.push(token);
+                    }
                     Choice::Logits => undecided.extend(logits),
                     Choice::Nothing => {}
                 }
+                self.latest.push(token);
             }
         }
         if let Some(step) = self.steps.lock().unwrap().last_mut() {
             step.chosen = chosen.len();
             step.undecided = undecided.len() / VOCAB;
         }
-        Ok(Logits {
+        let logits = Logits {
             values,
             vocab: VOCAB,
             hidden,
             chosen,
             undecided,
-        })
+        };
+        Ok((self.launched, logits))
     }
 }
 
@@ -252,6 +302,9 @@ impl FakeModel {
             host: vec![None; host_slots],
             copies: Copies::default(),
             steps: Arc::default(),
+            told: Arc::default(),
+            launched: 0,
+            latest: Vec::new(),
             chooses: true,
             gate: None,
         }
@@ -277,6 +330,7 @@ impl FakeModel {
 fn check_shape(batch: &ForwardBatch) {
     let tokens = batch.tokens.len();
     assert!(tokens > 0, "an empty batch is not run");
+    assert!(batch.carried.is_empty() || batch.carried.len() == tokens);
     assert_eq!(
         (batch.positions.len(), batch.write_slots.len()),
         (tokens, tokens)
@@ -323,6 +377,7 @@ fn check_shape(batch: &ForwardBatch) {
 pub struct Fixture {
     pub engine: EngineHandle,
     pub steps: Arc<Mutex<Vec<Step>>>,
+    pub told: Arc<Mutex<Vec<Told>>>,
     pub copies: Copies,
 }
 
@@ -387,12 +442,15 @@ impl Fixture {
     ) -> Self {
         let steps = Arc::default();
         let log = Arc::clone(&steps);
+        let told = Arc::default();
+        let tell = Arc::clone(&told);
         let copies = Copies::default();
         let noted = copies.clone();
         let build = move || {
             Ok(FakeModel {
                 copies: noted,
                 steps: log,
+                told: tell,
                 chooses,
                 gate,
                 ..FakeModel::new(limits, host_slots)
@@ -401,6 +459,7 @@ impl Fixture {
         Self {
             engine: Engine::spawn(config, build).unwrap(),
             steps,
+            told,
             copies,
         }
     }

@@ -154,6 +154,7 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Output
     let likeliest = || choice_rows.iter().map(|_| Wish::Token(Choice::LIKELIEST));
     let batch = Batch {
         tokens,
+        carried: &[],
         positions: &positions,
         write_slots: &slots[past..],
         sequences: &[span],

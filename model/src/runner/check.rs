@@ -37,6 +37,9 @@ pub fn check(batch: &Batch<'_>, report: &Report) -> Result<(), ForwardError> {
         .sum();
     length("sequences", spanned, tokens)?;
     below("token", batch.tokens, report.vocab_size)?;
+    if !batch.carried.is_empty() {
+        length("carried rows", batch.carried.len(), tokens)?;
+    }
     below("position", batch.positions, report.max_model_len)?;
     below("slot", batch.write_slots, report.kv_slots)?;
     below("slot", batch.slot_table, report.kv_slots)?;

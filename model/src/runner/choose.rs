@@ -1,16 +1,16 @@
 //! Tokens that are chosen on the device.
 
 use burn::tensor::{Int, Tensor};
-use hearth_shaders::{Choice, Kernels};
+use hearth_shaders::{Choice, Fetched, Kernels};
 
-use super::check::length;
+use super::check::{below, length};
 use super::{ForwardError, Wish, to_host};
 use crate::transformer::{indices, primitive};
 
 /// What is computed of the rows to choose at.
 pub struct Chosen<B: Kernels> {
     /// Of all rows, those that want no token too; -1 where there is none.
-    tokens: Option<Tensor<B, 1, Int>>,
+    tokens: Option<Fetched>,
     /// Which of them are wanted.
     wanted: Vec<usize>,
     undecided: Option<Tensor<B, 2>>,
@@ -26,13 +26,48 @@ impl<B: Kernels> Default for Chosen<B> {
     }
 }
 
+/// The tokens that a forward chose, on the device, for the forward after it: `[rows]`, -1 where
+/// there is none.
+#[derive(Debug)]
+pub struct Latest<B: Kernels>(Option<Tensor<B, 1, Int>>);
+
+impl<B: Kernels> Latest<B> {
+    pub fn none() -> Self {
+        Self(None)
+    }
+
+    /// The input ids that are at its rows `carried`; `None` if nothing is carried.
+    pub fn carry(
+        &self,
+        carried: &[u32],
+        device: &B::Device,
+    ) -> Result<Option<Tensor<B, 1, Int>>, ForwardError> {
+        if carried.is_empty() {
+            return Ok(None);
+        }
+        let rows = self.0.as_ref().map_or(0, |tokens| tokens.dims()[0]);
+        below("carried row", carried, rows)?;
+        let tokens = self.0.clone().map(|tokens| {
+            let in_place = (0..rows as u32).eq(carried.iter().copied());
+            let ids = match in_place {
+                true => tokens,
+                false => tokens.select(0, indices(carried, device)),
+            };
+            // Where there is none, any will do: its request has failed.
+            ids.clamp_min(0)
+        });
+        Ok(tokens)
+    }
+}
+
 impl<B: Kernels> Chosen<B> {
-    /// Has the device do as `wishes` say about the rows of `logits` `[rows, vocab]`.
+    /// Has the device do as `wishes` say about the rows of `logits` `[rows, vocab]`. Also
+    /// returns what can be carried to the next forward.
     pub fn enqueue(
         logits: Tensor<B, 2>,
         wishes: Vec<Wish>,
         device: &B::Device,
-    ) -> Result<Self, ForwardError> {
+    ) -> Result<(Self, Latest<B>), ForwardError> {
         let [rows, vocab] = logits.dims();
         length("wishes", wishes.len(), rows)?;
         let (mut wanted, mut undecided, mut choices) = (Vec::new(), Vec::new(), Vec::new());
@@ -49,17 +84,19 @@ impl<B: Kernels> Chosen<B> {
             }
             choices.push(choice);
         }
-        let tokens = (!wanted.is_empty()).then(|| {
+        let tokens: Option<Tensor<B, 1, Int>> = (!wanted.is_empty()).then(|| {
             let plan = hearth_shaders::plan::<B>(&choices, vocab, device);
             Tensor::from_primitive(B::choose(primitive(logits.clone()), plan))
         });
+        let fetched = tokens.clone().map(|ids| B::fetch(ids.into_primitive()));
         let undecided =
             (!undecided.is_empty()).then(|| logits.select(0, indices(&undecided, device)));
-        Ok(Self {
-            tokens,
+        let chosen = Self {
+            tokens: fetched,
             wanted,
             undecided,
-        })
+        };
+        Ok((chosen, Latest(tokens)))
     }
 
     /// The tokens, and the rows of logits that were wished for.
@@ -68,13 +105,7 @@ impl<B: Kernels> Chosen<B> {
         let Some(tokens) = self.tokens else {
             return Ok((Vec::new(), undecided));
         };
-        let data = tokens
-            .try_into_data()
-            .map_err(|error| ForwardError::Device(error.to_string()))?;
-        let tokens: Vec<i32> = data
-            .convert::<i32>()
-            .into_vec()
-            .map_err(|error| ForwardError::Device(format!("{error:?}")))?;
+        let tokens = tokens().map_err(ForwardError::Device)?;
         // There is none where it is negative.
         let token = |row: &usize| u32::try_from(tokens[*row]).ok();
         Ok((self.wanted.iter().map(token).collect(), undecided))

@@ -2,7 +2,7 @@
 
 use burn_flex::Flex;
 
-use super::{Batch, CopyWay, Decoder, ForwardError, LoadError, Outputs, Report, Runner, Wishes};
+use super::{Batch, CopyWay, Decoder, Flight, ForwardError, LoadError, Report, Runner, Wishes};
 use crate::cpu_threads::CpuThreads;
 
 /// A runner on the CPU, which needs threads.
@@ -30,10 +30,11 @@ impl Decoder for OnThreads {
         self.runner.chooses()
     }
 
-    fn forward(&mut self, batch: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Outputs, ForwardError> {
+    fn launch(&mut self, batch: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Flight, ForwardError> {
         let runner = &mut self.runner;
         // It does not choose, and so asks for nothing.
-        self.threads.run(|| runner.forward(batch, &mut Vec::new))
+        let outputs = self.threads.run(|| runner.forward(batch, &mut Vec::new))?;
+        Ok(Box::new(|| Ok(outputs)))
     }
 
     fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {

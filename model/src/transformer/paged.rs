@@ -36,9 +36,10 @@ pub struct DeviceOutputs<B: Backend> {
 }
 
 impl<B: Backend> DeviceBatch<B> {
-    /// Copies a checked batch to `device`.
+    /// Copies a checked batch to `device`, where its input ids may be already, `carried`.
     pub fn upload(
         batch: &Batch<'_>,
+        carried: Option<Tensor<B, 1, Int>>,
         layout: HeadLayout,
         summation: Summation,
         device: &B::Device,
@@ -53,7 +54,9 @@ impl<B: Backend> DeviceBatch<B> {
             })
             .collect();
         Self {
-            tokens: hearth_shaders::indices::<B>(batch.tokens, device),
+            tokens: carried
+                .unwrap_or_else(|| indices(batch.tokens, device))
+                .into_primitive(),
             index: RaggedIndex::upload(
                 batch.positions,
                 batch.write_slots,

@@ -160,6 +160,7 @@ pub fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> 
         .forward(
             &Batch {
                 tokens,
+                carried: &[],
                 positions: &positions,
                 write_slots: &slots[past..],
                 sequences: &[span],

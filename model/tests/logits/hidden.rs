@@ -26,6 +26,7 @@ fn hidden_states_project_to_the_logits(device: DeviceSpec) {
             .forward(
                 &Batch {
                     tokens: &golden.prompt,
+                    carried: &[],
                     positions: &positions,
                     write_slots: &slots,
                     sequences: &[span],

@@ -1,6 +1,7 @@
 //! Logits of tiny random checkpoints against transformers' float32 logits
 //! (`goldens/`), on the CPU and on every wgpu device of this machine.
 
+mod carried;
 mod golden;
 mod hidden;
 mod host;
@@ -90,6 +91,7 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
             .forward(
                 &Batch {
                     tokens: &golden.prompt[..before],
+                    carried: &[],
                     positions: &positions,
                     write_slots: &table,
                     sequences: &[span(0, before, before, 0)],
@@ -122,6 +124,7 @@ fn a_mixed_batch_agrees(device: DeviceSpec) {
             .forward(
                 &Batch {
                     tokens: &tokens,
+                    carried: &[],
                     positions: &positions,
                     write_slots: &write,
                     sequences: &[span(0, 1, length, 0), span(1, length, length, length)],

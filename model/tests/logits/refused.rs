@@ -16,6 +16,7 @@ fn a_batch_that_would_index_out_of_the_model_is_refused() {
     };
     let good = Batch {
         tokens: &[1],
+        carried: &[],
         positions: &[0],
         write_slots: &[0],
         sequences: &[span],

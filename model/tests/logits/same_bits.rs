@@ -61,6 +61,7 @@ fn beside_another(decoder: &mut dyn Decoder, tokens: &[u32]) -> Vec<u32> {
         let outputs = decoder.forward(
             &Batch {
                 tokens: &batch,
+                carried: &[],
                 positions: &positions,
                 write_slots: &write,
                 sequences: &sequences,

@@ -115,6 +115,8 @@ impl FakeExecutor {
 }
 
 impl Executor for FakeExecutor {
+    type Flight = Logits;
+
     fn limits(&self) -> ExecutorLimits {
         let Behaviour {
             kv_slots,
@@ -128,7 +130,11 @@ impl Executor for FakeExecutor {
         }
     }
 
-    fn forward(
+    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
+        Ok(logits)
+    }
+
+    fn launch(
         &mut self,
         batch: &ForwardBatch,
         _: &mut Choices<'_>,

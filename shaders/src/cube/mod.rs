@@ -8,6 +8,7 @@
 mod attention;
 mod choose;
 mod elementwise;
+mod fetch;
 mod linear;
 mod norm;
 mod reduce;
@@ -19,7 +20,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+use crate::{Fetched, Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -148,6 +149,10 @@ where
 
     fn choose(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
         choose::choose(into_contiguous(logits), into_contiguous(plan))
+    }
+
+    fn fetch(ids: CubeTensor<R>) -> Fetched {
+        fetch::fetch(into_contiguous(ids))
     }
 }
 
