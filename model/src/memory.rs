@@ -78,7 +78,6 @@ impl KvBudget {
         options: &LoadOptions,
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
-        check_bindings(config, dtype, at)?;
         let per_token = bytes_per_token(config, dtype);
         let per_layer = per_token / (2 * config.layers as u64);
         let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
@@ -158,31 +157,51 @@ impl KvBudget {
     }
 }
 
-/// Every matrix is one buffer, and a device binds only so much at once.
-fn check_bindings(
+/// Every matrix of a layer is one buffer, and a device binds only so much at once; embedding and
+/// output projection are split. `bytes` tells what a matrix takes that has rows and columns and is
+/// in what the tensor of that name is in.
+///
+/// # Errors
+/// A matrix takes more than `largest` bytes.
+pub fn check_bindings(
     config: &ModelConfig,
     dtype: Dtype,
     at: &DeviceReport,
+    largest: u64,
+    bytes: impl Fn(&str, [usize; 2]) -> u64,
 ) -> Result<(), MemoryError> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let attention = config.heads * config.head_dim;
     let matrices = [
-        ("the embedding", config.vocab_size * hidden),
         (
             "the stacked projection of queries, keys and values",
-            config.qkv_rows() * hidden,
+            "self_attn.q",
+            [config.qkv_rows(), hidden],
         ),
-        ("the stacked projection of gate and up", 2 * inner * hidden),
+        (
+            "the output projection of attention",
+            "self_attn.o",
+            [hidden, attention],
+        ),
+        (
+            "the stacked projection of gate and up",
+            "mlp.gate",
+            [2 * inner, hidden],
+        ),
+        ("the down projection", "mlp.down", [hidden, inner]),
     ];
-    for (matrix, elements) in matrices {
-        let bytes = elements as u64 * dtype.size() as u64;
-        if bytes > at.max_binding {
-            return Err(MemoryError::Binding {
-                matrix,
-                dtype,
-                bytes,
-                bound: at.max_binding,
-                device: at.to_string(),
-            });
+    for layer in 0..config.layers {
+        for (matrix, name, shape) in matrices {
+            let bytes = bytes(&format!("model.layers.{layer}.{name}_proj.weight"), shape);
+            if bytes > largest {
+                return Err(MemoryError::Binding {
+                    matrix,
+                    dtype,
+                    bytes,
+                    bound: largest,
+                    device: at.to_string(),
+                });
+            }
         }
     }
     Ok(())
@@ -290,8 +309,23 @@ mod tests {
             .err()
             .unwrap();
         assert!(error.contains("256") && error.contains("binds"), "{error}");
-        let error = plan(&machine(None, 1 << 15), None, None).err().unwrap();
-        assert!(error.contains("the embedding"), "{error}");
+    }
+
+    #[test]
+    fn a_matrix_of_a_layer_that_is_larger_than_a_binding_is_refused_as_it_is_stored() {
+        let config = ModelConfig::from_json(CONFIG).unwrap();
+        let at = machine(None, u64::MAX);
+        let check = |bits: usize| {
+            let bytes = |_: &str, [rows, columns]: [usize; 2]| (rows * columns * bits / 8) as u64;
+            check_bindings(&config, Dtype::F32, &at, 1 << 15, bytes)
+                .map_err(|error| error.to_string())
+        };
+        let error = check(32).unwrap_err();
+        assert!(
+            error.contains("queries, keys") && error.contains("49152") && error.contains("32768"),
+            "{error}"
+        );
+        assert_eq!(check(8), Ok(()));
     }
 
     #[test]

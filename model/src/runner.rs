@@ -155,6 +155,8 @@ pub struct LoadOptions {
     pub host_slots: usize,
     /// Whether a token's bits are not to depend on what else is computed with it.
     pub deterministic: bool,
+    /// The largest matrix in bytes, where that is less than what the device binds at once.
+    pub largest_matrix: Option<u64>,
     /// Whether a GPU has to prove its kernels before anything is loaded onto it.
     pub check_kernels: bool,
     /// A directory where kernels that were compiled stay for the next start of this build.
@@ -308,23 +310,30 @@ impl<B: Kernels> Runner<B> {
             true => Summation::Fixed,
             false => Summation::Fastest,
         };
-        if options.check_kernels && !at.is_cpu() {
-            refuse_wrong_kernels::<B>(&config, dtype, summation, device).map_err(|reason| {
-                LoadError::WrongKernel {
-                    device: at.to_string(),
-                    reason,
-                }
-            })?;
-        }
         let weights = &checkpoint.weights;
         let blocks = Blocks {
             quantized: choose_blocks(options.quantization, weights, dtype, at)?,
             bf16: dtype == Dtype::Bf16 && B::packs(BlockFormat::Bf16),
         };
-        let weight_bytes = blocks.weight_bytes(&config, weights, dtype);
+        let largest = options.largest_matrix.unwrap_or(u64::MAX);
+        let largest = largest.min(at.max_binding);
+        memory::check_bindings(&config, dtype, at, largest, |name, shape| {
+            blocks.matrix_bytes::<B>(weights, name, shape, dtype)
+        })?;
+        if options.check_kernels && !at.is_cpu() {
+            let packed = blocks.integers(&config, weights);
+            refuse_wrong_kernels::<B>(&config, dtype, packed, summation, device).map_err(
+                |reason| LoadError::WrongKernel {
+                    device: at.to_string(),
+                    reason,
+                },
+            )?;
+        }
+        let weight_bytes = blocks.weight_bytes::<B>(&config, weights, dtype);
         let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;
-        let transformer =
-            Transformer::load_for_serving(&config, weights, dtype, vector, blocks, device)?;
+        let transformer = Transformer::load_for_serving(
+            &config, weights, dtype, vector, blocks, largest, device,
+        )?;
         let pool = KvPool::new(&config, budget.slots, dtype, device);
         let context = PagedContext::new(&config, pool, budget.max_model_len, device);
         memory::check_host(&config, dtype, options.host_slots)?;

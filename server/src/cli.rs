@@ -103,8 +103,8 @@ pub struct ModelFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
-    /// Round the weights to blocks of 32 with a scale when they are loaded (CPU only) [default: as
-    /// they are stored]
+    /// Round the weights to blocks of 32 with a scale when they are loaded [default: as they are
+    /// stored]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<Quantization>,

@@ -131,6 +131,7 @@ pub fn executor(
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
         deterministic: config.deterministic,
+        largest_matrix: None,
         check_kernels: true,
         kernel_cache: kernel_cache(),
     };

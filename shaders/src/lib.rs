@@ -120,9 +120,24 @@ pub trait Kernels: Backend {
     }
 
     /// Makes of a packed matrix what [`Self::project`] and [`Self::embed`] take in place of one of
-    /// floats, and nothing else does; [`Self::packs`] must say so.
-    fn packed(_matrix: BlockMatrix) -> FloatTensor<Self> {
+    /// floats, and nothing else does; [`Self::packs`] must say so. What it is multiplied with, and
+    /// what [`Self::embed`] returns, is in `activations`.
+    fn packed(
+        _matrix: BlockMatrix,
+        _activations: DType,
+        _device: &Self::Device,
+    ) -> FloatTensor<Self> {
         unreachable!("the backend packs nothing")
+    }
+
+    /// Bytes that a matrix packed in `format` takes on a device.
+    fn packed_bytes(_format: BlockFormat, _rows: usize, _columns: usize) -> usize {
+        unreachable!("the backend packs nothing")
+    }
+
+    /// Whether activations are rounded to 8 bits for products with matrices in blocks of integers.
+    fn rounds_activations() -> bool {
+        false
     }
 
     /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`.

@@ -3,7 +3,7 @@
 //! on the batch, each kernel has to prove that too.
 
 use hearth_shaders::check::{Case, ModelShape, Precision, Random, same_bits};
-use hearth_shaders::{HeadLayout, Kernels, Summation};
+use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
 
 use super::{caught, precision, right};
 use crate::config::ModelConfig;
@@ -12,16 +12,19 @@ use crate::dtype::Dtype;
 /// Any will do; the same each time, so that what fails fails again.
 const SEED: u64 = 0x6865_6172_7468;
 
+/// `packed`: the blocks of integers that matrices are in.
+///
 /// # Errors
 /// What a kernel computed wrongly, beyond all rounding, or how it failed.
 pub(crate) fn refuse_wrong_kernels<B: Kernels>(
     config: &ModelConfig,
     dtype: Dtype,
+    packed: [Option<BlockFormat>; 2],
     summation: Summation,
     device: &B::Device,
 ) -> Result<(), String> {
     refuse::<B>(
-        &shape(config),
+        &shape(config, packed),
         precision(dtype, false),
         summation,
         Precision::wrong,
@@ -49,7 +52,7 @@ fn refuse<B: Kernels>(
     })
 }
 
-fn shape(config: &ModelConfig) -> ModelShape {
+fn shape(config: &ModelConfig, packed: [Option<BlockFormat>; 2]) -> ModelShape {
     ModelShape {
         hidden: config.hidden_size,
         inner: config.intermediate_size,
@@ -63,6 +66,7 @@ fn shape(config: &ModelConfig) -> ModelShape {
         qk_norm: config.qk_norm,
         qkv_bias: config.attention_bias.qkv,
         window: config.sliding_window.iter().copied().flatten().next(),
+        packed,
     }
 }
 
@@ -76,7 +80,7 @@ mod tests {
         let json = r#"{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 300,
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}"#;
-        let shape = shape(&ModelConfig::from_json(json).unwrap());
+        let shape = shape(&ModelConfig::from_json(json).unwrap(), [None; 2]);
         assert!(shape.qk_norm && shape.layout.head_dim == 16);
         let on_cpu = precision(Dtype::F32, true);
         let device = Default::default();

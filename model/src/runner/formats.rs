@@ -33,8 +33,9 @@ pub(super) fn choose_dtype(
     }
 }
 
-/// The matrices that are in blocks of small integers: those that are stored in some that the device computes with,
-/// under bf16, which is what they count as; or all, if that was asked for.
+/// The matrices that are in blocks of small integers: those that are stored in some that kernels
+/// compute with; or all, if that was asked for. The CPU rounds activations for them, so that there
+/// they are kept under bf16 only, which is what they count as.
 pub(super) fn choose_blocks(
     asked: Option<Quantization>,
     weights: &Weights,
@@ -42,7 +43,7 @@ pub(super) fn choose_blocks(
     at: &DeviceReport,
 ) -> Result<Quantized, LoadError> {
     let Some(given) = asked else {
-        let kept = at.is_cpu() && dtype == Dtype::Bf16;
+        let kept = !at.is_cpu() || dtype == Dtype::Bf16;
         return Ok(if kept {
             Quantized::Stored
         } else {
@@ -50,9 +51,6 @@ pub(super) fn choose_blocks(
         });
     };
     let refused = |reason| Err(LoadError::Quantization { given, reason });
-    if !at.is_cpu() {
-        return refused(format!("on {at}, only on the CPU"));
-    }
     if let Some(blocks) = weights.blocks() {
         return refused(format!(
             "on weights that are quantized already ({blocks:?})"

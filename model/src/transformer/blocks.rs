@@ -1,9 +1,10 @@
 //! Which matrices are packed in blocks while they serve, and how they get there.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use burn::module::Param;
-use burn::tensor::{Tensor, TensorPrimitive};
+use burn::tensor::{DType, Tensor, TensorPrimitive};
 use hearth_shaders::{BlockFormat, BlockMatrix, Kernels};
 use rayon::prelude::*;
 
@@ -46,14 +47,44 @@ impl Blocks {
     }
 
     /// Bytes that the parameters take.
-    pub fn weight_bytes(self, config: &ModelConfig, weights: &Weights, dtype: Dtype) -> u64 {
-        let bytes = config.tensors().into_iter().map(|(name, shape)| {
-            match (self.format(weights, &name), shape.as_slice()) {
-                (Some(format), [rows, columns]) => BlockMatrix::bytes(format, *rows, *columns),
-                _ => shape.iter().product::<usize>() * dtype.size(),
-            }
+    pub fn weight_bytes<B: Kernels>(
+        self,
+        config: &ModelConfig,
+        weights: &Weights,
+        dtype: Dtype,
+    ) -> u64 {
+        let tensors = config.tensors().into_iter();
+        let bytes = tensors.map(|(name, shape)| match shape.as_slice() {
+            [rows, columns] => self.matrix_bytes::<B>(weights, &name, [*rows, *columns], dtype),
+            _ => (shape.iter().product::<usize>() * dtype.size()) as u64,
         });
-        bytes.map(|bytes| bytes as u64).sum()
+        bytes.sum()
+    }
+
+    /// Bytes that a matrix takes whose rows are in what the tensor `name` is in.
+    pub fn matrix_bytes<B: Kernels>(
+        self,
+        weights: &Weights,
+        name: &str,
+        [rows, columns]: [usize; 2],
+        dtype: Dtype,
+    ) -> u64 {
+        let bytes = match self.format(weights, name) {
+            Some(format) => B::packed_bytes(format, rows, columns),
+            None => rows * columns * dtype.size(),
+        };
+        bytes as u64
+    }
+
+    /// The blocks of integers that matrices are in.
+    pub fn integers(self, config: &ModelConfig, weights: &Weights) -> [Option<BlockFormat>; 2] {
+        let tensors = config.tensors().into_iter();
+        let names = tensors.filter(|(_, shape)| shape.len() == 2);
+        let formats: Vec<_> = names
+            .filter_map(|(name, _)| self.format(weights, &name))
+            .collect();
+        [BlockFormat::Q8_0, BlockFormat::Q4_0]
+            .map(|format| formats.contains(&format).then_some(format))
     }
 
     /// What the matrices are in, for people; `None` when they are in what the model is served in.
@@ -107,51 +138,61 @@ fn kept(weights: &Weights, name: &str) -> Option<BlockFormat> {
     }
 }
 
-/// The matrices `parts` `[rows, columns]`, one below another, in blocks.
+/// The matrices `parts` `[rows, columns]`, one below another, in blocks: of their rows those
+/// `within`. They are multiplied with activations in `activations`.
 pub(super) fn stacked<B: Kernels>(
     weights: &Weights,
     parts: &[(String, usize)],
+    within: Range<usize>,
     columns: usize,
     format: BlockFormat,
+    activations: Dtype,
+    device: &B::Device,
 ) -> Result<Param<Tensor<B, 2>>, WeightError> {
-    let rows = parts.iter().map(|(_, rows)| rows).sum();
-    let mut matrix = BlockMatrix::zeros(format, rows, columns);
-    let mut first = 0;
+    let mut matrix = BlockMatrix::zeros(format, within.len(), columns);
+    // Rows of the parts before.
+    let mut before = 0;
     for (name, rows) in parts {
+        let here = within.start.max(before)..within.end.min(before + rows);
+        if here.is_empty() {
+            before += rows;
+            continue;
+        }
+        let (from, to) = (here.start - before, here.end - before);
+        let first = here.start - within.start;
         let view = weights.get(name, &[*rows, columns])?;
         if kept(weights, name) == Some(format) {
-            for row in 0..*rows {
-                matrix.set_row(first + row, view.row_bytes(row));
+            for row in from..to {
+                matrix.set_row(first + row - from, view.row_bytes(row));
             }
         } else if format == BlockFormat::Bf16 {
             let encoded = view.to_dtype(Dtype::Bf16);
             let encoded = encoded.chunks_exact(columns * Dtype::Bf16.size());
-            for (row, bytes) in encoded.enumerate() {
-                matrix.set_row(first + row, bytes);
+            for (row, bytes) in encoded.enumerate().take(to).skip(from) {
+                matrix.set_row(first + row - from, bytes);
             }
         } else {
-            for start in (0..*rows).step_by(ROWS) {
-                let rounded = (start..(start + ROWS).min(*rows))
-                    .into_par_iter()
-                    .map(|row| {
-                        let mut values = vec![0.0; columns];
-                        view.row(row, &mut values);
-                        quantise::row(format, &values)
-                    });
+            for start in (from..to).step_by(ROWS) {
+                let rounded = (start..(start + ROWS).min(to)).into_par_iter().map(|row| {
+                    let mut values = vec![0.0; columns];
+                    view.row(row, &mut values);
+                    quantise::row(format, &values)
+                });
                 for (row, blocks) in rounded.collect::<Vec<_>>().into_iter().enumerate() {
                     let blocks = blocks.ok_or_else(|| WeightError::NotFinite {
                         tensor: name.clone(),
                         row: start + row,
                     })?;
-                    matrix.set_row(first + start + row, &blocks);
+                    matrix.set_row(first + start - from + row, &blocks);
                 }
             }
         }
         drop(view);
         weights.release(name);
-        first += rows;
+        before += rows;
     }
-    let matrix = TensorPrimitive::Float(B::packed(matrix));
+    let matrix = B::packed(matrix, DType::from(activations), device);
+    let matrix = TensorPrimitive::Float(matrix);
     Ok(Param::from_tensor(Tensor::from_primitive(matrix)))
 }
 

@@ -18,13 +18,13 @@ impl<B: Backend> Transformer<B> {
     /// All parameters, with the stacked matrices split into Hugging Face's.
     pub fn export(&self, config: &ModelConfig) -> Vec<ExportedTensor> {
         let mut out = Vec::new();
-        push(&mut out, "model.embed_tokens.weight", &self.embedding);
+        push_tensor(&mut out, "model.embed_tokens.weight", self.embedding.val());
         for (index, layer) in self.layers.iter().enumerate() {
             layer.export(config, &format!("model.layers.{index}"), &mut out);
         }
         push(&mut out, "model.norm.weight", &self.norm);
         if let Some(lm_head) = &self.lm_head {
-            push(&mut out, "lm_head.weight", lm_head);
+            push_tensor(&mut out, "lm_head.weight", lm_head.val());
         }
         out
     }
@@ -79,8 +79,7 @@ impl<B: Backend> Layer<B> {
     }
 }
 
-fn values<B: Backend, const D: usize>(parameter: &Param<Tensor<B, D>>) -> (Vec<usize>, Vec<f32>) {
-    let tensor = parameter.val();
+fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> (Vec<usize>, Vec<f32>) {
     let shape = tensor.dims().to_vec();
     let values = tensor
         .into_data()
@@ -95,7 +94,15 @@ fn push<B: Backend, const D: usize>(
     name: &str,
     parameter: &Param<Tensor<B, D>>,
 ) {
-    let (shape, values) = values(parameter);
+    push_tensor(out, name, parameter.val());
+}
+
+fn push_tensor<B: Backend, const D: usize>(
+    out: &mut Vec<ExportedTensor>,
+    name: &str,
+    tensor: Tensor<B, D>,
+) {
+    let (shape, values) = values(tensor);
     out.push(ExportedTensor {
         name: name.to_owned(),
         shape,
@@ -111,7 +118,7 @@ fn push_stacked<B: Backend, const D: usize>(
     parameter: &Param<Tensor<B, D>>,
     parts: &[(&str, usize)],
 ) {
-    let (shape, values) = values(parameter);
+    let (shape, values) = values(parameter.val());
     let width: usize = shape[1..].iter().product();
     let mut row = 0;
     for (module, rows) in parts {

@@ -1,12 +1,14 @@
 //! Parameters from a checkpoint's weights, by their Hugging Face names.
 
+use std::ops::Range;
+
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
 use hearth_shaders::{BlockFormat, Kernels};
 
 use super::blocks::{self, Blocks};
-use super::{Layer, Transformer};
+use super::{Layer, Table, Transformer};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::weights::{WeightError, Weights};
@@ -40,7 +42,7 @@ impl<B: Backend> Transformer<B> {
                 matrix,
                 vector,
                 device,
-                blocks: None,
+                serving: None,
             },
         )
     }
@@ -48,13 +50,13 @@ impl<B: Backend> Transformer<B> {
     fn load_with(config: &ModelConfig, loader: &Loader<'_, B>) -> Result<Self, WeightError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         Ok(Self {
-            embedding: loader.matrix("model.embed_tokens.weight", vocab, hidden)?,
+            embedding: loader.table("model.embed_tokens.weight", vocab, hidden)?,
             layers: (0..config.layers)
                 .map(|index| loader.layer(config, &format!("model.layers.{index}")))
                 .collect::<Result<_, _>>()?,
             norm: loader.vector("model.norm.weight", hidden)?,
             lm_head: (!config.tie_word_embeddings)
-                .then(|| loader.matrix("lm_head.weight", vocab, hidden))
+                .then(|| loader.table("lm_head.weight", vocab, hidden))
                 .transpose()?,
         })
     }
@@ -62,7 +64,8 @@ impl<B: Backend> Transformer<B> {
 
 impl<B: Kernels> Transformer<B> {
     /// [`Transformer::load`] for serving: matrices that `blocks` names are in blocks, which the
-    /// backend must compute with if there are any.
+    /// backend must compute with if there are any; embedding and output projection are in parts
+    /// where they take more than `largest` bytes.
     ///
     /// # Errors
     /// As [`Transformer::load`]; and a row that has no blocks.
@@ -72,10 +75,19 @@ impl<B: Kernels> Transformer<B> {
         matrix: Dtype,
         vector: Dtype,
         blocks: Blocks,
+        largest: u64,
         device: &B::Device,
     ) -> Result<Self, WeightError> {
-        let stacked = |parts: &[(String, usize)], columns, format: BlockFormat| {
-            blocks::stacked::<B>(weights, parts, columns, format)
+        let stacked = |parts: &[(String, usize)], within, columns, format: BlockFormat| {
+            blocks::stacked::<B>(weights, parts, within, columns, format, vector, device)
+        };
+        let rows_of_a_part = |name: &str, [rows, columns]: [usize; 2]| {
+            let fits = |rows| {
+                let shape = [rows, columns];
+                blocks.matrix_bytes::<B>(weights, name, shape, matrix) <= largest
+            };
+            let mut in_parts = (1..=rows).map(|parts| rows.div_ceil(parts));
+            in_parts.find(|rows| fits(*rows)).unwrap_or(1)
         };
         Self::load_with(
             config,
@@ -84,23 +96,38 @@ impl<B: Kernels> Transformer<B> {
                 matrix,
                 vector,
                 device,
-                blocks: Some((blocks, &stacked)),
+                serving: Some(Serving {
+                    blocks,
+                    stacked: &stacked,
+                    rows_of_a_part: &rows_of_a_part,
+                }),
             },
         )
     }
 }
 
-/// Makes one matrix in blocks of several.
-type StackBlocks<'a, B> =
-    &'a dyn Fn(&[(String, usize)], usize, BlockFormat) -> Result<Param<Tensor<B, 2>>, WeightError>;
+/// Makes one matrix in blocks of several, or of a range of their rows.
+type StackBlocks<'a, B> = &'a dyn Fn(
+    &[(String, usize)],
+    Range<usize>,
+    usize,
+    BlockFormat,
+) -> Result<Param<Tensor<B, 2>>, WeightError>;
+
+/// What matrices are made of that only serve.
+struct Serving<'a, B: Backend> {
+    blocks: Blocks,
+    stacked: StackBlocks<'a, B>,
+    /// Rows of each part of a table `[rows, columns]`.
+    rows_of_a_part: &'a dyn Fn(&str, [usize; 2]) -> usize,
+}
 
 struct Loader<'a, B: Backend> {
     weights: &'a Weights,
     matrix: Dtype,
     vector: Dtype,
     device: &'a B::Device,
-    /// Where matrices may be in blocks.
-    blocks: Option<(Blocks, StackBlocks<'a, B>)>,
+    serving: Option<Serving<'a, B>>,
 }
 
 impl<B: Backend> Loader<'_, B> {
@@ -160,16 +187,56 @@ impl<B: Backend> Loader<'_, B> {
         parts: &[(String, usize)],
         columns: usize,
     ) -> Result<Param<Tensor<B, 2>>, WeightError> {
-        if let Some((blocks, stacked)) = self.blocks
-            && let Some(format) = blocks.format(self.weights, &parts[0].0)
-        {
-            return stacked(parts, columns, format);
-        }
         let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
+        if let Some(serving) = &self.serving
+            && let Some(format) = serving.blocks.format(self.weights, &parts[0].0)
+        {
+            return (serving.stacked)(parts, 0..rows, columns, format);
+        }
         let shapes = parts
             .iter()
             .map(|(name, rows)| (name.as_str(), vec![*rows, columns]));
         self.tensor(shapes.collect(), Shape::from([rows, columns]), self.matrix)
+    }
+
+    fn table(&self, name: &str, rows: usize, columns: usize) -> Result<Table<B>, WeightError> {
+        let rows_of_a_part = self.serving.as_ref().map_or(rows, |serving| {
+            (serving.rows_of_a_part)(name, [rows, columns])
+        });
+        if rows_of_a_part == rows {
+            return Ok(Table::of(vec![self.matrix(name, rows, columns)?], rows));
+        }
+        let parts = (0..rows)
+            .step_by(rows_of_a_part)
+            .map(|from| from..(from + rows_of_a_part).min(rows));
+        let parts: Result<Vec<_>, _> = parts
+            .map(|within| self.rows(name, rows, within, columns))
+            .collect();
+        Ok(Table::of(parts?, rows_of_a_part))
+    }
+
+    /// The rows `within` of the matrix `name` `[rows, columns]`.
+    fn rows(
+        &self,
+        name: &str,
+        rows: usize,
+        within: Range<usize>,
+        columns: usize,
+    ) -> Result<Param<Tensor<B, 2>>, WeightError> {
+        if let Some(serving) = &self.serving
+            && let Some(format) = serving.blocks.format(self.weights, name)
+        {
+            return (serving.stacked)(&[(name.to_owned(), rows)], within, columns, format);
+        }
+        let row = columns * self.matrix.size();
+        let bytes = {
+            let view = self.weights.get(name, &[rows, columns])?;
+            let all = view.to_dtype(self.matrix);
+            all[within.start * row..within.end * row].to_vec()
+        };
+        self.weights.release(name);
+        let shape = Shape::from([within.len(), columns]);
+        Ok(self.on_device(bytes, shape, self.matrix))
     }
 
     fn vector(&self, name: &str, size: usize) -> Result<Param<Tensor<B, 1>>, WeightError> {
@@ -199,9 +266,18 @@ impl<B: Backend> Loader<'_, B> {
             bytes.extend_from_slice(&self.weights.get(name, &shape)?.to_dtype(dtype));
             self.weights.release(name);
         }
+        Ok(self.on_device(bytes, shape, dtype))
+    }
+
+    fn on_device<const D: usize>(
+        &self,
+        bytes: Vec<u8>,
+        shape: Shape,
+        dtype: Dtype,
+    ) -> Param<Tensor<B, D>> {
         let dtype = DType::from(dtype);
         let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
         let tensor = Tensor::from_data(data, (self.device, dtype));
-        Ok(Param::from_tensor(tensor))
+        Param::from_tensor(tensor)
     }
 }

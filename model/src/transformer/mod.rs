@@ -14,11 +14,13 @@ mod dense;
 mod export;
 mod load;
 mod paged;
+mod table;
 
 pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, DeviceOutputs, PagedContext};
 pub(crate) use paged::{indices, primitive, tensor};
+pub use table::Table;
 
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
@@ -30,12 +32,12 @@ use crate::config::ModelConfig;
 #[derive(Module, Debug)]
 pub struct Transformer<B: Backend> {
     /// Token embedding, `[vocab, hidden]`.
-    pub embedding: Param<Tensor<B, 2>>,
+    pub embedding: Table<B>,
     pub layers: Vec<Layer<B>>,
     /// Final RMSNorm weight, `[hidden]`.
     pub norm: Param<Tensor<B, 1>>,
     /// Output projection, `[vocab, hidden]`; absent when tied to the embedding.
-    pub lm_head: Option<Param<Tensor<B, 2>>>,
+    pub lm_head: Option<Table<B>>,
 }
 
 /// The parameters of one decoder layer.
@@ -87,6 +89,12 @@ impl<B: Backend> Transformer<B> {
                 device,
             ))
         };
+        let table = || {
+            Table::of(
+                vec![matrix(config.vocab_size, config.hidden_size, std)],
+                config.vocab_size,
+            )
+        };
         let ones = |size: usize| Param::from_tensor(Tensor::ones([size], device));
         let bias = |present: bool, size: usize| {
             present.then(|| Param::from_tensor(Tensor::zeros([size], device)))
@@ -110,10 +118,10 @@ impl<B: Backend> Transformer<B> {
             })
             .collect();
         Self {
-            embedding: matrix(config.vocab_size, hidden, std),
+            embedding: table(),
             layers,
             norm: ones(hidden),
-            lm_head: (!config.tie_word_embeddings).then(|| matrix(config.vocab_size, hidden, std)),
+            lm_head: (!config.tie_word_embeddings).then(table),
         }
     }
 

@@ -128,7 +128,7 @@ impl<B: Kernels> Transformer<B> {
     ) -> DeviceOutputs<B> {
         let eps = config.rms_norm_eps;
         let summation = batch.index.summation;
-        let mut residual = B::embed(weight(&self.embedding), batch.tokens);
+        let mut residual = primitive(self.embedding.embed(batch.tokens));
         let first = self
             .layers
             .first()
@@ -147,10 +147,7 @@ impl<B: Kernels> Transformer<B> {
         let normed = tensor::<B, 2>(normed);
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
-        let project = |rows| {
-            let rows = primitive(normed.clone().select(0, rows));
-            tensor::<B, 2>(B::project(rows, weight(lm_head), None, summation))
-        };
+        let project = |rows| lm_head.project(normed.clone().select(0, rows), summation);
         let (logits, to_choose) = match (batch.logit_rows, batch.choice_rows) {
             // One product for both: it reads all of the matrix.
             (Some(rows), Some(choices)) => {

@@ -112,6 +112,22 @@ pub fn load_with(
     runner::load(&open(golden), &options)
 }
 
+/// With no matrix larger than `largest_matrix` bytes.
+pub fn load_in_parts(
+    golden: &Golden,
+    device: DeviceSpec,
+    quantization: Option<Quantization>,
+    largest_matrix: u64,
+) -> Result<Box<dyn Decoder>, LoadError> {
+    let options = LoadOptions {
+        dtype: Some(Dtype::F32),
+        quantization,
+        largest_matrix: Some(largest_matrix),
+        ..options(device)
+    };
+    runner::load(&open(golden), &options)
+}
+
 /// A token's bits depend on its sequence alone.
 pub fn load_deterministic(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> Box<dyn Decoder> {
     let options = LoadOptions {

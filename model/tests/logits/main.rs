@@ -5,6 +5,7 @@ mod carried;
 mod golden;
 mod hidden;
 mod host;
+mod parts;
 mod refused;
 mod rounding;
 mod same_bits;

@@ -3,13 +3,17 @@
 use std::fmt;
 
 use super::Random;
-use crate::{HeadLayout, Kernels, Summation};
+use crate::{BlockFormat, HeadLayout, Kernels, Summation};
 
 /// A kernel of [`Kernels`](crate::Kernels).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kernel {
     Linear,
+    /// With a matrix in blocks of integers.
+    PackedLinear,
     Embed,
+    /// Of a table in such blocks.
+    PackedEmbed,
     RmsNorm,
     AddRmsNorm,
     SiluMul,
@@ -19,9 +23,11 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 8] = [
+    pub const ALL: [Kernel; 10] = [
         Kernel::Linear,
+        Kernel::PackedLinear,
         Kernel::Embed,
+        Kernel::PackedEmbed,
         Kernel::RmsNorm,
         Kernel::AddRmsNorm,
         Kernel::SiluMul,
@@ -33,7 +39,9 @@ impl Kernel {
     pub fn name(self) -> &'static str {
         match self {
             Kernel::Linear => "linear",
+            Kernel::PackedLinear => "packed_linear",
             Kernel::Embed => "embed",
+            Kernel::PackedEmbed => "packed_embed",
             Kernel::RmsNorm => "rms_norm",
             Kernel::AddRmsNorm => "add_rms_norm",
             Kernel::SiluMul => "silu_mul",
@@ -45,7 +53,12 @@ impl Kernel {
 
     /// Whether a backend has it.
     pub fn is_there<B: Kernels>(self) -> bool {
-        self != Kernel::Choose || B::chooses()
+        match self {
+            Kernel::Choose => B::chooses(),
+            // What rounds activations is not to be compared with what does not.
+            Kernel::PackedLinear | Kernel::PackedEmbed => !B::rounds_activations(),
+            _ => true,
+        }
     }
 }
 
@@ -60,6 +73,20 @@ pub enum Case {
         summation: Summation,
     },
     Embed {
+        tokens: usize,
+        vocab: usize,
+        hidden: usize,
+    },
+    PackedLinear {
+        format: BlockFormat,
+        tokens: usize,
+        input: usize,
+        output: usize,
+        bias: bool,
+        summation: Summation,
+    },
+    PackedEmbed {
+        format: BlockFormat,
         tokens: usize,
         vocab: usize,
         hidden: usize,
@@ -106,7 +133,12 @@ pub struct ModelShape {
     pub qk_norm: bool,
     pub qkv_bias: bool,
     pub window: Option<u32>,
+    /// The blocks of integers that matrices are in.
+    pub packed: [Option<BlockFormat>; 2],
 }
+
+/// The blocks of integers that a GPU computes with.
+const PACKED: [BlockFormat; 2] = [BlockFormat::Q8_0, BlockFormat::Q4_0];
 
 /// Random cases that share the sizes a kernel is compiled for: compiling is what a case
 /// costs.
@@ -116,7 +148,9 @@ impl Case {
     pub fn kernel(&self) -> Kernel {
         match self {
             Case::Linear { .. } => Kernel::Linear,
+            Case::PackedLinear { .. } => Kernel::PackedLinear,
             Case::Embed { .. } => Kernel::Embed,
+            Case::PackedEmbed { .. } => Kernel::PackedEmbed,
             Case::RmsNorm { .. } => Kernel::RmsNorm,
             Case::AddRmsNorm { .. } => Kernel::AddRmsNorm,
             Case::SiluMul { .. } => Kernel::SiluMul,
@@ -150,6 +184,24 @@ impl Case {
                     0 => random.within(9, 70),
                     _ => random.within(1, 8),
                 },
+            },
+            Kernel::PackedLinear => Case::PackedLinear {
+                format: PACKED[shape.below(2)],
+                // Now and then a block that the rows do not fill.
+                input: shape.within(1, 70) * [32, 32, 20, 7][shape.below(4)],
+                output: shape.within(1, 300),
+                bias: shape.one_in(2),
+                summation: summation(&mut shape),
+                tokens: match random.below(4) {
+                    0 => random.within(9, 70),
+                    _ => random.within(1, 8),
+                },
+            },
+            Kernel::PackedEmbed => Case::PackedEmbed {
+                format: PACKED[shape.below(2)],
+                hidden: shape.within(1, 20) * [32, 32, 20, 7][shape.below(4)],
+                tokens: random.within(1, 60),
+                vocab: random.within(1, 400),
             },
             Kernel::Embed => Case::Embed {
                 hidden: shape.within(1, 600),
@@ -209,14 +261,19 @@ impl Case {
     /// The order of its sums, where it has several.
     pub fn summation(&self) -> Option<Summation> {
         match self {
-            Case::Linear { summation, .. } | Case::Attention { summation, .. } => Some(*summation),
+            Case::Linear { summation, .. }
+            | Case::PackedLinear { summation, .. }
+            | Case::Attention { summation, .. } => Some(*summation),
             _ => None,
         }
     }
 
     /// The same with its sums in another order, where it has one.
     pub fn summed(mut self, order: Summation) -> Self {
-        if let Case::Linear { summation, .. } | Case::Attention { summation, .. } = &mut self {
+        if let Case::Linear { summation, .. }
+        | Case::PackedLinear { summation, .. }
+        | Case::Attention { summation, .. } = &mut self
+        {
             *summation = order;
         }
         self
@@ -265,6 +322,8 @@ impl Case {
                 },
             ]);
         }
+        let packed = shape.packed.into_iter().flatten();
+        cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
         let (short, long, chunk) = (
             vec![(3, 1), (70, 1)],
             vec![(700, 1)],
@@ -279,6 +338,42 @@ impl Case {
         cases.push(Case::Choose {
             rows: 9,
             vocab: shape.vocab,
+        });
+        cases
+    }
+
+    /// What it asks where its matrices are in blocks: products of one token, a few, more than are
+    /// computed at once, and a chunk of a prompt.
+    fn of_packed_model(shape: &ModelShape, format: BlockFormat, summation: Summation) -> Vec<Self> {
+        let ModelShape {
+            hidden,
+            inner,
+            layout,
+            ..
+        } = *shape;
+        let attention = layout.heads * layout.head_dim;
+        let mut cases = Vec::new();
+        for tokens in [1, 4, 12, 33] {
+            for (input, output, bias) in [
+                (hidden, layout.qkv_width(), shape.qkv_bias),
+                (attention, hidden, false),
+                (inner, hidden, false),
+            ] {
+                cases.push(Case::PackedLinear {
+                    format,
+                    tokens,
+                    input,
+                    output: output.min(96),
+                    bias,
+                    summation,
+                });
+            }
+        }
+        cases.push(Case::PackedEmbed {
+            format,
+            tokens: 4,
+            vocab: shape.vocab.min(256),
+            hidden,
         });
         cases
     }
@@ -310,7 +405,21 @@ impl Case {
         let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
         let decoding = vec![(context, 1); if small { 8 } else { 64 }];
         let many = if small { 64 } else { 2048 };
+        let packed = |format, tokens| Case::PackedLinear {
+            format,
+            tokens,
+            input: hidden,
+            output: 2 * inner,
+            bias: false,
+            summation: fastest,
+        };
+        let [q8_0, q4_0] = PACKED;
         vec![
+            packed(q8_0, 1),
+            packed(q4_0, 1),
+            packed(q4_0, 8),
+            packed(q4_0, 32),
+            packed(q4_0, many),
             linear(1, fastest),
             linear(1, fixed),
             linear(8, fastest),
@@ -366,6 +475,23 @@ impl fmt::Display for Case {
                 write!(f, "{tokens} x {input} by {input} x {output}")?;
                 write_order(f, *summation)
             }
+            Case::PackedLinear {
+                format,
+                tokens,
+                input,
+                output,
+                summation,
+                ..
+            } => {
+                write!(f, "{tokens} x {input} by {input} x {output} in {format:?}")?;
+                write_order(f, *summation)
+            }
+            Case::PackedEmbed {
+                format,
+                tokens,
+                vocab,
+                hidden,
+            } => write!(f, "{tokens} rows of {vocab} x {hidden} in {format:?}"),
             Case::Embed {
                 tokens,
                 vocab,

@@ -1,5 +1,7 @@
 //! The values of a case: inputs on the device, the call, and what it should give.
 
+pub mod packed;
+
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorData};
 
@@ -127,6 +129,20 @@ pub fn prepare<B: Kernels>(
             vocab,
             hidden,
         } => embed(maker, [tokens, vocab, hidden]),
+        Case::PackedLinear {
+            format,
+            tokens,
+            input,
+            output,
+            bias,
+            summation,
+        } => packed::linear(maker, format, [tokens, input, output], bias, summation),
+        Case::PackedEmbed {
+            format,
+            tokens,
+            vocab,
+            hidden,
+        } => packed::embed(maker, format, [tokens, vocab, hidden]),
         Case::RmsNorm { tokens, hidden } => rms_norm(maker, [tokens, hidden]),
         Case::AddRmsNorm { tokens, hidden } => add_rms_norm(maker, [tokens, hidden]),
         Case::SiluMul { tokens, inner } => silu_mul(maker, [tokens, inner]),

@@ -3,6 +3,7 @@
 
 use burn::tensor::ops::FloatTensor;
 
+use super::prepare::packed::blocks;
 use super::prepare::{Output, float};
 use super::{Case, Precision, Random, poison, read};
 use crate::ragged::indices;
@@ -143,6 +144,42 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 hidden,
             } => {
                 let table = self.stored(&random.normal(vocab * hidden), &[vocab, hidden]);
+                let ids: Vec<u32> = (0..tokens).map(|_| random.below(vocab) as u32).collect();
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let ids: Vec<u32> = rows.iter().map(|row| ids[*row]).collect();
+                    let ids = indices::<B>(&ids, self.device);
+                    let embedded = B::embed(table.clone(), ids);
+                    vec![("rows", read::<B>(Output::Float(embedded)))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::PackedLinear {
+                format,
+                tokens,
+                input,
+                output,
+                bias,
+                summation,
+            } => {
+                let x = random.normal(tokens * input);
+                let (_, matrix) = blocks(format, output, input, random);
+                let w = B::packed(matrix, self.precision.activations, self.device);
+                let bias = bias.then(|| self.activations(&random.normal(output), &[output]));
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let x = self.pick(&x, input, rows);
+                    let y = B::project(x, w.clone(), bias.clone(), summation);
+                    vec![("y", read::<B>(Output::Float(y)))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::PackedEmbed {
+                format,
+                tokens,
+                vocab,
+                hidden,
+            } => {
+                let (_, matrix) = blocks(format, vocab, hidden, random);
+                let table = B::packed(matrix, self.precision.activations, self.device);
                 let ids: Vec<u32> = (0..tokens).map(|_| random.below(vocab) as u32).collect();
                 let compute = move |rows: &[usize], _: &mut Random| {
                     let ids: Vec<u32> = rows.iter().map(|row| ids[*row]).collect();

@@ -221,6 +221,24 @@ impl<'a> View<'a> {
         self.columns.div_ceil(UNIT) * self.format.unit_bytes()
     }
 
+    /// The scale of a row's block of integers, and its elements with what makes them not negative.
+    pub fn block(self, row: usize, index: usize) -> (f16, [u8; BLOCK]) {
+        let (group, lane) = (row / ROWS, row % ROWS);
+        let unit = group * self.group_bytes() + index / 2 * self.format.unit_bytes();
+        let (scales, quants) =
+            self.units[unit..][..self.format.unit_bytes()].split_at(2 * ROWS * self.format.scale());
+        let half = index % 2;
+        let lines = &quants[half * ROWS * self.format.quants()..];
+        let byte = |i: usize| lines[i / 4 * LINE + 4 * lane + i % 4];
+        let at = 2 * (half * ROWS + lane);
+        let scale = f16::from_le_bytes([scales[at], scales[at + 1]]);
+        let elements = std::array::from_fn(|i| match self.format {
+            BlockFormat::Q4_0 => byte(i % 16) >> (i / 16 * 4) & 0xf,
+            BlockFormat::Q8_0 | BlockFormat::Bf16 => byte(i),
+        });
+        (scale, elements)
+    }
+
     /// The elements of a row, dequantised.
     pub fn row(self, row: usize, out: &mut [f32]) {
         let (group, lane) = (row / ROWS, row % ROWS);

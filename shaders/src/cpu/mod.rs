@@ -21,6 +21,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
 use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+pub(crate) use blocks::View;
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
 pub use limit::check_limit;
 use output::Output;
@@ -62,11 +63,20 @@ impl Kernels for Flex {
         }
     }
 
-    fn packed(matrix: BlockMatrix) -> FlexTensor {
+    // Activations are f32.
+    fn packed(matrix: BlockMatrix, _activations: DType, _device: &FlexDevice) -> FlexTensor {
         let bytes = matrix.into_bytes();
         let shape = Shape::from([1, bytes.len()]);
         let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
         FlexTensor::from_data(TensorData::from_bytes(bytes, shape, BLOCKS))
+    }
+
+    fn packed_bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
+        BlockMatrix::bytes(format, rows, columns)
+    }
+
+    fn rounds_activations() -> bool {
+        true
     }
 
     fn empty_pool(_device: &FlexDevice, shape: [usize; 3], dtype: DType) -> FlexTensor {

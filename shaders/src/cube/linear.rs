@@ -16,10 +16,10 @@ use super::{dims, empty_like};
 use crate::Summation;
 
 /// The largest batch that the few-token kernel takes: its sums live in registers.
-const MAX_FEW_TOKENS: usize = 8;
+pub const MAX_FEW_TOKENS: usize = 8;
 /// Units that share a row of `W`, and rows in a cube.
-const LANES: usize = 32;
-const ROWS: usize = 8;
+pub const LANES: usize = 32;
+pub const ROWS: usize = 8;
 
 pub fn linear<R: CubeRuntime>(
     x: CubeTensor<R>,
@@ -67,12 +67,7 @@ fn few_tokens<R: CubeRuntime>(
     let has_bias = bias.is_some();
     // Without a bias the argument is bound but never read.
     let bias = bias.unwrap_or_else(|| x.clone());
-    // Groups that read the same rows of `W` are neighbours, so that they find them in a cache.
-    // A dimension of a grid is limited to 65,535 cubes: large vocabularies need two.
-    let cubes = output.div_ceil(ROWS) as u32;
-    let columns = cubes.min(32_768);
-    let groups = tokens.div_ceil(group) as u32;
-    let count = CubeCount::Static(groups, columns, cubes.div_ceil(columns));
+    let count = grid(tokens.div_ceil(group), output, 1);
     // SAFETY: rows at and beyond `output` are skipped, and so are tokens beyond the last.
     unsafe {
         few_tokens_kernel::launch_unchecked(
@@ -143,12 +138,45 @@ fn few_tokens_kernel<E: Float, N: Size>(
             }
         }
     }
+    finish::<E>(
+        &sums, bias, out, row, first, here, output, group, 1usize, full, has_bias,
+    );
+}
+
+/// The cubes for `groups` of tokens and `rows` of a matrix, `each` of them in a row of units.
+/// Groups that read the same rows are neighbours, so that they find them in a cache. A dimension
+/// of a grid is limited to 65,535 cubes: large vocabularies need two.
+pub fn grid(groups: usize, rows: usize, each: usize) -> CubeCount {
+    let cubes = rows.div_ceil(ROWS * each) as u32;
+    let columns = cubes.min(32_768);
+    CubeCount::Static(groups as u32, columns, cubes.div_ceil(columns))
+}
+
+/// Adds the lanes' `sums` of `each` rows from `row` on, `[group, each]`, and writes them for the
+/// tokens that are `here`.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub fn finish<E: Float>(
+    sums: &Array<f32>,
+    bias: &Array<E>,
+    out: &mut Array<E>,
+    row: usize,
+    first: usize,
+    here: usize,
+    output: u32,
+    #[comptime] group: usize,
+    #[comptime] each: usize,
+    #[comptime] full: bool,
+    #[comptime] has_bias: bool,
+) {
+    let lane = UNIT_POS_X as usize;
     // Halve the lanes of each row until one holds the sum.
-    let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * group));
+    let count = comptime!(group * each);
+    let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * group * each));
     let unit = UNIT_POS as usize;
     #[unroll]
-    for token in 0..group {
-        scratch[token * comptime!(LANES * ROWS) + unit] = sums[token];
+    for sum in 0..count {
+        scratch[sum * comptime!(LANES * ROWS) + unit] = sums[sum];
     }
     sync_cube();
     let steps = comptime!(LANES.ilog2());
@@ -157,35 +185,42 @@ fn few_tokens_kernel<E: Float, N: Size>(
         let stride = comptime!(LANES >> (step as usize + 1));
         if lane < stride {
             #[unroll]
-            for token in 0..group {
-                let at = token * comptime!(LANES * ROWS) + unit;
+            for sum in 0..count {
+                let at = sum * comptime!(LANES * ROWS) + unit;
                 scratch[at] = scratch[at] + scratch[at + stride];
             }
         }
         sync_cube();
     }
-    if live && lane == 0 {
+    if lane == 0 {
         #[unroll]
         for token in 0..group {
             if full || token < here {
-                let mut sum = scratch[token * comptime!(LANES * ROWS) + unit];
-                if comptime!(has_bias) {
-                    sum += f32::cast_from(bias[row]);
+                #[unroll]
+                for next in 0..each {
+                    let row = row + next;
+                    if row < output as usize {
+                        let sum = comptime!(token * each + next);
+                        let mut sum = scratch[sum * comptime!(LANES * ROWS) + unit];
+                        if comptime!(has_bias) {
+                            sum += f32::cast_from(bias[row]);
+                        }
+                        out[(first + token) * output as usize + row] = E::cast_from(sum);
+                    }
                 }
-                out[(first + token) * output as usize + row] = E::cast_from(sum);
             }
         }
     }
 }
 
-fn many_tokens<R: CubeRuntime>(x: CubeTensor<R>, mut weight: CubeTensor<R>) -> CubeTensor<R> {
+pub fn many_tokens<R: CubeRuntime>(x: CubeTensor<R>, mut weight: CubeTensor<R>) -> CubeTensor<R> {
     let dtype = x.dtype;
     weight.meta.swap(0, 1);
     matmul(x, weight, None, MatmulStrategy::Cube, dtype)
         .expect("cubek has a kernel for every contiguous pair of matrices")
 }
 
-fn add_bias<R: CubeRuntime>(product: CubeTensor<R>, mut bias: CubeTensor<R>) -> CubeTensor<R> {
+pub fn add_bias<R: CubeRuntime>(product: CubeTensor<R>, mut bias: CubeTensor<R>) -> CubeTensor<R> {
     let output = bias.meta.num_elements();
     let shape = Shape::from([1, output]);
     bias = CubeTensor::new_contiguous(bias.client, bias.device, shape, bias.handle, bias.dtype);

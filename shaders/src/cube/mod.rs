@@ -6,6 +6,7 @@
 //! seconds on slow devices.
 
 mod attention;
+mod blocks;
 mod choose;
 mod elementwise;
 mod fetch;
@@ -14,13 +15,17 @@ mod norm;
 mod reduce;
 mod rope;
 
+use burn::tensor::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use crate::{Fetched, Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+use crate::{
+    BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex,
+    RopeTable, Summation,
+};
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -29,6 +34,18 @@ where
     I: IntElement,
     BT: BoolElement,
 {
+    fn packs(format: BlockFormat) -> bool {
+        blocks::packs(format)
+    }
+
+    fn packed(matrix: BlockMatrix, activations: DType, device: &R::Device) -> CubeTensor<R> {
+        blocks::upload(matrix, activations, device)
+    }
+
+    fn packed_bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
+        blocks::bytes(format, rows, columns)
+    }
+
     fn empty_pool(device: &R::Device, shape: [usize; 3], dtype: DType) -> CubeTensor<R> {
         let client = R::client(device);
         empty_device_contiguous_dtype(client, device.clone(), Shape::from(shape), dtype)
@@ -56,12 +73,19 @@ where
         bias: Option<CubeTensor<R>>,
         summation: Summation,
     ) -> CubeTensor<R> {
-        let (x, weight) = (into_contiguous(x), into_contiguous(weight));
-        linear::linear(x, weight, bias.map(into_contiguous), summation)
+        let (x, bias) = (into_contiguous(x), bias.map(into_contiguous));
+        match blocks::Packed::of(&weight) {
+            Some(packed) => packed.linear(x, bias, summation, |parts| Self::float_cat(parts, 1)),
+            None => linear::linear(x, into_contiguous(weight), bias, summation),
+        }
     }
 
     fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
-        elementwise::embed(into_contiguous(table), into_contiguous(ids))
+        let ids = into_contiguous(ids);
+        match blocks::Packed::of(&table) {
+            Some(packed) => packed.embed(ids),
+            None => elementwise::embed(into_contiguous(table), ids),
+        }
     }
 
     fn rms_norm(x: CubeTensor<R>, weight: CubeTensor<R>, eps: f32) -> CubeTensor<R> {

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use burn::tensor::DType;
 use hearth_shaders::check::{self, Case, Kernel, Precision, Random, SHAPE_KEPT_FOR};
 use hearth_shaders::device::{self, ShaderLanguage};
-use hearth_shaders::{HeadLayout, Kernels, Summation};
+use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
 
 const DEFAULT_CASES: usize = 6;
 
@@ -52,7 +52,10 @@ mod backends {
     on_every_backend!(half_precision_is_rounded_and_no_more);
     on_every_backend!(poison_reaches_what_is_allocated_next);
     on_every_backend!(random_cases_of_linear);
+    on_every_backend!(packed_linear_takes_any_batch_and_width);
+    on_every_backend!(random_cases_of_packed_linear);
     on_every_backend!(random_cases_of_embed);
+    on_every_backend!(random_cases_of_packed_embed);
     on_every_backend!(random_cases_of_rms_norm);
     on_every_backend!(random_cases_of_add_rms_norm);
     on_every_backend!(random_cases_of_silu_mul);
@@ -223,6 +226,38 @@ mod checks {
         }
     }
 
+    pub fn packed_linear_takes_any_batch_and_width<B: Kernels>(device: &B::Device, backend: &str) {
+        if !Kernel::PackedLinear.is_there::<B>() {
+            return;
+        }
+        let (mut random, _) = fresh_random();
+        let (q8, q4) = (BlockFormat::Q8_0, BlockFormat::Q4_0);
+        let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
+        // Rows that fill no block, one element alone, several turns of the lanes, an odd last row,
+        // groups that lack a token, a copy in floats, and more rows than one dimension of a grid
+        // would take.
+        for (format, summation, [tokens, input, output]) in [
+            (q4, fastest, [1, 2080, 97]),
+            (q8, fastest, [2, 1100, 33]),
+            (q4, fixed, [3, 72, 5]),
+            (q8, fastest, [8, 64, 96]),
+            (q4, fastest, [12, 37, 5]),
+            (q4, fastest, [33, 1100, 33]),
+            (q8, fixed, [33, 1, 1]),
+            (q4, fastest, [1, 8, 600_001]),
+        ] {
+            let case = Case::PackedLinear {
+                format,
+                tokens,
+                input,
+                output,
+                bias: true,
+                summation,
+            };
+            assert_right::<B>(device, backend, &case, single(), &mut random);
+        }
+    }
+
     pub fn attention_takes_any_heads_and_contexts<B: Kernels>(device: &B::Device, backend: &str) {
         let (mut random, _) = fresh_random();
         // A prefill chunk in mid-sequence beside a decode row and a first token; decoding
@@ -281,7 +316,9 @@ mod checks {
     }
     random_cases_of!(
         random_cases_of_linear: Linear,
+        random_cases_of_packed_linear: PackedLinear,
         random_cases_of_embed: Embed,
+        random_cases_of_packed_embed: PackedEmbed,
         random_cases_of_rms_norm: RmsNorm,
         random_cases_of_add_rms_norm: AddRmsNorm,
         random_cases_of_silu_mul: SiluMul,

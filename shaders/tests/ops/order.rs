@@ -9,7 +9,7 @@ use super::{cases, fresh_random, half_precisions, precision, single, there};
 /// Several rows, so that there is something to be computed beside.
 fn batch(kernel: Kernel, shape: &Random, random: &mut Random) -> Case {
     let mut case = Case::random(kernel, shape.clone(), random).summed(Summation::Fixed);
-    if let Case::Linear { tokens, .. } = &mut case {
+    if let Case::Linear { tokens, .. } | Case::PackedLinear { tokens, .. } = &mut case {
         *tokens = random.within(2, 40);
     }
     case

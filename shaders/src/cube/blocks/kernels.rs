@@ -1,0 +1,226 @@
+//! Products with rows in blocks, and rows dequantised.
+
+use cubecl::prelude::*;
+
+use crate::BLOCK;
+use crate::cube::linear::{LANES, ROWS, finish};
+
+/// Elements of a row that a unit of a cube takes at once: one word or two, and neighbours read what
+/// lies beside it, of the row and of the activations.
+pub const UNIT: usize = 8;
+/// Rows that a unit computes: what it read of the activations serves all of them.
+pub const EACH: usize = 2;
+pub const THREADS: usize = 256;
+
+/// How many times eight elements a unit reads before it computes with them, where it has few
+/// tokens to compute with: enough has to be on its way from memory.
+pub fn ahead(group: usize) -> usize {
+    (4 / group).max(1)
+}
+
+/// The value of an f16's bits.
+#[cube]
+fn widened(bits: u32) -> f32 {
+    let magnitude = bits & 0x7fffu32;
+    let sign = (bits & 0x8000u32) << 16u32;
+    // 112 more in the exponent; infinite; or a whole number of the smallest steps.
+    let normal = (magnitude << 13u32) + 0x3800_0000u32;
+    let beyond = (magnitude << 13u32) | 0x7f80_0000u32;
+    let small = u32::reinterpret(f32::cast_from(magnitude) * 5.960_464_5e-8f32);
+    let value = select(magnitude < 0x7c00u32, normal, beyond);
+    f32::reinterpret(select(magnitude < 0x400u32, small, value) | sign)
+}
+
+/// The scale of the block that has the unit `unit` of a row, whose scales begin at `first`.
+#[cube]
+fn scale(words: &Array<u32>, first: usize, unit: usize) -> f32 {
+    let block = unit / comptime!(BLOCK / UNIT);
+    let pair = words[first + block / 2];
+    widened((pair >> (block as u32 % 2u32 * 16u32)) & 0xffffu32)
+}
+
+/// The element at `place` of a word, before it is scaled. Its bits become the highest of the
+/// mantissa of a number from 1 to 2, which is cheaper than to convert it.
+#[cube]
+fn element(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
+    let at = comptime!(23 - bits);
+    let from = comptime!(place * bits);
+    let mut moved = word;
+    if comptime!(from < at) {
+        moved = word << comptime!((at - from) as u32);
+    }
+    if comptime!(from > at) {
+        moved = word >> comptime!((from - at) as u32);
+    }
+    let mask = comptime!(((1u32 << bits as u32) - 1u32) << at as u32);
+    let steps = comptime!((1u32 << bits as u32) as f32);
+    let middle = comptime!(1.5f32 * (1u32 << bits as u32) as f32);
+    f32::reinterpret((moved & mask) | 0x3f80_0000u32) * steps - middle
+}
+
+/// `group` tokens times rows, [`EACH`] of them for each of [`ROWS`] rows of units; `full` where no
+/// group lacks a token. `words` and `scales` are the same buffer, whose elements begin at `begin`.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+pub fn product<E: Float, N: Size, W: Size>(
+    x: &Array<Vector<E, N>>,
+    words: &Array<Vector<u32, W>>,
+    scales: &Array<u32>,
+    bias: &Array<E>,
+    out: &mut Array<E>,
+    tokens: u32,
+    output: u32,
+    begin: u32,
+    #[comptime] group: usize,
+    #[comptime] full: bool,
+    #[comptime] ahead: usize,
+    #[comptime] input: usize,
+    #[comptime] bits: usize,
+    #[comptime] has_bias: bool,
+    #[define(E)] _dtype: StorageType,
+) {
+    let vector = N::value();
+    let vectors = comptime!(input / vector);
+    let units = comptime!(input.div_ceil(UNIT));
+    let stride = comptime!(input.div_ceil(BLOCK) * (BLOCK / UNIT));
+    let pairs = comptime!(input.div_ceil(BLOCK).div_ceil(2));
+    let width = comptime!(UNIT * bits / 32);
+    let per_word = comptime!(32 / bits);
+    let whole = comptime!(input.is_multiple_of(UNIT));
+
+    let lane = UNIT_POS_X as usize;
+    let first = CUBE_POS_X as usize * group;
+    let cube = CUBE_POS_Z * CUBE_COUNT_Y + CUBE_POS_Y;
+    let row = (cube as usize * ROWS + UNIT_POS_Y as usize) * EACH;
+    let last = output as usize - 1;
+    let here = tokens as usize - first;
+
+    let mut sums = Array::<f32>::new(comptime!(group * EACH));
+    #[unroll]
+    for sum in 0..comptime!(group * EACH) {
+        sums[sum] = 0.0f32;
+    }
+    let mut read = Array::<u32>::new(comptime!(ahead * EACH * width));
+    let mut steps = Array::<f32>::new(comptime!(ahead * EACH));
+    let mut weights = Array::<f32>::new(comptime!(EACH * UNIT));
+    let mut parts = Array::<f32>::new(comptime!(EACH));
+    for start in range_stepped(lane, units, comptime!(LANES * ahead)) {
+        #[unroll]
+        for step in 0..ahead {
+            // What lies beyond the row counts nothing.
+            let unit = start + step * LANES;
+            let there = select(unit < units, unit, comptime!(units - 1));
+            #[unroll]
+            for each in 0..comptime!(EACH) {
+                let from = select(row + each <= last, row + each, last);
+                let word = words[begin as usize + from * stride + there];
+                #[unroll]
+                for n in 0..width {
+                    read[comptime!((step * EACH + each) * width + n)] = word[n];
+                }
+                let scale = scale(scales, from * pairs, there);
+                steps[comptime!(step * EACH + each)] = select(unit < units, scale, 0.0f32);
+            }
+        }
+        #[unroll]
+        for step in 0..ahead {
+            let unit = start + step * LANES;
+            let there = select(unit < units, unit, comptime!(units - 1));
+            #[unroll]
+            for each in 0..comptime!(EACH) {
+                #[unroll]
+                for n in 0..comptime!(UNIT) {
+                    let word = read[comptime!((step * EACH + each) * width + n / per_word)];
+                    weights[comptime!(each * UNIT + n)] =
+                        element(word, comptime!(n % per_word), bits);
+                }
+            }
+            #[unroll]
+            for token in 0..group {
+                if full || token < here {
+                    #[unroll]
+                    for each in 0..comptime!(EACH) {
+                        parts[each] = 0.0f32;
+                    }
+                    #[unroll]
+                    for part in 0..comptime!(UNIT / vector) {
+                        let at = there * comptime!(UNIT / vector) + part;
+                        if whole || at < vectors {
+                            let a = x[(first + token) * vectors + at];
+                            #[unroll]
+                            for n in 0..vector {
+                                let value = f32::cast_from(a[n]);
+                                #[unroll]
+                                for each in 0..comptime!(EACH) {
+                                    parts[each] = parts[each]
+                                        + weights[comptime!(each * UNIT + part * vector + n)]
+                                            * value;
+                                }
+                            }
+                        }
+                    }
+                    #[unroll]
+                    for each in 0..comptime!(EACH) {
+                        let sum = comptime!(token * EACH + each);
+                        sums[sum] = sums[sum] + parts[each] * steps[comptime!(step * EACH + each)];
+                    }
+                }
+            }
+        }
+    }
+    finish::<E>(
+        &sums, bias, out, row, first, here, output, group, EACH, full, has_bias,
+    );
+}
+
+/// Rows of the matrix, `rows` of them, as floats: those that `ids` names when `named`, else those
+/// from `from` on. `words` and `scales` are the same buffer, whose elements begin at `begin`.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+pub fn rows<E: Float, N: Size, W: Size>(
+    words: &Array<Vector<u32, W>>,
+    scales: &Array<u32>,
+    ids: &Array<i32>,
+    out: &mut Array<Vector<E, N>>,
+    rows: u32,
+    begin: u32,
+    from: u32,
+    #[comptime] columns: usize,
+    #[comptime] bits: usize,
+    #[comptime] named: bool,
+    #[define(E)] _dtype: StorageType,
+) {
+    let vector = N::value();
+    let vectors = comptime!(columns / vector);
+    let units = comptime!(columns.div_ceil(UNIT));
+    let stride = comptime!(columns.div_ceil(BLOCK) * (BLOCK / UNIT));
+    let pairs = comptime!(columns.div_ceil(BLOCK).div_ceil(2));
+    let per_word = comptime!(32 / bits);
+    let whole = comptime!(columns.is_multiple_of(UNIT));
+    let to = (CUBE_POS_Y * CUBE_COUNT_X + CUBE_POS_X) as usize;
+    if to < rows as usize {
+        let mut row = to + from as usize;
+        if comptime!(named) {
+            row = ids[to] as usize;
+        }
+        for unit in range_stepped(UNIT_POS as usize, units, THREADS) {
+            let word = words[begin as usize + row * stride + unit];
+            let scale = scale(scales, row * pairs, unit);
+            #[unroll]
+            for part in 0..comptime!(UNIT / vector) {
+                let at = unit * comptime!(UNIT / vector) + part;
+                if whole || at < vectors {
+                    let mut values = Vector::<E, N>::empty();
+                    #[unroll]
+                    for n in 0..vector {
+                        let place = comptime!(part * vector + n);
+                        let quant = word[comptime!(place / per_word)];
+                        let value = element(quant, comptime!(place % per_word), bits) * scale;
+                        values[n] = E::cast_from(value);
+                    }
+                    out[to * vectors + at] = values;
+                }
+            }
+        }
+    }
+}
