@@ -1,5 +1,6 @@
 //! `hearth bench`: how fast prompts are computed and tokens are decoded, without
-//! HTTP, scheduler or sampling.
+//! HTTP, scheduler or sampling: a device that chooses tokens itself chooses the likeliest, so that
+//! no logits leave it, as when it serves.
 
 mod bandwidth;
 mod breakdown;
@@ -7,7 +8,7 @@ mod breakdown;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use hearth_engine::{Executor, ForwardBatch, Logits, Sequence};
+use hearth_engine::{Choice, Executor, ForwardBatch, Logits, Sequence};
 use serde::Serialize;
 
 use breakdown::Breakdown;
@@ -16,6 +17,7 @@ use crate::cli::BenchArgs;
 use crate::config::Config;
 use crate::load;
 use crate::served::ModelInfo;
+use crate::warmup::LIKELIEST;
 
 /// What is measured, for each batch size.
 #[derive(Clone, Copy, Debug)]
@@ -166,7 +168,7 @@ fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<Row> {
     let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
     for round in 0..=plan.repeats {
-        let mut sequences = Sequences::new(plan, batch, executor.limits().vocab_size);
+        let mut sequences = Sequences::new(plan, batch, executor);
         let prefill = time(|| sequences.prefill(executor, plan, &mut drop))?;
         let decode = time(|| sequences.decode(executor, plan.decode_tokens, &mut drop))?;
         if round > 0 {
@@ -202,15 +204,18 @@ struct Sequences {
     /// Tokens of each sequence that are in the pool.
     length: u32,
     vocab: u32,
+    /// Whether the executor chooses tokens.
+    chooses: bool,
 }
 
 impl Sequences {
-    fn new(plan: Plan, batch: u32, vocab: usize) -> Self {
+    fn new(plan: Plan, batch: u32, executor: &impl Executor) -> Self {
         Self {
             batch,
             stride: plan.prompt_tokens + plan.decode_tokens,
             length: 0,
-            vocab: u32::try_from(vocab).unwrap_or(u32::MAX),
+            vocab: u32::try_from(executor.limits().vocab_size).unwrap_or(u32::MAX),
+            chooses: executor.chooses(),
         }
     }
 
@@ -229,8 +234,9 @@ impl Sequences {
                 self.append(&mut forward, sequence, done, tokens);
                 if done + tokens < plan.prompt_tokens {
                     forward.logit_rows.clear();
+                    forward.choice_rows.clear();
                 }
-                take(executor.forward(&forward, &mut Vec::new)?);
+                take(compute(executor, &forward)?);
                 done += tokens;
             }
         }
@@ -250,13 +256,13 @@ impl Sequences {
             for sequence in 0..self.batch {
                 self.append(&mut forward, sequence, self.length, 1);
             }
-            take(executor.forward(&forward, &mut Vec::new)?);
+            take(compute(executor, &forward)?);
             self.length += 1;
         }
         Ok(())
     }
 
-    /// Adds tokens `from .. from + tokens` of `sequence`, with the logits of the last.
+    /// Adds tokens `from .. from + tokens` of `sequence`; what follows the last is wanted.
     fn append(&self, forward: &mut ForwardBatch, sequence: u32, from: u32, tokens: u32) {
         let first_slot = sequence * self.stride;
         forward.sequences.push(Sequence {
@@ -276,8 +282,17 @@ impl Sequences {
         forward
             .slot_table
             .extend(first_slot..first_slot + from + tokens);
-        forward.logit_rows.push(forward.tokens.len() as u32 - 1);
+        let rows = match self.chooses {
+            true => &mut forward.choice_rows,
+            false => &mut forward.logit_rows,
+        };
+        rows.push(forward.tokens.len() as u32 - 1);
     }
+}
+
+fn compute(executor: &mut impl Executor, forward: &ForwardBatch) -> Result<Logits> {
+    let mut likeliest = || vec![Choice::Token(LIKELIEST); forward.choice_rows.len()];
+    Ok(executor.forward(forward, &mut likeliest)?)
 }
 
 #[cfg(test)]
@@ -291,6 +306,9 @@ mod tests {
         filled: std::collections::HashSet<u32>,
         tokens: usize,
         forwards: usize,
+        chooses: bool,
+        chosen: usize,
+        logits: usize,
     }
 
     impl Executor for Checker {
@@ -327,12 +345,18 @@ mod tests {
                 assert_eq!(slots.last(), Some(&batch.write_slots[last]));
             }
             self.tokens += batch.tokens.len();
+            self.chosen += batch.choice_rows.len();
+            self.logits += batch.logit_rows.len();
             self.forwards += 1;
             Ok(Logits {
                 values: vec![0.0; batch.logit_rows.len() * 10],
                 vocab: 10,
                 ..Logits::default()
             })
+        }
+
+        fn chooses(&self) -> bool {
+            self.chooses
         }
     }
 
@@ -350,6 +374,24 @@ mod tests {
         assert_eq!((checker.tokens, checker.forwards), (96, 45));
         assert_eq!(checker.filled.len(), 32);
         assert!(row.prefill_tokens_per_s > 0.0 && row.decode_tokens_per_s > 0.0);
+        // One of each prompt, and one a step.
+        assert_eq!((checker.logits, checker.chosen), (48, 0));
+    }
+
+    #[test]
+    fn a_device_that_chooses_is_asked_for_tokens_and_no_logits() {
+        let plan = Plan {
+            prompt_tokens: 5,
+            decode_tokens: 3,
+            chunk: 2,
+            repeats: 2,
+        };
+        let mut checker = Checker {
+            chooses: true,
+            ..Checker::default()
+        };
+        measure(&mut checker, plan, 4).unwrap();
+        assert_eq!((checker.logits, checker.chosen), (0, 48));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Sizes {
 }
 
 /// Whatever the choice is, the kernel is the same.
-const LIKELIEST: TokenChoice = TokenChoice {
+pub(crate) const LIKELIEST: TokenChoice = TokenChoice {
     temperature: 0.0,
     top_k: None,
     top_p: 1.0,

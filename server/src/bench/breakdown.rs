@@ -41,7 +41,7 @@ pub struct Part {
 /// # Errors
 /// A forward fails.
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<[Breakdown; 2]> {
-    let mut sequences = Sequences::new(plan, batch, executor.limits().vocab_size);
+    let mut sequences = Sequences::new(plan, batch, executor);
     let prefill = phase("prefill", batch, batch, |sample| {
         sequences.prefill(executor, plan, sample)
     })?;
