@@ -114,10 +114,10 @@ fn weights_quantized_at_load_stay_close_and_are_alone_what_they_are_in_chunks() 
 /// A GPU rounds no activations: with the weights of a file in blocks it gives the logits of those
 /// weights dequantised, and those of weights rounded at load are as close as the CPU's. The reports
 /// are of what is on the device.
-fn a_gpu_computes_with_blocks(device: DeviceSpec, some: usize) {
+fn a_gpu_computes_with_blocks(device: DeviceSpec, files: &[&str], some: usize) {
     for golden in gguf_goldens() {
         let name = golden.dir.file_name().expect("a name").to_string_lossy();
-        if !["q8_0.gguf", "q4_0.gguf", "mixed.gguf"].contains(&name.as_ref()) {
+        if !files.contains(&name.as_ref()) {
             continue;
         }
         let mut decoder = load_as(&golden, device, Dtype::F32);
@@ -129,8 +129,9 @@ fn a_gpu_computes_with_blocks(device: DeviceSpec, some: usize) {
     for golden in goldens().into_iter().take(some) {
         let plain = load_as(&golden, device, Dtype::F32).report().weight_bytes;
         for (quantization, tolerance, share) in [
-            (Quantization::Int8, 0.1, 2.5),
-            (Quantization::Int4, 0.6, 3.0),
+            // Norms and biases stay floats, which is much of a model as small as these.
+            (Quantization::Int8, 0.1, 2.0),
+            (Quantization::Int4, 0.6, 2.5),
         ] {
             let mut decoder = load_with(&golden, device, Dtype::F32, Some(quantization))
                 .expect("the golden loads");
@@ -152,14 +153,14 @@ fn a_gpu_computes_with_blocks(device: DeviceSpec, some: usize) {
 #[test]
 fn vulkan_computes_with_blocks() {
     if let Some(device) = wgpu_devices(Api::Vulkan) {
-        a_gpu_computes_with_blocks(device, 3);
+        a_gpu_computes_with_blocks(device, &["q8_0.gguf", "q4_0.gguf", "mixed.gguf"], 1);
     }
 }
 
 #[test]
 fn wgsl_computes_with_blocks() {
     if let Some(device) = wgpu_devices(Api::WebGpu) {
-        a_gpu_computes_with_blocks(device, 1);
+        a_gpu_computes_with_blocks(device, &["mixed.gguf"], 0);
     }
 }
 

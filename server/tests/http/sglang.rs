@@ -251,8 +251,9 @@ async fn select_fills_the_cache_scores_the_options_and_reuses_the_prefix() {
     assert_eq!(c, meta["output_token_logprobs"][0]);
     assert!(x[0].as_f64().unwrap() < -3.0, "{meta}");
     // Or others for each prompt.
-    let each = json!({"text": ["a", "b"], "return_logprob": true, "token_ids_logprob": [[98], []]});
-    let answers = ok(&server, GENERATE, &front_end("", each)).await;
+    let mut each = front_end("", json!({"text": ["a", "b"], "return_logprob": true}));
+    each["token_ids_logprob"] = json!([[98], []]);
+    let answers = ok(&server, GENERATE, &each).await;
     let first = &answers[0]["meta_info"]["output_token_ids_logprobs"][0];
     assert_eq!(first.as_array().unwrap().len(), 1, "{answers}");
     assert!(
