@@ -187,8 +187,12 @@ impl Whole {
         const LOGPROB: usize = 64;
         /// A number of an embedding.
         const NUMBER: usize = 12;
+        let told = |logprobs: &TokenLogprobs| 1 + logprobs.top.len() + logprobs.asked.len();
+        let output = self.tokens.iter().map(|token| told(&token.logprobs));
+        let prompt = self.prompt_logprobs.iter();
+        let prompt = prompt.map(|logprobs| logprobs.as_ref().map_or(1, told));
         self.text.len()
-            + (self.tokens.len() + self.prompt_logprobs.len()) * LOGPROB
+            + output.chain(prompt).sum::<usize>() * LOGPROB
             + self.embedding.len() * NUMBER
     }
 }

@@ -367,6 +367,15 @@ async fn every_refusal_of_generate_names_the_field_in_sglangs_shape() {
             "below the vocabulary size",
         ),
         (
+            // Each event of a stream repeats those of the tokens before.
+            json!({
+                "text": "a", "stream": true, "return_logprob": true,
+                "token_ids_logprob": vec![1; 1000], "sampling_params": {"max_new_tokens": 400},
+            }),
+            "return_logprob",
+            "at most 4194304",
+        ),
+        (
             with("token_ids_logprob", json!([[1], [2]])),
             "token_ids_logprob",
             "each of 1 prompts",

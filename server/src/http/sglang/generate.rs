@@ -139,7 +139,15 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
             let scored = of_prompt
                 .saturating_mul(events)
                 .saturating_add(max_new_tokens);
-            entries = entries.saturating_add(scored.saturating_mul(asked.entries()));
+            // And those of the output so far, of which only lists of ids are long.
+            let repeated = match streamed {
+                true => max_new_tokens.saturating_mul(max_new_tokens + 1) / 2,
+                false => max_new_tokens,
+            };
+            let told = of_prompt.saturating_mul(events).saturating_add(repeated);
+            entries = entries
+                .saturating_add(scored.saturating_mul(1 + asked.top))
+                .saturating_add(told.saturating_mul(asked.ids.len()));
         }
         metas.push(PromptMeta {
             rid: rid.clone(),
@@ -160,7 +168,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     }
     check_logprob_entries(
         "`n` times the tokens to be scored times (1 + `top_logprobs_num` + the \
-         number of `token_ids_logprob`)",
+         number of `token_ids_logprob`, again for each event of a stream)",
         "return_logprob",
         entries.saturating_mul(n),
         (entries > 0).then_some(0),

@@ -137,13 +137,6 @@ pub struct LogprobsAsked {
     pub ids: Vec<u32>,
 }
 
-impl LogprobsAsked {
-    /// What is told of one token.
-    pub fn entries(&self) -> usize {
-        1 + self.top + self.ids.len()
-    }
-}
-
 impl GenerateRequest {
     /// # Errors
     /// 400 naming the first field that asks for something this server cannot do.

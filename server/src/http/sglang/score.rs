@@ -67,16 +67,20 @@ pub async fn score(
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, jobs.len(), 1);
     let updates = submit_each(&served, jobs)?;
     let wholes = collected(updates, &mut tally).await?;
-    let scores = wholes.iter().map(|item| scores(item, softmax));
-    let scores = scores.collect::<Result<_, ApiError>>()?;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(json(&Answer {
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let written = offload::when_large(size, move || {
+        let scores = wholes.iter().map(|item| scores(item, softmax));
+        Ok::<_, ApiError>(json(&Answer {
             object: "scoring",
-            scores,
+            scores: scores.collect::<Result<_, ApiError>>()?,
             model: &served.id,
             usage: Usage::new(prompt_tokens, 0, 0),
-        })))
+        }))
+    })
+    .await?;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(written?))
 }
 
 /// The scores of one item from what was told of the labels after it.
