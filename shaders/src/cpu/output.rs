@@ -39,6 +39,15 @@ impl Output {
         }
     }
 
+    /// Its tokens from `token` on.
+    pub fn from(self, token: usize) -> Self {
+        Self {
+            at: self.at.wrapping_add(token * self.width),
+            tokens: self.tokens - token,
+            width: self.width,
+        }
+    }
+
     /// Where the elements of `token` from `column` on are.
     ///
     /// # Safety

@@ -196,9 +196,10 @@ pub fn dispatch(task: impl Task) {
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.3);
-    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer.
+    // Adding 1.5 * 2^23 rounds to the nearest integer, and leaves it in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let n = rounded - ROUND;
     let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;
@@ -207,7 +208,7 @@ pub fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 5e-1;
     let p = p * r * r + r + 1.0;
-    p * f32::from_bits(((n as i32 + 127) << 23) as u32)
+    p * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
 }
 
 impl Simd for [f32; 8] {

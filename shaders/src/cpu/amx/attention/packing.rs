@@ -5,31 +5,38 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::block::{Block, Scratch};
 use super::vectors::{left, pack, turned};
-use super::{Block, DEPTH, SIDE, SLOTS};
+use super::{DEPTH, SIDE, SLOTS, visible};
+
+/// Four tiles of keys, a slot to a row.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    pub tiles: [*const bf16; SLOTS / SIDE],
+    /// Bytes from a slot to the next.
+    pub stride: usize,
+}
+
+/// Bytes that come from memory together, and of which a row of a tile should begin.
+const CACHE_LINE: usize = 64;
 
 impl Block<'_> {
-    /// Makes room, packs the queries and clears the sums.
+    /// Makes room, and packs the queries.
     ///
     /// # Safety
     /// The CPU must have the vectors.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-    pub(super) unsafe fn prepare(&mut self, tokens: Range<usize>, tiles: usize) {
+    pub unsafe fn prepare(&self, tokens: Range<usize>, s: &mut Scratch) {
         const TILE: usize = SIDE * DEPTH;
         let dim = self.layout.head_dim;
-        let s = &mut *self.scratch;
+        let tiles = (tokens.len() * self.group).div_ceil(SIDE);
+        [s.some, s.every] = self.extent(tokens.clone());
         s.q.resize(2 * tiles * SIDE * dim);
         s.k.resize(SLOTS * dim);
         s.v.resize(SLOTS * dim);
+        s.nothing.resize(dim);
         s.scores.resize(SLOTS * SIDE);
         s.weights.resize(2 * SLOTS * SIDE);
-        s.mixed.resize(tiles * SIDE * dim);
-        s.mixed.fill(0.0);
-        for vectors in [&mut s.largest, &mut s.sums] {
-            vectors.resize(tiles * SIDE);
-        }
-        s.largest.fill(f32::NEG_INFINITY);
-        s.sums.fill(0.0);
         // A query that is not there sees everything, so that it does not stand out.
         s.first.resize(tiles * SIDE);
         s.first.fill(0);
@@ -69,66 +76,135 @@ impl Block<'_> {
             for lane in 0..SIDE {
                 let token = tokens.start + (tile * SIDE + lane) / self.group;
                 if token < tokens.end {
-                    let end = self.table.positions[token] as usize + 1;
-                    s.first[tile * SIDE + lane] = end.saturating_sub(self.table.window) as i32;
-                    s.end[tile * SIDE + lane] = end as i32;
+                    let seen = visible(self.table, token);
+                    s.first[tile * SIDE + lane] = seen.start as i32;
+                    s.end[tile * SIDE + lane] = seen.end as i32;
                 }
             }
         }
     }
 
-    /// Packs the keys and values at `slots` as those of a tile's positions from `skipped` on; values
-    /// are zero elsewhere. Whether they are finite.
+    /// Asks for the keys and values at `slots`, which are needed soon: each is a few lines apart from
+    /// its neighbours, which the hardware does not follow.
+    #[inline]
+    pub fn fetch(&self, slots: &[i32]) {
+        let bytes = self.layout.head_dim * size_of::<bf16>();
+        for slot in slots {
+            let at = self.at(*slot);
+            for pool in [self.k_pool, self.v_pool] {
+                let row = pool.as_ptr().wrapping_add(at).cast::<i8>();
+                for line in (0..bytes).step_by(CACHE_LINE) {
+                    // SAFETY: nothing is read.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(row.wrapping_add(line)) };
+                }
+            }
+        }
+    }
+
+    /// Where this head's elements begin in a pool.
+    #[inline]
+    fn at(&self, slot: i32) -> usize {
+        (slot as usize * self.layout.kv_heads + self.kv_head) * self.layout.head_dim
+    }
+
+    /// The keys at `slots`, those of a tile's positions from `skipped` on: where they are, if the slots
+    /// follow each other in a pool that begins at a cache line, else packed.
     ///
     /// # Safety
     /// After `prepare`; a tile must have as many positions.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
-    pub(super) unsafe fn gather(&mut self, slots: &[i32], skipped: usize) -> bool {
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn keys(&self, slots: &[i32], skipped: usize, s: &mut Scratch) -> Keys {
         let dim = self.layout.head_dim;
-        let depths = dim / DEPTH;
-        let s = &mut *self.scratch;
-        let row = |pool: &[bf16], position: usize| {
-            let slot = *slots.get(position.wrapping_sub(skipped))?;
-            let at = (slot as usize * self.layout.kv_heads + self.kv_head) * dim;
-            Some(pool[at..at + dim].as_ptr())
-        };
-        let load = |row: Option<*const bf16>, depth: usize| match row {
-            // SAFETY: a row has as many vectors.
-            Some(row) => unsafe { _mm512_loadu_si512(row.add(depth * DEPTH).cast()) },
-            None => _mm512_setzero_si512(),
-        };
-        let exponent = _mm512_set1_epi16(0x7f80);
-        let mut infinite = 0;
-        for position in skipped..skipped + slots.len() {
-            let key = row(self.k_pool, position);
-            let tile = position / SIDE * depths;
-            for depth in 0..depths {
-                let at = (tile + depth) * SIDE * DEPTH + position % SIDE * DEPTH;
-                // SAFETY: `k` has room for all slots.
-                unsafe { _mm512_store_si512(s.k.as_mut_ptr().add(at).cast(), load(key, depth)) };
+        let row_bytes = self.layout.kv_heads * dim * size_of::<bf16>();
+        let (first, aligned) = (self.at(slots[0]), row_bytes.is_multiple_of(CACHE_LINE));
+        let from = self.k_pool[first..].as_ptr();
+        if aligned && from.align_offset(CACHE_LINE) == 0 && follow(slots) {
+            // The last slot, and with it all of them, is in the pool.
+            let end = first + (SLOTS - 1) * self.layout.kv_heads * dim + dim;
+            assert!(end <= self.k_pool.len(), "attention: slots");
+            let tile = |i| from.wrapping_add(i * SIDE * self.layout.kv_heads * dim);
+            return Keys {
+                tiles: std::array::from_fn(tile),
+                stride: row_bytes,
+            };
+        }
+        for (position, slot) in (skipped..).zip(slots) {
+            let key = self.k_pool[self.at(*slot)..][..dim].as_ptr();
+            let to = s.k[position * dim..][..dim].as_mut_ptr();
+            for at in (0..dim).step_by(DEPTH) {
+                // SAFETY: a row has as many vectors.
+                unsafe { _mm512_store_si512(to.add(at).cast(), load(key.add(at))) };
             }
         }
-        for pair in 0..SLOTS / 2 {
-            let [even, odd] = [0, 1].map(|i| row(self.v_pool, 2 * pair + i));
-            for depth in 0..depths {
-                let (even, odd) = (load(even, depth), load(odd, depth));
-                for values in [even, odd] {
-                    let bits = _mm512_and_si512(values, exponent);
-                    infinite |= _mm512_cmpeq_epi16_mask(bits, exponent);
-                }
-                // Four elements of every eight to one tile, four to the next: `finish` knows.
-                let halves = [
-                    _mm512_unpacklo_epi16(even, odd),
-                    _mm512_unpackhi_epi16(even, odd),
-                ];
-                for (half, values) in halves.into_iter().enumerate() {
-                    let tile = (2 * depth + half) * 2 + pair / SIDE;
-                    let at = tile * SIDE * DEPTH + pair % SIDE * DEPTH;
-                    // SAFETY: `v` has room for all slots.
-                    unsafe { _mm512_store_si512(s.v.as_mut_ptr().add(at).cast(), values) };
+        Keys {
+            tiles: std::array::from_fn(|i| s.k[i * SIDE * dim..].as_ptr()),
+            stride: dim * size_of::<bf16>(),
+        }
+    }
+
+    /// Packs the values at `slots` as those of a tile's positions from `skipped` on; they are zero
+    /// elsewhere. Whether they are finite, if that is asked for.
+    ///
+    /// # Safety
+    /// After `prepare`; a tile must have as many positions.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub unsafe fn pack_values<const FINITE: bool>(
+        &self,
+        slots: &[i32],
+        skipped: usize,
+        s: &mut Scratch,
+    ) -> bool {
+        let dim = self.layout.head_dim;
+        let mut rows = [s.nothing.as_ptr(); SLOTS];
+        for (row, slot) in rows[skipped..].iter_mut().zip(slots) {
+            *row = self.v_pool[self.at(*slot)..][..dim].as_ptr();
+        }
+        let exponent = _mm512_set1_epi16(0x7f80);
+        let mut infinite = 0;
+        for (pair, [even, odd]) in rows.as_chunks::<2>().0.iter().enumerate() {
+            let mut to = s.v[pair / SIDE * SIDE * DEPTH + pair % SIDE * DEPTH..].as_mut_ptr();
+            for at in (0..dim).step_by(DEPTH) {
+                // SAFETY: a row has as many vectors, and `v` two rows for each, two tiles apart.
+                unsafe {
+                    let (even, odd) = (load(even.add(at)), load(odd.add(at)));
+                    if FINITE {
+                        let bits = _mm512_and_si512(even, exponent);
+                        infinite |= _mm512_cmpeq_epi16_mask(bits, exponent);
+                        let bits = _mm512_and_si512(odd, exponent);
+                        infinite |= _mm512_cmpeq_epi16_mask(bits, exponent);
+                    }
+                    // Four elements of every eight to one tile, four to the next: `chunks` knows.
+                    _mm512_store_si512(to.cast(), _mm512_unpacklo_epi16(even, odd));
+                    to = to.add(2 * SIDE * DEPTH);
+                    _mm512_store_si512(to.cast(), _mm512_unpackhi_epi16(even, odd));
+                    to = to.wrapping_add(2 * SIDE * DEPTH);
                 }
             }
         }
         infinite == 0
     }
+}
+
+/// Whether there are as many slots as a tile has, one after another.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn follow(slots: &[i32]) -> bool {
+    let Ok(slots) = <&[i32; SLOTS]>::try_from(slots) else {
+        return false;
+    };
+    let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    (0..SLOTS).step_by(SIDE).all(|at| {
+        let wanted = _mm512_add_epi32(lanes, _mm512_set1_epi32(slots[0].wrapping_add(at as i32)));
+        // SAFETY: the array has as many.
+        let slots = unsafe { _mm512_loadu_si512(slots.as_ptr().add(at).cast()) };
+        _mm512_cmpeq_epi32_mask(slots, wanted) == u16::MAX
+    })
+}
+
+/// # Safety
+/// There must be 32 elements.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn load(from: *const bf16) -> __m512i {
+    unsafe { _mm512_loadu_si512(from.cast()) }
 }

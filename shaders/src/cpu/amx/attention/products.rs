@@ -4,57 +4,63 @@ use std::arch::asm;
 
 use half::bf16;
 
+use super::packing::Keys;
 use super::{DEPTH, ROW_BYTES, SIDE};
 use crate::cpu::amx::TILE_BYTES;
 
-/// Four tiles of slots by one of queries, added to `scores` unless they are `new`.
+/// Four tiles of slots by one of queries: by what these are rounded to, and then by what that has
+/// left, which `q` has `depth` tiles each of.
 ///
 /// # Safety
-/// The tiles must be shaped; `k` has four times `depth` tiles, `q` has `depth`, `scores` four.
-pub unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, new: bool, scores: *mut f32) {
-    let slots = |i: usize| k.wrapping_add(i * depth * SIDE * DEPTH);
+/// The tiles must be shaped; a slot of `keys` has `depth` rows of tiles, and there are four `scores`.
+pub unsafe fn score(keys: Keys, q: *const bf16, depth: usize, scores: *mut f32) {
     unsafe {
         asm!(
-            "test {new}, {new}",
-            "jnz 3f",
-            "tileloadd tmm0, [{scores} + {row}*1]",
-            "tileloadd tmm1, [{scores} + {row}*1 + 1024]",
-            "tileloadd tmm2, [{scores} + {row}*1 + 2048]",
-            "tileloadd tmm3, [{scores} + {row}*1 + 3072]",
-            "jmp 2f",
-            "3:",
             "tilezero tmm0",
             "tilezero tmm1",
             "tilezero tmm2",
             "tilezero tmm3",
+            "mov {part:e}, 2",
             "2:",
+            "mov {left}, {depth}",
+            "3:",
             "tileloadd tmm4, [{q} + {row}*1]",
-            "tileloadd tmm5, [{a} + {row}*1]",
+            "tileloadd tmm5, [{a} + {stride}*1]",
             "tdpbf16ps tmm0, tmm5, tmm4",
-            "tileloadd tmm6, [{b} + {row}*1]",
+            "tileloadd tmm6, [{b} + {stride}*1]",
             "tdpbf16ps tmm1, tmm6, tmm4",
-            "tileloadd tmm7, [{c} + {row}*1]",
+            "tileloadd tmm7, [{c} + {stride}*1]",
             "tdpbf16ps tmm2, tmm7, tmm4",
-            "tileloadd tmm5, [{d} + {row}*1]",
+            "tileloadd tmm5, [{d} + {stride}*1]",
             "tdpbf16ps tmm3, tmm5, tmm4",
             "add {q}, {tile}",
-            "add {a}, {tile}",
-            "add {b}, {tile}",
-            "add {c}, {tile}",
-            "add {d}, {tile}",
-            "sub {depth}, 1",
+            "add {a}, {row}",
+            "add {b}, {row}",
+            "add {c}, {row}",
+            "add {d}, {row}",
+            "sub {left}, 1",
+            "jnz 3b",
+            "mov {left}, {depth}",
+            "shl {left}, 6",
+            "sub {a}, {left}",
+            "sub {b}, {left}",
+            "sub {c}, {left}",
+            "sub {d}, {left}",
+            "sub {part:e}, 1",
             "jnz 2b",
             "tilestored [{scores} + {row}*1], tmm0",
             "tilestored [{scores} + {row}*1 + 1024], tmm1",
             "tilestored [{scores} + {row}*1 + 2048], tmm2",
             "tilestored [{scores} + {row}*1 + 3072], tmm3",
             q = inout(reg) q => _,
-            a = inout(reg) slots(0) => _,
-            b = inout(reg) slots(1) => _,
-            c = inout(reg) slots(2) => _,
-            d = inout(reg) slots(3) => _,
-            depth = inout(reg) depth => _,
-            new = in(reg) usize::from(new),
+            a = inout(reg) keys.tiles[0] => _,
+            b = inout(reg) keys.tiles[1] => _,
+            c = inout(reg) keys.tiles[2] => _,
+            d = inout(reg) keys.tiles[3] => _,
+            stride = in(reg) keys.stride,
+            depth = in(reg) depth,
+            left = out(reg) _,
+            part = out(reg) _,
             scores = in(reg) scores,
             row = in(reg) ROW_BYTES,
             tile = const TILE_BYTES,
@@ -63,30 +69,107 @@ pub unsafe fn score(k: *const bf16, q: *const bf16, depth: usize, new: bool, sco
     }
 }
 
-/// Adds a tile of queries by two tiles of elements, over two of slots.
+/// Bytes of the values that a tile of elements has: two tiles of slots.
+const VALUES: usize = 2 * TILE_BYTES;
+
+/// Adds a tile of queries by `tiles` of elements, over both tiles of slots and both parts of the
+/// weights.
 ///
 /// # Safety
-/// The tiles must be shaped; `weights` has two tiles, `v` four, `mixed` two.
-pub unsafe fn mix(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
+/// The tiles must be shaped; `weights` has four tiles, `v` twice `tiles`, `mixed` as many, and these
+/// are even.
+pub unsafe fn mix(weights: *const bf16, v: *const bf16, mixed: *mut f32, tiles: usize) {
+    // Four sums at once keep the unit busy.
+    let mut tile = 0;
+    while tile < tiles {
+        unsafe {
+            let v = v.byte_add(tile * VALUES);
+            let mixed = mixed.add(tile * SIDE * SIDE);
+            if tiles - tile >= 4 {
+                mix_four(weights, v, mixed);
+            } else {
+                mix_two(weights, v, mixed);
+            }
+        }
+        tile += 4;
+    }
+    const { assert!(TILE_BYTES == 2 * SIDE * DEPTH && TILE_BYTES == 4 * SIDE * SIDE) };
+}
+
+/// # Safety
+/// As [`mix`], of four tiles.
+unsafe fn mix_four(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
     unsafe {
         asm!(
             "tileloadd tmm0, [{mixed} + {row}*1]",
             "tileloadd tmm1, [{mixed} + {row}*1 + 1024]",
-            "tileloadd tmm2, [{weights} + {row}*1]",
-            "tileloadd tmm4, [{v} + {row}*1]",
-            "tdpbf16ps tmm0, tmm2, tmm4",
-            "tileloadd tmm5, [{v} + {row}*1 + 2048]",
-            "tdpbf16ps tmm1, tmm2, tmm5",
-            "tileloadd tmm3, [{weights} + {row}*1 + 1024]",
+            "tileloadd tmm2, [{mixed} + {row}*1 + 2048]",
+            "tileloadd tmm3, [{mixed} + {row}*1 + 3072]",
+            "mov {part:e}, 2",
+            "2:",
+            "tileloadd tmm4, [{weights} + {row}*1]",
+            "tileloadd tmm5, [{v} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{v} + {row}*1 + 2048]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{v} + {row}*1 + 4096]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            "tileloadd tmm5, [{v} + {row}*1 + 6144]",
+            "tdpbf16ps tmm3, tmm4, tmm5",
+            "tileloadd tmm4, [{weights} + {row}*1 + 1024]",
             "tileloadd tmm6, [{v} + {row}*1 + 1024]",
-            "tdpbf16ps tmm0, tmm3, tmm6",
+            "tdpbf16ps tmm0, tmm4, tmm6",
             "tileloadd tmm7, [{v} + {row}*1 + 3072]",
-            "tdpbf16ps tmm1, tmm3, tmm7",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{v} + {row}*1 + 5120]",
+            "tdpbf16ps tmm2, tmm4, tmm5",
+            "tileloadd tmm6, [{v} + {row}*1 + 7168]",
+            "tdpbf16ps tmm3, tmm4, tmm6",
+            "add {weights}, 2048",
+            "sub {part:e}, 1",
+            "jnz 2b",
             "tilestored [{mixed} + {row}*1], tmm0",
             "tilestored [{mixed} + {row}*1 + 1024], tmm1",
-            weights = in(reg) weights,
+            "tilestored [{mixed} + {row}*1 + 2048], tmm2",
+            "tilestored [{mixed} + {row}*1 + 3072], tmm3",
+            weights = inout(reg) weights => _,
             v = in(reg) v,
             mixed = in(reg) mixed,
+            part = out(reg) _,
+            row = in(reg) ROW_BYTES,
+            options(nostack)
+        );
+    }
+}
+
+/// # Safety
+/// As [`mix`], of two tiles.
+unsafe fn mix_two(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{mixed} + {row}*1]",
+            "tileloadd tmm1, [{mixed} + {row}*1 + 1024]",
+            "mov {part:e}, 2",
+            "2:",
+            "tileloadd tmm4, [{weights} + {row}*1]",
+            "tileloadd tmm5, [{v} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{v} + {row}*1 + 2048]",
+            "tdpbf16ps tmm1, tmm4, tmm6",
+            "tileloadd tmm4, [{weights} + {row}*1 + 1024]",
+            "tileloadd tmm7, [{v} + {row}*1 + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm7",
+            "tileloadd tmm5, [{v} + {row}*1 + 3072]",
+            "tdpbf16ps tmm1, tmm4, tmm5",
+            "add {weights}, 2048",
+            "sub {part:e}, 1",
+            "jnz 2b",
+            "tilestored [{mixed} + {row}*1], tmm0",
+            "tilestored [{mixed} + {row}*1 + 1024], tmm1",
+            weights = inout(reg) weights => _,
+            v = in(reg) v,
+            mixed = in(reg) mixed,
+            part = out(reg) _,
             row = in(reg) ROW_BYTES,
             options(nostack)
         );

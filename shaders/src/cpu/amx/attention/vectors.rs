@@ -100,3 +100,29 @@ pub fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
     }
     out
 }
+
+/// The sum of the lanes: those eight apart first, then four, two and one.
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+pub fn fold(x: __m512) -> f32 {
+    let eight = _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+    let four = _mm_add_ps(
+        _mm256_castps256_ps128(eight),
+        _mm256_extractf128_ps::<1>(eight),
+    );
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
+
+/// The largest lane, of which none is NaN.
+#[target_feature(enable = "avx512f,avx512dq")]
+#[inline]
+pub fn largest_lane(x: __m512) -> f32 {
+    let eight = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
+    let four = _mm_max_ps(
+        _mm256_castps256_ps128(eight),
+        _mm256_extractf128_ps::<1>(eight),
+    );
+    let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)))
+}
