@@ -24,7 +24,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 
 pub use choice::{Choice, Edit, plan};
-pub use cpu::{BLOCK, BlockFormat, BlockMatrix, check_limit, times as cpu_times};
+pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
 pub use ragged::{RaggedIndex, Span, indices};
 
 /// Rows of queries, of a group's heads and of a block's tokens, that read keys and values

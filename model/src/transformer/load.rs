@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use burn::module::Param;
 use burn::tensor::backend::Backend;
-use burn::tensor::{Bytes, DType, Shape, Tensor, TensorData};
-use hearth_shaders::{BlockFormat, Kernels};
+use burn::tensor::{DType, Shape, Tensor, TensorData};
+use hearth_shaders::{BlockFormat, Kernels, LineBytes};
 
 use super::blocks::{self, Blocks};
 use super::{Layer, Table, Transformer};
@@ -229,11 +229,12 @@ impl<B: Backend> Loader<'_, B> {
             return (serving.stacked)(&[(name.to_owned(), rows)], within, columns, format);
         }
         let row = columns * self.matrix.size();
-        let bytes = {
+        let mut bytes = LineBytes::for_weights(within.len() * row);
+        {
             let view = self.weights.get(name, &[rows, columns])?;
             let all = view.to_dtype(self.matrix);
-            all[within.start * row..within.end * row].to_vec()
-        };
+            bytes.copy_from_slice(&all[within.start * row..within.end * row]);
+        }
         self.weights.release(name);
         let shape = Shape::from([within.len(), columns]);
         Ok(self.on_device(bytes, shape, self.matrix))
@@ -261,9 +262,16 @@ impl<B: Backend> Loader<'_, B> {
         shape: Shape,
         dtype: Dtype,
     ) -> Result<Param<Tensor<B, D>>, WeightError> {
-        let mut bytes = Vec::with_capacity(shape.num_elements() * dtype.size());
+        let mut bytes = LineBytes::for_weights(shape.num_elements() * dtype.size());
+        let mut rest = &mut bytes[..];
         for (name, shape) in parts {
-            bytes.extend_from_slice(&self.weights.get(name, &shape)?.to_dtype(dtype));
+            let view = self.weights.get(name, &shape)?;
+            let part = view.to_dtype(dtype);
+            let to = rest.split_off_mut(..part.len());
+            let to = to.expect("the parts fill the shape");
+            to.copy_from_slice(&part);
+            drop(part);
+            drop(view);
             self.weights.release(name);
         }
         Ok(self.on_device(bytes, shape, dtype))
@@ -271,12 +279,12 @@ impl<B: Backend> Loader<'_, B> {
 
     fn on_device<const D: usize>(
         &self,
-        bytes: Vec<u8>,
+        bytes: LineBytes,
         shape: Shape,
         dtype: Dtype,
     ) -> Param<Tensor<B, D>> {
         let dtype = DType::from(dtype);
-        let data = TensorData::from_bytes(Bytes::from_bytes_vec(bytes), shape, dtype);
+        let data = TensorData::from_bytes(bytes.into_bytes(), shape, dtype);
         let tensor = Tensor::from_data(data, (self.device, dtype));
         Param::from_tensor(tensor)
     }

@@ -17,10 +17,12 @@ mod product;
 #[cfg(test)]
 mod tests;
 
+use cubecl::bytes::Bytes;
 use half::{bf16, f16};
 
 pub use activations::Activations;
 
+use super::arena::LineBytes;
 use super::output::Output;
 
 /// Elements of a block.
@@ -87,32 +89,29 @@ impl BlockFormat {
 /// A matrix in blocks, `[rows, columns]`, packed for the kernels. Columns that do not fill a block
 /// are filled with zeros.
 pub struct BlockMatrix {
-    bytes: Vec<u8>,
+    bytes: LineBytes,
 }
 
-/// What the bytes of a matrix begin with: rows, columns, the format, and where the units are.
-const HEADER: usize = 4 * size_of::<u64>();
+/// What the bytes of a matrix begin with: rows, columns, the format. The units follow from the next
+/// line on.
+const HEADER: usize = 3 * size_of::<u64>();
 
 impl BlockMatrix {
     /// Bytes that a matrix takes.
     pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
         let units = rows.div_ceil(ROWS) * columns.div_ceil(UNIT);
-        HEADER + LINE + units * format.unit_bytes()
+        LINE + units * format.unit_bytes()
     }
 
     /// A matrix of zeros.
     pub fn zeros(format: BlockFormat, rows: usize, columns: usize) -> Self {
-        let mut bytes = vec![0u8; Self::bytes(format, rows, columns)];
-        super::huge_pages::advise(&mut bytes);
-        // So that no line lies across two of the cache's.
-        let at =
-            (bytes.as_ptr() as usize + HEADER).next_multiple_of(LINE) - bytes.as_ptr() as usize;
+        let mut bytes = LineBytes::for_weights(Self::bytes(format, rows, columns));
         let number = match format {
             BlockFormat::Q8_0 => 8,
             BlockFormat::Q4_0 => 4,
             BlockFormat::Bf16 => 16,
         };
-        for (word, value) in [rows, columns, number, at].into_iter().enumerate() {
+        for (word, value) in [rows, columns, number].into_iter().enumerate() {
             let to = &mut bytes[word * size_of::<u64>()..][..size_of::<u64>()];
             to.copy_from_slice(&(value as u64).to_le_bytes());
         }
@@ -139,7 +138,7 @@ impl BlockMatrix {
             "bytes of a row of {columns} columns"
         );
         let (group, lane) = (row / ROWS, row % ROWS);
-        let at = view.at + group * units * format.unit_bytes();
+        let at = LINE + group * units * format.unit_bytes();
         let group = &mut self.bytes[at..][..units * format.unit_bytes()];
         for (index, block) in blocks.chunks(format.bytes()).enumerate() {
             let unit = &mut group[index / 2 * format.unit_bytes()..][..format.unit_bytes()];
@@ -160,8 +159,8 @@ impl BlockMatrix {
     }
 
     /// The bytes that [`View::of`] reads.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes.into_bytes()
     }
 }
 
@@ -188,8 +187,6 @@ pub struct View<'a> {
     pub format: BlockFormat,
     pub rows: usize,
     pub columns: usize,
-    /// Where the units begin.
-    at: usize,
     pub(super) units: &'a [u8],
 }
 
@@ -198,7 +195,7 @@ impl<'a> View<'a> {
     /// When `bytes` are not those of a [`BlockMatrix`].
     pub fn of(bytes: &'a [u8]) -> Self {
         let words = bytes[..HEADER].as_chunks::<8>().0;
-        let [rows, columns, number, at] =
+        let [rows, columns, number] =
             std::array::from_fn(|word| u64::from_le_bytes(words[word]) as usize);
         let format = match number {
             8 => BlockFormat::Q8_0,
@@ -211,8 +208,7 @@ impl<'a> View<'a> {
             format,
             rows,
             columns,
-            at,
-            units: &bytes[at..at + length],
+            units: &bytes[LINE..LINE + length],
         }
     }
 

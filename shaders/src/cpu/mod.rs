@@ -5,6 +5,7 @@
 mod aligned;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod arena;
 mod attention;
 mod blocks;
 mod elementwise;
@@ -21,6 +22,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
 use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+pub use arena::LineBytes;
 pub(crate) use blocks::View;
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
 pub use limit::check_limit;
@@ -67,7 +69,6 @@ impl Kernels for Flex {
     fn packed(matrix: BlockMatrix, _activations: DType, _device: &FlexDevice) -> FlexTensor {
         let bytes = matrix.into_bytes();
         let shape = Shape::from([1, bytes.len()]);
-        let bytes = burn::tensor::Bytes::from_bytes_vec(bytes);
         FlexTensor::from_data(TensorData::from_bytes(bytes, shape, BLOCKS))
     }
 
@@ -81,8 +82,7 @@ impl Kernels for Flex {
 
     fn empty_pool(_device: &FlexDevice, shape: [usize; 3], dtype: DType) -> FlexTensor {
         let bytes = shape.iter().product::<usize>() * dtype.size();
-        // Zeroed pages cost nothing until they are touched.
-        let data = burn::tensor::Bytes::from_bytes_vec(vec![0u8; bytes]);
+        let data = LineBytes::zeroed(bytes).into_bytes();
         FlexTensor::from_data(TensorData::from_bytes(data, Shape::from(shape), dtype))
     }
 

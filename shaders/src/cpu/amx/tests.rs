@@ -1,5 +1,6 @@
 //! Products with bf16 on the tiles against f64; those with blocks are tested with the blocks.
 
+use cubecl::bytes::Bytes;
 use half::bf16;
 
 use super::available;
@@ -22,7 +23,7 @@ fn rounded(values: &[f32]) -> Vec<bf16> {
     values.iter().map(|value| bf16::from_f32(*value)).collect()
 }
 
-fn packed(weight: &[bf16], columns: usize) -> Vec<u8> {
+fn packed(weight: &[bf16], columns: usize) -> Bytes {
     let rows = weight.len() / columns;
     let mut matrix = BlockMatrix::zeros(BlockFormat::Bf16, rows, columns);
     for (row, values) in weight.chunks_exact(columns).enumerate() {

@@ -55,7 +55,7 @@ fn element(format: BlockFormat, blocks: &[u8], column: usize) -> f64 {
     f64::from(quant) * scale
 }
 
-fn packed(format: BlockFormat, rows: &[Vec<u8>], columns: usize) -> Vec<u8> {
+fn packed(format: BlockFormat, rows: &[Vec<u8>], columns: usize) -> Bytes {
     let mut matrix = BlockMatrix::zeros(format, rows.len(), columns);
     for (row, blocks) in rows.iter().enumerate() {
         matrix.set_row(row, blocks);
