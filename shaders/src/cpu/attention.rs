@@ -7,6 +7,8 @@ use crate::HeadLayout;
 
 /// Positions scored before their values are mixed in.
 const TILE: usize = 64;
+/// Bytes that come from memory together.
+const CACHE_LINE: usize = 64;
 
 pub struct SlotTable<'a> {
     pub positions: &'a [i32],
@@ -126,6 +128,24 @@ impl<E> Rows<'_, E> {
         let from = slot as usize * self.width + self.at;
         from..from + self.dim
     }
+
+    /// Asks for what is needed soon: each slot's is a few lines apart from the next one's, which
+    /// the hardware does not follow.
+    ///
+    /// # Safety
+    /// The CPU must have `S`'s features.
+    #[inline(always)]
+    unsafe fn fetch<S: Simd>(&self, slots: &[i32]) {
+        for slot in slots {
+            let from = self.of(*slot).start;
+            for pool in [self.k_pool, self.v_pool] {
+                for at in (0..self.dim * size_of::<E>()).step_by(CACHE_LINE) {
+                    let row = pool.as_ptr().wrapping_add(from).cast::<u8>();
+                    unsafe { S::prefetch(row.wrapping_add(at)) };
+                }
+            }
+        }
+    }
 }
 
 /// Online softmax (Milakov and Gimelshein, 2018) over tiles of slots, for `HEADS` heads.
@@ -142,7 +162,10 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
     let scale = 1.0 / (rows.dim as f32).sqrt();
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
     out.fill(0.0);
-    for slots in slots.chunks(TILE) {
+    for (tile, here) in slots.chunks(TILE).enumerate() {
+        let next = &slots[((tile + 1) * TILE).min(slots.len())..];
+        unsafe { rows.fetch::<S>(&next[..next.len().min(TILE)]) };
+        let slots = here;
         let mut weights = [[0.0f32; TILE]; HEADS];
         for (from, few) in slots.chunks(SLOTS).enumerate() {
             let scores = unsafe { scores::<S, E, HEADS>(q, rows, few) };
