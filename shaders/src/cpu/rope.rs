@@ -96,15 +96,21 @@ pub fn store<E: Stored + Element + Pod>(
 ) {
     let width = layout.kv_heads * layout.head_dim;
     let keys = layout.heads * layout.head_dim;
-    // The pools have one owner, so this borrows them; it would copy a shared one.
-    for (pool, from) in [(k_pool, keys), (v_pool, keys + width)] {
-        let pool = pool.storage_mut::<E>();
+    let narrow = |pool: &mut [E], from: usize| {
         for (row, slot) in rows.chunks_exact(layout.qkv_width()).zip(slots) {
             dispatch(Narrowing {
                 from: &row[from..from + width],
                 to: &mut pool[*slot as usize * width..][..width],
             });
         }
+    };
+    // The pools have one owner, so this borrows them; it would copy a shared one.
+    let (k, v) = (k_pool.storage_mut::<E>(), v_pool.storage_mut::<E>());
+    if rows.len() < PARALLEL_FROM {
+        narrow(k, keys);
+        narrow(v, keys + width);
+    } else {
+        rayon::join(|| narrow(k, keys), || narrow(v, keys + width));
     }
 }
 
