@@ -1,6 +1,7 @@
 //! Attention on the tiles against f64, and every token against itself alone.
 
 use super::*;
+use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::Stored;
 
 /// Sequences in a pool whose other slots are NaN.
@@ -8,8 +9,8 @@ struct Case {
     layout: HeadLayout,
     window: usize,
     q: Vec<f32>,
-    k: Vec<bf16>,
-    v: Vec<bf16>,
+    k: Aligned<bf16>,
+    v: Aligned<bf16>,
     positions: Vec<i32>,
     start: Vec<i32>,
     slots: Vec<i32>,
@@ -26,12 +27,18 @@ fn noise(count: usize, seed: u32) -> Vec<f32> {
 }
 
 impl Case {
-    /// `sequences`: positions, and how many of the last are asked for.
-    fn new(
+    /// `sequences`: positions, and how many of the last are asked for. Slots are here and there.
+    fn new(shape: [usize; 3], window: usize, sequences: &[(usize, usize)], seed: u32) -> Self {
+        Self::with_slots(shape, window, sequences, seed, false)
+    }
+
+    /// `follow`: the slots are one after another.
+    fn with_slots(
         [heads, kv_heads, head_dim]: [usize; 3],
         window: usize,
         sequences: &[(usize, usize)],
         seed: u32,
+        follow: bool,
     ) -> Self {
         let layout = HeadLayout {
             heads,
@@ -40,12 +47,19 @@ impl Case {
         };
         let used: usize = sequences.iter().map(|(context, _)| context).sum();
         let row = kv_heads * head_dim;
-        let pool = |seed| -> Vec<bf16> {
-            let values = noise(2 * used * row, seed).into_iter();
-            // Every other slot is nobody's.
-            let owned = |i: usize| (i / row).is_multiple_of(2);
-            let value = |(i, x)| bf16::narrow(if owned(i) { x } else { f32::NAN });
-            values.enumerate().map(value).collect()
+        let slot = |i: usize| match follow {
+            true => i,
+            false => 2 * ((i * 7919) % used),
+        };
+        let pool = |seed| -> Aligned<bf16> {
+            // Half of the slots are nobody's.
+            let mut pool = Aligned::zeroed(2 * used * row);
+            pool.fill(bf16::NAN);
+            for (i, values) in noise(used * row, seed).chunks_exact(row).enumerate() {
+                let slot = pool[slot(i) * row..][..row].iter_mut();
+                slot.zip(values).for_each(|(to, x)| *to = bf16::narrow(*x));
+            }
+            pool
         };
         let (mut positions, mut start) = (vec![], vec![]);
         let mut first = 0;
@@ -54,7 +68,7 @@ impl Case {
             start.extend(std::iter::repeat_n(first, tokens));
             first += context as i32;
         }
-        let slots = (0..used).map(|i| 2 * ((i * 7919) % used) as i32);
+        let slots = (0..used).map(|i| slot(i) as i32);
         assert!(!used.is_multiple_of(7919));
         Self {
             layout,
@@ -119,7 +133,7 @@ impl Case {
 /// Heads, KV heads and their size; a window; sequences.
 type Shape<'a> = ([usize; 3], usize, &'a [(usize, usize)]);
 
-const SHAPES: [Shape; 10] = [
+const SHAPES: [Shape; 14] = [
     ([9, 3, 64], usize::MAX, &[(100, 100)]),
     (
         [9, 3, 64],
@@ -134,6 +148,11 @@ const SHAPES: [Shape; 10] = [
     ([9, 3, 64], 10, &[(100, 100), (7, 7)]),
     ([4, 2, 64], 64, &[(200, 140)]),
     ([4, 4, 32], 1, &[(70, 70)]),
+    // Several chunks.
+    ([9, 3, 64], usize::MAX, &[(700, 40), (257, 1), (513, 2)]),
+    ([3, 1, 64], 200, &[(600, 330)]),
+    ([8, 1, 128], usize::MAX, &[(1030, 1)]),
+    ([2, 2, 32], 256, &[(520, 10), (300, 3)]),
 ];
 
 #[test]
@@ -180,19 +199,44 @@ fn a_token_attends_with_the_same_bits_alone_and_in_any_chunk() {
 }
 
 #[test]
+fn slots_that_follow_each_other_give_the_bits_of_any_others() {
+    if !available() {
+        return eprintln!("skipped: this CPU has no matrix tiles");
+    }
+    for (seed, (layout, window, sequences)) in (0..).zip(SHAPES) {
+        let [scattered, following] = [false, true]
+            .map(|follow| Case::with_slots(layout, window, sequences, 10 * seed, follow));
+        let tokens = 0..scattered.positions.len();
+        assert_eq!(
+            following.run(tokens.clone()),
+            scattered.run(tokens),
+            "{layout:?} of {sequences:?}"
+        );
+    }
+}
+
+#[test]
 fn what_is_not_finite_reaches_those_who_see_it_only() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
-    let clean = Case::new([4, 2, 64], usize::MAX, &[(90, 90)], 77);
+    for (context, bad) in [(90, 70), (300, 270)] {
+        what_is_not_finite_at(context, bad);
+    }
+}
+
+/// In 90 tokens' attention, of which those at position `bad` and after it see it.
+fn what_is_not_finite_at(context: usize, bad: usize) {
+    let case = || Case::new([4, 2, 64], usize::MAX, &[(context, 90)], 77);
+    let (clean, before) = (case(), bad - (context - 90));
     for value in [bf16::NAN, bf16::INFINITY] {
-        let mut case = Case::new([4, 2, 64], usize::MAX, &[(90, 90)], 77);
-        let at = case.slots[70] as usize * 2 * 64;
+        let mut case = case();
+        let at = case.slots[bad] as usize * 2 * 64;
         case.v[at + 5] = value;
         let (out, want) = (case.run(0..90), clean.run(0..90));
         let width = 4 * 64;
-        assert_eq!(out[..70 * width], want[..70 * width]);
-        for token in 70..90 {
+        assert_eq!(out[..before * width], want[..before * width]);
+        for token in before..90 {
             // The two heads of the first KV head.
             for head in 0..2 {
                 assert!(!out[token * width + head * 64 + 5].is_finite());
@@ -205,7 +249,8 @@ fn what_is_not_finite_reaches_those_who_see_it_only() {
         }
         case.k[at..at + 64].fill(bf16::NAN);
         let out = case.run(0..90);
-        assert_eq!(out[..70 * width], want[..70 * width]);
-        assert!(out[70 * width..][..2 * 64].iter().all(|x| x.is_nan()));
+        assert_eq!(out[..before * width], want[..before * width]);
+        let first = &out[before * width..][..2 * 64];
+        assert!(first.iter().all(|x| x.is_nan()));
     }
 }
