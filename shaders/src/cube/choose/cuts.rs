@@ -2,19 +2,27 @@
 
 use cubecl::prelude::*;
 
-use super::weigh::order;
+use super::weigh::{order, value_of};
 use super::wide::{carry, fold, scan, units_high, units_low};
 
 /// Keeps the head of the row's ranking, largest value first and of equals the lowest id, as
 /// long as what is before a value adds up to less than `enough`: shares of weights if
-/// `by_share`, else logits by number. Returns how many of the unit's first `kept` are left.
+/// `by_share`, else logits by number. `least` and `largest` are the row's in its [`order`].
+/// Returns how many of the unit's first `kept` are left, and leaves the unit's sum of them in
+/// `high` and `low`.
+///
+/// Where the ranking is cut is found by bisection. Values that are still in question are copied
+/// to `near`, where they become fewer with each pass: the row itself is read three times.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn cut(
     values: &mut Array<f32>,
     ids: &mut Array<i32>,
+    near: &mut Array<f32>,
     base: usize,
     kept: u32,
+    least: u32,
+    largest: u32,
     enough_high: u32,
     enough_low: u32,
     high: &mut SharedMemory<u32>,
@@ -23,58 +31,76 @@ pub fn cut(
     #[comptime] by_share: bool,
 ) -> u32 {
     let unit = UNIT_POS as usize;
-    // The largest bits from which on values add up to enough: of `floor` they do or there is
-    // no more, of `ceiling` they do not.
-    let mut floor = 0u32;
-    let mut ceiling = 0xffff_ffffu32;
-    for _ in 0..32u32 {
-        let middle = floor + (ceiling - floor) / 2u32;
+    // Values from `floor` on add up to enough or are all there are, those from `ceiling` on do
+    // not: their sum is `above`.
+    let mut floor = least - 1u32;
+    let mut ceiling = largest + 1u32;
+    let mut above_high = 0u32;
+    let mut above_low = 0u32;
+    let mut in_question = kept;
+    let mut pass = 0u32;
+    while floor + 1u32 < ceiling {
+        let middle = between(floor, ceiling, pass, by_share);
         let mut sum_high = 0u32;
         let mut sum_low = 0u32;
-        for j in 0..kept {
-            let value = values[base + j as usize * threads];
-            if order(value) >= middle {
-                let added = amount_low(value, by_share);
-                sum_low += added;
-                sum_high += amount_high(value, by_share) + carry(sum_low, added);
+        let mut left = 0u32;
+        for j in 0..in_question {
+            let value = candidate(values, near, base + j as usize * threads, pass);
+            let key = order(value);
+            if key >= floor && key < ceiling {
+                // In the first pass all are.
+                if pass > 0u32 {
+                    near[base + left as usize * threads] = value;
+                    left += 1u32;
+                }
+                if key >= middle {
+                    let added = amount_low(value, by_share);
+                    sum_low += added;
+                    sum_high += amount_high(value, by_share) + carry(sum_low, added);
+                }
             }
+        }
+        if pass > 0u32 {
+            in_question = left;
         }
         high[unit] = sum_high;
         low[unit] = sum_low;
         fold(high, low, threads);
-        let reached = high[0] > enough_high || (high[0] == enough_high && low[0] >= enough_low);
+        let added = low[0];
+        let all_low = above_low + added;
+        let all_high = above_high + high[0] + carry(all_low, added);
         sync_cube();
-        if reached {
+        let exactly = all_high == enough_high && all_low == enough_low;
+        let more = all_high > enough_high || (all_high == enough_high && all_low > enough_low);
+        if more {
             floor = middle;
         } else {
             ceiling = middle;
+            above_high = all_high;
+            above_low = all_low;
+            // All from the middle on and no other.
+            if exactly {
+                floor = middle - 1u32;
+            }
         }
+        pass += 1u32;
     }
     // What is above is kept; what ties as long as it is needed.
-    let mut above_high = 0u32;
-    let mut above_low = 0u32;
     let mut ties_high = 0u32;
     let mut ties_low = 0u32;
-    for j in 0..kept {
-        let value = values[base + j as usize * threads];
-        let added = amount_low(value, by_share);
-        if order(value) > floor {
-            above_low += added;
-            above_high += amount_high(value, by_share) + carry(above_low, added);
-        } else if order(value) == floor {
+    for j in 0..in_question {
+        let value = candidate(values, near, base + j as usize * threads, pass);
+        if order(value) == floor {
+            let added = amount_low(value, by_share);
             ties_low += added;
             ties_high += amount_high(value, by_share) + carry(ties_low, added);
         }
     }
-    high[unit] = above_high;
-    low[unit] = above_low;
-    fold(high, low, threads);
-    let mut sum_high = high[0];
-    let mut sum_low = low[0];
-    sync_cube();
     high[unit] = ties_high;
     low[unit] = ties_low;
     scan(high, low, threads);
+    let mut sum_high = above_high;
+    let mut sum_low = above_low;
     if UNIT_POS > 0u32 {
         let added = low[unit - 1];
         sum_low += added;
@@ -82,24 +108,59 @@ pub fn cut(
     }
     sync_cube();
     let mut left = 0u32;
+    let mut left_high = 0u32;
+    let mut left_low = 0u32;
     for j in 0..kept {
         let at = base + j as usize * threads;
         let value = values[at];
-        let mut needed = order(value) > floor;
-        if order(value) == floor {
-            needed = sum_high < enough_high || (sum_high == enough_high && sum_low < enough_low);
-            let added = amount_low(value, by_share);
-            sum_low += added;
-            sum_high += amount_high(value, by_share) + carry(sum_low, added);
-        }
-        if needed {
-            let to = base + left as usize * threads;
-            values[to] = value;
-            ids[to] = ids[at];
-            left += 1u32;
+        let key = order(value);
+        let mut needed = key > floor;
+        if key >= floor {
+            let added_low = amount_low(value, by_share);
+            let added_high = amount_high(value, by_share);
+            if key == floor {
+                needed =
+                    sum_high < enough_high || (sum_high == enough_high && sum_low < enough_low);
+                sum_low += added_low;
+                sum_high += added_high + carry(sum_low, added_low);
+            }
+            if needed {
+                let to = base + left as usize * threads;
+                values[to] = value;
+                ids[to] = ids[at];
+                left += 1u32;
+                left_low += added_low;
+                left_high += added_high + carry(left_low, added_low);
+            }
         }
     }
+    high[unit] = left_high;
+    low[unit] = left_low;
     left
+}
+
+/// A value in question: two passes find them in the row, and the second leaves them in `near`.
+#[cube]
+fn candidate(values: &Array<f32>, near: &Array<f32>, at: usize, pass: u32) -> f32 {
+    if pass < 2u32 { values[at] } else { near[at] }
+}
+
+/// What is more than `floor` and less than `ceiling`, which are two apart at least. Half of the
+/// bits that are between: half of the binary orders of magnitude, which suits weights. Logits lie
+/// around zero, so that every other pass takes the middle of the two as numbers.
+#[cube]
+fn between(floor: u32, ceiling: u32, pass: u32, #[comptime] by_share: bool) -> u32 {
+    let mut middle = floor + (ceiling - floor) / 2u32;
+    if comptime!(!by_share) {
+        if pass % 2u32 == 0u32 {
+            let number = order(value_of(floor) * 0.5f32 + value_of(ceiling) * 0.5f32);
+            // Not if it was rounded away, or has no number on one side.
+            if number > floor && number < ceiling {
+                middle = number;
+            }
+        }
+    }
+    middle
 }
 
 #[cube]

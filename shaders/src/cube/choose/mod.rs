@@ -4,8 +4,11 @@
 //! A unit has a run of consecutive tokens, which it keeps in memory of its own: nothing but
 //! sums in shared memory goes from unit to unit. What a step rules out is taken out of the
 //! run, so that the steps after it are short. Where top-k and top-p cut is found by bisection
-//! on the bits of floats, ties being kept from the lowest id on. Weights are added as whole
-//! numbers ([`wide`]): the sums are exact, and the same in whatever order.
+//! among what is still in question ([`cuts`]), ties being kept from the lowest id on. Weights are
+//! added as whole numbers ([`wide`]): the sums are exact, and the same in whatever order.
+//!
+//! A row is read three times, and two to five times more for top-k or top-p of logits that are
+//! normally distributed; up to once for each bit where all are nearly the same.
 
 mod cuts;
 mod weigh;
@@ -21,7 +24,7 @@ use super::dims;
 use crate::choice::{EDIT_WORDS, ROW_WORDS};
 use cuts::cut;
 use weigh::{clean, order, presentable, weight};
-use wide::{carry, fold, fold_largest, part, scan, units_high, units_low};
+use wide::{carry, fold, fold_extremes, part, scan, units_high, units_low};
 
 /// As many units as may share memory on most devices, and no more than a row can use.
 const MOST_THREADS: usize = 1024;
@@ -43,6 +46,7 @@ pub fn choose<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> Cub
         |shape, dtype| empty_device_contiguous_dtype(client.clone(), device.clone(), shape, dtype);
     let values = empty(Shape::from([rows, padded]), DType::F32);
     let ids = empty(Shape::from([rows, padded]), DType::I32);
+    let near = empty(Shape::from([rows, padded]), DType::F32);
     let out = empty(Shape::from([rows]), DType::I32);
     // SAFETY: a unit stays within its run, and the plan says where its words are.
     unsafe {
@@ -54,6 +58,7 @@ pub fn choose<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> Cub
             plan.into_array_arg(),
             values.into_array_arg(),
             ids.into_array_arg(),
+            near.into_array_arg(),
             out.clone().into_array_arg(),
             vocab as u32,
             threads,
@@ -70,6 +75,7 @@ fn choose_kernel<E: Float>(
     plan: &Array<i32>,
     values: &mut Array<f32>,
     ids: &mut Array<i32>,
+    near: &mut Array<f32>,
     out: &mut Array<i32>,
     vocab: u32,
     #[comptime] threads: usize,
@@ -86,28 +92,36 @@ fn choose_kernel<E: Float>(
     let draw = u32::reinterpret(plan[head + 4]);
     let run = (vocab + comptime!(threads as u32 - 1)) / comptime!(threads as u32);
     // Neighbours in memory are of neighbouring units.
-    let base = row * run as usize * threads + UNIT_POS as usize;
+    let unit = UNIT_POS as usize;
+    let base = row * run as usize * threads + unit;
 
-    let mut kept = gather::<E>(logits, plan, values, ids, base, vocab, run, threads);
-
-    // The largest, as the order of bits has it; 0 without one.
-    let mut largest = 0u32;
-    for j in 0..kept {
-        largest = cubecl::prelude::max(largest, order(values[base + j as usize * threads]));
-    }
-    low[UNIT_POS as usize] = largest;
-    fold_largest(&mut low, threads);
-    let largest = low[0];
+    let mut kept = gather::<E>(
+        logits, plan, values, ids, &mut high, &mut low, base, vocab, run, threads,
+    );
+    fold_extremes(&mut high, &mut low, threads);
+    let (least, largest) = (high[0], low[0]);
     sync_cube();
 
     if top_k > 0u32 {
-        kept = cut(
-            values, ids, base, kept, 0u32, top_k, &mut high, &mut low, threads, false,
-        );
+        high[unit] = 0u32;
+        low[unit] = kept;
+        fold(&mut high, &mut low, threads);
+        let all = low[0];
+        sync_cube();
+        if all > top_k {
+            kept = cut(
+                values, ids, near, base, kept, least, largest, 0u32, top_k, &mut high, &mut low,
+                threads, false,
+            );
+        }
     }
 
     // From here on values are weights, and none is zero.
     let mut weighty = 0u32;
+    let mut lightest = 0xffff_ffffu32;
+    let mut heaviest = 0u32;
+    let mut sum_high = 0u32;
+    let mut sum_low = 0u32;
     for j in 0..kept {
         let at = base + j as usize * threads;
         let value = weight(values[at], largest, temperature);
@@ -116,12 +130,23 @@ fn choose_kernel<E: Float>(
             values[to] = value;
             ids[to] = ids[at];
             weighty += 1u32;
+            lightest = cubecl::prelude::min(lightest, order(value));
+            heaviest = cubecl::prelude::max(heaviest, order(value));
+            let added = units_low(value);
+            sum_low += added;
+            sum_high += units_high(value) + carry(sum_low, added);
         }
     }
     kept = weighty;
 
     if top_p > 0u32 {
-        sum_all(values, base, kept, &mut high, &mut low, threads);
+        high[unit] = lightest;
+        low[unit] = heaviest;
+        fold_extremes(&mut high, &mut low, threads);
+        let (least, largest) = (high[0], low[0]);
+        sync_cube();
+        high[unit] = sum_high;
+        low[unit] = sum_low;
         fold(&mut high, &mut low, threads);
         let (all_high, all_low) = (high[0], low[0]);
         sync_cube();
@@ -130,8 +155,11 @@ fn choose_kernel<E: Float>(
         kept = cut(
             values,
             ids,
+            near,
             base,
             kept,
+            least,
+            largest,
             enough_high,
             enough_low,
             &mut high,
@@ -139,20 +167,22 @@ fn choose_kernel<E: Float>(
             threads,
             true,
         );
+    } else {
+        high[unit] = sum_high;
+        low[unit] = sum_low;
     }
 
     // The draw, in the order of ids.
-    sum_all(values, base, kept, &mut high, &mut low, threads);
     scan(&mut high, &mut low, threads);
     let last = comptime!(threads - 1);
     let (all_high, all_low) = (high[last], low[last]);
     let target_high = part(all_high, all_low, draw, true);
     let target_low = part(all_high, all_low, draw, false);
-    let mut sum_high = 0u32;
-    let mut sum_low = 0u32;
+    sum_high = 0u32;
+    sum_low = 0u32;
     if UNIT_POS > 0u32 {
-        sum_high = high[UNIT_POS as usize - 1];
-        sum_low = low[UNIT_POS as usize - 1];
+        sum_high = high[unit - 1];
+        sum_low = low[unit - 1];
     }
     if all_high == 0u32 && all_low == 0u32 {
         if UNIT_POS == 0u32 {
@@ -177,7 +207,8 @@ fn choose_kernel<E: Float>(
 }
 
 /// Fills the unit's run with the logits that are there, edited, and their ids; returns how
-/// many they are.
+/// many they are, and leaves the [`order`] of the least and of the largest in `least` and
+/// `largest`.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn gather<E: Float>(
@@ -185,6 +216,8 @@ fn gather<E: Float>(
     plan: &Array<i32>,
     values: &mut Array<f32>,
     ids: &mut Array<i32>,
+    least: &mut SharedMemory<u32>,
+    largest: &mut SharedMemory<u32>,
     base: usize,
     vocab: u32,
     run: u32,
@@ -210,6 +243,9 @@ fn gather<E: Float>(
         }
     }
     let mut kept = 0u32;
+    // Without one the least is the larger.
+    let mut lowest = 0xffff_ffffu32;
+    let mut highest = 0u32;
     for token in start..end {
         let mut logit = f32::cast_from(logits[row * vocab as usize + token as usize]);
         let mut allowed = true;
@@ -233,32 +269,15 @@ fn gather<E: Float>(
         }
         if allowed && presentable(logit) {
             let to = base + kept as usize * threads;
-            values[to] = clean(logit);
+            let value = clean(logit);
+            values[to] = value;
             ids[to] = i32::cast_from(token);
             kept += 1u32;
+            lowest = cubecl::prelude::min(lowest, order(value));
+            highest = cubecl::prelude::max(highest, order(value));
         }
     }
+    least[UNIT_POS as usize] = lowest;
+    largest[UNIT_POS as usize] = highest;
     kept
-}
-
-/// Sets the unit's sum to that of its first `kept` weights.
-#[cube]
-fn sum_all(
-    values: &Array<f32>,
-    base: usize,
-    kept: u32,
-    high: &mut SharedMemory<u32>,
-    low: &mut SharedMemory<u32>,
-    #[comptime] threads: usize,
-) {
-    let mut sum_high = 0u32;
-    let mut sum_low = 0u32;
-    for j in 0..kept {
-        let value = values[base + j as usize * threads];
-        let added = units_low(value);
-        sum_low += added;
-        sum_high += units_high(value) + carry(sum_low, added);
-    }
-    high[UNIT_POS as usize] = sum_high;
-    low[UNIT_POS as usize] = sum_low;
 }

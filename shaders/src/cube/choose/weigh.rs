@@ -36,7 +36,7 @@ pub fn order(value: f32) -> u32 {
 
 /// The float whose [`order`] this is.
 #[cube]
-fn value_of(order: u32) -> f32 {
+pub fn value_of(order: u32) -> f32 {
     let sign = u32::new(SIGN as i64);
     f32::reinterpret(select(order < sign, order ^ 0xffff_ffffu32, order ^ sign))
 }

@@ -47,35 +47,81 @@ fn product_high(a: u32, b: u32) -> u32 {
     a_high * b_high + (first >> 16u32) + (second >> 16u32)
 }
 
+/// Units that fold the others' values before one folds theirs: few barriers, as reading shared
+/// memory is cheaper than to wait for all units.
+const FOLDERS: usize = 32;
+
 /// The first element of `high` and `low` becomes the sum of all `threads`, a power of two.
 /// Begins and ends with a barrier.
 #[cube]
 pub fn fold(high: &mut SharedMemory<u32>, low: &mut SharedMemory<u32>, #[comptime] threads: usize) {
-    let unit = UNIT_POS as usize;
+    let folders = comptime!(threads.min(FOLDERS));
     sync_cube();
-    for step in 0..comptime!(threads.ilog2()) {
-        let stride = comptime!(threads / 2) >> step as usize;
-        if unit < stride {
-            let added = low[unit + stride];
-            let sum = low[unit] + added;
-            low[unit] = sum;
-            high[unit] = high[unit] + high[unit + stride] + carry(sum, added);
+    fold_every(high, low, folders, comptime!(threads / folders));
+    sync_cube();
+    fold_every(high, low, 1usize, folders);
+    sync_cube();
+}
+
+/// Each of the first `folders` elements becomes the sum of `count`, each `folders` after the one
+/// before.
+#[cube]
+fn fold_every(
+    high: &mut SharedMemory<u32>,
+    low: &mut SharedMemory<u32>,
+    #[comptime] folders: usize,
+    #[comptime] count: usize,
+) {
+    let unit = UNIT_POS as usize;
+    if unit < folders {
+        let mut sum_high = high[unit];
+        let mut sum_low = low[unit];
+        for turn in 1..count {
+            let at = unit + turn * folders;
+            let added = low[at];
+            sum_low += added;
+            sum_high += high[at] + carry(sum_low, added);
         }
-        sync_cube();
+        high[unit] = sum_high;
+        low[unit] = sum_low;
     }
 }
 
-/// The first element becomes the largest. Begins and ends with a barrier.
+/// The first element of `least` becomes the least of all, that of `largest` the largest. Begins
+/// and ends with a barrier.
 #[cube]
-pub fn fold_largest(values: &mut SharedMemory<u32>, #[comptime] threads: usize) {
-    let unit = UNIT_POS as usize;
+pub fn fold_extremes(
+    least: &mut SharedMemory<u32>,
+    largest: &mut SharedMemory<u32>,
+    #[comptime] threads: usize,
+) {
+    let folders = comptime!(threads.min(FOLDERS));
     sync_cube();
-    for step in 0..comptime!(threads.ilog2()) {
-        let stride = comptime!(threads / 2) >> step as usize;
-        if unit < stride {
-            values[unit] = cubecl::prelude::max(values[unit], values[unit + stride]);
+    fold_extremes_every(least, largest, folders, comptime!(threads / folders));
+    sync_cube();
+    fold_extremes_every(least, largest, 1usize, folders);
+    sync_cube();
+}
+
+/// As [`fold_every`].
+#[cube]
+fn fold_extremes_every(
+    least: &mut SharedMemory<u32>,
+    largest: &mut SharedMemory<u32>,
+    #[comptime] folders: usize,
+    #[comptime] count: usize,
+) {
+    let unit = UNIT_POS as usize;
+    if unit < folders {
+        let mut low = least[unit];
+        let mut high = largest[unit];
+        for turn in 1..count {
+            let at = unit + turn * folders;
+            low = cubecl::prelude::min(low, least[at]);
+            high = cubecl::prelude::max(high, largest[at]);
         }
-        sync_cube();
+        least[unit] = low;
+        largest[unit] = high;
     }
 }
 
