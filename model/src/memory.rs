@@ -16,6 +16,8 @@ const MAX_DEFAULT_SLOTS: u64 = 1 << 20;
 const MAX_DEFAULT_CPU_SLOTS: u64 = 1 << 16;
 /// KV bytes on a device that does not tell how much memory it has (Metal, Direct3D 12).
 const UNKNOWN_MEMORY_KV: u64 = 1 << 30;
+/// Units that choose from a row together, at most.
+const CHOOSERS: usize = 1024;
 /// Slots are i32 on the device.
 const MAX_SLOTS: usize = i32::MAX as usize;
 
@@ -207,6 +209,15 @@ pub fn check_bindings(
     Ok(())
 }
 
+/// Rows of logits that fit what a device binds at once, `largest` bytes; choosing from a row takes
+/// memory for up to [`CHOOSERS`] more.
+pub fn rows_at_once(vocab: usize, largest: u64) -> usize {
+    let row = (vocab + CHOOSERS) * size_of::<f32>();
+    let rows = usize::try_from(largest / row as u64).unwrap_or(usize::MAX);
+    // A row that is larger is refused by the device.
+    rows.max(1)
+}
+
 /// Checks that the host has memory for `slots` of a second pool.
 ///
 /// # Errors
@@ -326,6 +337,14 @@ mod tests {
             "{error}"
         );
         assert_eq!(check(8), Ok(()));
+    }
+
+    #[test]
+    fn logits_of_more_rows_than_a_binding_holds_come_in_parts() {
+        // Llama 3's vocabulary, in what WebGPU binds by default.
+        assert_eq!(rows_at_once(128_256, 128 << 20), 259);
+        assert_eq!(rows_at_once(128_256, 1000), 1);
+        assert!(rows_at_once(128_256, u64::MAX) > 1 << 40);
     }
 
     #[test]

@@ -291,6 +291,8 @@ struct Runner<B: Kernels> {
     host: Option<HostPool<B>>,
     summation: Summation,
     latest: Latest<B>,
+    /// Rows of logits that the device binds at once.
+    rows_at_once: usize,
     device: B::Device,
     report: Report,
 }
@@ -365,6 +367,7 @@ impl<B: Kernels> Runner<B> {
         };
         let device = device.clone();
         Ok(Self {
+            rows_at_once: memory::rows_at_once(config.vocab_size, largest),
             config,
             transformer,
             context,
@@ -401,7 +404,14 @@ impl<B: Kernels> Decoder for Runner<B> {
             return Ok(Box::new(|| Ok(Outputs::default())));
         }
         let layout = self.context.layout;
-        let uploaded = DeviceBatch::upload(batch, carried, layout, self.summation, &self.device);
+        let uploaded = DeviceBatch::upload(
+            batch,
+            carried,
+            layout,
+            self.summation,
+            self.rows_at_once,
+            &self.device,
+        );
         let DeviceOutputs {
             logits,
             hidden,
@@ -410,7 +420,7 @@ impl<B: Kernels> Decoder for Runner<B> {
             .transformer
             .forward_paged(&self.config, uploaded, &mut self.context);
         let device = self.device.clone();
-        if logits.is_none() && hidden.is_none() && to_choose.is_none() {
+        if logits.is_empty() && hidden.is_none() && to_choose.is_empty() {
             // A device reports a failed launch when it is waited for. What follows would
             // otherwise build on KV that was never written.
             return Ok(Box::new(move || {
@@ -420,7 +430,7 @@ impl<B: Kernels> Decoder for Runner<B> {
             }));
         }
         let mut chosen = Chosen::default();
-        if let Some(to_choose) = to_choose {
+        if !to_choose.is_empty() {
             // What waits in a queue runs while the wishes are waited for.
             B::flush(&device);
             (chosen, self.latest) = Chosen::enqueue(to_choose, wishes(), &device)?;
@@ -428,7 +438,7 @@ impl<B: Kernels> Decoder for Runner<B> {
         Ok(Box::new(move || {
             let (chosen, undecided) = chosen.read()?;
             Ok(Outputs {
-                logits: logits.map_or_else(|| Ok(Vec::new()), to_host)?,
+                logits: all_to_host(logits)?,
                 hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
                 chosen,
                 undecided,
@@ -463,6 +473,20 @@ impl<B: Kernels> Decoder for Runner<B> {
         };
         matches!(catch_unwind(AssertUnwindSafe(sum)), Ok(Some(sum)) if sum == [7.0])
     }
+}
+
+/// Rows that come in parts.
+fn all_to_host<B: Backend>(parts: Vec<Tensor<B, 2>>) -> Result<Vec<f32>, ForwardError> {
+    let mut rows = Vec::new();
+    for part in parts {
+        let part = to_host(part)?;
+        if rows.is_empty() {
+            rows = part;
+        } else {
+            rows.extend(part);
+        }
+    }
+    Ok(rows)
 }
 
 fn to_host<B: Backend>(rows: Tensor<B, 2>) -> Result<Vec<f32>, ForwardError> {

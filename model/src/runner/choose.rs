@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 use hearth_shaders::{Choice, Fetched, Kernels};
 
 use super::check::{below, length};
-use super::{ForwardError, Wish, to_host};
+use super::{ForwardError, Wish, all_to_host};
 use crate::transformer::{indices, primitive};
 
 /// What is computed of the rows to choose at.
@@ -13,7 +13,8 @@ pub struct Chosen<B: Kernels> {
     tokens: Option<Fetched>,
     /// Which of them are wanted.
     wanted: Vec<usize>,
-    undecided: Option<Tensor<B, 2>>,
+    /// In parts, one below another.
+    undecided: Vec<Tensor<B, 2>>,
 }
 
 impl<B: Kernels> Default for Chosen<B> {
@@ -21,7 +22,7 @@ impl<B: Kernels> Default for Chosen<B> {
         Self {
             tokens: None,
             wanted: Vec::new(),
-            undecided: None,
+            undecided: Vec::new(),
         }
     }
 }
@@ -61,16 +62,16 @@ impl<B: Kernels> Latest<B> {
 }
 
 impl<B: Kernels> Chosen<B> {
-    /// Has the device do as `wishes` say about the rows of `logits` `[rows, vocab]`. Also
-    /// returns what can be carried to the next forward.
+    /// Has the device do as `wishes` say about the rows of `parts`, `[rows, vocab]` one below
+    /// another. Also returns what can be carried to the next forward.
     pub fn enqueue(
-        logits: Tensor<B, 2>,
+        parts: Vec<Tensor<B, 2>>,
         wishes: Vec<Wish>,
         device: &B::Device,
     ) -> Result<(Self, Latest<B>), ForwardError> {
-        let [rows, vocab] = logits.dims();
+        let rows = parts.iter().map(|part| part.dims()[0]).sum();
         length("wishes", wishes.len(), rows)?;
-        let (mut wanted, mut undecided, mut choices) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut wanted, mut wished, mut choices) = (Vec::new(), Vec::new(), Vec::new());
         for (row, wish) in wishes.into_iter().enumerate() {
             // A row costs less than to leave it out.
             let mut choice = Choice::LIKELIEST;
@@ -79,18 +80,32 @@ impl<B: Kernels> Chosen<B> {
                     wanted.push(row);
                     choice = given;
                 }
-                Wish::Logits => undecided.push(row as u32),
+                Wish::Logits => wished.push(row),
                 Wish::Nothing => {}
             }
             choices.push(choice);
         }
-        let tokens: Option<Tensor<B, 1, Int>> = (!wanted.is_empty()).then(|| {
-            let plan = hearth_shaders::plan::<B>(&choices, vocab, device);
-            Tensor::from_primitive(B::choose(primitive(logits.clone()), plan))
-        });
+        let (mut tokens, mut undecided, mut first) = (Vec::new(), Vec::new(), 0);
+        for logits in parts {
+            let [rows, vocab] = logits.dims();
+            let part = first..first + rows;
+            if !wanted.is_empty() {
+                let plan = hearth_shaders::plan::<B>(&choices[part.clone()], vocab, device);
+                let chosen = B::choose(primitive(logits.clone()), plan);
+                tokens.push(Tensor::<B, 1, Int>::from_primitive(chosen));
+            }
+            let of_part = wished.iter().filter(|row| part.contains(row));
+            let of_part: Vec<u32> = of_part.map(|row| (row - first) as u32).collect();
+            if !of_part.is_empty() {
+                undecided.push(logits.select(0, indices(&of_part, device)));
+            }
+            first = part.end;
+        }
+        let tokens = match tokens.len() {
+            0 | 1 => tokens.pop(),
+            _ => Some(Tensor::cat(tokens, 0)),
+        };
         let fetched = tokens.clone().map(|ids| B::fetch(ids.into_primitive()));
-        let undecided =
-            (!undecided.is_empty()).then(|| logits.select(0, indices(&undecided, device)));
         let chosen = Self {
             tokens: fetched,
             wanted,
@@ -101,7 +116,7 @@ impl<B: Kernels> Chosen<B> {
 
     /// The tokens, and the rows of logits that were wished for.
     pub fn read(self) -> Result<(Vec<Option<u32>>, Vec<f32>), ForwardError> {
-        let undecided = self.undecided.map_or_else(|| Ok(Vec::new()), to_host)?;
+        let undecided = all_to_host(self.undecided)?;
         let Some(tokens) = self.tokens else {
             return Ok((Vec::new(), undecided));
         };

@@ -17,31 +17,34 @@ pub struct DeviceBatch<B: Backend> {
     /// `[tokens]`
     tokens: IntTensor<B>,
     index: RaggedIndex<B>,
-    /// `[rows]`: the tokens whose logits are wanted, if any.
-    logit_rows: Option<Tensor<B, 1, Int>>,
+    /// `[rows]` in parts: the tokens whose logits are wanted, as many as have logits at once.
+    logit_rows: Vec<Tensor<B, 1, Int>>,
     /// `[rows]`: the tokens whose hidden states are wanted, if any.
     hidden_rows: Option<Tensor<B, 1, Int>>,
-    /// `[rows]`: the tokens after which one is chosen, if any.
-    choice_rows: Option<Tensor<B, 1, Int>>,
+    /// `[rows]` in such parts: the tokens after which one is chosen.
+    choice_rows: Vec<Tensor<B, 1, Int>>,
+    rows_at_once: usize,
 }
 
 /// What was wanted of a batch, where anything was.
 pub struct DeviceOutputs<B: Backend> {
-    /// `[logit_rows, vocab]`
-    pub logits: Option<Tensor<B, 2>>,
+    /// `[logit_rows, vocab]` in parts, one below another: a device binds only so much at once.
+    pub logits: Vec<Tensor<B, 2>>,
     /// `[hidden_rows, hidden_size]`
     pub hidden: Option<Tensor<B, 2>>,
-    /// `[choice_rows, vocab]`: logits to choose from.
-    pub to_choose: Option<Tensor<B, 2>>,
+    /// `[choice_rows, vocab]` in parts: logits to choose from.
+    pub to_choose: Vec<Tensor<B, 2>>,
 }
 
 impl<B: Backend> DeviceBatch<B> {
-    /// Copies a checked batch to `device`, where its input ids may be already, `carried`.
+    /// Copies a checked batch to `device`, where its input ids may be already, `carried`. Of logits
+    /// no tensor has more than `rows_at_once` rows.
     pub fn upload(
         batch: &Batch<'_>,
         carried: Option<Tensor<B, 1, Int>>,
         layout: HeadLayout,
         summation: Summation,
+        rows_at_once: usize,
         device: &B::Device,
     ) -> Self {
         let spans: Vec<Span> = batch
@@ -66,15 +69,22 @@ impl<B: Backend> DeviceBatch<B> {
                 summation,
                 device,
             ),
-            logit_rows: rows(batch.logit_rows, device),
-            hidden_rows: rows(batch.hidden_rows, device),
-            choice_rows: rows(batch.choice_rows, device),
+            logit_rows: in_parts(batch.logit_rows, rows_at_once, device),
+            hidden_rows: (!batch.hidden_rows.is_empty())
+                .then(|| indices(batch.hidden_rows, device)),
+            choice_rows: in_parts(batch.choice_rows, rows_at_once, device),
+            rows_at_once,
         }
     }
 }
 
-fn rows<B: Backend>(rows: &[u32], device: &B::Device) -> Option<Tensor<B, 1, Int>> {
-    (!rows.is_empty()).then(|| indices(rows, device))
+fn in_parts<B: Backend>(
+    rows: &[u32],
+    at_once: usize,
+    device: &B::Device,
+) -> Vec<Tensor<B, 1, Int>> {
+    let parts = rows.chunks(at_once);
+    parts.map(|part| indices(part, device)).collect()
 }
 
 pub(crate) fn indices<B: Backend>(values: &[u32], device: &B::Device) -> Tensor<B, 1, Int> {
@@ -148,16 +158,19 @@ impl<B: Kernels> Transformer<B> {
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
         let project = |rows| lm_head.project(normed.clone().select(0, rows), summation);
-        let (logits, to_choose) = match (batch.logit_rows, batch.choice_rows) {
+        let (logits, to_choose) = match (&batch.logit_rows[..], &batch.choice_rows[..]) {
             // One product for both: it reads all of the matrix.
-            (Some(rows), Some(choices)) => {
+            ([rows], [choices]) if rows.dims()[0] + choices.dims()[0] <= batch.rows_at_once => {
                 let [count] = rows.dims();
-                let both = project(Tensor::cat(vec![rows, choices], 0));
+                let both = project(Tensor::cat(vec![rows.clone(), choices.clone()], 0));
                 let [all, _] = both.dims();
                 let to_choose = both.clone().narrow(0, count, all - count);
-                (Some(both.narrow(0, 0, count)), Some(to_choose))
+                (vec![both.narrow(0, 0, count)], vec![to_choose])
             }
-            (rows, choices) => (rows.map(project), choices.map(project)),
+            _ => (
+                batch.logit_rows.into_iter().map(project).collect(),
+                batch.choice_rows.into_iter().map(project).collect(),
+            ),
         };
         DeviceOutputs {
             logits,

@@ -2,10 +2,10 @@
 
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::Decoder;
+use hearth_model::runner::{Batch, Choice, Decoder, SequenceSpan, Wish};
 use hearth_model::weights::Quantization;
 
-use super::golden::{CPU, Golden, feed, goldens, load_in_parts, load_with, wgpu_devices};
+use super::golden::{CPU, Golden, feed, goldens, load_in_parts, load_with, slot, wgpu_devices};
 
 /// The logits of the prompt in two pieces and of each token after it.
 fn logits(golden: &Golden, decoder: &mut dyn Decoder) -> Vec<f32> {
@@ -43,6 +43,77 @@ fn tables_in_parts_give_the_same(device: DeviceSpec) {
                 );
             }
         }
+    }
+}
+
+/// The tokens that are chosen after each token of the prompt but every third, whose logits are
+/// wished for, and those logits.
+fn chosen(golden: &Golden, decoder: &mut dyn Decoder) -> (Vec<Option<u32>>, Vec<f32>) {
+    let tokens = &golden.prompt[..];
+    let count = tokens.len() as u32;
+    let positions: Vec<u32> = (0..count).collect();
+    let slots: Vec<u32> = (0..tokens.len()).map(slot).collect();
+    let sequence = SequenceSpan {
+        first_token: 0,
+        tokens: count,
+        context: count,
+        first_slot: 0,
+    };
+    let batch = Batch {
+        tokens,
+        carried: &[],
+        positions: &positions,
+        write_slots: &slots,
+        sequences: &[sequence],
+        slot_table: &slots,
+        // Beside rows of logits, which come from the same product where all fit.
+        logit_rows: &positions[..2],
+        hidden_rows: &[],
+        choice_rows: &positions,
+    };
+    let wish = |row: u32| match row % 3 {
+        0 => Wish::Logits,
+        1 => Wish::Token(Choice::LIKELIEST),
+        _ => Wish::Nothing,
+    };
+    let mut wishes = || positions.iter().map(|row| wish(*row)).collect();
+    let outputs = decoder.forward(&batch, &mut wishes).expect("a forward");
+    let logits = [outputs.logits, outputs.undecided].concat();
+    (outputs.chosen, logits)
+}
+
+/// Parts of four and of six rows.
+fn rows_in_parts_give_the_same(device: DeviceSpec) {
+    let golden = &goldens()[0];
+    let mut whole = load_with(golden, device, Dtype::F32, None).expect("it loads");
+    let (tokens, logits) = chosen(golden, whole.as_mut());
+    assert!(tokens.len() > 6 && tokens.iter().all(Option::is_some));
+    for bound in [24_576, 32_768] {
+        let mut parts = load_in_parts(golden, device, None, bound).expect("it loads");
+        let (tokens_of_parts, logits_of_parts) = chosen(golden, parts.as_mut());
+        assert_eq!(tokens, tokens_of_parts, "{device} {bound}");
+        assert_eq!(logits.len(), logits_of_parts.len());
+        for (whole, part) in logits.iter().zip(&logits_of_parts) {
+            let off = (whole - part).abs();
+            assert!(
+                off <= 1e-4 * whole.abs().max(1.0),
+                "{device}: {part}, not {whole}"
+            );
+        }
+    }
+}
+
+#[test]
+fn vulkan_takes_logits_in_parts() {
+    if let Some(device) = wgpu_devices(Api::Vulkan) {
+        rows_in_parts_give_the_same(device);
+    }
+}
+
+#[test]
+fn wgsl_takes_logits_in_parts() {
+    if let Some(device) = wgpu_devices(Api::WebGpu) {
+        rows_in_parts_give_the_same(device);
     }
 }
 
