@@ -1,0 +1,120 @@
+//! What a model asks of its kernels.
+
+use super::Case;
+use crate::{BlockFormat, HeadLayout, Summation};
+
+/// The sizes of a model that kernels are compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelShape {
+    pub hidden: usize,
+    pub inner: usize,
+    pub vocab: usize,
+    pub layout: HeadLayout,
+    pub rotary_dim: usize,
+    pub qk_norm: bool,
+    pub qkv_bias: bool,
+    pub window: Option<u32>,
+    /// The blocks of integers that matrices are in.
+    pub packed: [Option<BlockFormat>; 2],
+}
+
+impl Case {
+    /// What a model of `shape` asks of its kernels: a lone token, decoding with long and
+    /// short contexts, and a chunk of a prompt. Matrices have few rows: which rows a
+    /// kernel computes is no part of what it was compiled for.
+    pub fn of_model(shape: &ModelShape, summation: Summation) -> Vec<Self> {
+        let ModelShape {
+            hidden,
+            inner,
+            layout,
+            ..
+        } = *shape;
+        let attention = layout.heads * layout.head_dim;
+        let mut cases = Vec::new();
+        for tokens in [1, 4, 33] {
+            for (input, output, bias) in [
+                (hidden, layout.qkv_width(), shape.qkv_bias),
+                (attention, hidden, false),
+                (inner, hidden, false),
+            ] {
+                cases.push(Case::Linear {
+                    tokens,
+                    input,
+                    output: output.min(96),
+                    bias,
+                    summation,
+                });
+            }
+            cases.extend([
+                Case::Embed {
+                    tokens,
+                    vocab: shape.vocab.min(256),
+                    hidden,
+                },
+                Case::RmsNorm { tokens, hidden },
+                Case::AddRmsNorm { tokens, hidden },
+                Case::SiluMul { tokens, inner },
+                Case::RopeAndStore {
+                    tokens,
+                    layout,
+                    rotary_dim: shape.rotary_dim,
+                    qk_norm: shape.qk_norm,
+                },
+            ]);
+        }
+        let packed = shape.packed.into_iter().flatten();
+        cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
+        let (short, long, chunk) = (
+            vec![(3, 1), (70, 1)],
+            vec![(700, 1)],
+            vec![(150, 33), (9, 1)],
+        );
+        cases.extend([short, long, chunk].map(|sequences| Case::Attention {
+            sequences,
+            layout,
+            window: shape.window,
+            summation,
+        }));
+        cases.push(Case::Choose {
+            rows: 9,
+            vocab: shape.vocab,
+        });
+        cases
+    }
+
+    /// What it asks where its matrices are in blocks: products of one token, a few, more than are
+    /// computed at once, and a chunk of a prompt.
+    fn of_packed_model(shape: &ModelShape, format: BlockFormat, summation: Summation) -> Vec<Self> {
+        let ModelShape {
+            hidden,
+            inner,
+            layout,
+            ..
+        } = *shape;
+        let attention = layout.heads * layout.head_dim;
+        let mut cases = Vec::new();
+        for tokens in [1, 4, 12, 33] {
+            for (input, output, bias) in [
+                (hidden, layout.qkv_width(), shape.qkv_bias),
+                (attention, hidden, false),
+                (inner, hidden, false),
+            ] {
+                cases.push(Case::PackedLinear {
+                    format,
+                    tokens,
+                    input,
+                    output: output.min(96),
+                    bias,
+                    summation,
+                });
+            }
+        }
+        cases.push(Case::PackedEmbed {
+            format,
+            tokens: 4,
+            vocab: shape.vocab.min(256),
+            hidden,
+        });
+        cases
+    }
+}

@@ -1,0 +1,83 @@
+//! Sizes as they are printed.
+
+use std::fmt;
+
+use super::Case;
+use crate::Summation;
+
+/// The sizes, without the kernel's name.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Case::Linear {
+                tokens,
+                input,
+                output,
+                summation,
+                ..
+            } => {
+                write!(f, "{tokens} x {input} by {input} x {output}")?;
+                write_order(f, *summation)
+            }
+            Case::PackedLinear {
+                format,
+                tokens,
+                input,
+                output,
+                summation,
+                ..
+            } => {
+                write!(f, "{tokens} x {input} by {input} x {output} in {format:?}")?;
+                write_order(f, *summation)
+            }
+            Case::PackedEmbed {
+                format,
+                tokens,
+                vocab,
+                hidden,
+            } => write!(f, "{tokens} rows of {vocab} x {hidden} in {format:?}"),
+            Case::Embed {
+                tokens,
+                vocab,
+                hidden,
+            } => write!(f, "{tokens} rows of {vocab} x {hidden}"),
+            Case::RmsNorm { tokens, hidden } | Case::AddRmsNorm { tokens, hidden } => {
+                write!(f, "{tokens} x {hidden}")
+            }
+            Case::SiluMul { tokens, inner } => write!(f, "{tokens} x 2 * {inner}"),
+            Case::RopeAndStore { tokens, layout, .. } => write!(
+                f,
+                "{tokens} tokens, {}/{} heads of {}",
+                layout.heads, layout.kv_heads, layout.head_dim
+            ),
+            Case::Attention {
+                sequences,
+                layout,
+                summation,
+                ..
+            } => {
+                let tokens: usize = sequences.iter().map(|(_, new)| new).sum();
+                let longest = sequences.iter().map(|(context, _)| context).max();
+                write!(
+                    f,
+                    "{tokens} tokens, contexts to {}, {}/{} heads of {}",
+                    longest.unwrap_or(&0),
+                    layout.heads,
+                    layout.kv_heads,
+                    layout.head_dim
+                )?;
+                write_order(f, *summation)
+            }
+            Case::Choose { rows, vocab } => {
+                write!(f, "{rows} x {vocab}")
+            }
+        }
+    }
+}
+
+fn write_order(f: &mut fmt::Formatter<'_>, summation: Summation) -> fmt::Result {
+    match summation {
+        Summation::Fastest => Ok(()),
+        Summation::Fixed => f.write_str(", in a fixed order"),
+    }
+}

@@ -1,0 +1,88 @@
+//! What kernels are timed with.
+
+use super::{Case, PACKED};
+use crate::{HeadLayout, Summation};
+
+impl Case {
+    /// Calls that show how fast a device is, in the sizes of Llama-3.2-1B; `small` for a
+    /// device that computes in software.
+    pub fn for_speed(small: bool) -> Vec<Self> {
+        let divisor = if small { 8 } else { 1 };
+        let (hidden, inner, vocab) = (2048 / divisor, 8192 / divisor, 128_256 / divisor);
+        let layout = HeadLayout {
+            heads: 32 / divisor,
+            kv_heads: 8 / divisor.min(8),
+            head_dim: 64,
+        };
+        let (context, prompt) = if small { (256, 64) } else { (1024, 2048) };
+        let linear = |tokens, summation| Case::Linear {
+            tokens,
+            input: hidden,
+            output: 2 * inner,
+            bias: false,
+            summation,
+        };
+        let attention = |sequences, summation| Case::Attention {
+            sequences,
+            layout,
+            window: None,
+            summation,
+        };
+        let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
+        let decoding = vec![(context, 1); if small { 8 } else { 64 }];
+        let many = if small { 64 } else { 2048 };
+        let packed = |format, tokens| Case::PackedLinear {
+            format,
+            tokens,
+            input: hidden,
+            output: 2 * inner,
+            bias: false,
+            summation: fastest,
+        };
+        let [q8_0, q4_0] = PACKED;
+        vec![
+            packed(q8_0, 1),
+            packed(q4_0, 1),
+            packed(q4_0, 8),
+            packed(q4_0, 32),
+            packed(q4_0, many),
+            linear(1, fastest),
+            linear(1, fixed),
+            linear(8, fastest),
+            linear(8, fixed),
+            linear(many, fastest),
+            linear(many, fixed),
+            // Rows of a large table: how fast the device copies.
+            Case::Embed {
+                tokens: if small { 512 } else { 32_768 },
+                vocab,
+                hidden,
+            },
+            Case::RmsNorm {
+                tokens: many,
+                hidden,
+            },
+            Case::AddRmsNorm {
+                tokens: many,
+                hidden,
+            },
+            Case::SiluMul {
+                tokens: many,
+                inner,
+            },
+            Case::RopeAndStore {
+                tokens: many,
+                layout,
+                rotary_dim: 64,
+                qk_norm: false,
+            },
+            attention(vec![(context, 1)], fastest),
+            attention(vec![(context, 1)], fixed),
+            attention(decoding.clone(), fastest),
+            attention(decoding, fixed),
+            attention(vec![(prompt, prompt)], fastest),
+            attention(vec![(prompt, prompt)], fixed),
+            Case::Choose { rows: 8, vocab },
+        ]
+    }
+}

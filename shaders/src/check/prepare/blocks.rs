@@ -1,0 +1,50 @@
+//! Matrices in blocks of integers.
+
+use half::f16;
+
+use crate::check::Random;
+use crate::{BLOCK, BlockFormat, BlockMatrix};
+
+/// Random blocks of integers, and their values, `[rows, columns]`.
+pub(super) fn blocks(
+    format: BlockFormat,
+    rows: usize,
+    columns: usize,
+    random: &mut Random,
+) -> (Vec<f32>, BlockMatrix) {
+    let mut matrix = BlockMatrix::zeros(format, rows, columns);
+    let mut values = Vec::with_capacity(rows * columns);
+    for row in 0..rows {
+        let (mut bytes, mut row_values) = (Vec::new(), Vec::new());
+        for _ in 0..columns.div_ceil(BLOCK) {
+            // Now and then one that f16 has only as a subnormal.
+            let step = match (format, random.one_in(8)) {
+                (_, true) => 3e-6,
+                (BlockFormat::Q8_0, _) => 0.01,
+                _ => 0.15,
+            };
+            let scale = f16::from_f32(step * random.normal(1)[0]);
+            bytes.extend_from_slice(&scale.to_le_bytes());
+            let elements: Vec<u8> = (0..format.bytes() - size_of::<f16>())
+                .map(|_| random.bits() as u8)
+                .collect();
+            let scale = scale.to_f32();
+            match format {
+                BlockFormat::Q8_0 => {
+                    let bytes = elements.iter();
+                    row_values.extend(bytes.map(|byte| f32::from(*byte as i8) * scale));
+                }
+                BlockFormat::Q4_0 => {
+                    let value = |four: u8| (f32::from(four) - 8.0) * scale;
+                    row_values.extend(elements.iter().map(|byte| value(byte & 0xf)));
+                    row_values.extend(elements.iter().map(|byte| value(byte >> 4)));
+                }
+                BlockFormat::Bf16 => unreachable!("no integers"),
+            }
+            bytes.extend(elements);
+        }
+        matrix.set_row(row, &bytes);
+        values.extend_from_slice(&row_values[..columns]);
+    }
+    (values, matrix)
+}

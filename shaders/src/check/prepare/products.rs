@@ -1,0 +1,66 @@
+//! Products with matrices, and rows of tables.
+
+use super::{Maker, Output, Prepared, Wanted, Work, reference};
+use crate::ragged::indices;
+use crate::{BlockFormat, Kernels, Summation};
+
+pub(super) fn linear<B: Kernels>(
+    mut make: Maker<B>,
+    format: Option<BlockFormat>,
+    [tokens, input, output]: [usize; 3],
+    with_bias: bool,
+    summation: Summation,
+) -> Prepared<B> {
+    let (x, x_on) = make.activations(&[tokens, input]);
+    let (w, w_on) = make.matrix(format, output, input);
+    let (bias, bias_on) = make.activations(&[output]);
+    let bias = with_bias.then_some(bias);
+    let bias_on = with_bias.then_some(bias_on);
+    let (_, activation) = make.precision.sizes();
+    let bytes = make.matrix_bytes(format, output, input);
+    Prepared {
+        launch: Box::new(move || {
+            let (x, bias) = (x_on.clone(), bias_on.clone());
+            let y = B::project(x, w_on.clone(), bias, summation);
+            vec![Output::Float(y)]
+        }),
+        want: Box::new(move || {
+            let y = reference::linear(&x, &w, bias.as_deref(), input);
+            vec![("y", Wanted::Values(y))]
+        }),
+        work: Work {
+            bytes: bytes + (tokens * (input + output)) as u64 * activation,
+            flops: 2 * (tokens * input * output) as u64,
+        },
+    }
+}
+
+pub(super) fn embed<B: Kernels>(
+    mut make: Maker<B>,
+    format: Option<BlockFormat>,
+    [tokens, vocab, hidden]: [usize; 3],
+) -> Prepared<B> {
+    let (table, table_on) = make.matrix(format, vocab, hidden);
+    let ids: Vec<u32> = (0..tokens)
+        .map(|_| make.random.below(vocab) as u32)
+        .collect();
+    let ids_on = indices::<B>(&ids, make.device);
+    let (_, activation) = make.precision.sizes();
+    let bytes = make.matrix_bytes(format, tokens, hidden);
+    Prepared {
+        launch: Box::new(move || vec![Output::Float(B::embed(table_on.clone(), ids_on.clone()))]),
+        want: Box::new(move || {
+            let rows = ids
+                .iter()
+                .flat_map(|id| &table[*id as usize * hidden..][..hidden]);
+            vec![(
+                "rows",
+                Wanted::Values(rows.map(|x| f64::from(*x)).collect()),
+            )]
+        }),
+        work: Work {
+            bytes: bytes + (tokens * hidden) as u64 * activation,
+            flops: 0,
+        },
+    }
+}

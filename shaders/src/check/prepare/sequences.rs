@@ -1,0 +1,172 @@
+//! What depends on positions: rotation, and attention to the KV of a sequence.
+
+use burn::tensor::DType;
+
+use super::{EPS, Maker, Output, Prepared, Wanted, Work, float, reference};
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+
+pub(super) fn rope_and_store<B: Kernels>(
+    mut make: Maker<B>,
+    tokens: usize,
+    layout: HeadLayout,
+    rotary_dim: usize,
+    qk_norm: bool,
+) -> Prepared<B> {
+    let (table_rows, half) = (100, rotary_dim / 2);
+    // Slots that nobody writes lie between those that somebody does.
+    let slots = tokens + tokens / 2 + 3;
+    let kv_width = layout.kv_heads * layout.head_dim;
+    let (qkv, qkv_on) = make.activations(&[tokens, layout.qkv_width()]);
+    let (cos, cos_on) = make.make(&[table_rows, half], DType::F32);
+    let (sin, sin_on) = make.make(&[table_rows, half], DType::F32);
+    let (q_norm, q_norm_on) = make.activations(&[layout.head_dim]);
+    let (k_norm, k_norm_on) = make.activations(&[layout.head_dim]);
+    let random = &mut *make.random;
+    let positions: Vec<u32> = (0..tokens)
+        .map(|_| random.below(table_rows) as u32)
+        .collect();
+    let write_slots = random.distinct(tokens, slots);
+    let span = Span {
+        context: table_rows,
+        tokens,
+        first_slot: 0,
+    };
+    let table: Vec<u32> = vec![0; table_rows];
+    let index = RaggedIndex::<B>::upload(
+        &positions,
+        &write_slots,
+        &[span],
+        &table,
+        layout,
+        Summation::Fastest,
+        make.device,
+    );
+    let poison = vec![f32::NAN; slots * kv_width];
+    let shape = [slots, layout.kv_heads, layout.head_dim];
+    let mut pools =
+        [(); 2].map(|()| float::<B>(&poison, &shape, make.precision.stored, make.device));
+    let rope = RopeTable::<B> {
+        cos: cos_on,
+        sin: sin_on,
+        rotary_dim,
+    };
+    let norm_on = qk_norm.then_some(QkNorm::<B> {
+        q: q_norm_on,
+        k: k_norm_on,
+        eps: EPS,
+    });
+    let (stored, activation) = make.precision.sizes();
+    Prepared {
+        launch: Box::new(move || {
+            let [k_pool, v_pool] = &mut pools;
+            let q = B::rope_and_store(
+                qkv_on.clone(),
+                layout,
+                norm_on.as_ref(),
+                &rope,
+                &index,
+                k_pool,
+                v_pool,
+            );
+            vec![
+                Output::Float(q),
+                Output::Float(k_pool.clone()),
+                Output::Float(v_pool.clone()),
+            ]
+        }),
+        want: Box::new(move || {
+            let eps = f64::from(EPS);
+            let norms = qk_norm.then_some((q_norm.as_slice(), k_norm.as_slice(), eps));
+            let rotated = reference::rope(&qkv, layout, norms, &cos, &sin, half, &positions);
+            let scatter = |rows: &[f64]| {
+                let mut pool = vec![f64::NAN; slots * kv_width];
+                for (row, slot) in rows.chunks(kv_width).zip(&write_slots) {
+                    pool[*slot as usize * kv_width..][..kv_width].copy_from_slice(row);
+                }
+                pool
+            };
+            let (k, v) = (scatter(&rotated.k), scatter(&rotated.v));
+            vec![
+                ("q", Wanted::Values(rotated.q)),
+                ("k pool", Wanted::Values(k)),
+                ("v pool", Wanted::Values(v)),
+            ]
+        }),
+        work: Work {
+            bytes: (tokens * layout.qkv_width()) as u64 * activation
+                + (tokens * layout.heads * layout.head_dim) as u64 * activation
+                + 2 * (tokens * kv_width) as u64 * stored,
+            flops: 0,
+        },
+    }
+}
+
+pub(super) fn attention<B: Kernels>(
+    mut make: Maker<B>,
+    sequences: &[(usize, usize)],
+    layout: HeadLayout,
+    window: Option<u32>,
+    summation: Summation,
+) -> Prepared<B> {
+    let kv_width = layout.kv_heads * layout.head_dim;
+    let used: usize = sequences.iter().map(|(context, _)| context).sum();
+    let slots = used + used / 8 + 2;
+    let mut free = make.random.distinct(slots, slots);
+    let (mut positions, mut starts, mut table) = (vec![], vec![], vec![]);
+    let mut spans = Vec::new();
+    for &(context, tokens) in sequences {
+        let first_slot = table.len();
+        positions.extend((context - tokens..context).map(|position| position as u32));
+        starts.extend(std::iter::repeat_n(first_slot as u32, tokens));
+        spans.push(Span {
+            context,
+            tokens,
+            first_slot,
+        });
+        table.extend(free.drain(..context));
+    }
+    let tokens = positions.len();
+    let (q, q_on) = make.activations(&[tokens, layout.heads * layout.head_dim]);
+    let shape = [slots, layout.kv_heads, layout.head_dim];
+    let stored_as = make.precision.stored;
+    let mut pool = || {
+        let mut values = make.random.normal_as(stored_as, slots * kv_width);
+        // What no sequence owns must not be read.
+        for slot in &free {
+            values[*slot as usize * kv_width..][..kv_width].fill(f32::NAN);
+        }
+        let tensor = float::<B>(&values, &shape, stored_as, make.device);
+        (values, tensor)
+    };
+    let ((k, k_on), (v, v_on)) = (pool(), pool());
+    let index = RaggedIndex::<B>::upload(
+        &positions,
+        &[0],
+        &spans,
+        &table,
+        layout,
+        summation,
+        make.device,
+    );
+    let seen: usize = positions
+        .iter()
+        .map(|position| *position as usize + 1)
+        .sum();
+    let (stored, activation) = make.precision.sizes();
+    Prepared {
+        launch: Box::new(move || {
+            let mixed = B::paged_attention(q_on.clone(), layout, &index, window, &k_on, &v_on);
+            vec![Output::Float(mixed)]
+        }),
+        want: Box::new(move || {
+            let mixed =
+                reference::attention(&q, &k, &v, layout, &positions, &starts, &table, window);
+            vec![("mixed", Wanted::Values(mixed))]
+        }),
+        work: Work {
+            bytes: 2 * (used * kv_width) as u64 * stored
+                + 2 * (tokens * layout.heads * layout.head_dim) as u64 * activation,
+            flops: 4 * (seen * layout.heads * layout.head_dim) as u64,
+        },
+    }
+}

@@ -1,0 +1,152 @@
+//! What computes some rows of a case.
+
+use super::super::prepare::{EPS, Output};
+use super::super::{Case, Random, read};
+use super::{Compute, Maker};
+use crate::ragged::indices;
+use crate::{BlockFormat, Choice, Kernels, Summation};
+
+impl<'a, B: Kernels> Maker<'a, B> {
+    /// How many rows `case` has, and what computes some of them.
+    pub(super) fn rows(self, case: &Case, random: &mut Random) -> (usize, Compute<'a>) {
+        match case.clone() {
+            Case::Linear {
+                tokens,
+                input,
+                output,
+                bias,
+                summation,
+            } => {
+                let size = [tokens, input, output];
+                (tokens, self.projected(None, size, bias, summation, random))
+            }
+            Case::PackedLinear {
+                format,
+                tokens,
+                input,
+                output,
+                bias,
+                summation,
+            } => {
+                let size = [tokens, input, output];
+                (
+                    tokens,
+                    self.projected(Some(format), size, bias, summation, random),
+                )
+            }
+            Case::Embed {
+                tokens,
+                vocab,
+                hidden,
+            } => (tokens, self.embedded(None, [tokens, vocab, hidden], random)),
+            Case::PackedEmbed {
+                format,
+                tokens,
+                vocab,
+                hidden,
+            } => (
+                tokens,
+                self.embedded(Some(format), [tokens, vocab, hidden], random),
+            ),
+            Case::RmsNorm { tokens, hidden } => {
+                let x = random.normal(tokens * hidden);
+                let weight = self.activations(&random.normal(hidden), &[hidden]);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let normed = B::rms_norm(self.pick(&x, hidden, rows), weight.clone(), EPS);
+                    vec![("normed", read::<B>(Output::Float(normed)))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::AddRmsNorm { tokens, hidden } => {
+                let (x, delta) = (
+                    random.normal(tokens * hidden),
+                    random.normal(tokens * hidden),
+                );
+                let weight = self.activations(&random.normal(hidden), &[hidden]);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let (x, delta) = (self.pick(&x, hidden, rows), self.pick(&delta, hidden, rows));
+                    let (sum, normed) = B::add_rms_norm(x, delta, weight.clone(), EPS);
+                    let (sum, normed) = (Output::Float(sum), Output::Float(normed));
+                    vec![("sum", read::<B>(sum)), ("normed", read::<B>(normed))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::SiluMul { tokens, inner } => {
+                let gate_up = random.normal(tokens * 2 * inner);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let gated = B::silu_mul(self.pick(&gate_up, 2 * inner, rows));
+                    vec![("gated", read::<B>(Output::Float(gated)))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::RopeAndStore {
+                tokens,
+                layout,
+                rotary_dim,
+                qk_norm,
+            } => (
+                tokens,
+                self.rotated(tokens, layout, rotary_dim, qk_norm, random),
+            ),
+            Case::Attention {
+                sequences,
+                layout,
+                window,
+                summation,
+            } => {
+                let tokens = sequences.iter().map(|(_, new)| new).sum();
+                (
+                    tokens,
+                    self.attended(sequences, layout, window, summation, random),
+                )
+            }
+            Case::Choose { rows, vocab } => {
+                let choices: Vec<Choice> =
+                    (0..rows).map(|_| Choice::random(vocab, random)).collect();
+                let logits = random.normal(rows * vocab);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let choices: Vec<Choice> =
+                        rows.iter().map(|row| choices[*row].clone()).collect();
+                    let plan = crate::plan::<B>(&choices, vocab, self.device);
+                    let tokens = B::choose(self.pick(&logits, vocab, rows), plan);
+                    vec![("token", read::<B>(Output::Int(tokens)))]
+                };
+                (rows, Box::new(compute))
+            }
+        }
+    }
+
+    fn projected(
+        self,
+        format: Option<BlockFormat>,
+        [tokens, input, output]: [usize; 3],
+        with_bias: bool,
+        summation: Summation,
+        random: &mut Random,
+    ) -> Compute<'a> {
+        let x = random.normal(tokens * input);
+        let w = self.matrix(format, output, input, random);
+        let bias = with_bias.then(|| self.activations(&random.normal(output), &[output]));
+        Box::new(move |rows, _| {
+            let x = self.pick(&x, input, rows);
+            let y = B::project(x, w.clone(), bias.clone(), summation);
+            vec![("y", read::<B>(Output::Float(y)))]
+        })
+    }
+
+    fn embedded(
+        self,
+        format: Option<BlockFormat>,
+        [tokens, vocab, hidden]: [usize; 3],
+        random: &mut Random,
+    ) -> Compute<'a> {
+        let table = self.matrix(format, vocab, hidden, random);
+        let ids: Vec<u32> = (0..tokens).map(|_| random.below(vocab) as u32).collect();
+        Box::new(move |rows, _| {
+            let ids: Vec<u32> = rows.iter().map(|row| ids[*row]).collect();
+            let ids = indices::<B>(&ids, self.device);
+            let embedded = B::embed(table.clone(), ids);
+            vec![("rows", read::<B>(Output::Float(embedded)))]
+        })
+    }
+}

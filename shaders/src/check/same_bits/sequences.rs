@@ -1,0 +1,155 @@
+//! Rows with positions: rotated, and attending to a sequence.
+
+use burn::tensor::DType;
+use burn::tensor::ops::FloatTensor;
+
+use super::super::prepare::{EPS, Output, float};
+use super::super::{Random, read};
+use super::{Compute, Maker};
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+
+/// Positions that a rotation has.
+const POSITIONS: usize = 64;
+
+impl<'a, B: Kernels> Maker<'a, B> {
+    pub(super) fn rotated(
+        self,
+        tokens: usize,
+        layout: HeadLayout,
+        rotary_dim: usize,
+        qk_norm: bool,
+        random: &mut Random,
+    ) -> Compute<'a> {
+        let half = rotary_dim / 2;
+        let kv_width = layout.kv_heads * layout.head_dim;
+        let qkv = random.normal(tokens * layout.qkv_width());
+        let positions: Vec<u32> = (0..tokens)
+            .map(|_| random.below(POSITIONS) as u32)
+            .collect();
+        let mut angles = || {
+            let values = random.normal(POSITIONS * half);
+            float::<B>(&values, &[POSITIONS, half], DType::F32, self.device)
+        };
+        let rope = RopeTable::<B> {
+            cos: angles(),
+            sin: angles(),
+            rotary_dim,
+        };
+        let mut weights = || self.activations(&random.normal(layout.head_dim), &[layout.head_dim]);
+        let norm = qk_norm.then(|| QkNorm::<B> {
+            q: weights(),
+            k: weights(),
+            eps: EPS,
+        });
+        Box::new(move |rows, random| {
+            let slots = random.distinct(rows.len(), rows.len());
+            let at: Vec<u32> = rows.iter().map(|row| positions[*row]).collect();
+            let index = self.index(&at, &slots, &[], &[], layout, Summation::Fixed);
+            let nothing = vec![f32::NAN; rows.len() * kv_width];
+            let shape = [rows.len(), layout.kv_heads, layout.head_dim];
+            let (mut k, mut v) = (self.stored(&nothing, &shape), self.stored(&nothing, &shape));
+            let qkv = self.pick(&qkv, layout.qkv_width(), rows);
+            let q = B::rope_and_store(qkv, layout, norm.as_ref(), &rope, &index, &mut k, &mut v);
+            let in_order = |pool: FloatTensor<B>| {
+                let pool = read::<B>(Output::Float(pool));
+                let row = |slot: &u32| pool[*slot as usize * kv_width..][..kv_width].to_vec();
+                slots.iter().flat_map(row).collect()
+            };
+            let (k, v) = (in_order(k), in_order(v));
+            vec![("q", read::<B>(Output::Float(q))), ("k", k), ("v", v)]
+        })
+    }
+
+    pub(super) fn attended(
+        self,
+        sequences: Vec<(usize, usize)>,
+        layout: HeadLayout,
+        window: Option<u32>,
+        summation: Summation,
+        random: &mut Random,
+    ) -> Compute<'a> {
+        let kv_width = layout.kv_heads * layout.head_dim;
+        let q_width = layout.heads * layout.head_dim;
+        // The sequence and position of each row, and where the sequence's KV begins.
+        let (mut places, mut begins, mut used) = (Vec::new(), Vec::new(), 0);
+        for (sequence, &(context, new)) in sequences.iter().enumerate() {
+            places.extend((context - new..context).map(|position| (sequence, position)));
+            begins.push(used);
+            used += context;
+        }
+        let q = random.normal(places.len() * q_width);
+        let (k, v) = (
+            random.normal(used * kv_width),
+            random.normal(used * kv_width),
+        );
+        Box::new(move |rows, random| {
+            // Every batch has its own slots: where KV lies is not to matter.
+            let slots = random.distinct(used, used + 2);
+            let pool = |values: &[f32]| {
+                let mut pool = vec![f32::NAN; (used + 2) * kv_width];
+                for (row, slot) in values.chunks_exact(kv_width).zip(&slots) {
+                    pool[*slot as usize * kv_width..][..kv_width].copy_from_slice(row);
+                }
+                self.stored(&pool, &[used + 2, layout.kv_heads, layout.head_dim])
+            };
+            let (k, v) = (pool(&k), pool(&v));
+            // Rows that follow each other in a sequence are a chunk.
+            let mut spans: Vec<(usize, Span)> = Vec::new();
+            let mut table = Vec::new();
+            let at: Vec<(usize, usize)> = rows.iter().map(|row| places[*row]).collect();
+            for &(sequence, position) in &at {
+                match spans.last_mut() {
+                    Some((last, span)) if *last == sequence && span.context == position => {
+                        span.context += 1;
+                        span.tokens += 1;
+                    }
+                    _ => {
+                        let span = Span {
+                            context: position + 1,
+                            tokens: 1,
+                            first_slot: table.len(),
+                        };
+                        spans.push((sequence, span));
+                        let all = sequences[sequence].0;
+                        table.extend_from_slice(&slots[begins[sequence]..][..all]);
+                    }
+                }
+            }
+            let positions: Vec<u32> = at.iter().map(|(_, position)| *position as u32).collect();
+            let spans: Vec<Span> = spans.into_iter().map(|(_, span)| span).collect();
+            let index = self.index(&positions, &[0], &spans, &table, layout, summation);
+            let q = self.pick(&q, q_width, rows);
+            let mixed = B::paged_attention(q, layout, &index, window, &k, &v);
+            vec![("mixed", read::<B>(Output::Float(mixed)))]
+        })
+    }
+
+    fn index(
+        &self,
+        positions: &[u32],
+        write_slots: &[u32],
+        spans: &[Span],
+        table: &[u32],
+        layout: HeadLayout,
+        summation: Summation,
+    ) -> RaggedIndex<B> {
+        // A batch that stores and attends to nothing has one sequence and no slots.
+        let alone = [Span {
+            context: positions.len(),
+            tokens: positions.len(),
+            first_slot: 0,
+        }];
+        let spans = if spans.is_empty() { &alone } else { spans };
+        let table = if table.is_empty() { &[0] } else { table };
+        let device = self.device;
+        RaggedIndex::upload(
+            positions,
+            write_slots,
+            spans,
+            table,
+            layout,
+            summation,
+            device,
+        )
+    }
+}
