@@ -14,6 +14,7 @@ mod doctor;
 pub mod executor;
 pub mod grammars;
 pub mod http;
+mod kernel_cache;
 pub mod load;
 pub mod reader;
 pub mod reasoning;

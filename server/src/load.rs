@@ -1,9 +1,7 @@
 //! From a configuration to a model that serves.
 
 use std::io::{IsTerminal, stderr};
-use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result, anyhow};
 use hearth_engine::{BuildError, Engine, EngineConfig};
@@ -19,6 +17,7 @@ use crate::executor::{ModelExecutor, Reload};
 use crate::grammars::Grammars;
 use crate::http::openai::sampling::Defaults;
 use crate::http::state::unix_time;
+use crate::kernel_cache;
 use crate::served::{Formats, ModelInfo, Served, TextCodec};
 use crate::text::{IdText, ModelText};
 use crate::tools;
@@ -76,19 +75,6 @@ pub fn load(config: &Config) -> Result<Served> {
     })
 }
 
-/// A directory of this build in the user's cache: `~/.cache/hearth/kernels/BUILD`, where there
-/// is one. A build is known by when and how large its program was written.
-fn kernel_cache() -> Option<PathBuf> {
-    let program = std::env::current_exe().ok()?.metadata().ok()?;
-    let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    let caches = match std::env::var_os("XDG_CACHE_HOME") {
-        Some(directory) if !directory.is_empty() => PathBuf::from(directory),
-        _ => PathBuf::from(std::env::var_os("HOME")?).join(".cache"),
-    };
-    let build = format!("{:x}-{:x}", written.as_nanos(), program.len());
-    Some(caches.join("hearth/kernels").join(build))
-}
-
 /// The checkpoint that `--model` names, or the embedded one.
 ///
 /// # Errors
@@ -133,7 +119,7 @@ pub fn executor(
         deterministic: config.deterministic,
         largest_matrix: None,
         check_kernels: true,
-        kernel_cache: kernel_cache(),
+        kernel_cache: kernel_cache::of_this_build(),
     };
     let bar = stderr()
         .is_terminal()

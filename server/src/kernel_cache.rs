@@ -1,0 +1,184 @@
+//! Where kernels that were compiled wait for the next start: a directory for each build, as the
+//! files know a kernel by its name and not by its code. What old builds have left is removed.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Builds whose kernels are kept beside this one's, those that were started last.
+const OTHER_BUILDS: usize = 3;
+/// None is removed that was started since: it may be running.
+const STARTED_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The directory of this build in the user's cache: `~/.cache/hearth/kernels/BUILD`, where there
+/// is one. Removes what builds have left that are not started any more; what cannot be removed
+/// stays.
+pub fn of_this_build() -> Option<PathBuf> {
+    let build = this_build()?;
+    let caches = match std::env::var_os("XDG_CACHE_HOME") {
+        Some(directory) if !directory.is_empty() => PathBuf::from(directory),
+        _ => PathBuf::from(std::env::var_os("HOME")?).join(".cache"),
+    };
+    let all = caches.join("hearth/kernels");
+    remove_old(&all, &build, SystemTime::now());
+    Some(all.join(build))
+}
+
+/// A build is known by when and how large its program was written.
+fn this_build() -> Option<String> {
+    let program = std::env::current_exe().ok()?.metadata().ok()?;
+    let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
+    Some(name(written, program.len()))
+}
+
+fn name(written: Duration, bytes: u64) -> String {
+    format!("{:x}-{bytes:x}", written.as_nanos())
+}
+
+/// Whether a directory can have been named by [`name`].
+fn is_name(name: &str) -> bool {
+    let is_number = |text: &str| {
+        let digits = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+        (1..=32).contains(&text.len()) && text.chars().all(digits)
+    };
+    name.split_once('-')
+        .is_some_and(|(written, bytes)| is_number(written) && is_number(bytes))
+}
+
+/// Marks `build` in `all` as started now, and removes the other builds but the few that were
+/// started last and those that were started lately. Follows no link.
+fn remove_old(all: &Path, build: &str, now: SystemTime) {
+    let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
+    if !is_directory(all) {
+        return;
+    }
+    // There is none before the first start on a GPU.
+    let own = all.join(build);
+    if is_directory(&own)
+        && let Ok(directory) = File::open(&own)
+    {
+        let _ = directory.set_modified(now);
+    }
+    let Ok(entries) = fs::read_dir(all) else {
+        return;
+    };
+    let mut others: Vec<(SystemTime, PathBuf)> = entries
+        .flatten()
+        .filter(|entry| {
+            let name = entry.file_name();
+            name.to_str()
+                .is_some_and(|name| is_name(name) && name != build)
+        })
+        .map(|entry| entry.path())
+        .filter(|path| is_directory(path))
+        .filter_map(|path| Some((path.symlink_metadata().ok()?.modified().ok()?, path)))
+        .collect();
+    others.sort();
+    others.reverse();
+    for (started, path) in others.into_iter().skip(OTHER_BUILDS) {
+        let lately = now.duration_since(started).unwrap_or_default() < STARTED_LATELY;
+        if lately {
+            continue;
+        }
+        match fs::remove_dir_all(&path) {
+            Ok(()) => tracing::debug!(?path, "removed the kernels of a build of old"),
+            Err(error) => tracing::debug!(?path, %error, "the kernels of a build of old stay"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("hearth-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// A directory with a file in it, started some days ago.
+    fn build(all: &Path, name: &str, now: SystemTime, days: u32) {
+        let path = all.join(name);
+        fs::create_dir_all(path.join("vulkan")).unwrap();
+        fs::write(path.join("vulkan/spirv.json"), b"kernels").unwrap();
+        let directory = File::open(path).unwrap();
+        directory.set_modified(now - days * DAY).unwrap();
+    }
+
+    fn names(all: &Path) -> Vec<String> {
+        let entries = fs::read_dir(all).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn builds_name_their_directories_so_that_they_are_known() {
+        assert!(is_name(&name(Duration::from_nanos(0x1234_5678), 0xabc)));
+        for not in [
+            "", "-", "a-", "-a", "abc", "ABC-12", "../1-2", "1-2/3", "1-2-3", "x-1",
+        ] {
+            assert!(!is_name(not), "{not}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn kernels_of_builds_that_are_started_no_more_are_removed_and_nothing_else() {
+        let (all, elsewhere) = (scratch("kernels"), scratch("elsewhere"));
+        let now = SystemTime::now();
+        for (name, days) in [
+            ("a1-1", 2),
+            ("a2-1", 3),
+            ("a3-1", 4),
+            ("a4-1", 5),
+            ("a5-1", 6),
+        ] {
+            build(&all, name, now, days);
+        }
+        // Not this program's, a link out of here, and a file.
+        build(&all, "notes", now, 90);
+        build(&elsewhere, "kept", now, 90);
+        std::os::unix::fs::symlink(&elsewhere, all.join("b1-1")).unwrap();
+        fs::write(all.join("b2-1"), b"").unwrap();
+        build(&all, "c1-1", now, 30);
+        remove_old(&all, "c1-1", now);
+        let left = ["a1-1", "a2-1", "a3-1", "b1-1", "b2-1", "c1-1", "notes"];
+        assert_eq!(names(&all), left);
+        assert!(elsewhere.join("kept/vulkan/spirv.json").exists());
+        // A build that is started again is one of those that were started last.
+        remove_old(&all, "a3-1", now + 4 * DAY);
+        build(&all, "d1-1", now, 30);
+        remove_old(&all, "d1-1", now + 5 * DAY);
+        let left = ["a1-1", "a3-1", "b1-1", "b2-1", "c1-1", "d1-1", "notes"];
+        assert_eq!(names(&all), left);
+        let _ = (fs::remove_dir_all(&all), fs::remove_dir_all(&elsewhere));
+    }
+
+    #[test]
+    fn builds_that_may_be_running_stay_however_many_they_are() {
+        let all = scratch("running");
+        let now = SystemTime::now();
+        for index in 1..=9 {
+            build(&all, &format!("{index}-1"), now, 0);
+        }
+        remove_old(&all, "a-1", now);
+        assert_eq!(names(&all).len(), 9);
+        let _ = fs::remove_dir_all(&all);
+    }
+
+    #[test]
+    fn where_nothing_can_be_made_a_start_goes_on() {
+        let file = scratch("no-directory").join("file");
+        fs::write(&file, b"").unwrap();
+        remove_old(&file, "1-1", SystemTime::now());
+        assert!(file.is_file());
+        let _ = fs::remove_dir_all(file.parent().unwrap());
+    }
+}
