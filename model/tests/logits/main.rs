@@ -11,170 +11,155 @@ mod rounding;
 mod same_bits;
 
 use hearth_model::device::{self, Api, DeviceSpec};
-use hearth_model::runner::{Batch, SequenceSpan};
+use hearth_model::runner::{Batch, Decoder, SequenceSpan};
 
 use golden::{
     CPU, CUDA, Golden, SLOTS, assert_close, feed, gguf_goldens, goldens, load, wgpu_devices,
 };
 
-fn prefill_and_decode_agree(device: DeviceSpec, goldens: Vec<Golden>) {
+/// What is looked at of a decoder of a golden, which has that name.
+type Look = fn(&mut dyn Decoder, &Golden, &str);
+
+/// Takes every look at every golden. Each is loaded once: on a GPU a decoder compiles its kernels.
+fn agrees(device: DeviceSpec, goldens: Vec<Golden>, looks: &[Look]) {
     for golden in goldens {
-        let name = golden
-            .dir
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
+        let file = golden.dir.file_name().expect("a name").to_string_lossy();
         let mut decoder = load(&golden, device);
-        let decoder = decoder.as_mut();
-        let logits = feed(decoder, &golden.prompt, 0);
-        assert_close(
-            &format!("{device} {name} prefill"),
-            &logits,
-            &golden.prefill,
-        );
-        for (step, token) in golden.decode_tokens.iter().enumerate() {
-            let logits = feed(decoder, &[*token], golden.prompt.len() + step);
-            let want = &golden.decode[step * golden.vocab..][..golden.vocab];
-            assert_close(
-                &format!("{device} {name} decode step {step}"),
-                &logits,
-                want,
-            );
+        for (index, look) in looks.iter().enumerate() {
+            if index > 0 {
+                forget(decoder.as_mut());
+            }
+            look(decoder.as_mut(), &golden, &format!("{device} {file}"));
         }
     }
 }
 
-fn chunks_agree(device: DeviceSpec) {
-    for golden in goldens() {
-        let name = golden
-            .dir
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        let mut decoder = load(&golden, device);
-        let mut past = 0;
-        for chunk in golden.prompt.chunks(13) {
-            let logits = feed(decoder.as_mut(), chunk, past);
-            let want = &golden.prefill[past * golden.vocab..][..chunk.len() * golden.vocab];
-            assert_close(&format!("{device} {name} chunk at {past}"), &logits, want);
-            past += chunk.len();
-        }
+/// Fills every slot with what no look has: what one has left there is not to stand in for what
+/// the next fails to write.
+fn forget(decoder: &mut dyn Decoder) {
+    let tokens: Vec<u32> = (0..SLOTS as u32).map(|at| (at * 7 + 3) % 250).collect();
+    feed(decoder, &tokens, 0);
+}
+
+fn prefill_and_decode(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
+    let logits = feed(decoder, &golden.prompt, 0);
+    assert_close(&format!("{name} prefill"), &logits, &golden.prefill);
+    for (step, token) in golden.decode_tokens.iter().enumerate() {
+        let logits = feed(decoder, &[*token], golden.prompt.len() + step);
+        let want = &golden.decode[step * golden.vocab..][..golden.vocab];
+        assert_close(&format!("{name} decode step {step}"), &logits, want);
+    }
+}
+
+fn chunks(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
+    let mut past = 0;
+    for chunk in golden.prompt.chunks(13) {
+        let logits = feed(decoder, chunk, past);
+        let want = &golden.prefill[past * golden.vocab..][..chunk.len() * golden.vocab];
+        assert_close(&format!("{name} chunk at {past}"), &logits, want);
+        past += chunk.len();
     }
 }
 
 /// One forward over a prefill of the whole prompt and decode rows of a second copy
 /// of it, each in its own slots.
-fn a_mixed_batch_agrees(device: DeviceSpec) {
+fn a_mixed_batch(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
     let half = SLOTS / 2;
-    for golden in goldens() {
-        let name = golden
-            .dir
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        let mut decoder = load(&golden, device);
-        let length = golden.prompt.len();
-        let first = |position: usize| (position * 5 % half) as u32;
-        let second = |position: usize| (half + position * 11 % half) as u32;
-        let before = length - 1;
-        let table: Vec<u32> = (0..before).map(second).collect();
-        let positions: Vec<u32> = (0..before as u32).collect();
-        let span = |first_token, tokens, context, first_slot| SequenceSpan {
-            first_token,
-            tokens: tokens as u32,
-            context: context as u32,
-            first_slot: first_slot as u32,
-        };
-        let none = decoder
-            .forward(
-                &Batch {
-                    tokens: &golden.prompt[..before],
-                    carried: &[],
-                    positions: &positions,
-                    write_slots: &table,
-                    sequences: &[span(0, before, before, 0)],
-                    slot_table: &table,
-                    logit_rows: &[],
-                    hidden_rows: &[],
-                    choice_rows: &[],
-                },
-                &mut Vec::new,
-            )
-            .expect("a forward without logits");
-        assert!(none.logits.is_empty() && none.hidden.is_empty());
+    let length = golden.prompt.len();
+    let first = |position: usize| (position * 5 % half) as u32;
+    let second = |position: usize| (half + position * 11 % half) as u32;
+    let before = length - 1;
+    let table: Vec<u32> = (0..before).map(second).collect();
+    let positions: Vec<u32> = (0..before as u32).collect();
+    let span = |first_token, tokens, context, first_slot| SequenceSpan {
+        first_token,
+        tokens: tokens as u32,
+        context: context as u32,
+        first_slot: first_slot as u32,
+    };
+    let none = decoder
+        .forward(
+            &Batch {
+                tokens: &golden.prompt[..before],
+                carried: &[],
+                positions: &positions,
+                write_slots: &table,
+                sequences: &[span(0, before, before, 0)],
+                slot_table: &table,
+                logit_rows: &[],
+                hidden_rows: &[],
+                choice_rows: &[],
+            },
+            &mut Vec::new,
+        )
+        .expect("a forward without logits");
+    assert!(none.logits.is_empty() && none.hidden.is_empty());
 
-        let tokens: Vec<u32> = golden.prompt[before..]
-            .iter()
-            .chain(&golden.prompt)
-            .copied()
-            .collect();
-        let positions: Vec<u32> = (before as u32..length as u32)
-            .chain(0..length as u32)
-            .collect();
-        let table: Vec<u32> = (0..length)
-            .map(second)
-            .chain((0..length).map(first))
-            .collect();
-        let write: Vec<u32> = std::iter::once(second(before))
-            .chain((0..length).map(first))
-            .collect();
-        let logits = decoder
-            .forward(
-                &Batch {
-                    tokens: &tokens,
-                    carried: &[],
-                    positions: &positions,
-                    write_slots: &write,
-                    sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
-                    slot_table: &table,
-                    logit_rows: &[0, length as u32],
-                    hidden_rows: &[],
-                    choice_rows: &[],
-                },
-                &mut Vec::new,
-            )
-            .expect("a mixed forward")
-            .logits;
-        let last = &golden.prefill[before * golden.vocab..];
-        let what = format!("{device} {name} mixed batch");
-        assert_close(&what, &logits[..golden.vocab], last);
-        assert_close(&what, &logits[golden.vocab..], last);
-    }
+    let tokens: Vec<u32> = golden.prompt[before..]
+        .iter()
+        .chain(&golden.prompt)
+        .copied()
+        .collect();
+    let positions: Vec<u32> = (before as u32..length as u32)
+        .chain(0..length as u32)
+        .collect();
+    let table: Vec<u32> = (0..length)
+        .map(second)
+        .chain((0..length).map(first))
+        .collect();
+    let write: Vec<u32> = std::iter::once(second(before))
+        .chain((0..length).map(first))
+        .collect();
+    let logits = decoder
+        .forward(
+            &Batch {
+                tokens: &tokens,
+                carried: &[],
+                positions: &positions,
+                write_slots: &write,
+                sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
+                slot_table: &table,
+                logit_rows: &[0, length as u32],
+                hidden_rows: &[],
+                choice_rows: &[],
+            },
+            &mut Vec::new,
+        )
+        .expect("a mixed forward")
+        .logits;
+    let last = &golden.prefill[before * golden.vocab..];
+    let what = format!("{name} mixed batch");
+    assert_close(&what, &logits[..golden.vocab], last);
+    assert_close(&what, &logits[golden.vocab..], last);
 }
 
 #[test]
 fn the_cpu_agrees_with_transformers() {
-    prefill_and_decode_agree(CPU, goldens());
+    agrees(CPU, goldens(), &[prefill_and_decode]);
 }
 
 #[test]
 fn the_cpu_agrees_in_chunks_and_in_mixed_batches() {
-    chunks_agree(CPU);
-    a_mixed_batch_agrees(CPU);
+    agrees(CPU, goldens(), &[chunks, a_mixed_batch]);
 }
 
 #[test]
 fn gguf_files_give_the_logits_of_their_dequantised_weights() {
-    prefill_and_decode_agree(CPU, gguf_goldens());
+    agrees(CPU, gguf_goldens(), &[prefill_and_decode]);
 }
 
 #[test]
 fn vulkan_agrees_with_transformers() {
     if let Some(device) = wgpu_devices(Api::Vulkan) {
-        prefill_and_decode_agree(device, goldens());
-        chunks_agree(device);
-        a_mixed_batch_agrees(device);
+        let looks: [Look; 3] = [prefill_and_decode, chunks, a_mixed_batch];
+        agrees(device, goldens(), &looks);
     }
 }
 
 #[test]
 fn wgsl_agrees_with_transformers() {
     if let Some(device) = wgpu_devices(Api::WebGpu) {
-        prefill_and_decode_agree(device, goldens());
-        a_mixed_batch_agrees(device);
+        agrees(device, goldens(), &[prefill_and_decode, a_mixed_batch]);
     }
 }
 
@@ -184,7 +169,6 @@ fn cuda_agrees_with_transformers() {
         eprintln!("skipped: no usable CUDA device on this machine");
         return;
     }
-    prefill_and_decode_agree(CUDA, goldens());
-    chunks_agree(CUDA);
-    a_mixed_batch_agrees(CUDA);
+    let looks: [Look; 3] = [prefill_and_decode, chunks, a_mixed_batch];
+    agrees(CUDA, goldens(), &looks);
 }

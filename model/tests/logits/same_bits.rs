@@ -7,6 +7,8 @@ use hearth_model::runner::{Batch, Decoder, SequenceSpan};
 
 use super::golden::{CPU, Golden, SLOTS, feed, goldens, load_as, load_deterministic, wgpu_devices};
 
+/// Tokens at the end that are computed one by one: each is a forward, and what they cost.
+const ONE_BY_ONE: usize = 12;
 /// Tokens of the sequence that another is computed beside.
 const MOST_OF_ANOTHER: u32 = 5;
 
@@ -28,53 +30,64 @@ fn in_chunks(decoder: &mut dyn Decoder, tokens: &[u32], sizes: &[usize]) -> Vec<
     bits(&logits)
 }
 
-/// `tokens` one by one, each in a batch with a chunk of another sequence in front.
+/// All but the last tokens at once, then those one by one, each in a batch with a chunk of another
+/// sequence in front.
 fn beside_another(decoder: &mut dyn Decoder, tokens: &[u32]) -> Vec<u32> {
     // The other's slots lie behind all of these.
     let behind = SLOTS as u32 - MOST_OF_ANOTHER;
     assert!(tokens.len() <= behind as usize);
-    let own = |position: u32| position * 7 % behind;
-    let mut logits = Vec::new();
-    for (position, token) in tokens.iter().enumerate() {
-        let position = position as u32;
+    let slots: Vec<u32> = (0..tokens.len() as u32).map(|at| at * 7 % behind).collect();
+    let alone = tokens.len() - ONE_BY_ONE;
+    let mut logits = beside(decoder, &tokens[..alone], &slots[..alone], 0);
+    for position in alone..tokens.len() {
         // Always the first of its sequence.
-        let other = 1 + position % MOST_OF_ANOTHER;
-        let others = behind..behind + other;
-        let table: Vec<u32> = others.clone().chain((0..=position).map(own)).collect();
-        let write: Vec<u32> = others.chain([own(position)]).collect();
-        let batch: Vec<u32> = (0..other).chain([*token]).collect();
-        let positions: Vec<u32> = (0..other).chain([position]).collect();
-        let sequences = [
-            SequenceSpan {
-                first_token: 0,
-                tokens: other,
-                context: other,
-                first_slot: 0,
-            },
-            SequenceSpan {
-                first_token: other,
-                tokens: 1,
-                context: position + 1,
-                first_slot: other,
-            },
-        ];
-        let outputs = decoder.forward(
-            &Batch {
-                tokens: &batch,
-                carried: &[],
-                positions: &positions,
-                write_slots: &write,
-                sequences: &sequences,
-                slot_table: &table,
-                logit_rows: &[other],
-                hidden_rows: &[],
-                choice_rows: &[],
-            },
-            &mut Vec::new,
-        );
-        logits.extend(outputs.expect("a forward").logits);
+        let other = 1 + position as u32 % MOST_OF_ANOTHER;
+        let slots = &slots[..=position];
+        logits.extend(beside(decoder, &tokens[position..=position], slots, other));
     }
     bits(&logits)
+}
+
+/// Logits of `tokens`, the last of a sequence that has these `slots`, in a batch with as many
+/// tokens of another in front.
+fn beside(decoder: &mut dyn Decoder, tokens: &[u32], slots: &[u32], other: u32) -> Vec<f32> {
+    let behind = SLOTS as u32 - MOST_OF_ANOTHER;
+    let others = behind..behind + other;
+    let (count, context) = (tokens.len() as u32, slots.len() as u32);
+    let past = context - count;
+    let table: Vec<u32> = others.clone().chain(slots.iter().copied()).collect();
+    let own = slots[past as usize..].iter().copied();
+    let write: Vec<u32> = others.chain(own).collect();
+    let batch: Vec<u32> = (0..other).chain(tokens.iter().copied()).collect();
+    let positions: Vec<u32> = (0..other).chain(past..context).collect();
+    let rows: Vec<u32> = (other..other + count).collect();
+    let sequences = [
+        SequenceSpan {
+            first_token: 0,
+            tokens: other,
+            context: other,
+            first_slot: 0,
+        },
+        SequenceSpan {
+            first_token: other,
+            tokens: count,
+            context,
+            first_slot: other,
+        },
+    ];
+    let batch = Batch {
+        tokens: &batch,
+        carried: &[],
+        positions: &positions,
+        write_slots: &write,
+        sequences: &sequences[usize::from(other == 0)..],
+        slot_table: &table,
+        logit_rows: &rows,
+        hidden_rows: &[],
+        choice_rows: &[],
+    };
+    let outputs = decoder.forward(&batch, &mut Vec::new);
+    outputs.expect("a forward").logits
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -88,7 +101,9 @@ fn bits_are_the_same_in_any_batch(device: DeviceSpec, dtype: Dtype, goldens: Vec
         let mut decoder = load_deterministic(&golden, device, dtype);
         let decoder = decoder.as_mut();
         let whole = in_chunks(decoder, &tokens, &[tokens.len()]);
-        for sizes in [&[13][..], &[1], &[8, 9, 1, 2]] {
+        let mut one_by_one = vec![1; ONE_BY_ONE + 1];
+        one_by_one[0] = tokens.len() - ONE_BY_ONE;
+        for sizes in [&[13][..], &one_by_one[..], &[8, 9, 1, 2]] {
             let chunks = in_chunks(decoder, &tokens, sizes);
             assert!(
                 whole == chunks,
