@@ -101,7 +101,7 @@ fn bits_are_the_same_in_any_batch(device: DeviceSpec, dtype: Dtype, goldens: Vec
         let mut decoder = load_deterministic(&golden, device, dtype);
         let decoder = decoder.as_mut();
         let whole = in_chunks(decoder, &tokens, &[tokens.len()]);
-        let mut one_by_one = vec![1; ONE_BY_ONE + 1];
+        let mut one_by_one = [1; ONE_BY_ONE + 1];
         one_by_one[0] = tokens.len() - ONE_BY_ONE;
         for sizes in [&[13][..], &one_by_one[..], &[8, 9, 1, 2]] {
             let chunks = in_chunks(decoder, &tokens, sizes);

@@ -149,10 +149,11 @@ fn candidate(values: &Array<f32>, near: &Array<f32>, at: usize, pass: u32) -> f3
 /// bits that are between: half of the binary orders of magnitude, which suits weights. Logits lie
 /// around zero, so that every other pass takes the middle of the two as numbers.
 #[cube]
+#[allow(clippy::collapsible_if)] // What is known when it is compiled does not go with what is not.
 fn between(floor: u32, ceiling: u32, pass: u32, #[comptime] by_share: bool) -> u32 {
     let mut middle = floor + (ceiling - floor) / 2u32;
     if comptime!(!by_share) {
-        if pass % 2u32 == 0u32 {
+        if pass & 1u32 == 0u32 {
             let number = order(value_of(floor) * 0.5f32 + value_of(ceiling) * 0.5f32);
             // Not if it was rounded away, or has no number on one side.
             if number > floor && number < ceiling {
