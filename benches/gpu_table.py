@@ -35,6 +35,10 @@ def doctor(path):
         print(f"{device['device']} ({device['name']}), {device['language']}: {cases} cases of {len(kernels)} "
               f"kernels and types, {wrong} WRONG; {sum(golden['right'] for golden in goldens)} of {len(goldens)} "
               "goldens right")
+        for chunks in device.get("prompt_attention", []):
+            matrices = chunks["matrices"]
+            print(f"  prompt attention {chunks['dtype']:<4} " + ("without cooperative matrices" if matrices is None else
+                  f"in cooperative matrices of {' x '.join(map(str, matrices))}"))
         for kernel in kernels:
             print(f"  {kernel['kernel']:<15} {kernel['dtype']:<5} " + (kernel["wrong"] or
                   f"{kernel['cases']:>5} cases, largest error {kernel['largest_error']:.1e}"))

@@ -12,14 +12,14 @@ use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
 use hearth_shaders::check::{self, Precision, Random, SHAPE_KEPT_FOR};
-use hearth_shaders::{Kernels, Summation};
+use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use crate::cpu_threads::CpuThreads;
 use crate::device::{self, Api, DeviceError, DeviceReport, DeviceSpec, Handle, Kind};
 use crate::dtype::Dtype;
 
-pub use hearth_shaders::Hardware;
 pub use hearth_shaders::check::{Case, Kernel, Speed};
+pub use hearth_shaders::{AttentionTiles, Hardware};
 
 pub use goldens::{GoldenError, GoldenFinding, golden_directories, golden_logits};
 pub(crate) use start::refuse_wrong_kernels;
@@ -42,6 +42,9 @@ pub struct Diagnosis {
     pub language: &'static str,
     /// What the driver tells beyond the report; `None` for the CPU.
     pub hardware: Option<Hardware>,
+    /// What attention computes chunks of many tokens in, in each type, in the sizes of
+    /// Llama-3.2-1B; `None` where they go through the kernel of all tokens.
+    pub tiles: Vec<(Dtype, Option<AttentionTiles>)>,
     pub kernels: Vec<KernelFinding>,
     pub speeds: Vec<SpeedFinding>,
 }
@@ -62,6 +65,13 @@ pub struct KernelFinding {
 /// The largest relative error of a product of f32 whose factors CUDA's matrix units round to 11
 /// bits (TF32): 2^-11 of each, and of thousands of sums the worst.
 const TF32: f64 = 5e-3;
+
+/// The heads of Llama-3.2-1B.
+const CHUNK_HEADS: HeadLayout = HeadLayout {
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 64,
+};
 
 /// How fast a kernel is at one size.
 #[derive(Debug)]
@@ -143,7 +153,10 @@ impl<'a, B: Kernels> Patient<'a, B> {
             }
         }
         let hardware = B::hardware(self.device);
+        let tiles = |dtype| B::attention_tiles(CHUNK_HEADS, DType::from(dtype), self.device);
+        let tiles = dtypes.iter().map(|dtype| (*dtype, tiles(*dtype)));
         Diagnosis {
+            tiles: tiles.collect(),
             language: language(self.report.api),
             device: self.report,
             hardware,
@@ -269,6 +282,7 @@ mod tests {
         // with blocks.
         assert_eq!(diagnosis.kernels.len(), 3 * (Kernel::ALL.len() - 3));
         assert!(diagnosis.kernels.iter().all(|finding| finding.cases == 2));
+        assert!(diagnosis.tiles.iter().all(|(_, tiles)| tiles.is_none()));
     }
 
     #[test]
@@ -285,6 +299,7 @@ mod tests {
             device: device::list().pop().unwrap(),
             language: "",
             hardware: None,
+            tiles: Vec::new(),
             kernels: vec![off],
             speeds: Vec::new(),
         };

@@ -98,6 +98,18 @@ fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
     );
     // Writing to a string does not fail.
     let _ = writeln!(text, "  {}", limits(diagnosis));
+    if diagnosis.hardware.is_some() {
+        for (dtype, tiles) in &diagnosis.tiles {
+            let dtype = dtype.to_string();
+            let _ = match tiles {
+                Some(tiles) => writeln!(text, "  prompt attention {dtype:<4} in {tiles}"),
+                None => writeln!(
+                    text,
+                    "  prompt attention {dtype:<4} without cooperative matrices"
+                ),
+            };
+        }
+    }
     for KernelFinding {
         kernel,
         dtype,
@@ -221,6 +233,14 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
         }),
         Err(error) => json!({"error": error, "right": false}),
     });
+    let tiles = diagnosis.tiles.iter().map(|(dtype, tiles)| {
+        json!({
+            "dtype": dtype.to_string(),
+            "matrices": tiles.map(|tiles| [tiles.m, tiles.n, tiles.k]),
+            "rows": tiles.map(|tiles| tiles.rows()),
+            "positions": tiles.map(|tiles| tiles.positions),
+        })
+    });
     let hardware = diagnosis.hardware.as_ref().map(|hardware| {
         json!({
             "workgroup_memory_bytes": hardware.shared_memory,
@@ -239,6 +259,7 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
         "f16": device.f16,
         "bf16": device.bf16,
         "hardware": hardware,
+        "prompt_attention": tiles.collect::<Vec<_>>(),
         "healthy": healthy,
         "kernels": kernels.collect::<Vec<_>>(),
         "speeds": speeds.collect::<Vec<_>>(),
@@ -249,8 +270,20 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_model::doctor::Kernel;
+    use hearth_model::doctor::{AttentionTiles, Hardware, Kernel};
     use hearth_model::dtype::Dtype;
+
+    const TILES: AttentionTiles = AttentionTiles {
+        m: 16,
+        n: 16,
+        k: 16,
+        strips: 4,
+        positions: 32,
+        scored: 16,
+        subgroup: 32,
+        apart: true,
+        vector: 8,
+    };
 
     #[test]
     fn a_wrong_kernel_and_a_golden_that_did_not_run_are_shown_as_wrong() {
@@ -265,7 +298,13 @@ mod tests {
         let diagnosis = Diagnosis {
             device: device::list().pop().unwrap(),
             language: "Rust",
-            hardware: None,
+            hardware: Some(Hardware {
+                shared_memory: 48 << 10,
+                max_units: 1024,
+                subgroups: (32, 32),
+                processors: None,
+            }),
+            tiles: vec![(Dtype::F32, None), (Dtype::F16, Some(TILES))],
             kernels: vec![
                 finding(Kernel::Linear, Some("y[0] is 1, not 2".to_owned())),
                 finding(Kernel::Embed, None),
@@ -283,8 +322,17 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("logits: WRONG: no such file"), "{text}");
+        for attention in [
+            "prompt attention f32  without cooperative matrices",
+            "prompt attention f16  in cooperative matrices of 16 x 16 x 16, 64 rows by 32 positions",
+        ] {
+            assert!(text.contains(attention), "{text}");
+        }
         let json = as_json(&diagnosis, &goldens, false);
         assert_eq!(json["healthy"], false);
+        assert_eq!(json["prompt_attention"][0]["matrices"], Value::Null);
+        assert_eq!(json["prompt_attention"][1]["matrices"], json!([16, 16, 16]));
+        assert_eq!(json["prompt_attention"][1]["rows"], 64);
         assert_eq!(json["kernels"][0]["wrong"], "y[0] is 1, not 2");
         assert_eq!(json["kernels"][1]["wrong"], Value::Null);
         assert_eq!(json["goldens"][0]["right"], false);

@@ -28,8 +28,12 @@ pub(crate) const LIKELIEST: TokenChoice = TokenChoice {
 /// A context that is long for attention: its positions are split over the device.
 const LONG: usize = 2048;
 
+/// Tokens of the last chunk of a long prompt.
+const LAST: usize = 64;
+
 /// The batches to run: few rows one by one, as products of few rows have kernels of their own;
-/// then sizes between which nothing changes; decoding with short and long contexts.
+/// then sizes between which nothing changes; decoding, and the end of a prompt, with short and
+/// long contexts.
 pub fn batches(limits: ExecutorLimits, sizes: Sizes, chooses: bool) -> Vec<ForwardBatch> {
     let most = sizes.tokens.min(limits.max_model_len).min(limits.kv_slots);
     let rows = (1..=8usize)
@@ -51,7 +55,14 @@ pub fn batches(limits: ExecutorLimits, sizes: Sizes, chooses: bool) -> Vec<Forwa
     let powers = (0..usize::BITS).map(|power| 1usize << power);
     let lengths = powers.flat_map(|power| [power, power + power / 2 + 1]);
     let lengths = lengths.filter(|length| (2..most).contains(length));
-    batches.extend(lengths.chain([most]).map(|length| prompt(length, chooses)));
+    batches.extend(
+        lengths
+            .chain([most])
+            .map(|length| prompt(length, length, chooses)),
+    );
+    if most >= LAST {
+        batches.push(prompt(LAST, long, chooses));
+    }
     batches
 }
 
@@ -78,21 +89,22 @@ fn decoding(rows: usize, context: usize, chooses: bool) -> ForwardBatch {
     batch
 }
 
-/// A prompt of `length` tokens.
-fn prompt(length: usize, chooses: bool) -> ForwardBatch {
-    let all: Vec<u32> = (0..length as u32).collect();
+/// The last `length` tokens of a prompt of `context`. What comes before them lies in one slot.
+fn prompt(length: usize, context: usize, chooses: bool) -> ForwardBatch {
+    let before = context - length;
+    let slots: Vec<u32> = (0..length as u32).collect();
     ForwardBatch {
         tokens: vec![0; length],
         carried: Vec::new(),
-        positions: all.clone(),
-        write_slots: all.clone(),
+        positions: (before as u32..context as u32).collect(),
+        write_slots: slots.clone(),
         sequences: vec![Sequence {
             first_token: 0,
             tokens: length as u32,
-            context: length as u32,
+            context: context as u32,
             first_slot: 0,
         }],
-        slot_table: all,
+        slot_table: [vec![0; before], slots].concat(),
         logit_rows: vec![length as u32 - 1],
         hidden_rows: Vec::new(),
         choice_rows: if chooses {
@@ -175,6 +187,7 @@ mod tests {
             assert!(run.contains(&(rows, 1)), "{run:?}");
         }
         assert!(run.contains(&(1, 2048)) && run.contains(&(512, 512)) && run.contains(&(576, 576)));
+        assert!(run.contains(&(64, 2048)));
         assert!(run.iter().all(|(tokens, _)| *tokens <= 576));
     }
 

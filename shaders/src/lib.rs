@@ -25,11 +25,17 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 
 pub use choice::{Choice, Edit, plan};
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
-pub use ragged::{RaggedIndex, Span, indices};
+pub use cube::AttentionTiles;
+pub use ragged::{RaggedIndex, Span, Tiling, indices};
 
 /// Rows of queries, of a group's heads and of a block's tokens, that read keys and values
 /// together: their sums live in registers.
 const MAX_SHARED_ROWS: usize = 8;
+/// Such rows of a tile, which is computed with cooperative matrices: theirs lie in shared memory.
+const TILE_ROWS: usize = 64;
+/// Rows of a sequence's chunk from which on it is cut into tiles where the device has a kernel
+/// for them.
+const FEWEST_TILED_ROWS: usize = 32;
 
 /// What the order in which a row's products are summed may depend on, and so its last bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -43,7 +49,7 @@ pub enum Summation {
 }
 
 /// How the rows of a stacked query, key and value projection are cut into heads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HeadLayout {
     pub heads: usize,
     pub kv_heads: usize,
@@ -58,11 +64,31 @@ impl HeadLayout {
 
     /// Query heads of one group that read keys and values together.
     pub(crate) fn shared_heads(&self) -> usize {
+        self.heads_within(MAX_SHARED_ROWS)
+    }
+
+    /// As many heads of a group as divide it and are no more than `rows`.
+    fn heads_within(&self, rows: usize) -> usize {
         let group = self.heads / self.kv_heads;
-        (1..=MAX_SHARED_ROWS)
+        (1..=rows)
             .rev()
             .find(|shared| group.is_multiple_of(*shared))
             .unwrap_or(1)
+    }
+
+    /// Query heads of one group in a tile.
+    pub(crate) fn tile_heads(&self) -> usize {
+        self.heads_within(TILE_ROWS)
+    }
+
+    /// Tokens of one sequence in a tile.
+    pub(crate) fn tile_tokens(&self) -> usize {
+        TILE_ROWS / self.tile_heads()
+    }
+
+    /// Whether a chunk of so many tokens is worth tiles.
+    pub(crate) fn fills_tiles(&self, tokens: usize) -> bool {
+        tokens > 1 && tokens * self.tile_heads() >= FEWEST_TILED_ROWS
     }
 
     /// Tokens of one sequence that do so too.
@@ -205,6 +231,17 @@ pub trait Kernels: Backend {
         k_pool: &FloatTensor<Self>,
         v_pool: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
+
+    /// How [`Self::paged_attention`] computes chunks of many tokens in cooperative matrices; `None`
+    /// where the device has none that fit, and every token goes through the one kernel. Nor are
+    /// there any in a fixed order of sums.
+    fn attention_tiles(
+        _layout: HeadLayout,
+        _dtype: DType,
+        _device: &Self::Device,
+    ) -> Option<AttentionTiles> {
+        None
+    }
 
     /// Has the device begin with what it was given so far.
     fn flush(_device: &Self::Device) {}

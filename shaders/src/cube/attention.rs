@@ -10,11 +10,16 @@
 //! the positions are split over several cubes and their results merged ([`merge`], as in
 //! flash decoding).
 //!
+//! Where the device has cooperative matrices, chunks of many tokens are cut into tiles instead,
+//! which have a kernel of their own ([`tiles`]); tokens in no tile keep the one above.
+//!
 //! In a fixed order ([`Summation::Fixed`]) a block is one token, and its positions are always
 //! split, every [`FIXED_SPLIT`] of them, and merged: chunks and decode rows go through the same
 //! two compiled kernels, and how many splits other rows have only adds some that are empty.
 
 mod kernels;
+mod plan;
+mod tiles;
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -23,8 +28,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{dims, empty_like};
-use crate::{HeadLayout, Summation};
+use crate::{HeadLayout, Summation, Tiling};
 use kernels::{attend, merge};
+pub use plan::AttentionTiles;
+use tiles::attend_tiles;
 
 /// Positions that a split has at least, on average: merging is not free.
 const POSITIONS_PER_SPLIT: usize = 128;
@@ -45,6 +52,7 @@ pub struct SlotTable<R: CubeRuntime> {
     pub blocks: CubeTensor<R>,
     pub block_count: usize,
     pub block_tokens: usize,
+    pub tiling: Tiling,
     /// The longest context.
     pub longest: usize,
     /// How many of the last positions a token sees; 0 for all.
@@ -55,31 +63,28 @@ pub struct SlotTable<R: CubeRuntime> {
 pub fn paged<R: CubeRuntime>(
     q: CubeTensor<R>,
     layout: HeadLayout,
-    table: SlotTable<R>,
+    mut table: SlotTable<R>,
     k_pool: CubeTensor<R>,
     v_pool: CubeTensor<R>,
 ) -> CubeTensor<R> {
     let [tokens, width] = dims(&q);
     let out = empty_like(&q, tokens, width);
-    let (client, dtype) = (q.client.clone(), q.dtype);
-    let shared = layout.shared_heads();
-    let rows = shared * table.block_tokens;
-    // 16 bytes a load where the rows allow it and the sums leave registers for it.
-    let widest = if dtype != DType::F32 && rows <= 4 {
-        8
-    } else {
-        4
+    let tiles = match table.tiling.tiles {
+        0 => None,
+        _ => AttentionTiles::of(&q.client, layout, q.dtype),
     };
-    let vector = [widest, 4, 2, 1]
-        .into_iter()
-        .find(|n| layout.head_dim.is_multiple_of(*n))
-        .unwrap_or(1);
-    let threads = (layout.head_dim / vector).next_power_of_two().max(128);
-    let groups = layout.heads / shared;
-    let processors = client.properties().hardware.num_streaming_multiprocessors;
+    let first_tile = table.block_count;
+    let mut cubes = 0;
+    if let Some(tiles) = tiles {
+        table.block_count = table.tiling.lone_blocks;
+        table.block_tokens = table.tiling.lone_tokens;
+        cubes = tiles.cubes() * table.tiling.tiles * (layout.heads / layout.tile_heads());
+    }
+    cubes += table.block_count * (layout.heads / layout.shared_heads());
+    let processors = q.client.properties().hardware.num_streaming_multiprocessors;
     let processors = processors.unwrap_or(UNKNOWN_PROCESSORS) as usize;
     let plan = match table.summation {
-        Summation::Fastest => Plan::quickest(&table, tokens, groups, processors),
+        Summation::Fastest => Plan::quickest(&table, tokens, cubes, processors),
         Summation::Fixed => Plan::fixed(&table, tokens, layout),
     };
     // One split writes what is wanted, several what has to be merged.
@@ -89,25 +94,92 @@ pub fn paged<R: CubeRuntime>(
         let (client, device) = (q.client.clone(), q.device.clone());
         empty_device_contiguous_dtype(client, device, shape, DType::F32)
     });
-    let target = partial.as_ref().unwrap_or(&out).clone();
-    let target_dtype = target.dtype;
+    let inputs = Inputs {
+        q,
+        layout,
+        table,
+        k_pool,
+        v_pool,
+    };
+    let target = partial.as_ref().unwrap_or(&out);
     for first_token in (0..tokens).step_by(plan.tokens_at_once) {
         let here = plan.tokens_at_once.min(tokens - first_token);
         // All tokens at once, or each is a block.
         let (first_block, blocks) = match here == tokens {
-            true => (0, table.block_count),
+            true => (0, inputs.table.block_count),
             false => (first_token, here),
         };
+        if blocks > 0 {
+            inputs.attend(&plan, first_block, blocks, first_token, target);
+        }
+        if let Some(tiles) = tiles {
+            inputs.attend_tiles(&plan, tiles, first_tile, target);
+        }
+        if let Some(partial) = &partial {
+            let units = layout.head_dim.next_multiple_of(32);
+            // SAFETY: units beyond the head's width write nothing.
+            unsafe {
+                merge::launch_unchecked(
+                    &inputs.q.client,
+                    CubeCount::Static(layout.heads as u32, here as u32, 1),
+                    CubeDim::new_1d(units as u32),
+                    partial.clone().into_array_arg(),
+                    out.clone().into_array_arg(),
+                    plan.splits as u32,
+                    first_token as u32,
+                    layout.head_dim,
+                    inputs.q.dtype.into(),
+                );
+            }
+        }
+    }
+    out
+}
+
+struct Inputs<R: CubeRuntime> {
+    q: CubeTensor<R>,
+    layout: HeadLayout,
+    table: SlotTable<R>,
+    k_pool: CubeTensor<R>,
+    v_pool: CubeTensor<R>,
+}
+
+impl<R: CubeRuntime> Inputs<R> {
+    fn attend(
+        &self,
+        plan: &Plan,
+        first_block: usize,
+        blocks: usize,
+        first_token: usize,
+        target: &CubeTensor<R>,
+    ) {
+        let Self {
+            q, layout, table, ..
+        } = self;
+        let shared = layout.shared_heads();
+        let rows = shared * table.block_tokens;
+        // 16 bytes a load where the rows allow it and the sums leave registers for it.
+        let widest = if q.dtype != DType::F32 && rows <= 4 {
+            8
+        } else {
+            4
+        };
+        let vector = [widest, 4, 2, 1]
+            .into_iter()
+            .find(|n| layout.head_dim.is_multiple_of(*n))
+            .unwrap_or(1);
+        let threads = (layout.head_dim / vector).next_power_of_two().max(128);
+        let groups = layout.heads / shared;
         // SAFETY: the table's slots lie within the pools; the batch is checked by the caller.
         unsafe {
             attend::launch_unchecked(
-                &client,
+                &q.client,
                 CubeCount::Static(groups as u32, blocks as u32, plan.splits as u32),
                 CubeDim::new_1d(threads as u32),
                 vector,
                 q.clone().into_array_arg(),
-                k_pool.clone().into_array_arg(),
-                v_pool.clone().into_array_arg(),
+                self.k_pool.clone().into_array_arg(),
+                self.v_pool.clone().into_array_arg(),
                 table.positions.clone().into_array_arg(),
                 table.start.clone().into_array_arg(),
                 table.slots.clone().into_array_arg(),
@@ -125,29 +197,50 @@ pub fn paged<R: CubeRuntime>(
                 table.block_tokens,
                 threads,
                 !plan.merged,
-                dtype.into(),
-                target_dtype.into(),
+                q.dtype.into(),
+                target.dtype.into(),
             );
         }
-        if let Some(partial) = &partial {
-            let units = layout.head_dim.next_multiple_of(32);
-            // SAFETY: units beyond the head's width write nothing.
-            unsafe {
-                merge::launch_unchecked(
-                    &client,
-                    CubeCount::Static(layout.heads as u32, here as u32, 1),
-                    CubeDim::new_1d(units as u32),
-                    partial.clone().into_array_arg(),
-                    out.clone().into_array_arg(),
-                    plan.splits as u32,
-                    first_token as u32,
-                    layout.head_dim,
-                    dtype.into(),
-                );
-            }
+    }
+
+    fn attend_tiles(
+        &self,
+        plan: &Plan,
+        tiles: AttentionTiles,
+        first_tile: usize,
+        target: &CubeTensor<R>,
+    ) {
+        let Self {
+            q, layout, table, ..
+        } = self;
+        let groups = layout.heads / layout.tile_heads();
+        let (columns, count) = (groups * tiles.cubes(), table.tiling.tiles);
+        // SAFETY: as above; a tile's tokens are the batch's.
+        unsafe {
+            attend_tiles::launch_unchecked(
+                &q.client,
+                CubeCount::Static(columns as u32, count as u32, plan.splits as u32),
+                CubeDim::new_1d(tiles.threads() as u32),
+                tiles.vector,
+                q.clone().into_array_arg(),
+                self.k_pool.clone().into_array_arg(),
+                self.v_pool.clone().into_array_arg(),
+                table.positions.clone().into_array_arg(),
+                table.start.clone().into_array_arg(),
+                table.slots.clone().into_array_arg(),
+                table.blocks.clone().into_array_arg(),
+                target.clone().into_array_arg(),
+                1.0 / (layout.head_dim as f32).sqrt(),
+                table.window,
+                first_tile as u32,
+                *layout,
+                tiles,
+                !plan.merged,
+                q.dtype.into(),
+                target.dtype.into(),
+            );
         }
     }
-    out
 }
 
 /// How the positions are split, and how many tokens are computed at once.
@@ -164,10 +257,10 @@ impl Plan {
     fn quickest<R: CubeRuntime>(
         table: &SlotTable<R>,
         tokens: usize,
-        groups: usize,
+        cubes: usize,
         processors: usize,
     ) -> Self {
-        let splits = splits(groups * table.block_count, table.longest, processors);
+        let splits = splits(cubes, table.longest, processors);
         Self {
             splits,
             share: 0,

@@ -2,7 +2,7 @@
 //!
 //! All tensors of a call have one float type, f32, f16 or bf16; arithmetic is f32.
 //! Kernels use shared memory and barriers only, no subgroups, so that they run the
-//! same on every adapter. Nothing is autotuned: tuning a shape stalls serving for
+//! same on every adapter; but those that use cooperative matrices, on devices that have them. Nothing is autotuned: tuning a shape stalls serving for
 //! seconds on slow devices.
 
 mod attention;
@@ -26,6 +26,7 @@ use crate::{
     BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex,
     RopeTable, Summation,
 };
+pub use attention::AttentionTiles;
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -149,6 +150,7 @@ where
             blocks: index.blocks.clone(),
             block_count: index.block_count,
             block_tokens: index.block_tokens,
+            tiling: index.tiling,
             longest: index.longest,
             window: window.unwrap_or(0),
             summation: index.summation,
@@ -160,6 +162,14 @@ where
             k_pool.clone(),
             v_pool.clone(),
         )
+    }
+
+    fn attention_tiles(
+        layout: HeadLayout,
+        dtype: DType,
+        device: &R::Device,
+    ) -> Option<AttentionTiles> {
+        AttentionTiles::of(&R::client(device), layout, dtype)
     }
 
     fn flush(device: &R::Device) {

@@ -4,6 +4,7 @@
 //! `HEARTH_KERNEL_CASES` says how many random cases each kernel gets on each backend.
 
 mod order;
+mod tiles;
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -50,6 +51,7 @@ mod backends {
     on_every_backend!(linear_takes_any_batch_and_width);
     on_every_backend!(attention_takes_any_heads_and_contexts);
     on_every_backend!(half_precision_is_rounded_and_no_more);
+    on_every_backend!(chunks_of_many_tokens_are_right_in_half_precision);
     on_every_backend!(poison_reaches_what_is_allocated_next);
     on_every_backend!(random_cases_of_linear);
     on_every_backend!(packed_linear_takes_any_batch_and_width);
@@ -198,6 +200,7 @@ mod checks {
         a_row_that_depends_on_its_batch_is_seen, half_precision_has_a_fixed_order_too,
         in_a_fixed_order_bits_do_not_depend_on_the_batch,
     };
+    pub use tiles::chunks_of_many_tokens_are_right_in_half_precision;
 
     pub fn linear_takes_any_batch_and_width<B: Kernels>(device: &B::Device, backend: &str) {
         let (mut random, _) = fresh_random();

@@ -102,7 +102,7 @@ pub(super) fn rope_and_store<B: Kernels>(
 }
 
 pub(super) fn attention<B: Kernels>(
-    mut make: Maker<B>,
+    make: Maker<B>,
     sequences: &[(usize, usize)],
     layout: HeadLayout,
     window: Option<u32>,
@@ -126,9 +126,23 @@ pub(super) fn attention<B: Kernels>(
         table.extend(free.drain(..context));
     }
     let tokens = positions.len();
-    let (q, q_on) = make.activations(&[tokens, layout.heads * layout.head_dim]);
     let shape = [slots, layout.kv_heads, layout.head_dim];
     let stored_as = make.precision.stored;
+    let width = layout.heads * layout.head_dim;
+    let mut q = make
+        .random
+        .normal_as(make.precision.activations, tokens * width);
+    if B::attention_tiles(layout, stored_as, make.device).is_some() {
+        // Maxima have to grow by much for what is done then to be seen.
+        let sharp = [1.0, 4.0, 16.0][make.random.below(3)];
+        q.iter_mut().for_each(|q| *q *= sharp);
+    }
+    let q_on = float::<B>(
+        &q,
+        &[tokens, width],
+        make.precision.activations,
+        make.device,
+    );
     let mut pool = || {
         let mut values = make.random.normal_as(stored_as, slots * kv_width);
         // What no sequence owns must not be read.

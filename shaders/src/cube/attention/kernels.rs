@@ -5,9 +5,9 @@ use cubecl::prelude::*;
 use crate::cube::reduce::fold_rows;
 
 /// Below every score that finite inputs can have.
-const NONE: f32 = -3.0e38;
+pub const NONE: f32 = -3.0e38;
 /// Between that and every score.
-const ALMOST_NONE: f32 = -1.0e38;
+pub const ALMOST_NONE: f32 = -1.0e38;
 
 /// Attention of a block's rows over one split of its positions: normalised, `[tokens, heads,
 /// head_dim]`, when `whole`, else sums that are to be merged, `[tokens, heads, splits,

@@ -1,0 +1,599 @@
+//! Attention of many rows with cooperative matrices, after FlashAttention-2 (Dao, arXiv
+//! 2307.08691).
+//!
+//! A cube takes a tile's rows, queries of one KV head, and goes through the positions that some
+//! of them see: keys and values of a tile of positions are gathered into shared memory, then
+//! each subgroup scores them for its own strip of rows, turns scores into weights and adds the
+//! weighted values to sums that stay in matrices. How elements lie in those is not known, so what
+//! is done to single rows goes through shared memory. That would be most of the work for sums:
+//! so a row's maximum is what its weights are measured by until it has been passed by
+//! [`GROWTH`], which is seldom after the first positions.
+
+use cubecl::prelude::*;
+
+use super::kernels::{ALMOST_NONE, NONE};
+use super::plan::{AttentionTiles, PADDING, PARTS, SCORE_PADDING};
+use crate::HeadLayout;
+
+/// By how much a score may exceed what weights are measured by: e^5 is far below the largest f16.
+const GROWTH: f32 = 5.0;
+
+/// What the units of a cube share.
+#[derive(CubeType)]
+struct Strips<E: Float> {
+    /// `[rows, scored]`; also room for what goes into a matrix or out of it.
+    scores: SharedMemory<f32>,
+    /// `[rows, scored]`
+    weights: SharedMemory<E>,
+    /// By row: where its own context ends; 0 where the tile has no token.
+    ends: SharedMemory<u32>,
+    /// By part of a row, all of the same maximum: the largest of the part's scores, the maximum
+    /// that weights are measured by, and the sum of the part's weights.
+    largest: SharedMemory<f32>,
+    maxima: SharedMemory<f32>,
+    sums: SharedMemory<f32>,
+    /// By row: what the sums so far are multiplied by.
+    corrections: SharedMemory<f32>,
+    /// By strip, or one for all: whether that is anything but 1.
+    grown: SharedMemory<u32>,
+}
+
+/// What the units of a subgroup have done is seen by all of them.
+#[cube]
+fn strip_barrier(#[comptime] apart: bool) {
+    if comptime!(apart) {
+        sync_plane();
+    } else {
+        sync_cube();
+    }
+}
+
+/// As [`attend`](super::kernels::attend), for tiles from `first_tile` on.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+pub fn attend_tiles<E: Float, O: Float, N: Size>(
+    q: &Array<Vector<E, N>>,
+    k_pool: &Array<Vector<E, N>>,
+    v_pool: &Array<Vector<E, N>>,
+    positions: &Array<i32>,
+    table_start: &Array<i32>,
+    slot_table: &Array<i32>,
+    blocks: &Array<i32>,
+    out: &mut Array<O>,
+    scale: f32,
+    window: u32,
+    first_tile: u32,
+    #[comptime] layout: HeadLayout,
+    #[comptime] tiles: AttentionTiles,
+    #[comptime] whole: bool,
+    #[define(E)] _dtype: StorageType,
+    #[define(O)] _target: StorageType,
+) {
+    let vector = N::value();
+    let heads = comptime!(layout.heads);
+    let kv_heads = comptime!(layout.kv_heads);
+    let head_dim = comptime!(layout.head_dim);
+    let shared = comptime!(layout.tile_heads());
+    let rows = comptime!(tiles.rows());
+    let threads = comptime!(tiles.threads());
+    let apart = comptime!(tiles.apart);
+    let lanes = comptime!(head_dim / vector);
+    // Of a row in shared memory.
+    let stride = comptime!((head_dim + PADDING) / vector);
+    let unit = UNIT_POS as usize;
+
+    // The rows of the tile that are this cube's, and their tokens.
+    let cubes = comptime!(tiles.cubes());
+    let first_head = CUBE_POS_X as usize / cubes * shared;
+    let first_row = CUBE_POS_X as usize % cubes * rows;
+    let kv_head = first_head / comptime!(heads / kv_heads);
+    let tile = (first_tile + CUBE_POS_Y) as usize;
+    let first = blocks[2 * tile] as usize;
+    let count = blocks[2 * tile + 1] as usize;
+    let near = first_row / shared;
+    let none_here = near >= count;
+    if none_here {
+        terminate!();
+    }
+    let far = cubecl::prelude::min((first_row + rows - 1) / shared, count - 1);
+
+    // The positions that some of them see, and this split's share.
+    let end = positions[first + far] as u32 + 1;
+    let lowest = positions[first + near] as u32 + 1;
+    let mut start = 0u32;
+    if window > 0 && lowest > window {
+        start = lowest - window;
+    }
+    let each = (end - start).div_ceil(CUBE_COUNT_Z);
+    let from = cubecl::prelude::min(start + CUBE_POS_Z * each, end);
+    let to = cubecl::prelude::min(from + each, end);
+    if comptime!(!whole) {
+        let nothing = from == to;
+        if nothing {
+            for row in range_stepped(unit, rows, threads) {
+                let token = (first_row + row) / shared;
+                if token < count {
+                    let head = (first + token) * heads + first_head + (first_row + row) % shared;
+                    let at = head * CUBE_COUNT_Z as usize + CUBE_POS_Z as usize;
+                    out[at * comptime!(head_dim + 2) + head_dim] = O::cast_from(f32::new(NONE));
+                }
+            }
+            terminate!();
+        }
+    }
+
+    // Matrices are read from where 32 bytes begin.
+    let mut queries =
+        SharedMemory::<Vector<E, N>>::new_aligned(comptime!(rows * stride), comptime!(32usize));
+    let mut keys = SharedMemory::<Vector<E, N>>::new_aligned(
+        comptime!(tiles.positions * stride),
+        comptime!(32usize),
+    );
+    let mut values = SharedMemory::<Vector<E, N>>::new_aligned(
+        comptime!(tiles.positions * stride),
+        comptime!(32usize),
+    );
+    let mut found = SharedMemory::<u32>::new(comptime!(tiles.positions));
+    let mut strips = Strips::<E> {
+        scores: SharedMemory::<f32>::new_aligned(
+            comptime!(rows * (tiles.scored + SCORE_PADDING)),
+            comptime!(32usize),
+        ),
+        weights: SharedMemory::<E>::new_aligned(
+            comptime!(rows * (tiles.scored + PADDING)),
+            comptime!(32usize),
+        ),
+        ends: SharedMemory::<u32>::new(rows),
+        largest: SharedMemory::<f32>::new(comptime!(rows * PARTS)),
+        maxima: SharedMemory::<f32>::new(comptime!(rows * PARTS)),
+        sums: SharedMemory::<f32>::new(comptime!(rows * PARTS)),
+        corrections: SharedMemory::<f32>::new(rows),
+        grown: SharedMemory::<u32>::new(comptime!(tiles.strips)),
+    };
+    // Rows without a token are computed with another's, and not written.
+    for i in range_stepped(unit, comptime!(rows * lanes), threads) {
+        let row = first_row + i / lanes;
+        let token = cubecl::prelude::min(row / shared, count - 1);
+        let head = (first + token) * heads + first_head + row % shared;
+        queries[i / lanes * stride + i % lanes] = q[head * lanes + i % lanes];
+    }
+    for row in range_stepped(unit, rows, threads) {
+        let token = (first_row + row) / shared;
+        let mut own = 0u32;
+        if token < count {
+            own = positions[first + token] as u32 + 1;
+        }
+        strips.ends[row] = own;
+    }
+    for part in range_stepped(unit, comptime!(rows * PARTS), threads) {
+        strips.maxima[part] = f32::new(NONE);
+        strips.sums[part] = 0.0f32;
+    }
+    // Beyond the last position is the last once more: nobody gives it weight.
+    let table = table_start[first] as u32;
+    for i in range_stepped(unit, comptime!(tiles.positions), threads) {
+        let position = cubecl::prelude::min(from + i as u32, to - 1);
+        let slot = slot_table[(table + position) as usize] as usize;
+        found[i] = ((slot * kv_heads + kv_head) * lanes) as u32;
+    }
+    let columns = comptime!(head_dim / tiles.n);
+    let mut mixed = Sequence::<cmma::Matrix<f32>>::new();
+    #[unroll]
+    for _ in 0..columns {
+        mixed.push(cmma::Matrix::<f32>::from_value(
+            cmma::MatrixIdent::Accumulator,
+            tiles.m,
+            tiles.n,
+            tiles.k,
+            cmma::MatrixLayout::Undefined,
+            0.0f32,
+        ));
+    }
+    let strip = PLANE_POS as usize;
+    let busy = strip < comptime!(tiles.strips);
+    let mut flag = 0usize;
+    if comptime!(apart) {
+        flag = strip;
+    }
+    sync_cube();
+
+    let total = comptime!(tiles.positions * lanes);
+    let even = comptime!(total.is_multiple_of(threads));
+    for turn in 0..(to - from).div_ceil(tiles.positions as u32) {
+        let first_position = from + turn * tiles.positions as u32;
+        #[unroll]
+        for step in 0..comptime!(total.div_ceil(threads)) {
+            let i = step * threads + unit;
+            if even || i < total {
+                let at = found[i / lanes] as usize + i % lanes;
+                let here = i / lanes * stride + i % lanes;
+                keys[here] = k_pool[at];
+                values[here] = v_pool[at];
+            }
+        }
+        sync_cube();
+        // Where the next tile lies is read while this one is computed with.
+        for i in range_stepped(unit, comptime!(tiles.positions), threads) {
+            let position = first_position + tiles.positions as u32 + i as u32;
+            let position = cubecl::prelude::min(position, to - 1);
+            let slot = slot_table[(table + position) as usize] as usize;
+            found[i] = ((slot * kv_heads + kv_head) * lanes) as u32;
+        }
+        let here = cubecl::prelude::min(to - first_position, tiles.positions as u32);
+        for group in 0..here.div_ceil(tiles.scored as u32) {
+            let first_column = group as usize * tiles.scored;
+            let position = first_position + first_column as u32;
+            if busy {
+                score::<E, N>(
+                    &queries,
+                    &keys,
+                    &mut strips,
+                    strip,
+                    first_column,
+                    stride,
+                    head_dim,
+                    tiles,
+                );
+            }
+            strip_barrier(apart);
+            if busy {
+                largest_scores::<E>(&mut strips, strip, position, to, scale, window, tiles);
+                if UNIT_POS_PLANE == 0 {
+                    strips.grown[flag] = 0u32;
+                }
+            }
+            strip_barrier(apart);
+            if busy {
+                weigh::<E>(&mut strips, strip, flag, position, to, scale, window, tiles);
+            }
+            strip_barrier(apart);
+            let grown = strips.grown[flag] != 0;
+            if grown {
+                correct::<E>(&mut strips, &mixed, strip, busy, columns, tiles);
+            }
+            if busy {
+                mix::<E, N>(
+                    &strips,
+                    &values,
+                    &mixed,
+                    strip,
+                    first_column,
+                    stride,
+                    columns,
+                    tiles,
+                );
+            }
+        }
+        sync_cube();
+    }
+
+    #[unroll]
+    for column in 0..columns {
+        if busy {
+            store::<E>(&mut strips, mixed.index(column), strip, tiles);
+        }
+        strip_barrier(apart);
+        if busy {
+            for i in range_stepped(
+                UNIT_POS_PLANE as usize,
+                comptime!(tiles.m * tiles.n),
+                PLANE_DIM as usize,
+            ) {
+                let row = strip * tiles.m + i / tiles.n;
+                let token = (first_row + row) / shared;
+                if token < count {
+                    let head = (first + token) * heads + first_head + (first_row + row) % shared;
+                    let element = column * tiles.n + i % tiles.n;
+                    let value =
+                        strips.scores[row * comptime!(tiles.scored + SCORE_PADDING) + i % tiles.n];
+                    let sum = strips.sums[row * PARTS] + strips.sums[row * PARTS + 1];
+                    if comptime!(whole) {
+                        out[head * head_dim + element] = O::cast_from(value / sum);
+                    } else {
+                        let split = head * CUBE_COUNT_Z as usize + CUBE_POS_Z as usize;
+                        let at = split * comptime!(head_dim + 2);
+                        out[at + element] = O::cast_from(value);
+                        if element == 0 {
+                            out[at + head_dim] = O::cast_from(strips.maxima[row * PARTS]);
+                            out[at + head_dim + 1] = O::cast_from(sum);
+                        }
+                    }
+                }
+            }
+        }
+        strip_barrier(apart);
+    }
+}
+
+/// Scores of a strip's rows and the positions from `first_column` of the tile on.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn score<E: Float, N: Size>(
+    queries: &SharedMemory<Vector<E, N>>,
+    keys: &SharedMemory<Vector<E, N>>,
+    strips: &mut Strips<E>,
+    strip: usize,
+    first_column: usize,
+    #[comptime] stride: usize,
+    #[comptime] head_dim: usize,
+    #[comptime] tiles: AttentionTiles,
+) {
+    let vector = N::value();
+    let columns = comptime!(tiles.scored / tiles.n);
+    let mut sums = Sequence::<cmma::Matrix<f32>>::new();
+    #[unroll]
+    for _ in 0..columns {
+        sums.push(cmma::Matrix::<f32>::from_value(
+            cmma::MatrixIdent::Accumulator,
+            tiles.m,
+            tiles.n,
+            tiles.k,
+            cmma::MatrixLayout::Undefined,
+            0.0f32,
+        ));
+    }
+    #[unroll]
+    for step in 0..comptime!(head_dim / tiles.k) {
+        let at = strip * comptime!(tiles.m * stride) + comptime!(step * tiles.k / vector);
+        let query = cmma::Matrix::<Vector<E, N>>::from_slice(
+            cmma::MatrixIdent::A,
+            tiles.m,
+            tiles.n,
+            tiles.k,
+            cmma::MatrixLayout::RowMajor,
+            &queries.slice(
+                at,
+                at + comptime!((tiles.m - 1) * stride + tiles.k / vector),
+            ),
+            comptime!((stride * vector) as u32),
+        );
+        #[unroll]
+        for column in 0..columns {
+            let at = (first_column + comptime!(column * tiles.n)) * stride
+                + comptime!(step * tiles.k / vector);
+            let key = cmma::Matrix::<Vector<E, N>>::from_slice(
+                cmma::MatrixIdent::B,
+                tiles.m,
+                tiles.n,
+                tiles.k,
+                cmma::MatrixLayout::ColMajor,
+                &keys.slice(
+                    at,
+                    at + comptime!((tiles.n - 1) * stride + tiles.k / vector),
+                ),
+                comptime!((stride * vector) as u32),
+            );
+            let sum = sums.index(column);
+            cmma::execute::<Vector<E, N>, Vector<E, N>, f32, f32>(&query, &key, sum, sum);
+        }
+    }
+    let stride = comptime!(tiles.scored + SCORE_PADDING);
+    #[unroll]
+    for column in 0..columns {
+        let at = strip * comptime!(tiles.m * stride) + comptime!(column * tiles.n);
+        cmma::store::<f32, f32>(
+            &mut strips
+                .scores
+                .slice_mut(at, at + comptime!((tiles.m - 1) * stride + tiles.n)),
+            sums.index(column),
+            comptime!(stride as u32),
+            cmma::MatrixLayout::RowMajor,
+        );
+    }
+}
+
+/// Whether the row that sees up to `end` sees `position`, below `to`.
+#[cube]
+fn sees(position: u32, end: u32, to: u32, window: u32) -> bool {
+    position < to && position < end && (window == 0 || position + window >= end)
+}
+
+/// The column that a unit comes to at `step` of a part of a row: each row in another order, so that
+/// units read from different banks.
+#[cube]
+fn column(row: usize, part: usize, step: usize, #[comptime] each: usize) -> usize {
+    part * each + (step + row) % each
+}
+
+/// Scales a strip's scores, and finds the largest that its rows see in each part.
+#[cube]
+fn largest_scores<E: Float>(
+    strips: &mut Strips<E>,
+    strip: usize,
+    first_position: u32,
+    to: u32,
+    scale: f32,
+    window: u32,
+    #[comptime] tiles: AttentionTiles,
+) {
+    let each = comptime!(tiles.scored / PARTS);
+    let stride = comptime!(tiles.scored + SCORE_PADDING);
+    for i in range_stepped(
+        UNIT_POS_PLANE as usize,
+        comptime!(tiles.m * PARTS),
+        PLANE_DIM as usize,
+    ) {
+        let row = strip * tiles.m + i / PARTS;
+        let part = i % PARTS;
+        let end = strips.ends[row];
+        let mut largest = f32::new(NONE);
+        for step in 0..each {
+            let column = column(row, part, step, each);
+            let score = strips.scores[row * stride + column] * scale;
+            let seen = sees(first_position + column as u32, end, to, window);
+            largest = cubecl::prelude::max(largest, select(seen, score, f32::new(NONE)));
+        }
+        strips.largest[row * PARTS + part] = largest;
+    }
+}
+
+/// Turns a strip's scores into weights.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn weigh<E: Float>(
+    strips: &mut Strips<E>,
+    strip: usize,
+    flag: usize,
+    first_position: u32,
+    to: u32,
+    scale: f32,
+    window: u32,
+    #[comptime] tiles: AttentionTiles,
+) {
+    let each = comptime!(tiles.scored / PARTS);
+    let stride = comptime!(tiles.scored + SCORE_PADDING);
+    for i in range_stepped(
+        UNIT_POS_PLANE as usize,
+        comptime!(tiles.m * PARTS),
+        PLANE_DIM as usize,
+    ) {
+        let row = strip * tiles.m + i / PARTS;
+        let part = i % PARTS;
+        let own = row * PARTS + part;
+        let end = strips.ends[row];
+        let old = strips.maxima[own];
+        let largest =
+            cubecl::prelude::max(strips.largest[row * PARTS], strips.largest[row * PARTS + 1]);
+        let mut max = old;
+        let mut correction = 1.0f32;
+        if largest > old + GROWTH {
+            max = largest;
+            correction = f32::exp(old - largest);
+            // Before anything was seen there is nothing to correct.
+            if old > f32::new(ALMOST_NONE) {
+                strips.grown[flag] = 1u32;
+            }
+        }
+        let mut sum = strips.sums[own] * correction;
+        for step in 0..each {
+            let column = column(row, part, step, each);
+            let score = strips.scores[row * stride + column] * scale;
+            let seen = sees(first_position + column as u32, end, to, window);
+            let weight = E::cast_from(select(seen, f32::exp(score - max), 0.0f32));
+            strips.weights[row * comptime!(tiles.scored + PADDING) + column] = weight;
+            // As it was rounded: it is this that values are multiplied with.
+            sum += f32::cast_from(weight);
+        }
+        strips.sums[own] = sum;
+        strips.maxima[own] = max;
+        if part == 0 {
+            strips.corrections[row] = correction;
+        }
+    }
+}
+
+/// A strip's matrix, to where its scores were.
+#[cube]
+fn store<E: Float>(
+    strips: &mut Strips<E>,
+    matrix: &cmma::Matrix<f32>,
+    strip: usize,
+    #[comptime] tiles: AttentionTiles,
+) {
+    let stride = comptime!(tiles.scored + SCORE_PADDING);
+    let at = strip * comptime!(tiles.m * stride);
+    cmma::store::<f32, f32>(
+        &mut strips
+            .scores
+            .slice_mut(at, at + comptime!((tiles.m - 1) * stride + tiles.n)),
+        matrix,
+        comptime!(stride as u32),
+        cmma::MatrixLayout::RowMajor,
+    );
+}
+
+/// Multiplies each row of the sums so far with its correction. All units come here that a barrier
+/// waits for.
+#[cube]
+fn correct<E: Float>(
+    strips: &mut Strips<E>,
+    mixed: &Sequence<cmma::Matrix<f32>>,
+    strip: usize,
+    busy: bool,
+    #[comptime] columns: usize,
+    #[comptime] tiles: AttentionTiles,
+) {
+    let stride = comptime!(tiles.scored + SCORE_PADDING);
+    #[unroll]
+    for column in 0..columns {
+        if busy {
+            store::<E>(strips, mixed.index(column), strip, tiles);
+        }
+        strip_barrier(tiles.apart);
+        if busy {
+            for i in range_stepped(
+                UNIT_POS_PLANE as usize,
+                comptime!(tiles.m * tiles.n),
+                PLANE_DIM as usize,
+            ) {
+                let row = strip * tiles.m + i / tiles.n;
+                let at = row * stride + i % tiles.n;
+                strips.scores[at] = strips.scores[at] * strips.corrections[row];
+            }
+        }
+        strip_barrier(tiles.apart);
+        if busy {
+            let at = strip * comptime!(tiles.m * stride);
+            cmma::load_with_layout::<f32, f32>(
+                mixed.index(column),
+                &strips
+                    .scores
+                    .slice(at, at + comptime!((tiles.m - 1) * stride + tiles.n)),
+                comptime!(stride as u32),
+                cmma::MatrixLayout::RowMajor,
+            );
+        }
+        strip_barrier(tiles.apart);
+    }
+}
+
+/// Adds the values of the positions from `first_column` of the tile on, weighted, to the sums.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn mix<E: Float, N: Size>(
+    strips: &Strips<E>,
+    values: &SharedMemory<Vector<E, N>>,
+    mixed: &Sequence<cmma::Matrix<f32>>,
+    strip: usize,
+    first_column: usize,
+    #[comptime] stride: usize,
+    #[comptime] columns: usize,
+    #[comptime] tiles: AttentionTiles,
+) {
+    let vector = N::value();
+    let width = comptime!(tiles.scored + PADDING);
+    #[unroll]
+    for step in 0..comptime!(tiles.scored / tiles.k) {
+        let at = strip * comptime!(tiles.m * width) + comptime!(step * tiles.k);
+        let weights = cmma::Matrix::<E>::from_slice(
+            cmma::MatrixIdent::A,
+            tiles.m,
+            tiles.n,
+            tiles.k,
+            cmma::MatrixLayout::RowMajor,
+            &strips
+                .weights
+                .slice(at, at + comptime!((tiles.m - 1) * width + tiles.k)),
+            comptime!(width as u32),
+        );
+        #[unroll]
+        for column in 0..columns {
+            let at = (first_column + comptime!(step * tiles.k)) * stride
+                + comptime!(column * tiles.n / vector);
+            let value = cmma::Matrix::<Vector<E, N>>::from_slice(
+                cmma::MatrixIdent::B,
+                tiles.m,
+                tiles.n,
+                tiles.k,
+                cmma::MatrixLayout::RowMajor,
+                &values.slice(
+                    at,
+                    at + comptime!((tiles.k - 1) * stride + tiles.n / vector),
+                ),
+                comptime!((stride * vector) as u32),
+            );
+            let sum = mixed.index(column);
+            cmma::execute::<E, Vector<E, N>, f32, f32>(&weights, &value, sum, sum);
+        }
+    }
+}

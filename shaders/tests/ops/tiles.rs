@@ -1,0 +1,86 @@
+//! Attention of chunks of many tokens, which devices with cooperative matrices compute in tiles.
+
+use burn::tensor::DType;
+use hearth_shaders::check::{Case, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::{HeadLayout, Kernels, Summation};
+
+use super::{assert_right, cases, fresh_random, half_precisions, precision};
+
+/// Heads that matrices of 16 x 16 x 16 divide, in groups of any size.
+fn layout(shape: &mut Random) -> HeadLayout {
+    let kv_heads = shape.within(1, 3);
+    HeadLayout {
+        heads: kv_heads * [1, 2, 3, 4, 7, 9, 33][shape.below(7)],
+        kv_heads,
+        head_dim: [16, 32, 48, 64, 80, 96, 128, 256][shape.below(8)],
+    }
+}
+
+/// Chunks beside tokens that decode, and beside chunks that are too short for tiles.
+fn batch(layout: HeadLayout, random: &mut Random) -> Case {
+    let longest = [70, 300, 1200][random.below(3)];
+    let sequence = |random: &mut Random| {
+        let context = random.within(1, longest);
+        let new = [1, 6, 40, 200][random.below(4)].min(context);
+        (context, random.within(1, new))
+    };
+    let mut sequences: Vec<(usize, usize)> =
+        (0..random.within(0, 3)).map(|_| sequence(random)).collect();
+    let chunk = random.within(32, 150);
+    let at = random.below(sequences.len() + 1);
+    sequences.insert(at, (chunk + random.below(longest), chunk));
+    Case::Attention {
+        sequences,
+        layout,
+        window: random.one_in(3).then(|| random.within(1, longest) as u32),
+        summation: Summation::Fastest,
+    }
+}
+
+/// A device that is said to have cooperative matrices has to take them.
+fn expect_tiles<B: Kernels>(device: &B::Device, dtype: DType) {
+    let layout = HeadLayout {
+        heads: 32,
+        kv_heads: 8,
+        head_dim: 64,
+    };
+    let tiles = B::attention_tiles(layout, dtype, device);
+    match &tiles {
+        Some(tiles) => eprintln!("{dtype:?}: {tiles}"),
+        None => eprintln!("{dtype:?}: no tiles"),
+    }
+    assert!(B::attention_tiles(layout, DType::F32, device).is_none());
+    let expected = std::env::var("HEARTH_EXPECT_TILES").unwrap_or_default();
+    if expected
+        .split(',')
+        .any(|name| name.eq_ignore_ascii_case(&format!("{dtype:?}")))
+    {
+        assert!(
+            tiles.is_some(),
+            "HEARTH_EXPECT_TILES is {expected}, but {dtype:?} has none"
+        );
+    }
+}
+
+pub fn chunks_of_many_tokens_are_right_in_half_precision<B: Kernels>(
+    device: &B::Device,
+    backend: &str,
+) {
+    for dtype in half_precisions(backend) {
+        if backend == "vulkan" || backend == "cuda" {
+            expect_tiles::<B>(device, *dtype);
+        }
+        let cases = cases();
+        let (mut random, seed) = fresh_random();
+        eprintln!("{dtype:?}: seed {seed}");
+        let mut heads = layout(&mut random);
+        for case in 0..cases {
+            if case.is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3))) {
+                heads = layout(&mut random);
+            }
+            let case = batch(heads, &mut random);
+            let precision = precision(backend, *dtype);
+            assert_right::<B>(device, backend, &case, precision, &mut random);
+        }
+    }
+}
