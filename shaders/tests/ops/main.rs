@@ -1,7 +1,8 @@
 //! Every kernel on every backend at hand against plain references in f64 (`hearth_shaders::check`),
 //! on fresh random inputs, with outputs and pools poisoned first.
 //!
-//! `HEARTH_KERNEL_CASES` says how many random cases each kernel gets on each backend.
+//! `HEARTH_KERNEL_CASES` says how many random cases each kernel gets on each backend;
+//! `HEARTH_EXPECT_TILES` (`vulkan:f16,cuda:bf16`) where there have to be cooperative matrices.
 
 mod order;
 mod tiles;

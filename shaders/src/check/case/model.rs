@@ -20,7 +20,7 @@ pub struct ModelShape {
 
 impl Case {
     /// What a model of `shape` asks of its kernels: a lone token, decoding with long and
-    /// short contexts, and a chunk of a prompt. Matrices have few rows: which rows a
+    /// short contexts, and chunks of short and long prompts. Matrices have few rows: which rows a
     /// kernel computes is no part of what it was compiled for.
     pub fn of_model(shape: &ModelShape, summation: Summation) -> Vec<Self> {
         let ModelShape {
@@ -64,12 +64,13 @@ impl Case {
         }
         let packed = shape.packed.into_iter().flatten();
         cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
-        let (short, long, chunk) = (
+        let (short, long, chunk, end) = (
             vec![(3, 1), (70, 1)],
             vec![(700, 1)],
             vec![(150, 33), (9, 1)],
+            vec![(700, 33)],
         );
-        cases.extend([short, long, chunk].map(|sequences| Case::Attention {
+        cases.extend([short, long, chunk, end].map(|sequences| Case::Attention {
             sequences,
             layout,
             window: shape.window,
