@@ -90,6 +90,7 @@ unsafe fn weights(
         let mut sums = [_mm512_setzero_ps(); SIDE];
         for half in 0..2 {
             let mut rows = [[_mm512_setzero_si512(); SIDE]; 2];
+            #[allow(clippy::needless_range_loop, reason = "both planes are written")]
             for pair in 0..SIDE {
                 let slot = half * DEPTH + 2 * pair;
                 let mut weights = [_mm512_setzero_ps(); 2];
