@@ -7,21 +7,40 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Builds whose kernels are kept beside this one's, those that were started last.
 const OTHER_BUILDS: usize = 3;
-/// None is removed that was started since: it may be running.
+/// None is removed that was started since.
 const STARTED_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
+/// In a build's directory: written at a start, and locked by those who run.
+const IN_USE: &str = "in-use";
 
 /// The directory of this build in the user's cache: `~/.cache/hearth/kernels/BUILD`, where there
-/// is one. Removes what builds have left that are not started any more; what cannot be removed
-/// stays.
+/// is one.
 pub fn of_this_build() -> Option<PathBuf> {
-    let build = this_build()?;
     let caches = match std::env::var_os("XDG_CACHE_HOME") {
         Some(directory) if !directory.is_empty() => PathBuf::from(directory),
         _ => PathBuf::from(std::env::var_os("HOME")?).join(".cache"),
     };
-    let all = caches.join("hearth/kernels");
-    remove_old(&all, &build, SystemTime::now());
-    Some(all.join(build))
+    Some(caches.join("hearth/kernels").join(this_build()?))
+}
+
+/// Says that `own` is in use for as long as this process runs, and removes what builds have left
+/// beside it that are not started any more; what cannot be removed stays.
+pub fn keep(own: &Path) {
+    // Without it the kernels may be removed tomorrow, and are compiled again.
+    match lock(own, SystemTime::now()) {
+        Ok(lock) => std::mem::forget(lock),
+        Err(error) => tracing::debug!(?own, %error, "the kernels cannot be locked"),
+    }
+    if let (Some(all), Some(build)) = (own.parent(), own.file_name()) {
+        remove_old(all, &build.to_string_lossy(), SystemTime::now());
+    }
+}
+
+fn lock(own: &Path, now: SystemTime) -> std::io::Result<File> {
+    fs::create_dir_all(own)?;
+    let file = File::create(own.join(IN_USE))?;
+    file.set_modified(now)?;
+    file.lock_shared()?;
+    Ok(file)
 }
 
 /// A build is known by when and how large its program was written.
@@ -45,19 +64,19 @@ fn is_name(name: &str) -> bool {
         .is_some_and(|(written, bytes)| is_number(written) && is_number(bytes))
 }
 
-/// Marks `build` in `all` as started now, and removes the other builds but the few that were
-/// started last and those that were started lately. Follows no link.
+/// When a build was started last, as far as is known.
+fn started(build: &Path) -> Option<SystemTime> {
+    let data = build.join(IN_USE).symlink_metadata();
+    let data = data.or_else(|_| build.symlink_metadata());
+    data.ok()?.modified().ok()
+}
+
+/// Removes the builds in `all` but `build`, the few others that were started last, those that were
+/// started lately and those that run. Follows no link.
 fn remove_old(all: &Path, build: &str, now: SystemTime) {
     let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_directory(all) {
         return;
-    }
-    // There is none before the first start on a GPU.
-    let own = all.join(build);
-    if is_directory(&own)
-        && let Ok(directory) = File::open(&own)
-    {
-        let _ = directory.set_modified(now);
     }
     let Ok(entries) = fs::read_dir(all) else {
         return;
@@ -71,13 +90,16 @@ fn remove_old(all: &Path, build: &str, now: SystemTime) {
         })
         .map(|entry| entry.path())
         .filter(|path| is_directory(path))
-        .filter_map(|path| Some((path.symlink_metadata().ok()?.modified().ok()?, path)))
+        .filter_map(|path| Some((started(&path)?, path)))
         .collect();
     others.sort();
     others.reverse();
     for (started, path) in others.into_iter().skip(OTHER_BUILDS) {
         let lately = now.duration_since(started).unwrap_or_default() < STARTED_LATELY;
-        if lately {
+        // Builds of before there were locks have no such file.
+        let lock = File::open(path.join(IN_USE)).ok();
+        let runs = lock.as_ref().is_some_and(|lock| lock.try_lock().is_err());
+        if lately || runs {
             continue;
         }
         match fs::remove_dir_all(&path) {
@@ -100,13 +122,13 @@ mod tests {
         path
     }
 
-    /// A directory with a file in it, started some days ago.
-    fn build(all: &Path, name: &str, now: SystemTime, days: u32) {
+    /// A directory with a file in it, started some days ago; it runs until what is returned is
+    /// dropped.
+    fn build(all: &Path, name: &str, now: SystemTime, days: u32) -> File {
         let path = all.join(name);
         fs::create_dir_all(path.join("vulkan")).unwrap();
         fs::write(path.join("vulkan/spirv.json"), b"kernels").unwrap();
-        let directory = File::open(path).unwrap();
-        directory.set_modified(now - days * DAY).unwrap();
+        lock(&path, now - days * DAY).unwrap()
     }
 
     fn names(all: &Path) -> Vec<String> {
@@ -153,7 +175,7 @@ mod tests {
         assert_eq!(names(&all), left);
         assert!(elsewhere.join("kept/vulkan/spirv.json").exists());
         // A build that is started again is one of those that were started last.
-        remove_old(&all, "a3-1", now + 4 * DAY);
+        build(&all, "a3-1", now + 4 * DAY, 0);
         build(&all, "d1-1", now, 30);
         remove_old(&all, "d1-1", now + 5 * DAY);
         let left = ["a1-1", "a3-1", "b1-1", "b2-1", "c1-1", "d1-1", "notes"];
@@ -162,12 +184,15 @@ mod tests {
     }
 
     #[test]
-    fn builds_that_may_be_running_stay_however_many_they_are() {
+    fn builds_that_run_or_were_started_lately_stay_however_many_they_are() {
         let all = scratch("running");
         let now = SystemTime::now();
-        for index in 1..=9 {
-            build(&all, &format!("{index}-1"), now, 0);
-        }
+        let build = |index: usize, days| build(&all, &format!("{index}-1"), now, days);
+        (1..=9).for_each(|index| drop(build(index, 0)));
+        let running: Vec<File> = (10..=15).map(|index| build(index, 30)).collect();
+        remove_old(&all, "a-1", now);
+        assert_eq!(names(&all).len(), 15);
+        drop(running);
         remove_old(&all, "a-1", now);
         assert_eq!(names(&all).len(), 9);
         let _ = fs::remove_dir_all(&all);

@@ -149,7 +149,11 @@ pub fn executor(
         headroom_bytes: report.headroom_bytes,
     };
     // The CPU's kernels are there; a GPU's are compiled when they first run.
-    let sizes = sizes.filter(|_| !report.device.starts_with("cpu"));
+    let compiles = !report.device.starts_with("cpu");
+    if let Some(kernels) = options.kernel_cache.as_deref().filter(|_| compiles) {
+        kernel_cache::keep(kernels);
+    }
+    let sizes = sizes.filter(|_| compiles);
     let mut executor = ModelExecutor::new(decoder, sizes, reload(config.clone(), options));
     executor.warm_up().context("the first forward failed")?;
     if config.deterministic {

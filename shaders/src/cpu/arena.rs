@@ -45,20 +45,17 @@ impl Drop for Region {
 }
 
 /// The region that the next piece is cut from, and how much of it is taken.
-static CURRENT: Mutex<(Weak<Region>, usize)> = Mutex::new((Weak::new(), 0));
+struct Arena(Mutex<(Weak<Region>, usize)>);
 
-/// Bytes from the beginning of a cache line on, all zero when they are new.
-pub struct LineBytes {
-    region: Arc<Region>,
-    from: usize,
-    length: usize,
-}
+static ARENA: Arena = Arena::new();
 
-impl LineBytes {
-    /// For weights, which are read all at once, over and over: in large pages, that they share with
-    /// their neighbours.
-    pub fn for_weights(length: usize) -> Self {
-        let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
+impl Arena {
+    const fn new() -> Self {
+        Self(Mutex::new((Weak::new(), 0)))
+    }
+
+    fn piece(&self, length: usize) -> LineBytes {
+        let mut current = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let old = current.0.upgrade();
         let fits = old.filter(|region| current.1 + length <= region.length);
         let (region, from) = fits.map_or_else(
@@ -73,11 +70,26 @@ impl LineBytes {
         // What is left of another region stays unused: nothing has touched it.
         let next = from + length.next_multiple_of(LINE);
         *current = (Arc::downgrade(&region), next);
-        Self {
+        LineBytes {
             region,
             from,
             length,
         }
+    }
+}
+
+/// Bytes from the beginning of a cache line on, all zero when they are new.
+pub struct LineBytes {
+    region: Arc<Region>,
+    from: usize,
+    length: usize,
+}
+
+impl LineBytes {
+    /// For weights, which are read all at once, over and over: in large pages, that they share with
+    /// their neighbours.
+    pub fn for_weights(length: usize) -> Self {
+        ARENA.piece(length)
     }
 
     /// For what may never be touched.
@@ -173,16 +185,14 @@ mod tests {
 
     #[test]
     fn a_region_goes_with_its_last_piece() {
-        let first = LineBytes::for_weights(100);
+        let arena = Arena::new();
+        let first = arena.piece(100);
         let region = Arc::downgrade(&first.region);
-        let bytes = LineBytes::for_weights(200).into_bytes();
-        drop((first, bytes));
-        // Another test may have cut a piece from it.
-        let others = LineBytes::for_weights(1);
-        assert!(
-            region
-                .upgrade()
-                .is_none_or(|region| Arc::ptr_eq(&region, &others.region))
-        );
+        let bytes = arena.piece(200).into_bytes();
+        drop(first);
+        assert!(region.upgrade().is_some());
+        drop(bytes);
+        assert!(region.upgrade().is_none());
+        assert!(arena.piece(1).iter().all(|byte| *byte == 0));
     }
 }

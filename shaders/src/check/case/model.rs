@@ -64,13 +64,16 @@ impl Case {
         }
         let packed = shape.packed.into_iter().flatten();
         cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
-        let (short, long, chunk, end) = (
+        // Chunks of few tokens are blocks, of many tiles where the device has them; long contexts
+        // are split.
+        let chunks = [
             vec![(3, 1), (70, 1)],
             vec![(700, 1)],
-            vec![(150, 33), (9, 1)],
+            vec![(150, 33), (90, 3), (9, 1)],
             vec![(700, 33)],
-        );
-        cases.extend([short, long, chunk, end].map(|sequences| Case::Attention {
+            vec![(700, 3)],
+        ];
+        cases.extend(chunks.map(|sequences| Case::Attention {
             sequences,
             layout,
             window: shape.window,

@@ -81,7 +81,7 @@ pub fn paged(
     };
     if blocks.len() * layout.kv_heads < TASKS_PER_THREAD * rayon::current_num_threads() {
         let partial = Partial::of(layout, table, &blocks);
-        if partial.has_several() {
+        if partial.is_worth_it() {
             return partial.merged(out, |tokens, chunk, kv_head, to| {
                 with_scratch(|scratch| {
                     // SAFETY: the tiles are shaped; `to` is this task's.

@@ -14,7 +14,8 @@ use crate::cpu::aligned::Aligned;
 use crate::cpu::blocks::{Activations, BLOCK, BlockFormat, LINE, UNIT, View, groups_per_task};
 use crate::cpu::output::Output;
 
-/// Tokens that are worth it: fewer leave most of a tile empty, or of the second one.
+/// Tokens that are worth it. Measured: 16 take 31 ms here and 27 without tiles, 24 39 and 35, 32 40 and
+/// 43.
 pub const FROM_TOKENS: usize = 28;
 
 /// A tile of sums.

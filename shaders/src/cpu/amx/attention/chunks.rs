@@ -12,6 +12,9 @@ use crate::cpu::aligned::Aligned;
 use crate::cpu::attention::SlotTable;
 use crate::cpu::output::Output;
 
+/// What is to be merged takes at most so many bytes.
+const MOST_PARTIAL_BYTES: usize = 8 << 20;
+
 /// What queries have mixed; `tile` is 16 of them.
 #[derive(Default)]
 pub struct State {
@@ -125,8 +128,9 @@ fn weighed([old, new]: [__m512; 2], [by_old, by_new]: [__m512; 2]) -> __m512 {
 unsafe fn write(a: __m512, b: __m512, by: f32, out: *mut f32) {
     let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     let high = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    let by = _mm512_set1_ps(by);
-    let (a, b) = (_mm512_mul_ps(a, by), _mm512_mul_ps(b, by));
+    // A zero has one sign, whether something without weight was added to it or not.
+    let (by, zero) = (_mm512_set1_ps(by), _mm512_setzero_ps());
+    let (a, b) = (_mm512_fmadd_ps(a, by, zero), _mm512_fmadd_ps(b, by, zero));
     unsafe {
         _mm512_storeu_ps(out, _mm512_permutex2var_ps(a, low, b));
         _mm512_storeu_ps(out.add(SIDE), _mm512_permutex2var_ps(a, high, b));
@@ -205,9 +209,10 @@ impl Partial {
         partial
     }
 
-    /// Whether there is anything to compute apart.
-    pub fn has_several(&self) -> bool {
-        self.pieces.len() > self.blocks.len()
+    /// Whether there is anything to compute apart, and what it leaves is little.
+    pub fn is_worth_it(&self) -> bool {
+        let elements = self.rows * self.layout.heads * part(self.layout);
+        self.pieces.len() > self.blocks.len() && elements * size_of::<f32>() <= MOST_PARTIAL_BYTES
     }
 
     /// Runs `attend` for the tokens, the chunk and the KV head of every task, each with rows of its

@@ -199,6 +199,33 @@ fn a_token_attends_with_the_same_bits_alone_and_in_any_chunk() {
 }
 
 #[test]
+fn chunks_have_the_same_bits_apart_and_one_after_another() {
+    if !available() {
+        return eprintln!("skipped: this CPU has no matrix tiles");
+    }
+    // Few threads take whole blocks, many take chunks.
+    let pools = [1, 64].map(|threads| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build().unwrap()
+    });
+    for (seed, (layout, window, sequences)) in (0..).zip(SHAPES) {
+        let mut case = Case::new(layout, window, sequences, 10 * seed);
+        let tokens = 0..case.positions.len();
+        for spoiled in [false, true] {
+            let (slot, width) = (case.slots[0] as usize, layout[1] * layout[2]);
+            if spoiled {
+                case.v[slot * width] = bf16::NAN;
+            }
+            let [whole, apart] = pools
+                .each_ref()
+                .map(|pool| pool.install(|| case.run(tokens.clone())))
+                .map(|out| out.into_iter().map(f32::to_bits).collect::<Vec<_>>());
+            assert!(whole == apart, "{layout:?} of {sequences:?}, {spoiled}");
+        }
+    }
+}
+
+#[test]
 fn slots_that_follow_each_other_give_the_bits_of_any_others() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
