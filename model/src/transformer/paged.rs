@@ -17,13 +17,42 @@ pub struct DeviceBatch<B: Backend> {
     /// `[tokens]`
     tokens: IntTensor<B>,
     index: RaggedIndex<B>,
-    /// `[rows]` in parts: the tokens whose logits are wanted, as many as have logits at once.
-    logit_rows: Vec<Tensor<B, 1, Int>>,
+    logit_rows: LogitRows<B>,
     /// `[rows]`: the tokens whose hidden states are wanted, if any.
     hidden_rows: Option<Tensor<B, 1, Int>>,
-    /// `[rows]` in such parts: the tokens after which one is chosen.
-    choice_rows: Vec<Tensor<B, 1, Int>>,
-    rows_at_once: usize,
+}
+
+/// The tokens whose logits are wanted, and those after which one is chosen.
+enum LogitRows<B: Backend> {
+    /// `[rows]`, of which the first `wanted` are wanted: one product for both, as it reads all of
+    /// the matrix.
+    Together {
+        rows: Tensor<B, 1, Int>,
+        wanted: usize,
+    },
+    /// `[rows]` in parts, each as many as have logits at once.
+    Apart {
+        wanted: Vec<Tensor<B, 1, Int>>,
+        to_choose: Vec<Tensor<B, 1, Int>>,
+    },
+}
+
+impl<B: Backend> LogitRows<B> {
+    fn upload(batch: &Batch<'_>, rows_at_once: usize, device: &B::Device) -> Self {
+        let (wanted, to_choose) = (batch.logit_rows, batch.choice_rows);
+        let none = wanted.is_empty() || to_choose.is_empty();
+        if none || wanted.len() + to_choose.len() > rows_at_once {
+            return Self::Apart {
+                wanted: in_parts(wanted, rows_at_once, device),
+                to_choose: in_parts(to_choose, rows_at_once, device),
+            };
+        }
+        // Here and not on the device, which compiles a kernel for each of many lengths.
+        Self::Together {
+            rows: indices(&[wanted, to_choose].concat(), device),
+            wanted: wanted.len(),
+        }
+    }
 }
 
 /// What was wanted of a batch, where anything was.
@@ -69,11 +98,9 @@ impl<B: Backend> DeviceBatch<B> {
                 summation,
                 device,
             ),
-            logit_rows: in_parts(batch.logit_rows, rows_at_once, device),
+            logit_rows: LogitRows::upload(batch, rows_at_once, device),
             hidden_rows: (!batch.hidden_rows.is_empty())
                 .then(|| indices(batch.hidden_rows, device)),
-            choice_rows: in_parts(batch.choice_rows, rows_at_once, device),
-            rows_at_once,
         }
     }
 }
@@ -158,18 +185,16 @@ impl<B: Kernels> Transformer<B> {
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
         let project = |rows| lm_head.project(normed.clone().select(0, rows), summation);
-        let (logits, to_choose) = match (&batch.logit_rows[..], &batch.choice_rows[..]) {
-            // One product for both: it reads all of the matrix.
-            ([rows], [choices]) if rows.dims()[0] + choices.dims()[0] <= batch.rows_at_once => {
-                let [count] = rows.dims();
-                let both = project(Tensor::cat(vec![rows.clone(), choices.clone()], 0));
+        let (logits, to_choose) = match batch.logit_rows {
+            LogitRows::Together { rows, wanted } => {
+                let both = project(rows);
                 let [all, _] = both.dims();
-                let to_choose = both.clone().narrow(0, count, all - count);
-                (vec![both.narrow(0, 0, count)], vec![to_choose])
+                let to_choose = both.clone().narrow(0, wanted, all - wanted);
+                (vec![both.narrow(0, 0, wanted)], vec![to_choose])
             }
-            _ => (
-                batch.logit_rows.into_iter().map(project).collect(),
-                batch.choice_rows.into_iter().map(project).collect(),
+            LogitRows::Apart { wanted, to_choose } => (
+                wanted.into_iter().map(project).collect(),
+                to_choose.into_iter().map(project).collect(),
             ),
         };
         DeviceOutputs {
