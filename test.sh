@@ -1,5 +1,6 @@
 #!/bin/sh
-# The gate: format, clippy with warnings denied, all tests, on the CPU and on lavapipe.
+# The gate: format, clippy with warnings denied, all tests, on the CPU, on lavapipe and on a
+# stand-in for CUDA.
 #
 # Installs what it needs where it can: lavapipe (Mesa's Vulkan on the CPU) with apt, and
 # a Python environment in .venv with the OpenAI client. Anything else is Rust.
@@ -61,6 +62,26 @@ cargo test --locked -p hearth-engine --features loom --lib interleavings
 # Optimised, in the profile of `cargo run --release`, the `hearth` binary included. Always
 # the whole workspace: another selection unifies features differently and builds Burn again.
 step "everything"
-cargo test --release --workspace --locked
+(unset HEARTH_REQUIRE_CUDA && cargo test --release --workspace --locked)
+
+# What is CUDA's only, executed by this CPU: tests/cuda/README.md.
+step "a stand-in for CUDA"
+if [ "$(uname -sm)" = "Linux x86_64" ] && grep -qw avx2 /proc/cpuinfo && command -v g++ >/dev/null; then
+    tests/cuda/test/run
+    # Tests that find no device pass: launches are what shows that one was there.
+    rm -f target/cuda/launches.txt
+    on_cuda() {
+        HEARTH_REQUIRE_CUDA=1 STANDIN_LOG="$PWD/target/cuda/launches.txt" \
+            CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/tests/cuda/run" \
+            cargo test --release --workspace --locked --test "$1" on_cuda
+    }
+    (export HEARTH_KERNEL_CASES=2 HEARTH_EXPECT_TILES=cuda:f16,cuda:bf16 && on_cuda ops)
+    on_cuda all
+    [ -s target/cuda/launches.txt ] || { echo "no kernel was launched" && exit 1; }
+elif [ -n "${HEARTH_REQUIRE_CUDA:-}" ]; then
+    echo "HEARTH_REQUIRE_CUDA is set, but there is no g++, or not Linux on x86-64 with AVX2" && exit 1
+else
+    echo "not run: it takes g++, and Linux on x86-64 with AVX2"
+fi
 
 step "passed"

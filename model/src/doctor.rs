@@ -2,6 +2,7 @@
 //! `hearth_shaders::check`, and tiny models against the logits that came with them.
 
 mod goldens;
+mod products;
 mod start;
 
 use std::any::Any;
@@ -19,9 +20,11 @@ use crate::device::{self, Api, DeviceError, DeviceReport, DeviceSpec, Handle, Ki
 use crate::dtype::Dtype;
 
 pub use hearth_shaders::check::{Case, Kernel, Speed};
+pub use hearth_shaders::tune::{Outcome, Tuned};
 pub use hearth_shaders::{AttentionTiles, Hardware};
 
 pub use goldens::{GoldenError, GoldenFinding, golden_directories, golden_logits};
+pub(crate) use products::choose_products;
 pub(crate) use start::refuse_wrong_kernels;
 
 /// How thoroughly to look.
@@ -31,6 +34,8 @@ pub struct Thoroughness {
     pub cases: usize,
     /// Whether to time the kernels too.
     pub speed: bool,
+    /// Whether to try the kernels that products of many tokens may be computed by.
+    pub products: bool,
     pub seed: u64,
 }
 
@@ -46,6 +51,9 @@ pub struct Diagnosis {
     /// Llama-3.2-1B; `None` where they go through the kernel of all tokens.
     pub tiles: Vec<(Dtype, Option<AttentionTiles>)>,
     pub kernels: Vec<KernelFinding>,
+    /// The kernels for products of many tokens that a GPU would choose in the sizes of
+    /// Llama-3.2-1B, or why there are none; empty where they were not to be tried.
+    pub products: Vec<(Dtype, Result<Tuned, String>)>,
     pub speeds: Vec<SpeedFinding>,
 }
 
@@ -61,10 +69,6 @@ pub struct KernelFinding {
     /// What is wrong, if anything.
     pub wrong: Option<String>,
 }
-
-/// The largest relative error of a product of f32 whose factors CUDA's matrix units round to 11
-/// bits (TF32): 2^-11 of each, and of thousands of sums the worst.
-const TF32: f64 = 5e-3;
 
 /// The heads of Llama-3.2-1B.
 const CHUNK_HEADS: HeadLayout = HeadLayout {
@@ -135,6 +139,11 @@ impl<'a, B: Kernels> Patient<'a, B> {
                 kernels.push(self.check(kernel, dtype, how.cases, &mut random));
             }
         }
+        let timed = how.products && products::are_tuned(&self.report);
+        let timed = dtypes.iter().filter(|_| timed);
+        let products = timed
+            .map(|dtype| (*dtype, products::tune_llama::<B>(*dtype, self.device)))
+            .collect();
         let mut speeds = Vec::new();
         if how.speed {
             // The narrowest type is what a large model is served in.
@@ -161,6 +170,7 @@ impl<'a, B: Kernels> Patient<'a, B> {
             device: self.report,
             hardware,
             kernels,
+            products,
             speeds,
         }
     }
@@ -188,12 +198,7 @@ impl<'a, B: Kernels> Patient<'a, B> {
         random: &mut Random,
     ) -> KernelFinding {
         let precision = self.precision(dtype);
-        let on_matrix_units =
-            self.report.api == Api::Cuda && matches!(kernel, Kernel::Linear | Kernel::PackedLinear);
-        let tolerance = match dtype {
-            Dtype::F32 if on_matrix_units => TF32,
-            _ => precision.tolerance(),
-        };
+        let tolerance = precision.tolerance();
         let mut finding = KernelFinding {
             kernel,
             dtype,
@@ -244,7 +249,10 @@ fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no reason given").trim().to_owned()
+    let text = text.unwrap_or("no reason given");
+    // CubeCL appends hundreds of lines of a kernel that a compiler refused to what that said.
+    let said = text.split_once("[Source]").map_or(text, |(said, _)| said);
+    said.trim().to_owned()
 }
 
 fn precision(dtype: Dtype, cpu: bool) -> Precision {
@@ -274,6 +282,7 @@ mod tests {
         let how = Thoroughness {
             cases: 2,
             speed: false,
+            products: true,
             seed: 7,
         };
         let diagnosis = examine(&spec, how).unwrap();
@@ -301,6 +310,7 @@ mod tests {
             hardware: None,
             tiles: Vec::new(),
             kernels: vec![off],
+            products: Vec::new(),
             speeds: Vec::new(),
         };
         assert!(!diagnosis.is_healthy());

@@ -5,7 +5,7 @@ use std::collections::TryReserveError;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span, Summation};
+use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span, Summation, upload};
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
@@ -49,7 +49,7 @@ impl<B: Kernels> HostPool<B> {
         };
         let angle = |value: f32| {
             let data = TensorData::new(vec![value], [1, 1]);
-            primitive(Tensor::<B, 2>::from_data(data, (device, DType::F32)))
+            primitive(upload::<B, 2>(data, DType::F32, device))
         };
         Ok(Self {
             planes: (0..2 * config.layers)
@@ -147,7 +147,7 @@ impl<B: Kernels> HostPool<B> {
                 }
                 let shape = [from.len(), layout.qkv_width()];
                 let data = TensorData::from_bytes_vec(bytes, shape, DType::from(self.dtype));
-                let qkv = Tensor::<B, 2>::from_data(data, (device, DType::from(self.vector)));
+                let qkv = upload::<B, 2>(data, DType::from(self.vector), device);
                 let (k, v) = pool.layer(layer);
                 B::rope_and_store(primitive(qkv), layout, None, &self.rope, &index, k, v);
             }

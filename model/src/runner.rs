@@ -21,7 +21,7 @@ pub use hearth_shaders::{Choice, Edit};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
-use crate::doctor::{panic_text, refuse_wrong_kernels};
+use crate::doctor::{choose_products, panic_text, refuse_wrong_kernels};
 use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
@@ -135,6 +135,10 @@ pub enum LoadError {
     Quantization { given: Quantization, reason: String },
     #[error("{device} is refused, because it computes wrongly: {reason} (see hearth doctor)")]
     WrongKernel { device: String, reason: String },
+    #[error(
+        "{device} failed while kernels were timed: {reason} (without --autotune none is timed)"
+    )]
+    Tuning { device: String, reason: String },
     #[error("{device} failed while the model was loaded: {reason}")]
     DeviceFailed { device: String, reason: String },
 }
@@ -159,6 +163,9 @@ pub struct LoadOptions {
     pub largest_matrix: Option<u64>,
     /// Whether a GPU has to prove its kernels before anything is loaded onto it.
     pub check_kernels: bool,
+    /// Tokens of a step, where a GPU is to time kernels for products of many, and to take the
+    /// quickest.
+    pub tuned_tokens: Option<usize>,
     /// A directory where kernels that were compiled stay for the next start of this build.
     pub kernel_cache: Option<PathBuf>,
 }
@@ -330,6 +337,17 @@ impl<B: Kernels> Runner<B> {
                     reason,
                 },
             )?;
+        }
+        if let (Some(tokens), Summation::Fastest, false) =
+            (options.tuned_tokens, summation, at.is_cpu())
+        {
+            let cache = options.kernel_cache.as_deref();
+            choose_products::<B>(&config, dtype, tokens, cache, at, device).map_err(|reason| {
+                LoadError::Tuning {
+                    device: at.to_string(),
+                    reason,
+                }
+            })?;
         }
         let weight_bytes = blocks.weight_bytes::<B>(&config, weights, dtype);
         let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;

@@ -117,6 +117,11 @@ pub struct ModelFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     #[serde(skip_serializing_if = "is_false")]
     pub deterministic: bool,
+    /// On a GPU, time the kernels for products of many tokens before it serves, and take the
+    /// quickest
+    #[arg(long, action = ArgAction::SetTrue)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub autotune: bool,
     /// Longest prompt + output, in tokens [default: the checkpoint's]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -316,8 +321,8 @@ pub struct ChatArgs {
     /// A running server [default: load the model in this process]
     // Not `config`: HEARTH_CONFIG may be set for the server on the same machine.
     #[arg(long, conflicts_with_all = [
-        "model", "device", "dtype", "quantization", "load_format", "deterministic", "max_model_len", "kv_tokens", "prefill_chunk",
-        "log_format", "log_level",
+        "model", "device", "dtype", "quantization", "load_format", "deterministic", "autotune", "max_model_len", "kv_tokens",
+        "prefill_chunk", "log_format", "log_level",
     ])]
     pub url: Option<String>,
     /// System message to begin with
@@ -385,6 +390,9 @@ pub struct DoctorArgs {
     /// Do not time the kernels
     #[arg(long)]
     pub no_speed: bool,
+    /// Also try and time the kernels that --autotune of serve chooses from: minutes on a GPU
+    #[arg(long)]
+    pub autotune: bool,
     /// Also run the models in this directory (model/goldens) that have logits to compare with
     #[arg(long, value_name = "DIR")]
     pub goldens: Option<PathBuf>,

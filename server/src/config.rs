@@ -49,6 +49,8 @@ pub struct Config {
     pub load_format: LoadFormat,
     /// Refuse devices on which a token's last bits depend on the batch it is computed in.
     pub deterministic: bool,
+    /// Take the quickest kernels for products of many tokens, timed before a GPU serves.
+    pub autotune: bool,
     /// Prompt + output tokens per sequence; absent: the checkpoint's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<usize>,
@@ -150,6 +152,7 @@ impl Default for Config {
             quantization: None,
             load_format: LoadFormat::Auto,
             deterministic: false,
+            autotune: false,
             max_model_len: None,
             kv_tokens: None,
             host_cache_tokens: 0,
@@ -270,6 +273,7 @@ impl Config {
             "quantization",
             "load_format",
             "deterministic",
+            "autotune",
             "max_model_len",
             "kv_tokens",
             "host_cache_tokens",

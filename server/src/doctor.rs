@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use hearth_model::device::{self, DeviceReport, DeviceSpec};
 use hearth_model::doctor::{
-    self, Diagnosis, GoldenFinding, KernelFinding, SpeedFinding, Thoroughness,
+    self, Diagnosis, GoldenFinding, KernelFinding, Outcome, SpeedFinding, Thoroughness,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +27,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let how = Thoroughness {
         cases: args.cases as usize,
         speed: !args.no_speed,
+        products: args.autotune,
         seed: args.seed.unwrap_or_else(|| RandomState::new().hash_one(0)),
     };
     let goldens = match &args.goldens {
@@ -128,6 +129,13 @@ fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
                  (allowed {tolerance:.0e})"
             ),
             Some(wrong) => writeln!(text, "  {kernel:<15} {dtype:<5} WRONG: {wrong}"),
+        };
+    }
+    for (dtype, tuned) in &diagnosis.products {
+        let dtype = dtype.to_string();
+        let _ = match tuned {
+            Ok(tuned) => writeln!(text, "  prompt products  {dtype:<4} {}", tuned.choice),
+            Err(error) => writeln!(text, "  prompt products  {dtype:<4} not timed: {error}"),
         };
     }
     for SpeedFinding { case, dtype, speed } in &diagnosis.speeds {
@@ -241,6 +249,28 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
             "positions": tiles.map(|tiles| tiles.positions),
         })
     });
+    let products = diagnosis.products.iter().map(|(dtype, tuned)| {
+        let findings = tuned.iter().flat_map(|tuned| &tuned.findings);
+        let findings = findings.map(|finding| {
+            let (seconds, wrong) = match &finding.outcome {
+                Outcome::Took(seconds) => (Some(*seconds), None),
+                Outcome::Wrong(reason) => (None, Some(reason)),
+                Outcome::Refused => (None, None),
+            };
+            json!({
+                "kernel": finding.kernel.name(),
+                "tokens": finding.tokens,
+                "seconds": seconds,
+                "wrong": wrong,
+            })
+        });
+        json!({
+            "dtype": dtype.to_string(),
+            "kernels": tuned.as_ref().ok().map(|tuned| tuned.choice.kernels.map(|kernel| kernel.name())),
+            "timed": findings.collect::<Vec<_>>(),
+            "error": tuned.as_ref().err(),
+        })
+    });
     let hardware = diagnosis.hardware.as_ref().map(|hardware| {
         json!({
             "workgroup_memory_bytes": hardware.shared_memory,
@@ -262,6 +292,7 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
         "prompt_attention": tiles.collect::<Vec<_>>(),
         "healthy": healthy,
         "kernels": kernels.collect::<Vec<_>>(),
+        "prompt_products": products.collect::<Vec<_>>(),
         "speeds": speeds.collect::<Vec<_>>(),
         "goldens": goldens.collect::<Vec<_>>(),
     })
@@ -270,7 +301,7 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_model::doctor::{AttentionTiles, Hardware, Kernel};
+    use hearth_model::doctor::{AttentionTiles, Hardware, Kernel, Tuned};
     use hearth_model::dtype::Dtype;
 
     const TILES: AttentionTiles = AttentionTiles {
@@ -309,6 +340,10 @@ mod tests {
                 finding(Kernel::Linear, Some("y[0] is 1, not 2".to_owned())),
                 finding(Kernel::Embed, None),
             ],
+            products: vec![
+                (Dtype::F16, Ok(Tuned::default())),
+                (Dtype::Bf16, Err("lost".to_owned())),
+            ],
             speeds: Vec::new(),
         };
         let goldens = [Err("no such file".to_owned())];
@@ -325,6 +360,8 @@ mod tests {
         for attention in [
             "prompt attention f32  without cooperative matrices",
             "prompt attention f16  in cooperative matrices of 16 x 16 x 16, 64 rows by 32 positions",
+            "prompt products  f16  64 tokens: usual, 512: usual, 2048: usual",
+            "prompt products  bf16 not timed: lost",
         ] {
             assert!(text.contains(attention), "{text}");
         }
@@ -335,6 +372,11 @@ mod tests {
         assert_eq!(json["prompt_attention"][1]["rows"], 64);
         assert_eq!(json["kernels"][0]["wrong"], "y[0] is 1, not 2");
         assert_eq!(json["kernels"][1]["wrong"], Value::Null);
+        assert_eq!(
+            json["prompt_products"][0]["kernels"],
+            json!(["usual", "usual", "usual"])
+        );
+        assert_eq!(json["prompt_products"][1]["error"], "lost");
         assert_eq!(json["goldens"][0]["right"], false);
     }
 }

@@ -119,6 +119,9 @@ pub fn executor(
         deterministic: config.deterministic,
         largest_matrix: None,
         check_kernels: true,
+        tuned_tokens: config
+            .autotune
+            .then(|| engine_config(config).max_batch_tokens),
         kernel_cache: kernel_cache::of_this_build(),
     };
     let bar = stderr()

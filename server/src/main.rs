@@ -3,6 +3,11 @@ use std::process::ExitCode;
 use clap::Parser;
 use hearth_server::cli::Cli;
 
+// Where it was measured. On macOS it does not start with the threads that it is built with.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 fn main() -> ExitCode {
     quiet_drivers();
     match hearth_server::run(Cli::parse()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::IntTensor;
 
-use crate::ragged::indices;
+use crate::indices;
 
 /// What is done to the logit of one token before anything is chosen: `bias` is added; the sum
 /// is divided by `factor` if it is positive and multiplied by it if not; then `amount` is

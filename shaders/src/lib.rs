@@ -17,7 +17,10 @@ mod choice;
 mod cpu;
 mod cube;
 pub mod device;
+mod products;
 mod ragged;
+pub mod tune;
+mod upload;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
@@ -26,7 +29,9 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 pub use choice::{Choice, Edit, plan};
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
 pub use cube::AttentionTiles;
-pub use ragged::{RaggedIndex, Span, Tiling, indices};
+pub use products::{ProductChoice, ProductKernel};
+pub use ragged::{RaggedIndex, Span, Tiling};
+pub use upload::{indices, upload};
 
 /// Rows of queries, of a group's heads and of a block's tokens, that read keys and values
 /// together: their sums live in registers.
@@ -184,6 +189,20 @@ pub trait Kernels: Backend {
         bias: Option<FloatTensor<Self>>,
         summation: Summation,
     ) -> FloatTensor<Self>;
+
+    /// [`Self::project`] of many tokens by `kernel`, without a bias and in [`Summation::Fastest`];
+    /// `None` where it refuses the sizes, the type or the device.
+    fn product_by(
+        _kernel: ProductKernel,
+        _x: FloatTensor<Self>,
+        _weight: FloatTensor<Self>,
+    ) -> Option<FloatTensor<Self>> {
+        None
+    }
+
+    /// Has [`Self::project`] take these kernels from now on for many tokens in `dtype`, wherever
+    /// they do not refuse.
+    fn choose_products(_choice: ProductChoice, _dtype: DType, _device: &Self::Device) {}
 
     /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of activations.
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::IntTensor;
-use burn::tensor::{DType, Int, Tensor, TensorData};
 
-use crate::{HeadLayout, Summation};
+use crate::{HeadLayout, Summation, indices};
 
 /// One sequence's share of a ragged batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,17 +124,10 @@ fn cut(blocks: &mut Vec<[u32; 2]>, tokens: Range<usize>, most: usize) {
     );
 }
 
-/// Ids, positions and slots are far below 2^31: i32 is what every device indexes with.
-pub fn indices<B: Backend>(values: &[u32], device: &B::Device) -> IntTensor<B> {
-    let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
-    let length = values.len();
-    Tensor::<B, 1, Int>::from_data(TensorData::new(values, [length]), (device, DType::I32))
-        .into_primitive()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::tensor::{Int, Tensor};
     use burn_flex::Flex;
 
     fn blocks(

@@ -19,6 +19,13 @@ const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 /// The first with bf16 arithmetic (Ampere).
 const FIRST_BF16: c_int = 8;
 
+/// Headers that kernels include, and a package that has them. Python's `nvidia-cuda-runtime` has
+/// none below `crt/`, without which no kernel for tensor cores compiles.
+const HEADERS: [(&str, &str); 2] = [
+    ("cuda_runtime.h", "cuda-cudart-dev"),
+    ("crt/mma.h", "cuda-crt, of older releases cuda-nvcc"),
+];
+
 type Init = unsafe extern "C" fn(u32) -> c_int;
 type GetInt = unsafe extern "C" fn(*mut c_int) -> c_int;
 type Get = unsafe extern "C" fn(*mut c_int, c_int) -> c_int;
@@ -96,9 +103,13 @@ fn missing_compiler() -> Option<String> {
             "libnvrtc, which compiles its kernels, is not there (package cuda-nvrtc)".to_owned(),
         );
     }
-    let headers = cubecl::cuda::install::cuda_path()
-        .is_some_and(|path| path.join("include/cuda_runtime.h").exists());
-    (!headers).then(|| {
-        "CUDA's headers are not there (package cuda-cudart-dev; CUDA_PATH says where)".to_owned()
+    let include = cubecl::cuda::install::cuda_path().map(|path| path.join("include"));
+    HEADERS.into_iter().find_map(|(header, package)| {
+        let there = include
+            .as_ref()
+            .is_some_and(|include| include.join(header).exists());
+        (!there).then(|| {
+            format!("CUDA's header {header} is not there (package {package}; CUDA_PATH says where)")
+        })
     })
 }

@@ -12,8 +12,6 @@ use crate::runner::{self, Batch, Choice, Decoder, LoadOptions, Outputs, Sequence
 
 /// Largest absolute difference of a logit in f32.
 const TOLERANCE: f32 = 1e-3;
-/// And where matrix units round the factors of products to 11 bits.
-const TOLERANCE_ON_CUDA: f32 = 2e-2;
 
 /// How far one model is off.
 #[derive(Debug, Clone)]
@@ -100,10 +98,7 @@ pub fn golden_logits(directory: &Path, device: DeviceSpec) -> Result<GoldenFindi
             true => largest_difference(&outputs.logits, &golden.logits),
             false => f32::INFINITY,
         },
-        tolerance: match decoder.report().device.starts_with("cuda") {
-            true => TOLERANCE_ON_CUDA,
-            false => TOLERANCE,
-        },
+        tolerance: TOLERANCE,
     })
 }
 

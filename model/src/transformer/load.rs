@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Shape, Tensor, TensorData};
-use hearth_shaders::{BlockFormat, Kernels, LineBytes};
+use hearth_shaders::{BlockFormat, Kernels, LineBytes, upload};
 
 use super::blocks::{self, Blocks};
 use super::{Layer, Table, Transformer};
@@ -285,7 +285,6 @@ impl<B: Backend> Loader<'_, B> {
     ) -> Param<Tensor<B, D>> {
         let dtype = DType::from(dtype);
         let data = TensorData::from_bytes(bytes.into_bytes(), shape, dtype);
-        let tensor = Tensor::from_data(data, (self.device, dtype));
-        Param::from_tensor(tensor)
+        Param::from_tensor(upload(data, dtype, self.device))
     }
 }

@@ -5,7 +5,9 @@ use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+use hearth_shaders::{
+    HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation, upload,
+};
 
 use super::{Layer, Transformer};
 use crate::config::ModelConfig;
@@ -137,7 +139,7 @@ impl<B: Kernels> PagedContext<B> {
         let half = config.rope.rotary_dim / 2;
         let table = |values: Vec<f32>| {
             let data = TensorData::new(values, [max_positions, half]);
-            primitive(Tensor::<B, 2>::from_data(data, (device, DType::F32)))
+            primitive(upload::<B, 2>(data, DType::F32, device))
         };
         Self {
             pool,

@@ -62,7 +62,7 @@ impl Precision {
         }
     }
 
-    /// A relative error that no rounding explains, that of TF32 tensor cores included.
+    /// A relative error that no rounding explains.
     pub fn wrong(self) -> f64 {
         match self.stored {
             DType::F32 => 1e-2,
@@ -146,7 +146,7 @@ fn scale(want: &[f64]) -> f64 {
 
 /// Where the error is largest. A value that is wanted to be NaN has been poisoned, and
 /// must still be.
-fn largest_error(got: &[f32], want: &[f64], row: usize) -> (f64, usize) {
+pub(crate) fn largest_error(got: &[f32], want: &[f64], row: usize) -> (f64, usize) {
     let all = scale(want);
     let rows = want.chunks(row);
     let scales = rows.flat_map(|row| std::iter::repeat_n(scale(row).max(all), row.len()));

@@ -10,7 +10,7 @@ use burn::tensor::{DType, TensorData};
 
 use super::choices::{logits, right_choices};
 use super::{Case, Precision, Random, reference};
-use crate::{BlockFormat, Choice, Kernels};
+use crate::{BlockFormat, Choice, Kernels, upload};
 
 /// Of norms.
 pub const EPS: f32 = 1e-3;
@@ -78,6 +78,19 @@ pub fn float<B: Kernels>(
 ) -> FloatTensor<B> {
     let data = TensorData::new(values.to_vec(), shape.to_vec()).convert_dtype(dtype);
     B::float_from_data(data, device)
+}
+
+/// A KV pool `[slots, kv_heads, head_dim]` of `values`, contiguous as [`Kernels::empty_pool`]'s.
+pub fn kv_pool<B: Kernels>(
+    values: &[f32],
+    shape: [usize; 3],
+    dtype: DType,
+    device: &B::Device,
+) -> FloatTensor<B> {
+    let data = TensorData::new(values.to_vec(), shape).convert_dtype(dtype);
+    upload::<B, 3>(data, dtype, device)
+        .into_primitive()
+        .tensor()
 }
 
 /// Random blocks of integers `[rows, columns]`: their values, and where they are.

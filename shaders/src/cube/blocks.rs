@@ -22,7 +22,7 @@ use cubecl::prelude::*;
 use rayon::prelude::*;
 
 use super::linear::{self, LANES, MAX_FEW_TOKENS};
-use super::{dims, empty_like};
+use super::{dims, empty_like, product};
 use crate::cpu::View;
 use crate::{BLOCK, BlockFormat, BlockMatrix, Summation};
 
@@ -263,7 +263,7 @@ impl<R: CubeRuntime> Packed<R> {
         let parts = (0..self.rows).step_by(at_once);
         let product = |from: usize| {
             let copy = self.dequantised(from, at_once.min(self.rows - from), None);
-            linear::many_tokens(x.clone(), copy)
+            product::product(x.clone(), copy)
         };
         parts.map(product).collect()
     }

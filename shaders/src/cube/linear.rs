@@ -2,17 +2,16 @@
 //!
 //! A few tokens (decoding) are bound by reading `W` once: [`few_tokens`] reads it
 //! in vectors along its rows and multiplies every token with what it read. Many
-//! tokens (prefill) are bound by arithmetic and go to cubek's tiled product, which
-//! uses matrix units where the device has them.
+//! tokens (prefill) are bound by arithmetic and go to one of cubek's tiled products
+//! ([`product`]), which use matrix units where the device has them.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
-use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
 use burn_cubecl::ops::numeric::add;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{dims, empty_like};
+use super::{dims, empty_like, product};
 use crate::Summation;
 
 /// The largest batch that the few-token kernel takes: its sums live in registers.
@@ -36,7 +35,7 @@ pub fn linear<R: CubeRuntime>(
     if tokens <= MAX_FEW_TOKENS || summation == Summation::Fixed {
         few_tokens(x, weight, bias, summation)
     } else {
-        let product = many_tokens(x, weight);
+        let product = product::product(x, weight);
         match bias {
             Some(bias) => add_bias(product, bias),
             None => product,
@@ -211,13 +210,6 @@ pub fn finish<E: Float>(
             }
         }
     }
-}
-
-pub fn many_tokens<R: CubeRuntime>(x: CubeTensor<R>, mut weight: CubeTensor<R>) -> CubeTensor<R> {
-    let dtype = x.dtype;
-    weight.meta.swap(0, 1);
-    matmul(x, weight, None, MatmulStrategy::Cube, dtype)
-        .expect("cubek has a kernel for every contiguous pair of matrices")
 }
 
 pub fn add_bias<R: CubeRuntime>(product: CubeTensor<R>, mut bias: CubeTensor<R>) -> CubeTensor<R> {

@@ -2,8 +2,9 @@
 //!
 //! All tensors of a call have one float type, f32, f16 or bf16; arithmetic is f32.
 //! Kernels use shared memory and barriers only, no subgroups, so that they run the
-//! same on every adapter; but those that use cooperative matrices, on devices that have them. Nothing is autotuned: tuning a shape stalls serving for
-//! seconds on slow devices.
+//! same on every adapter; but those that use cooperative matrices, on devices that have them.
+//! Nothing is tuned while it serves: that stalls serving for seconds on slow devices. Which kernel
+//! multiplies many tokens may be chosen before ([`product`], `tune.rs`).
 
 mod attention;
 mod blocks;
@@ -12,6 +13,7 @@ mod elementwise;
 mod fetch;
 mod linear;
 mod norm;
+mod product;
 mod reduce;
 mod rope;
 
@@ -23,8 +25,8 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
 use crate::{
-    BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex,
-    RopeTable, Summation,
+    BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, ProductChoice, ProductKernel,
+    QkNorm, RaggedIndex, RopeTable, Summation,
 };
 pub use attention::AttentionTiles;
 
@@ -81,6 +83,18 @@ where
         }
     }
 
+    fn product_by(
+        kernel: ProductKernel,
+        x: CubeTensor<R>,
+        weight: CubeTensor<R>,
+    ) -> Option<CubeTensor<R>> {
+        product::by(kernel, into_contiguous(x), into_contiguous(weight))
+    }
+
+    fn choose_products(choice: ProductChoice, dtype: DType, device: &R::Device) {
+        product::choose::<R>(choice, dtype, device);
+    }
+
     fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
         let ids = into_contiguous(ids);
         match blocks::Packed::of(&table) {
@@ -124,6 +138,7 @@ where
         };
         let positions = index.positions.clone();
         let slots = index.write_slots.clone();
+        assert_contiguous([k_pool, v_pool]);
         rope::rope_and_store(
             into_contiguous(qkv),
             layout,
@@ -155,6 +170,7 @@ where
             window: window.unwrap_or(0),
             summation: index.summation,
         };
+        assert_contiguous([k_pool, v_pool]);
         attention::paged(
             into_contiguous(q),
             layout,
@@ -187,6 +203,13 @@ where
 
     fn fetch(ids: CubeTensor<R>) -> Fetched {
         fetch::fetch(into_contiguous(ids))
+    }
+}
+
+/// Pools are read and written where they lie: a copy would be another pool.
+fn assert_contiguous<R: CubeRuntime>(pools: [&CubeTensor<R>; 2]) {
+    for pool in pools {
+        assert!(pool.is_contiguous(), "a KV pool has gaps between its rows");
     }
 }
 

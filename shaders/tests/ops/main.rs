@@ -2,9 +2,11 @@
 //! on fresh random inputs, with outputs and pools poisoned first.
 //!
 //! `HEARTH_KERNEL_CASES` says how many random cases each kernel gets on each backend;
-//! `HEARTH_EXPECT_TILES` (`vulkan:f16,cuda:bf16`) where there have to be cooperative matrices.
+//! `HEARTH_EXPECT_TILES` (`vulkan:f16,cuda:bf16`) where there have to be cooperative matrices;
+//! `HEARTH_REQUIRE_CUDA` and `HEARTH_REQUIRE_VULKAN` that a missing device is a failure.
 
 mod order;
+mod products;
 mod tiles;
 
 use std::hash::{BuildHasher, RandomState};
@@ -68,6 +70,8 @@ mod backends {
     on_every_backend!(in_a_fixed_order_bits_do_not_depend_on_the_batch);
     on_every_backend!(half_precision_has_a_fixed_order_too);
     on_every_backend!(a_row_that_depends_on_its_batch_is_seen);
+    on_every_backend!(every_kernel_of_products_is_right_or_refuses);
+    on_every_backend!(parts_of_long_rows_are_added_again);
 }
 
 /// One device per language: a second one on the same adapter would be a leak.
@@ -98,6 +102,10 @@ fn wgpu_device(language: ShaderLanguage) -> Option<burn_wgpu::WgpuDevice> {
 fn cuda_is_here() -> bool {
     // SAFETY: libcuda's initialisers have no precondition.
     let here = unsafe { libloading::Library::new("libcuda.so.1") }.is_ok();
+    assert!(
+        here || std::env::var_os("HEARTH_REQUIRE_CUDA").is_none(),
+        "HEARTH_REQUIRE_CUDA is set, but there is no CUDA driver"
+    );
     if !here {
         eprintln!("skipped: no CUDA driver on this machine");
     }
@@ -117,8 +125,8 @@ fn assert_right<B: Kernels>(
     precision: Precision,
     random: &mut Random,
 ) {
-    if let Err(mismatch) = check::check::<B>(case, precision, precision.tolerance(), random, device)
-    {
+    let tolerance = precision.tolerance();
+    if let Err(mismatch) = check::check::<B>(case, precision, tolerance, random, device) {
         panic!("{backend}: {mismatch}");
     }
 }
@@ -200,6 +208,9 @@ mod checks {
     pub use order::{
         a_row_that_depends_on_its_batch_is_seen, half_precision_has_a_fixed_order_too,
         in_a_fixed_order_bits_do_not_depend_on_the_batch,
+    };
+    pub use products::{
+        every_kernel_of_products_is_right_or_refuses, parts_of_long_rows_are_added_again,
     };
     pub use tiles::chunks_of_many_tokens_are_right_in_half_precision;
 

@@ -29,13 +29,22 @@ fn assert_healthy(found: &Value) {
 }
 
 pub fn has_vulkan() -> bool {
+    has("vulkan:0", "HEARTH_REQUIRE_VULKAN")
+}
+
+pub fn has_cuda() -> bool {
+    has("cuda:0", "HEARTH_REQUIRE_CUDA")
+}
+
+/// Whether the device is there; it has to be with the variable.
+fn has(name: &str, required_by: &str) -> bool {
     let output = hearth().args(["devices", "--json"]).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let devices = report["devices"].as_array().unwrap();
-    let found = devices.iter().any(|device| device["device"] == "vulkan:0");
+    let found = devices.iter().any(|device| device["device"] == name);
     assert!(
-        found || std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
-        "HEARTH_REQUIRE_VULKAN is set, but there is no Vulkan adapter"
+        found || std::env::var_os(required_by).is_none(),
+        "{required_by} is set, but there is no {name}"
     );
     found
 }

@@ -1,11 +1,11 @@
-//! Serving on a GPU, as far as lavapipe is one.
+//! Serving on a GPU, as far as lavapipe and a stand-in for CUDA are one.
 
 use std::path::{Path, PathBuf};
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::doctor::has_vulkan;
+use super::doctor::{has_cuda, has_vulkan};
 use super::harness::{COMPLETIONS, Random, Server};
 
 /// Few size classes to warm up: lavapipe compiles slowly.
@@ -176,6 +176,23 @@ async fn a_gpu_answers_as_the_cpu_and_compiles_no_kernel_after_ready_or_twice() 
         many_shapes(&server).await;
         assert_eq!(kept(&cache), compiled, "{device}: compiled after /ready");
     }
+    let _ = std::fs::remove_dir_all(&cache);
+}
+
+/// `./test.sh` runs it on a stand-in for the device (`tests/cuda/README.md`).
+#[tokio::test]
+async fn a_server_on_cuda_answers_as_on_the_cpu() {
+    if !has_cuda() {
+        return;
+    }
+    let cache = std::env::temp_dir().join(format!("hearth-cuda-test-{}", std::process::id()));
+    let cpu = Server::start(&SMALL).await;
+    let (greedy, drawn) = (answers(&cpu).await, sampled(&cpu, false).await);
+    drop(cpu);
+    let cuda = Server::on("cuda", &SMALL, &cache).await;
+    println!("/ready {:?} after the start", cuda.ready_after);
+    assert_eq!(answers(&cuda).await, greedy);
+    assert_eq!(sampled(&cuda, true).await, drawn);
     let _ = std::fs::remove_dir_all(&cache);
 }
 

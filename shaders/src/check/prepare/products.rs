@@ -1,7 +1,7 @@
 //! Products with matrices, and rows of tables.
 
 use super::{Maker, Output, Prepared, Wanted, Work, reference};
-use crate::ragged::indices;
+use crate::indices;
 use crate::{BlockFormat, Kernels, Summation};
 
 pub(super) fn linear<B: Kernels>(

@@ -2,7 +2,7 @@
 
 use burn::tensor::DType;
 
-use super::{EPS, Maker, Output, Prepared, Wanted, Work, float, reference};
+use super::{EPS, Maker, Output, Prepared, Wanted, Work, float, kv_pool, reference};
 use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
 
 pub(super) fn rope_and_store<B: Kernels>(
@@ -44,7 +44,7 @@ pub(super) fn rope_and_store<B: Kernels>(
     let poison = vec![f32::NAN; slots * kv_width];
     let shape = [slots, layout.kv_heads, layout.head_dim];
     let mut pools =
-        [(); 2].map(|()| float::<B>(&poison, &shape, make.precision.stored, make.device));
+        [(); 2].map(|()| kv_pool::<B>(&poison, shape, make.precision.stored, make.device));
     let rope = RopeTable::<B> {
         cos: cos_on,
         sin: sin_on,
@@ -149,7 +149,7 @@ pub(super) fn attention<B: Kernels>(
         for slot in &free {
             values[*slot as usize * kv_width..][..kv_width].fill(f32::NAN);
         }
-        let tensor = float::<B>(&values, &shape, stored_as, make.device);
+        let tensor = kv_pool::<B>(&values, shape, stored_as, make.device);
         (values, tensor)
     };
     let ((k, k_on), (v, v_on)) = (pool(), pool());

@@ -3,7 +3,7 @@
 use super::super::prepare::{EPS, Output};
 use super::super::{Case, Random, read};
 use super::{Compute, Maker};
-use crate::ragged::indices;
+use crate::indices;
 use crate::{BlockFormat, Choice, Kernels, Summation};
 
 impl<'a, B: Kernels> Maker<'a, B> {

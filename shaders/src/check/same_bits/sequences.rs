@@ -3,7 +3,7 @@
 use burn::tensor::DType;
 use burn::tensor::ops::FloatTensor;
 
-use super::super::prepare::{EPS, Output, float};
+use super::super::prepare::{EPS, Output, float, kv_pool};
 use super::super::{Random, read};
 use super::{Compute, Maker};
 use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
@@ -47,7 +47,8 @@ impl<'a, B: Kernels> Maker<'a, B> {
             let index = self.index(&at, &slots, &[], &[], layout, Summation::Fixed);
             let nothing = vec![f32::NAN; rows.len() * kv_width];
             let shape = [rows.len(), layout.kv_heads, layout.head_dim];
-            let (mut k, mut v) = (self.stored(&nothing, &shape), self.stored(&nothing, &shape));
+            let pool = || kv_pool::<B>(&nothing, shape, self.precision.stored, self.device);
+            let (mut k, mut v) = (pool(), pool());
             let qkv = self.pick(&qkv, layout.qkv_width(), rows);
             let q = B::rope_and_store(qkv, layout, norm.as_ref(), &rope, &index, &mut k, &mut v);
             let in_order = |pool: FloatTensor<B>| {
@@ -90,7 +91,8 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 for (row, slot) in values.chunks_exact(kv_width).zip(&slots) {
                     pool[*slot as usize * kv_width..][..kv_width].copy_from_slice(row);
                 }
-                self.stored(&pool, &[used + 2, layout.kv_heads, layout.head_dim])
+                let shape = [used + 2, layout.kv_heads, layout.head_dim];
+                kv_pool::<B>(&pool, shape, self.precision.stored, self.device)
             };
             let (k, v) = (pool(&k), pool(&v));
             // Rows that follow each other in a sequence are a chunk.
