@@ -87,11 +87,14 @@ impl Core {
                 of => Wait::ForLanding { of },
             });
             if mail.landed {
+                // Who wants no more by now leaves with it, also where the device goes on.
+                self.scheduler.withdraw(&mail.withdrawn);
                 self.land();
             }
             let goes_on = goes_on(&mail);
             self.scheduler.enqueue(mail.submitted);
-            self.scheduler.withdraw(mail.withdrawn);
+            // Those, too, who came and went since the last look.
+            self.scheduler.withdraw(&mail.withdrawn);
             if !self.flights.is_empty() {
                 self.prepare();
                 self.call(goes_on);

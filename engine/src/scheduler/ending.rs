@@ -9,10 +9,10 @@ use crate::inbox::{RequestId, Withdrawal};
 use crate::request::FinishReason;
 
 impl Scheduler {
-    /// Ends requests whose consumers want no more.
-    pub fn withdraw(&mut self, withdrawn: Vec<(RequestId, Withdrawal)>) {
+    /// Ends requests whose consumers want no more, those of them that are still here.
+    pub fn withdraw(&mut self, withdrawn: &[(RequestId, Withdrawal)]) {
         let mut from_running = HashMap::new();
-        for (id, why) in withdrawn {
+        for &(id, why) in withdrawn {
             let outcome = match why {
                 Withdrawal::Cancelled => Outcome::Cancelled,
                 Withdrawal::Satisfied => Outcome::Satisfied,

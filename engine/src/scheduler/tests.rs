@@ -88,8 +88,8 @@ impl Bench {
     fn withdraw(&mut self) {
         let index = self.below(self.ids.len() as u64 + 1) as usize;
         if let Some(&id) = self.ids.get(index) {
-            let twice = vec![(id, Withdrawal::Cancelled), (id, Withdrawal::Satisfied)];
-            self.scheduler.withdraw(twice);
+            let twice = [(id, Withdrawal::Cancelled), (id, Withdrawal::Satisfied)];
+            self.scheduler.withdraw(&twice);
         }
     }
 
