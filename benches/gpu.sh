@@ -108,8 +108,9 @@ within=60
 bench() {
     local name=$1 device=$2
     shift 2
+    # shellcheck disable=SC2086
     step "$name" "$within" "$hearth" bench --model "$model" --load-format dummy --device "$device" \
-        --dtype "$(dtype_of "$device")" --repeats 2 --json "$@"
+        --dtype "$(dtype_of "$device")" ${autotune---no-autotune} --repeats 2 --json "$@"
 }
 
 # decode AS DEVICE BATCH FLAGS...
@@ -190,10 +191,11 @@ case " $timed " in *" $main "*)
     decode "$main-deterministic" "$main" "$many" --deterministic
     prefill "$main-deterministic" "$main" --deterministic ;;
 esac
-# Kernels of which some were never run anywhere: last, so that they take no other result with them.
+# As it is started usually: the first of each times kernels. Last, as some of those were never run
+# anywhere, so that they take no other result with them.
 case " $timed " in *" $main "*)
-    within=150 decode "$main-autotune" "$main" "$many" --autotune
-    within=150 prefill "$main-autotune" "$main" --autotune ;;
+    autotune= within=120 decode "$main-tuned" "$main" "$many"
+    autotune= within=240 prefill "$main-tuned" "$main" ;;
 esac
 if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
     # It is waited for as long as what comes after it needs no time.

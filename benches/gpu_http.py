@@ -41,7 +41,7 @@ class Server:
         started = time.monotonic()
         self.process = subprocess.Popen(
             [hearth, "serve", "--model", model, "--load-format", "dummy", "--device", device, "--dtype", dtype,
-             "--port", self.url.rpartition(":")[2], "--max-running-requests", str(clients),
+             "--no-autotune", "--port", self.url.rpartition(":")[2], "--max-running-requests", str(clients),
              "--max-queue", str(requests), "--max-model-len", str(prompt + output + 64), "--log-level", "info"],
             env=environment, stdout=log, stderr=log)
         try:

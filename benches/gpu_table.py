@@ -180,8 +180,8 @@ def table(*arguments):
         mine = run.decoded(f"decode-1-{main}-{format}")
         ratio = f"{mine[0] / base[0]:.2f}" if mine and base else run.why(f"decode-1-{main}-{format}")
         print(f"| {format} / not rounded, batch 1 | {ratio} |")
-    others = {name.rpartition("-")[2] for name in names if not name.endswith(("-int4", "-int8", "-deterministic", "-autotune"))} - {main}
-    for other in sorted(others) + [f"{main}-deterministic", f"{main}-autotune"]:
+    others = {name.rpartition("-")[2] for name in names if not name.endswith(("-int4", "-int8", "-deterministic", "-tuned"))} - {main}
+    for other in sorted(others) + [f"{main}-deterministic", f"{main}-tuned"]:
         for name in sorted({name.removesuffix(f"-{main}") for name in names if name.endswith(f"-{main}")}):
             read_one = run.decoded if name.startswith("decode") else run.prefilled
             mine, mains = read_one(f"{name}-{other}"), read_one(f"{name}-{main}")

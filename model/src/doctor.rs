@@ -24,7 +24,7 @@ pub use hearth_shaders::tune::{Outcome, Tuned};
 pub use hearth_shaders::{AttentionTiles, Hardware};
 
 pub use goldens::{GoldenError, GoldenFinding, golden_directories, golden_logits};
-pub(crate) use products::choose_products;
+pub(crate) use products::{choose_products, products};
 pub(crate) use start::refuse_wrong_kernels;
 
 /// How thoroughly to look.

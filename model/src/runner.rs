@@ -21,7 +21,7 @@ pub use hearth_shaders::{Choice, Edit};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::device::{self, DeviceError, DeviceReport, DeviceSpec, Handle};
-use crate::doctor::{choose_products, panic_text, refuse_wrong_kernels};
+use crate::doctor::{choose_products, panic_text, products, refuse_wrong_kernels};
 use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
@@ -136,11 +136,18 @@ pub enum LoadError {
     #[error("{device} is refused, because it computes wrongly: {reason} (see hearth doctor)")]
     WrongKernel { device: String, reason: String },
     #[error(
-        "{device} failed while kernels were timed: {reason} (without --autotune none is timed)"
+        "{device} failed while kernels were timed: {reason} (with --no-autotune none is timed)"
     )]
     Tuning { device: String, reason: String },
     #[error("{device} failed while the model was loaded: {reason}")]
     DeviceFailed { device: String, reason: String },
+}
+
+/// What serving computes at once, at most.
+#[derive(Debug, Clone, Copy)]
+pub struct LargestStep {
+    pub tokens: usize,
+    pub sequences: usize,
 }
 
 /// How to load a checkpoint.
@@ -163,9 +170,9 @@ pub struct LoadOptions {
     pub largest_matrix: Option<u64>,
     /// Whether a GPU has to prove its kernels before anything is loaded onto it.
     pub check_kernels: bool,
-    /// Tokens of a step, where a GPU is to time kernels for products of many, and to take the
-    /// quickest.
-    pub tuned_tokens: Option<usize>,
+    /// The largest step, where a GPU is to time kernels for products of many tokens, and to take
+    /// the quickest.
+    pub tuned_for: Option<LargestStep>,
     /// A directory where kernels that were compiled stay for the next start of this build.
     pub kernel_cache: Option<PathBuf>,
 }
@@ -338,11 +345,11 @@ impl<B: Kernels> Runner<B> {
                 },
             )?;
         }
-        if let (Some(tokens), Summation::Fastest, false) =
-            (options.tuned_tokens, summation, at.is_cpu())
-        {
+        if let (Some(most), Summation::Fastest) = (options.tuned_for, summation) {
+            let packed = blocks.integers(&config, weights) != [None; 2];
+            let products = products(&config, dtype, most, largest, packed);
             let cache = options.kernel_cache.as_deref();
-            choose_products::<B>(&config, dtype, tokens, cache, at, device).map_err(|reason| {
+            choose_products::<B>(&products, cache, at, device).map_err(|reason| {
                 LoadError::Tuning {
                     device: at.to_string(),
                     reason,

@@ -117,11 +117,15 @@ pub struct ModelFlags {
     #[arg(long, action = ArgAction::SetTrue)]
     #[serde(skip_serializing_if = "is_false")]
     pub deterministic: bool,
-    /// On a GPU, time the kernels for products of many tokens before it serves, and take the
-    /// quickest
-    #[arg(long, action = ArgAction::SetTrue)]
-    #[serde(skip_serializing_if = "is_false")]
-    pub autotune: bool,
+    /// On a GPU, do not time the kernels for products of many tokens at the first start, to take
+    /// the quickest
+    #[arg(long = "no-autotune", action = ArgAction::SetTrue)]
+    #[serde(
+        rename = "autotune",
+        serialize_with = "negated",
+        skip_serializing_if = "is_false"
+    )]
+    pub no_autotune: bool,
     /// Longest prompt + output, in tokens [default: the checkpoint's]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -321,7 +325,7 @@ pub struct ChatArgs {
     /// A running server [default: load the model in this process]
     // Not `config`: HEARTH_CONFIG may be set for the server on the same machine.
     #[arg(long, conflicts_with_all = [
-        "model", "device", "dtype", "quantization", "load_format", "deterministic", "autotune", "max_model_len", "kv_tokens",
+        "model", "device", "dtype", "quantization", "load_format", "deterministic", "no_autotune", "max_model_len", "kv_tokens",
         "prefill_chunk", "log_format", "log_level",
     ])]
     pub url: Option<String>,
@@ -390,7 +394,7 @@ pub struct DoctorArgs {
     /// Do not time the kernels
     #[arg(long)]
     pub no_speed: bool,
-    /// Also try and time the kernels that --autotune of serve chooses from: minutes on a GPU
+    /// Also try and time the kernels that serve chooses from at its first start: minutes on a GPU
     #[arg(long)]
     pub autotune: bool,
     /// Also run the models in this directory (model/goldens) that have logits to compare with
@@ -486,7 +490,7 @@ mod tests {
         let keys = serde_json::to_value(full).unwrap();
         for key in keys.as_object().unwrap().keys() {
             let flag = match key.as_str() {
-                "prefix_cache" => "no-prefix-cache".to_owned(),
+                "prefix_cache" | "autotune" => format!("no-{}", key.replace('_', "-")),
                 key => key.replace('_', "-"),
             };
             assert!(flags.contains(&flag), "--{flag} is missing");

@@ -49,7 +49,7 @@ pub struct Config {
     pub load_format: LoadFormat,
     /// Refuse devices on which a token's last bits depend on the batch it is computed in.
     pub deterministic: bool,
-    /// Take the quickest kernels for products of many tokens, timed before a GPU serves.
+    /// Take the quickest kernels for products of many tokens, timed when a GPU first serves a model.
     pub autotune: bool,
     /// Prompt + output tokens per sequence; absent: the checkpoint's own.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -152,7 +152,7 @@ impl Default for Config {
             quantization: None,
             load_format: LoadFormat::Auto,
             deterministic: false,
-            autotune: false,
+            autotune: true,
             max_model_len: None,
             kv_tokens: None,
             host_cache_tokens: 0,

@@ -9,7 +9,7 @@ use hearth_model::checkpoint::{self, Checkpoint};
 use hearth_model::device::DeviceSpec;
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
-use hearth_model::runner::{self, LoadOptions, Report};
+use hearth_model::runner::{self, LargestStep, LoadOptions, Report};
 use hearth_model::weights::Quantization as ModelQuantization;
 
 use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
@@ -119,9 +119,13 @@ pub fn executor(
         deterministic: config.deterministic,
         largest_matrix: None,
         check_kernels: true,
-        tuned_tokens: config
-            .autotune
-            .then(|| engine_config(config).max_batch_tokens),
+        tuned_for: config.autotune.then(|| {
+            let config = engine_config(config);
+            LargestStep {
+                tokens: config.max_batch_tokens,
+                sequences: config.max_running,
+            }
+        }),
         kernel_cache: kernel_cache::of_this_build(),
     };
     let bar = stderr()

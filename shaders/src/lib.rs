@@ -26,9 +26,11 @@ use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 
+use tune::Products;
+
 pub use choice::{Choice, Edit, plan};
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
-pub use cube::AttentionTiles;
+pub use cube::{AttentionTiles, MOST_COPIED};
 pub use products::{ProductChoice, ProductKernel};
 pub use ragged::{RaggedIndex, Span, Tiling};
 pub use upload::{indices, upload};
@@ -190,6 +192,17 @@ pub trait Kernels: Backend {
         summation: Summation,
     ) -> FloatTensor<Self>;
 
+    /// [`Self::silu_mul`] of what [`Self::project`] gives, rounded as that is: `weight` is
+    /// `[2 * inner, in]`, and the result `[tokens, inner]`.
+    fn project_gated(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        summation: Summation,
+    ) -> FloatTensor<Self> {
+        Self::silu_mul(Self::project(x, weight, bias, summation))
+    }
+
     /// [`Self::project`] of many tokens by `kernel`, without a bias and in [`Summation::Fastest`];
     /// `None` where it refuses the sizes, the type or the device.
     fn product_by(
@@ -200,9 +213,9 @@ pub trait Kernels: Backend {
         None
     }
 
-    /// Has [`Self::project`] take these kernels from now on for many tokens in `dtype`, wherever
-    /// they do not refuse.
-    fn choose_products(_choice: ProductChoice, _dtype: DType, _device: &Self::Device) {}
+    /// Has [`Self::project`] take these kernels from now on for `products`, and the usual one for
+    /// all others.
+    fn choose_products(_choice: ProductChoice, _products: &Products, _device: &Self::Device) {}
 
     /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of activations.
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-/// A kernel for a product of matrices, with its tiling: one is Hearth's own, the others are cubek's. None is the quickest on every
-/// device and for every size.
+use crate::tune::Products;
+
+/// A kernel for a product of matrices, with its tiling: one is Hearth's own, the others are cubek's.
+/// None is the quickest on every device and for every size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ProductKernel {
     /// What cubek takes by itself: one buffer, for 16-bit types in cooperative matrices where the
@@ -72,6 +74,12 @@ impl ProductKernel {
         !matches!(self, Self::Usual | Self::DoubleUnits)
     }
 
+    /// Whether its units wait for copies that the device makes by itself, and for ever where one
+    /// is not made: such a kernel may never end.
+    pub fn waits(self) -> bool {
+        matches!(self, Self::CopiedMma | Self::TmaMma | Self::TmaCopiedMma)
+    }
+
     /// The kernel of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kernel| kernel.name() == name)
@@ -97,6 +105,9 @@ impl ProductChoice {
     /// within the first.
     const MOST: [usize; 2] = [128, 1024];
 
+    /// Products of more take the usual kernel.
+    pub const MOST_TOKENS: usize = 2048;
+
     /// The class of a product of so many tokens.
     pub fn class(tokens: usize) -> usize {
         Self::MOST.iter().filter(|most| tokens > **most).count()
@@ -120,9 +131,69 @@ impl fmt::Display for ProductChoice {
     }
 }
 
+/// A choice, for the sizes in which it was compared and no others.
+pub(crate) struct Chosen {
+    choice: ProductChoice,
+    /// Columns and rows of a matrix, and the most tokens that come with it.
+    sizes: Vec<([usize; 2], usize)>,
+}
+
+impl Chosen {
+    pub fn new(choice: ProductChoice, products: &Products) -> Self {
+        Self {
+            choice,
+            sizes: products.sizes().collect(),
+        }
+    }
+
+    /// The kernel for a matrix of that many columns and rows. There are few of them: a list is found
+    /// through sooner than a map.
+    pub fn kernel(&self, tokens: usize, matrix: [usize; 2]) -> ProductKernel {
+        let compared = |(size, most): &([usize; 2], usize)| *size == matrix && tokens <= *most;
+        match self.sizes.iter().any(compared) {
+            true => self.choice.of(tokens),
+            false => ProductKernel::Usual,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use burn::tensor::DType;
+
+    #[test]
+    fn what_was_not_compared_goes_to_the_usual_kernel() {
+        use ProductKernel::{Double, LargeMma, Ordered, Usual};
+        let choice = ProductChoice {
+            kernels: [Double, Ordered, LargeMma],
+        };
+        let products = Products {
+            matrices: vec![[64, 192], [96, 64]],
+            layers: 2,
+            head: Some([64, 1000]),
+            dtype: DType::F16,
+            most_tokens: 4000,
+            most_rows: 200,
+        };
+        let chosen = Chosen::new(choice, &products);
+        for (tokens, matrix, kernel) in [
+            (9, [64, 192], Double),
+            (2048, [96, 64], LargeMma),
+            (2049, [96, 64], Usual),
+            (100, [64, 1000], Double),
+            (200, [64, 1000], Ordered),
+            (201, [64, 1000], Usual),
+            (100, [64, 64], Usual),
+            (100, [192, 64], Usual),
+        ] {
+            assert_eq!(
+                chosen.kernel(tokens, matrix),
+                kernel,
+                "{tokens}, {matrix:?}"
+            );
+        }
+    }
 
     #[test]
     fn every_number_of_tokens_has_the_kernel_of_its_class() {

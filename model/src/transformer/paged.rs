@@ -248,14 +248,14 @@ impl<B: Kernels> Layer<B> {
     }
 
     fn feed_forward(&self, x: FloatTensor<B>, summation: Summation) -> FloatTensor<B> {
-        let both = B::project(
+        let gated = B::project_gated(
             x,
             weight(&self.gate_up),
             self.gate_up_bias.as_ref().map(weight),
             summation,
         );
         let down_bias = self.down_bias.as_ref().map(weight);
-        B::project(B::silu_mul(both), weight(&self.down), down_bias, summation)
+        B::project(gated, weight(&self.down), down_bias, summation)
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Case {
         input: usize,
         output: usize,
         bias: bool,
+        /// Whether twice as many rows give `output` elements, gated.
+        gated: bool,
         summation: Summation,
     },
     Embed {
@@ -32,6 +34,8 @@ pub enum Case {
         input: usize,
         output: usize,
         bias: bool,
+        /// Whether twice as many rows give `output` elements, gated.
+        gated: bool,
         summation: Summation,
     },
     PackedEmbed {
@@ -113,6 +117,7 @@ impl Case {
                 input: shape.within(1, 25) * [1, 4, 8][shape.below(3)],
                 output: shape.within(1, 300),
                 bias: shape.one_in(2),
+                gated: shape.one_in(3),
                 summation: summation(&mut shape),
                 tokens: match random.below(4) {
                     0 => random.within(9, 70),
@@ -125,6 +130,7 @@ impl Case {
                 input: shape.within(1, 70) * [32, 32, 20, 7][shape.below(4)],
                 output: shape.within(1, 300),
                 bias: shape.one_in(2),
+                gated: shape.one_in(3),
                 summation: summation(&mut shape),
                 tokens: match random.below(4) {
                     0 => random.within(9, 70),

@@ -175,8 +175,15 @@ pub fn prepare<B: Kernels>(
             input,
             output,
             bias,
+            gated,
             summation,
-        } => products::linear(maker, None, [tokens, input, output], bias, summation),
+        } => products::linear(
+            maker,
+            None,
+            [tokens, input, output],
+            [bias, gated],
+            summation,
+        ),
         Case::Embed {
             tokens,
             vocab,
@@ -188,12 +195,13 @@ pub fn prepare<B: Kernels>(
             input,
             output,
             bias,
+            gated,
             summation,
         } => products::linear(
             maker,
             Some(format),
             [tokens, input, output],
-            bias,
+            [bias, gated],
             summation,
         ),
         Case::PackedEmbed {

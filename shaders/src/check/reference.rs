@@ -31,15 +31,13 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f64> {
+pub fn silu_mul(gate_up: &[f64], inner: usize) -> Vec<f64> {
     gate_up
         .chunks(2 * inner)
         .flat_map(|row| {
             let (gate, up) = row.split_at(inner);
-            gate.iter().zip(up).map(|(gate, up)| {
-                let gate = f64::from(*gate);
-                gate / (1.0 + (-gate).exp()) * f64::from(*up)
-            })
+            let pairs = gate.iter().zip(up);
+            pairs.map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
         })
         .collect()
 }

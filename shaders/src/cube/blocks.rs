@@ -21,15 +21,15 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 use rayon::prelude::*;
 
-use super::linear::{self, LANES, MAX_FEW_TOKENS};
+use super::linear::{self, Epilogue, LANES, MAX_FEW_TOKENS, are_few};
 use super::{dims, empty_like, product};
 use crate::cpu::View;
 use crate::{BLOCK, BlockFormat, BlockMatrix, Summation};
 
 /// Up to so many tokens read the words themselves, [`MAX_FEW_TOKENS`] at a time.
-const MAX_GROUPED_TOKENS: usize = 32;
+pub const MAX_GROUPED_TOKENS: usize = 32;
 /// Bytes of a matrix that are there as floats at a time.
-const MOST_COPIED: u64 = 256 << 20;
+pub const MOST_COPIED: u64 = 256 << 20;
 /// Cubes in a grid's first dimension, which is limited to 65,535.
 const MOST_IN_A_GRID_ROW: usize = 32_768;
 /// What the scales' words are filled up to, so that elements are read in vectors.
@@ -235,14 +235,9 @@ impl<R: CubeRuntime> Packed<R> {
         summation: Summation,
         beside: impl Fn(Vec<CubeTensor<R>>) -> CubeTensor<R>,
     ) -> CubeTensor<R> {
-        let [tokens, input] = dims(&x);
-        let columns = self.columns;
-        assert_eq!(
-            input, columns,
-            "linear: x has {input} columns, weight {columns}"
-        );
-        if tokens <= MAX_GROUPED_TOKENS || summation == Summation::Fixed {
-            return self.product(x, bias, summation);
+        let ([tokens, _], columns) = (dims(&x), self.columns);
+        if are_few(tokens, MAX_GROUPED_TOKENS, summation) {
+            return self.few_tokens(x, bias, summation, Epilogue::None);
         }
         let largest = MOST_COPIED.min(x.client.properties().memory.max_page_size);
         let at_once = (largest as usize / (columns * x.dtype.size())).max(1);
@@ -268,14 +263,22 @@ impl<R: CubeRuntime> Packed<R> {
         parts.map(product).collect()
     }
 
-    fn product(
+    /// As [`linear::few_tokens`].
+    pub fn few_tokens(
         self,
         x: CubeTensor<R>,
         bias: Option<CubeTensor<R>>,
         summation: Summation,
+        epilogue: Epilogue,
     ) -> CubeTensor<R> {
         let [tokens, input] = dims(&x);
-        let out = empty_like(&x, tokens, self.rows);
+        let columns = self.columns;
+        assert_eq!(
+            input, columns,
+            "linear: x has {input} columns, weight {columns}"
+        );
+        let output = epilogue.elements(self.rows);
+        let out = empty_like(&x, tokens, output);
         let (client, dtype) = (x.client.clone(), x.dtype);
         let full = summation == Summation::Fastest && tokens <= MAX_FEW_TOKENS;
         let group = if full { tokens } else { MAX_FEW_TOKENS };
@@ -286,7 +289,11 @@ impl<R: CubeRuntime> Packed<R> {
         unsafe {
             kernels::product::launch_unchecked(
                 &client,
-                linear::grid(tokens.div_ceil(group), self.rows, kernels::EACH),
+                linear::grid(
+                    tokens.div_ceil(group),
+                    output,
+                    epilogue.units() * kernels::EACH,
+                ),
                 CubeDim::new_2d(LANES as u32, linear::ROWS as u32),
                 self.vector(),
                 self.width(),
@@ -296,7 +303,7 @@ impl<R: CubeRuntime> Packed<R> {
                 bias.into_array_arg(),
                 out.clone().into_array_arg(),
                 tokens as u32,
-                self.rows as u32,
+                output as u32,
                 self.first(),
                 group,
                 full,
@@ -304,6 +311,7 @@ impl<R: CubeRuntime> Packed<R> {
                 input,
                 self.bits,
                 has_bias,
+                epilogue,
                 dtype.into(),
             );
         }

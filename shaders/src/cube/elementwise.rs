@@ -78,6 +78,11 @@ fn silu_mul_kernel<E: Float>(
     if i < inner {
         let gate = f32::cast_from(gate_up[2 * token * inner + i]);
         let up = f32::cast_from(gate_up[(2 * token + 1) * inner + i]);
-        out[token * inner + i] = E::cast_from(gate / (1.0f32 + f32::exp(-gate)) * up);
+        out[token * inner + i] = E::cast_from(silu(gate) * up);
     }
+}
+
+#[cube]
+pub fn silu(x: f32) -> f32 {
+    x / (1.0f32 + f32::exp(-x))
 }

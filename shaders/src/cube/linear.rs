@@ -11,7 +11,7 @@ use burn_cubecl::ops::numeric::add;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{dims, empty_like, product};
+use super::{dims, elementwise, empty_like, product};
 use crate::Summation;
 
 /// The largest batch that the few-token kernel takes: its sums live in registers.
@@ -20,20 +20,54 @@ pub const MAX_FEW_TOKENS: usize = 8;
 pub const LANES: usize = 32;
 pub const ROWS: usize = 8;
 
+/// What becomes of the sums with a matrix's rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Epilogue {
+    /// Each gives an element.
+    None,
+    /// Half of them are gates, and the other half what they let through (SwiGLU): the units of a
+    /// cube are halves, too, and each pair of rows gives an element, that of two kernels.
+    SwiGlu,
+}
+
+impl Epilogue {
+    /// Epilogue of units in a cube that go by different elements.
+    pub fn units(self) -> usize {
+        match self {
+            Self::None => ROWS,
+            Self::SwiGlu => ROWS / 2,
+        }
+    }
+
+    /// The elements that come of a matrix of `rows`.
+    pub fn elements(self, rows: usize) -> usize {
+        match self {
+            Self::None => rows,
+            Self::SwiGlu => {
+                assert!(
+                    rows.is_multiple_of(2),
+                    "{rows} rows are no gates and as many more"
+                );
+                rows / 2
+            }
+        }
+    }
+}
+
+/// Whether so many tokens go to the kernel for up to `most`, which alone has a fixed order.
+pub fn are_few(tokens: usize, most: usize, summation: Summation) -> bool {
+    tokens <= most || summation == Summation::Fixed
+}
+
 pub fn linear<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
     bias: Option<CubeTensor<R>>,
     summation: Summation,
 ) -> CubeTensor<R> {
-    let [tokens, input] = dims(&x);
-    let [_, width] = dims(&weight);
-    assert_eq!(
-        input, width,
-        "linear: x has {input} columns, weight {width}"
-    );
-    if tokens <= MAX_FEW_TOKENS || summation == Summation::Fixed {
-        few_tokens(x, weight, bias, summation)
+    let [tokens, _] = dims(&x);
+    if are_few(tokens, MAX_FEW_TOKENS, summation) {
+        few_tokens(x, weight, bias, summation, Epilogue::None)
     } else {
         let product = product::product(x, weight);
         match bias {
@@ -43,14 +77,21 @@ pub fn linear<R: CubeRuntime>(
     }
 }
 
-fn few_tokens<R: CubeRuntime>(
+/// As [`linear`], whatever the number of tokens, and with an `epilogue`.
+pub fn few_tokens<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
     bias: Option<CubeTensor<R>>,
     summation: Summation,
+    epilogue: Epilogue,
 ) -> CubeTensor<R> {
     let [tokens, input] = dims(&x);
-    let [output, _] = dims(&weight);
+    let [rows, width] = dims(&weight);
+    assert_eq!(
+        input, width,
+        "linear: x has {input} columns, weight {width}"
+    );
+    let output = epilogue.elements(rows);
     let out = empty_like(&x, tokens, output);
     let (client, dtype) = (x.client.clone(), x.dtype);
     // 16 bytes a load where the rows allow it.
@@ -66,8 +107,8 @@ fn few_tokens<R: CubeRuntime>(
     let has_bias = bias.is_some();
     // Without a bias the argument is bound but never read.
     let bias = bias.unwrap_or_else(|| x.clone());
-    let count = grid(tokens.div_ceil(group), output, 1);
-    // SAFETY: rows at and beyond `output` are skipped, and so are tokens beyond the last.
+    let count = grid(tokens.div_ceil(group), output, epilogue.units());
+    // SAFETY: rows of elements beyond the last are skipped, and so are tokens beyond the last.
     unsafe {
         few_tokens_kernel::launch_unchecked(
             &client,
@@ -84,13 +125,15 @@ fn few_tokens<R: CubeRuntime>(
             summation == Summation::Fastest,
             input,
             has_bias,
+            epilogue,
             dtype.into(),
         );
     }
     out
 }
 
-/// `group` tokens times [`ROWS`] rows of `weight`; `full` where no group lacks a token.
+/// `group` tokens times [`ROWS`] rows of `weight`, of which `output` elements come; `full` where no
+/// group lacks a token.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn few_tokens_kernel<E: Float, N: Size>(
@@ -104,6 +147,7 @@ fn few_tokens_kernel<E: Float, N: Size>(
     #[comptime] full: bool,
     #[comptime] input: usize,
     #[comptime] has_bias: bool,
+    #[comptime] epilogue: Epilogue,
     #[define(E)] _dtype: StorageType,
 ) {
     let vector = N::value();
@@ -111,8 +155,9 @@ fn few_tokens_kernel<E: Float, N: Size>(
     let lane = UNIT_POS_X as usize;
     let first = CUBE_POS_X as usize * group;
     let cube = CUBE_POS_Z * CUBE_COUNT_Y + CUBE_POS_Y;
-    let row = cube as usize * ROWS + UNIT_POS_Y as usize;
-    let live = row < output as usize;
+    let element = first_of(cube as usize, 1usize, epilogue);
+    let live = element < output as usize;
+    let row = row_of(element, output, epilogue);
     let here = tokens as usize - first;
 
     let mut sums = Array::<f32>::new(group);
@@ -138,28 +183,42 @@ fn few_tokens_kernel<E: Float, N: Size>(
         }
     }
     finish::<E>(
-        &sums, bias, out, row, first, here, output, group, 1usize, full, has_bias,
+        &sums, bias, out, element, first, here, output, group, 1usize, full, has_bias, epilogue,
     );
 }
 
-/// The cubes for `groups` of tokens and `rows` of a matrix, `each` of them in a row of units.
-/// Groups that read the same rows are neighbours, so that they find them in a cache. A dimension
-/// of a grid is limited to 65,535 cubes: large vocabularies need two.
-pub fn grid(groups: usize, rows: usize, each: usize) -> CubeCount {
-    let cubes = rows.div_ceil(ROWS * each) as u32;
+/// The first of the `each` elements that a row of units is for.
+#[cube]
+pub fn first_of(cube: usize, #[comptime] each: usize, #[comptime] epilogue: Epilogue) -> usize {
+    let units = comptime!(epilogue.units());
+    (cube * units + UNIT_POS_Y as usize % units) * each
+}
+
+/// The row of the matrix that a row of units reads for an element.
+#[cube]
+pub fn row_of(element: usize, output: u32, #[comptime] epilogue: Epilogue) -> usize {
+    let half = UNIT_POS_Y as usize / comptime!(epilogue.units());
+    element + half * output as usize
+}
+
+/// The cubes for `groups` of tokens and so many `elements`, `each` of them in a cube. Groups that
+/// read the same rows are neighbours, so that they find them in a cache. A dimension of a grid is
+/// limited to 65,535 cubes: large vocabularies need two.
+pub fn grid(groups: usize, elements: usize, each: usize) -> CubeCount {
+    let cubes = elements.div_ceil(each) as u32;
     let columns = cubes.min(32_768);
     CubeCount::Static(groups as u32, columns, cubes.div_ceil(columns))
 }
 
-/// Adds the lanes' `sums` of `each` rows from `row` on, `[group, each]`, and writes them for the
-/// tokens that are `here`.
+/// Adds the lanes' `sums` of `each` rows, `[group, each]`, and writes the elements from `element` on
+/// that come of them, for the tokens that are `here`.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn finish<E: Float>(
     sums: &Array<f32>,
     bias: &Array<E>,
     out: &mut Array<E>,
-    row: usize,
+    element: usize,
     first: usize,
     here: usize,
     output: u32,
@@ -167,6 +226,7 @@ pub fn finish<E: Float>(
     #[comptime] each: usize,
     #[comptime] full: bool,
     #[comptime] has_bias: bool,
+    #[comptime] epilogue: Epilogue,
 ) {
     let lane = UNIT_POS_X as usize;
     // Halve the lanes of each row until one holds the sum.
@@ -191,25 +251,41 @@ pub fn finish<E: Float>(
         }
         sync_cube();
     }
-    if lane == 0 {
+    if lane == 0 && (UNIT_POS_Y as usize) < comptime!(epilogue.units()) {
         #[unroll]
         for token in 0..group {
             if full || token < here {
                 #[unroll]
                 for next in 0..each {
-                    let row = row + next;
-                    if row < output as usize {
-                        let sum = comptime!(token * each + next);
-                        let mut sum = scratch[sum * comptime!(LANES * ROWS) + unit];
-                        if comptime!(has_bias) {
-                            sum += f32::cast_from(bias[row]);
+                    let element = element + next;
+                    if element < output as usize {
+                        let at = comptime!((token * each + next) * LANES * ROWS) + unit;
+                        let sum = biased::<E>(scratch[at], bias, element, has_bias);
+                        let to = (first + token) * output as usize + element;
+                        if comptime!(epilogue == Epilogue::SwiGlu) {
+                            let up = scratch[at + comptime!(epilogue.units() * LANES)];
+                            let up = biased::<E>(up, bias, element + output as usize, has_bias);
+                            // As a kernel of its own reads both.
+                            let gate = f32::cast_from(E::cast_from(sum));
+                            let up = f32::cast_from(E::cast_from(up));
+                            out[to] = E::cast_from(elementwise::silu(gate) * up);
+                        } else {
+                            out[to] = E::cast_from(sum);
                         }
-                        out[(first + token) * output as usize + row] = E::cast_from(sum);
                     }
                 }
             }
         }
     }
+}
+
+#[cube]
+fn biased<E: Float>(sum: f32, bias: &Array<E>, row: usize, #[comptime] has_bias: bool) -> f32 {
+    let mut sum = sum;
+    if comptime!(has_bias) {
+        sum += f32::cast_from(bias[row]);
+    }
+    sum
 }
 
 pub fn add_bias<R: CubeRuntime>(product: CubeTensor<R>, mut bias: CubeTensor<R>) -> CubeTensor<R> {

@@ -24,11 +24,13 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
+use crate::tune::Products;
 use crate::{
     BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, ProductChoice, ProductKernel,
     QkNorm, RaggedIndex, RopeTable, Summation,
 };
 pub use attention::AttentionTiles;
+pub use blocks::MOST_COPIED;
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -83,6 +85,34 @@ where
         }
     }
 
+    fn project_gated(
+        x: CubeTensor<R>,
+        weight: CubeTensor<R>,
+        bias: Option<CubeTensor<R>>,
+        summation: Summation,
+    ) -> CubeTensor<R> {
+        let [tokens, _] = dims(&x);
+        let packed = blocks::Packed::of(&weight);
+        let few = match packed {
+            Some(_) => blocks::MAX_GROUPED_TOKENS,
+            None => linear::MAX_FEW_TOKENS,
+        };
+        if !linear::are_few(tokens, few, summation) {
+            return Self::silu_mul(Self::project(x, weight, bias, summation));
+        }
+        let (x, bias) = (into_contiguous(x), bias.map(into_contiguous));
+        match packed {
+            Some(packed) => packed.few_tokens(x, bias, summation, linear::Epilogue::SwiGlu),
+            None => linear::few_tokens(
+                x,
+                into_contiguous(weight),
+                bias,
+                summation,
+                linear::Epilogue::SwiGlu,
+            ),
+        }
+    }
+
     fn product_by(
         kernel: ProductKernel,
         x: CubeTensor<R>,
@@ -91,8 +121,8 @@ where
         product::by(kernel, into_contiguous(x), into_contiguous(weight))
     }
 
-    fn choose_products(choice: ProductChoice, dtype: DType, device: &R::Device) {
-        product::choose::<R>(choice, dtype, device);
+    fn choose_products(choice: ProductChoice, products: &Products, device: &R::Device) {
+        product::choose::<R>(choice, products, device);
     }
 
     fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {

@@ -39,6 +39,8 @@ use cubek::matmul::routines::{BlueprintStrategy, Routine};
 use cubek::std::InputBinding;
 
 use super::{dims, empty_like};
+use crate::products::Chosen;
+use crate::tune::Products;
 use crate::{ProductChoice, ProductKernel};
 
 /// A runtime's device, and a type that it computes in.
@@ -48,30 +50,38 @@ type Place = (TypeId, DeviceId, DType);
 const COLUMNS: usize = 64;
 
 /// What was chosen so far. Devices are few: a list is found through sooner than a map.
-static CHOSEN: RwLock<Vec<(Place, ProductChoice)>> = RwLock::new(Vec::new());
+static CHOSEN: RwLock<Vec<(Place, Chosen)>> = RwLock::new(Vec::new());
 
 fn place<R: CubeRuntime>(device: &R::CubeDevice, dtype: DType) -> Place {
     (TypeId::of::<R>(), device.to_id(), dtype)
 }
 
-/// From now on products in `dtype` on `device` are computed as `choice` says.
-pub fn choose<R: CubeRuntime>(choice: ProductChoice, dtype: DType, device: &R::CubeDevice) {
-    let place = place::<R>(device, dtype);
+/// From now on `products` on `device` are computed as `choice` says.
+pub fn choose<R: CubeRuntime>(choice: ProductChoice, products: &Products, device: &R::CubeDevice) {
+    let place = place::<R>(device, products.dtype);
     let mut chosen = CHOSEN.write().unwrap_or_else(PoisonError::into_inner);
     chosen.retain(|(other, _)| *other != place);
-    chosen.push((place, choice));
+    chosen.push((place, Chosen::new(choice, products)));
 }
 
-fn chosen<R: CubeRuntime>(x: &CubeTensor<R>, tokens: usize) -> ProductKernel {
+/// The kernel that was chosen for the sizes, or the usual one.
+fn chosen<R: CubeRuntime>(x: &CubeTensor<R>, weight: &CubeTensor<R>) -> ProductKernel {
     let place = place::<R>(&x.device, x.dtype);
     let chosen = CHOSEN.read().unwrap_or_else(PoisonError::into_inner);
-    let choice = chosen.iter().find(|(other, _)| *other == place);
-    choice.map_or(ProductKernel::Usual, |(_, choice)| choice.of(tokens))
+    let ([tokens, input], [output, _]) = (dims(x), dims(weight));
+    let chosen = chosen.iter().find(|(other, _)| *other == place);
+    chosen.map_or(ProductKernel::Usual, |(_, chosen)| {
+        chosen.kernel(tokens, [input, output])
+    })
 }
 
 pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> CubeTensor<R> {
-    let [tokens, _] = dims(&x);
-    match chosen(&x, tokens) {
+    let ([_, input], [_, width]) = (dims(&x), dims(&weight));
+    assert_eq!(
+        input, width,
+        "linear: x has {input} columns, weight {width}"
+    );
+    match chosen(&x, &weight) {
         ProductKernel::Usual => usual(x, weight),
         kernel => by(kernel, x.clone(), weight.clone()).unwrap_or_else(|| usual(x, weight)),
     }

@@ -11,7 +11,7 @@ mod tiles;
 
 use std::hash::{BuildHasher, RandomState};
 
-use burn::tensor::DType;
+use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
 use hearth_shaders::check::{self, Case, Kernel, Precision, Random, SHAPE_KEPT_FOR};
 use hearth_shaders::device::{self, ShaderLanguage};
 use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
@@ -58,6 +58,7 @@ mod backends {
     on_every_backend!(poison_reaches_what_is_allocated_next);
     on_every_backend!(random_cases_of_linear);
     on_every_backend!(packed_linear_takes_any_batch_and_width);
+    on_every_backend!(gated_rows_are_what_two_kernels_give);
     on_every_backend!(random_cases_of_packed_linear);
     on_every_backend!(random_cases_of_embed);
     on_every_backend!(random_cases_of_packed_embed);
@@ -234,9 +235,40 @@ mod checks {
                     input,
                     output,
                     bias: true,
+                    gated: output % 2 == 1,
                     summation,
                 };
                 assert_right::<B>(device, backend, &case, single(), &mut random);
+            }
+        }
+    }
+
+    pub fn gated_rows_are_what_two_kernels_give<B: Kernels>(device: &B::Device, backend: &str) {
+        let (mut random, seed) = fresh_random();
+        // The CPU's activations are always in f32, and it has no kernel for both.
+        let narrow = Some(half_precisions(backend)).filter(|_| backend != "cpu");
+        for dtype in [&[DType::F32], narrow.unwrap_or_default()].concat() {
+            for tokens in [1, 3, 8, 20] {
+                let (input, inner) = (random.within(1, 300), random.within(1, 100));
+                let mut make = |shape: Vec<usize>| {
+                    let values = random.normal(shape.iter().product());
+                    let data = TensorData::new(values, shape).convert_dtype(dtype);
+                    B::float_from_data(data, device)
+                };
+                let (x, weight) = (make(vec![tokens, input]), make(vec![2 * inner, input]));
+                let bias = (tokens != 3).then(|| make(vec![2 * inner]));
+                for summation in [Summation::Fastest, Summation::Fixed] {
+                    let both = B::project(x.clone(), weight.clone(), bias.clone(), summation);
+                    let gated =
+                        B::project_gated(x.clone(), weight.clone(), bias.clone(), summation);
+                    let [one, two] = [gated, B::silu_mul(both)].map(|gated| {
+                        Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(gated)).into_data()
+                    });
+                    assert_eq!(
+                        one, two,
+                        "{backend}, seed {seed}: {tokens}, {input}, {inner}"
+                    );
+                }
             }
         }
     }
@@ -267,6 +299,7 @@ mod checks {
                 input,
                 output,
                 bias: true,
+                gated: output % 2 == 1,
                 summation,
             };
             assert_right::<B>(device, backend, &case, single(), &mut random);

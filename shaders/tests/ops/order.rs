@@ -92,6 +92,7 @@ pub fn a_row_that_depends_on_its_batch_is_seen<B: Kernels>(device: &B::Device, b
         input: 200,
         output: 96,
         bias: false,
+        gated: false,
         summation: Summation::Fastest,
     };
     let attention = attention(64, 6, 2, Some(100)).summed(Summation::Fastest);

@@ -196,6 +196,68 @@ async fn a_server_on_cuda_answers_as_on_the_cpu() {
     let _ = std::fs::remove_dir_all(&cache);
 }
 
+/// The file in which a start keeps the kernels that it chose for products of many tokens.
+fn kept_choice(cache: &Path) -> Option<PathBuf> {
+    let files = |directory: &Path| {
+        let entries = std::fs::read_dir(directory).into_iter().flatten();
+        entries
+            .map(|entry| entry.unwrap().path())
+            .collect::<Vec<_>>()
+    };
+    let builds = files(&cache.join("hearth/kernels"));
+    let mut kept = builds.iter().flat_map(|build| files(build)).filter(|file| {
+        let name = file.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("products-") && name.ends_with(".json")
+    });
+    let file = kept.next();
+    assert_eq!(kept.next(), None);
+    file
+}
+
+/// `./test.sh` runs it on a stand-in for the device, which has some of the kernels.
+#[tokio::test]
+async fn kernels_that_a_start_on_cuda_chose_are_those_of_the_next() {
+    if !has_cuda() {
+        return;
+    }
+    let cache = std::env::temp_dir().join(format!("hearth-choice-{}", std::process::id()));
+    let flags = [&SMALL[..], &["--dtype", "bf16"]].concat();
+    let untuned = [&flags[..], &["--no-autotune"]].concat();
+    let server = Server::embedded_on("cuda", &untuned, &cache).await;
+    let greedy = answers(&server).await;
+    drop(server);
+    assert_eq!(kept_choice(&cache), None, "nothing is timed");
+
+    let server = Server::embedded_on("cuda", &flags, &cache).await;
+    println!("/ready {:?} after the first start", server.ready_after);
+    drop(server);
+    let file = kept_choice(&cache).unwrap();
+    let read = || -> Value { serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap() };
+    let mut kept = read();
+    println!("{kept}");
+    assert!(kept["trying"].is_null() && kept["ended"] == json!({}));
+    let choices = kept["choices"].as_object_mut().unwrap();
+    assert_eq!(choices.len(), 1);
+
+    // Whatever was the quickest: the next start takes what it finds, if that is right.
+    let kernels = choices.values_mut().next().unwrap();
+    let other = ["split-columns", "ordered"]
+        .into_iter()
+        .find(|name| kernels[0] != *name);
+    kernels[0] = json!(other);
+    std::fs::write(&file, kept.to_string()).unwrap();
+    let server = Server::embedded_on("cuda", &flags, &cache).await;
+    assert_eq!(read(), kept);
+    let answers = answers(&server).await;
+    let same = answers.iter().zip(&greedy).filter(|(a, b)| a == b).count();
+    assert!(
+        2 * same > greedy.len(),
+        "{same} of {} answers",
+        greedy.len()
+    );
+    let _ = std::fs::remove_dir_all(&cache);
+}
+
 /// Tokens and logprobs, as they were written.
 async fn outputs(server: &Server, prompts: &[Vec<u32>]) -> Vec<(Value, Value)> {
     let mut outputs = Vec::new();

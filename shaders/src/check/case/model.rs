@@ -32,16 +32,18 @@ impl Case {
         let attention = layout.heads * layout.head_dim;
         let mut cases = Vec::new();
         for tokens in [1, 4, 33] {
-            for (input, output, bias) in [
-                (hidden, layout.qkv_width(), shape.qkv_bias),
-                (attention, hidden, false),
-                (inner, hidden, false),
+            for (input, output, bias, gated) in [
+                (hidden, layout.qkv_width(), shape.qkv_bias, false),
+                (attention, hidden, false, false),
+                (hidden, inner, false, true),
+                (inner, hidden, false, false),
             ] {
                 cases.push(Case::Linear {
                     tokens,
                     input,
                     output: output.min(96),
                     bias,
+                    gated,
                     summation,
                 });
             }
@@ -98,10 +100,11 @@ impl Case {
         let attention = layout.heads * layout.head_dim;
         let mut cases = Vec::new();
         for tokens in [1, 4, 12, 33] {
-            for (input, output, bias) in [
-                (hidden, layout.qkv_width(), shape.qkv_bias),
-                (attention, hidden, false),
-                (inner, hidden, false),
+            for (input, output, bias, gated) in [
+                (hidden, layout.qkv_width(), shape.qkv_bias, false),
+                (attention, hidden, false, false),
+                (hidden, inner, false, true),
+                (inner, hidden, false, false),
             ] {
                 cases.push(Case::PackedLinear {
                     format,
@@ -109,6 +112,7 @@ impl Case {
                     input,
                     output: output.min(96),
                     bias,
+                    gated,
                     summation,
                 });
             }

@@ -13,10 +13,12 @@ impl fmt::Display for Case {
                 tokens,
                 input,
                 output,
+                gated,
                 summation,
                 ..
             } => {
-                write!(f, "{tokens} x {input} by {input} x {output}")?;
+                write!(f, "{tokens} x {input} by {input} x ")?;
+                write_rows(f, *output, *gated)?;
                 write_order(f, *summation)
             }
             Case::PackedLinear {
@@ -24,10 +26,13 @@ impl fmt::Display for Case {
                 tokens,
                 input,
                 output,
+                gated,
                 summation,
                 ..
             } => {
-                write!(f, "{tokens} x {input} by {input} x {output} in {format:?}")?;
+                write!(f, "{tokens} x {input} by {input} x ")?;
+                write_rows(f, *output, *gated)?;
+                write!(f, " in {format:?}")?;
                 write_order(f, *summation)
             }
             Case::PackedEmbed {
@@ -72,6 +77,13 @@ impl fmt::Display for Case {
                 write!(f, "{rows} x {vocab}")
             }
         }
+    }
+}
+
+fn write_rows(f: &mut fmt::Formatter<'_>, output: usize, gated: bool) -> fmt::Result {
+    match gated {
+        true => write!(f, "2 * {output}, gated"),
+        false => write!(f, "{output}"),
     }
 }
 

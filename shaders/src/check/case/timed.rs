@@ -20,6 +20,7 @@ impl Case {
             input: hidden,
             output: 2 * inner,
             bias: false,
+            gated: false,
             summation,
         };
         let attention = |sequences, summation| Case::Attention {
@@ -37,6 +38,7 @@ impl Case {
             input: hidden,
             output: 2 * inner,
             bias: false,
+            gated: false,
             summation: fastest,
         };
         let [q8_0, q4_0] = PACKED;

@@ -8,29 +8,36 @@ pub(super) fn linear<B: Kernels>(
     mut make: Maker<B>,
     format: Option<BlockFormat>,
     [tokens, input, output]: [usize; 3],
-    with_bias: bool,
+    [with_bias, gated]: [bool; 2],
     summation: Summation,
 ) -> Prepared<B> {
+    let rows = if gated { 2 * output } else { output };
     let (x, x_on) = make.activations(&[tokens, input]);
-    let (w, w_on) = make.matrix(format, output, input);
-    let (bias, bias_on) = make.activations(&[output]);
+    let (w, w_on) = make.matrix(format, rows, input);
+    let (bias, bias_on) = make.activations(&[rows]);
     let bias = with_bias.then_some(bias);
     let bias_on = with_bias.then_some(bias_on);
     let (_, activation) = make.precision.sizes();
-    let bytes = make.matrix_bytes(format, output, input);
+    let bytes = make.matrix_bytes(format, rows, input);
     Prepared {
         launch: Box::new(move || {
             let (x, bias) = (x_on.clone(), bias_on.clone());
-            let y = B::project(x, w_on.clone(), bias, summation);
-            vec![Output::Float(y)]
+            vec![Output::Float(match gated {
+                true => B::project_gated(x, w_on.clone(), bias, summation),
+                false => B::project(x, w_on.clone(), bias, summation),
+            })]
         }),
         want: Box::new(move || {
             let y = reference::linear(&x, &w, bias.as_deref(), input);
+            let y = match gated {
+                true => reference::silu_mul(&y, output),
+                false => y,
+            };
             vec![("y", Wanted::Values(y))]
         }),
         work: Work {
             bytes: bytes + (tokens * (input + output)) as u64 * activation,
-            flops: 2 * (tokens * input * output) as u64,
+            flops: 2 * (tokens * input * rows) as u64,
         },
     }
 }

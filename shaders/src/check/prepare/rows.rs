@@ -71,7 +71,7 @@ pub(super) fn silu_mul<B: Kernels>(mut make: Maker<B>, [tokens, inner]: [usize; 
     Prepared {
         launch: Box::new(move || vec![Output::Float(B::silu_mul(gate_up_on.clone()))]),
         want: Box::new(move || {
-            let gated = reference::silu_mul(&gate_up, inner);
+            let gated = reference::silu_mul(&exact(&gate_up), inner);
             vec![("gated", Wanted::Values(gated))]
         }),
         work: Work {

@@ -15,10 +15,11 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 input,
                 output,
                 bias,
+                gated,
                 summation,
             } => {
-                let size = [tokens, input, output];
-                (tokens, self.projected(None, size, bias, summation, random))
+                let (size, with) = ([tokens, input, output], [bias, gated]);
+                (tokens, self.projected(None, size, with, summation, random))
             }
             Case::PackedLinear {
                 format,
@@ -26,12 +27,13 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 input,
                 output,
                 bias,
+                gated,
                 summation,
             } => {
-                let size = [tokens, input, output];
+                let (size, with) = ([tokens, input, output], [bias, gated]);
                 (
                     tokens,
-                    self.projected(Some(format), size, bias, summation, random),
+                    self.projected(Some(format), size, with, summation, random),
                 )
             }
             Case::Embed {
@@ -120,16 +122,20 @@ impl<'a, B: Kernels> Maker<'a, B> {
         self,
         format: Option<BlockFormat>,
         [tokens, input, output]: [usize; 3],
-        with_bias: bool,
+        [with_bias, gated]: [bool; 2],
         summation: Summation,
         random: &mut Random,
     ) -> Compute<'a> {
+        let output = if gated { 2 * output } else { output };
         let x = random.normal(tokens * input);
         let w = self.matrix(format, output, input, random);
         let bias = with_bias.then(|| self.activations(&random.normal(output), &[output]));
         Box::new(move |rows, _| {
-            let x = self.pick(&x, input, rows);
-            let y = B::project(x, w.clone(), bias.clone(), summation);
+            let (x, w, bias) = (self.pick(&x, input, rows), w.clone(), bias.clone());
+            let y = match gated {
+                true => B::project_gated(x, w, bias, summation),
+                false => B::project(x, w, bias, summation),
+            };
             vec![("y", read::<B>(Output::Float(y)))]
         })
     }

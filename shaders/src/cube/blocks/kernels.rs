@@ -3,12 +3,12 @@
 use cubecl::prelude::*;
 
 use crate::BLOCK;
-use crate::cube::linear::{LANES, ROWS, finish};
+use crate::cube::linear::{Epilogue, LANES, ROWS, finish, first_of, row_of};
 
 /// Elements of a row that a unit of a cube takes at once: one word or two, and neighbours read what
 /// lies beside it, of the row and of the activations.
 pub const UNIT: usize = 8;
-/// Rows that a unit computes: what it read of the activations serves all of them.
+/// Epilogue that a unit computes: what it read of the activations serves all of them.
 pub const EACH: usize = 2;
 pub const THREADS: usize = 256;
 
@@ -58,8 +58,9 @@ fn element(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 
     f32::reinterpret((moved & mask) | 0x3f80_0000u32) * steps - middle
 }
 
-/// `group` tokens times rows, [`EACH`] of them for each of [`ROWS`] rows of units; `full` where no
-/// group lacks a token. `words` and `scales` are the same buffer, whose elements begin at `begin`.
+/// `group` tokens times rows, [`EACH`] of them for each of [`ROWS`] rows of units, of which `output`
+/// elements come; `full` where no group lacks a token. `words` and `scales` are the same buffer,
+/// whose elements begin at `begin`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub fn product<E: Float, N: Size, W: Size>(
@@ -77,6 +78,7 @@ pub fn product<E: Float, N: Size, W: Size>(
     #[comptime] input: usize,
     #[comptime] bits: usize,
     #[comptime] has_bias: bool,
+    #[comptime] epilogue: Epilogue,
     #[define(E)] _dtype: StorageType,
 ) {
     let vector = N::value();
@@ -91,8 +93,9 @@ pub fn product<E: Float, N: Size, W: Size>(
     let lane = UNIT_POS_X as usize;
     let first = CUBE_POS_X as usize * group;
     let cube = CUBE_POS_Z * CUBE_COUNT_Y + CUBE_POS_Y;
-    let row = (cube as usize * ROWS + UNIT_POS_Y as usize) * EACH;
-    let last = output as usize - 1;
+    let target = first_of(cube as usize, EACH, epilogue);
+    let row = row_of(target, output, epilogue);
+    let last = comptime!(ROWS / epilogue.units()) * output as usize - 1;
     let here = tokens as usize - first;
 
     let mut sums = Array::<f32>::new(comptime!(group * EACH));
@@ -169,11 +172,11 @@ pub fn product<E: Float, N: Size, W: Size>(
         }
     }
     finish::<E>(
-        &sums, bias, out, row, first, here, output, group, EACH, full, has_bias,
+        &sums, bias, out, target, first, here, output, group, EACH, full, has_bias, epilogue,
     );
 }
 
-/// Rows of the matrix, `rows` of them, as floats: those that `ids` names when `named`, else those
+/// Epilogue of the matrix, `rows` of them, as floats: those that `ids` names when `named`, else those
 /// from `from` on. `words` and `scales` are the same buffer, whose elements begin at `begin`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]

@@ -117,6 +117,14 @@ impl Server {
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
+    /// The same as [`Self::on`].
+    pub async fn embedded_on(device: &str, flags: &[&str], cache: &Path) -> Self {
+        let mut command = binary::hearth();
+        command.args(["--device", device]).args(flags);
+        command.env("XDG_CACHE_HOME", cache);
+        Self::spawn(command, Share::Some(MACHINE.read().await)).await
+    }
+
     /// Serves a GGUF file of the goldens, on the CPU.
     pub async fn gguf(name: &str) -> Self {
         let path = binary::workspace().join("model/goldens/gguf").join(name);
