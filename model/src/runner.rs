@@ -14,7 +14,7 @@ use burn::tensor::{DType, Tensor};
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::{BlockFormat, Kernels, Summation};
+use hearth_shaders::{BlockFormat, Kernels, ProductChoice, Summation};
 
 pub use hearth_shaders::{Choice, Edit};
 
@@ -136,7 +136,8 @@ pub enum LoadError {
     #[error("{device} is refused, because it computes wrongly: {reason} (see hearth doctor)")]
     WrongKernel { device: String, reason: String },
     #[error(
-        "{device} failed while kernels were timed: {reason} (with --no-autotune none is timed)"
+        "{device} failed while kernels were timed: {reason} (the next start leaves that kernel out, \
+         and with --no-autotune none is timed)"
     )]
     Tuning { device: String, reason: String },
     #[error("{device} failed while the model was loaded: {reason}")]
@@ -144,7 +145,7 @@ pub enum LoadError {
 }
 
 /// What serving computes at once, at most.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct LargestStep {
     pub tokens: usize,
     pub sequences: usize,
@@ -345,9 +346,12 @@ impl<B: Kernels> Runner<B> {
                 },
             )?;
         }
-        if let (Some(most), Summation::Fastest) = (options.tuned_for, summation) {
-            let packed = blocks.integers(&config, weights) != [None; 2];
-            let products = products(&config, dtype, most, largest, packed);
+        let packed = blocks.integers(&config, weights) != [None; 2];
+        let most = options.tuned_for.unwrap_or_default();
+        let products = products(&config, dtype, most, largest, packed);
+        // What was chosen before, as on a device that was lost since, is no choice of now.
+        B::choose_products(ProductChoice::default(), &products, device);
+        if options.tuned_for.is_some() && summation == Summation::Fastest {
             let cache = options.kernel_cache.as_deref();
             choose_products::<B>(&products, cache, at, device).map_err(|reason| {
                 LoadError::Tuning {

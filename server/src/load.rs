@@ -182,6 +182,8 @@ fn reload(config: Config, options: LoadOptions) -> Reload {
         let options = LoadOptions {
             kv_tokens: Some(was.kv_slots),
             max_model_len: Some(was.max_model_len),
+            // One of the chosen kernels may have been what it was lost to.
+            tuned_for: None,
             ..options.clone()
         };
         Ok(runner::load(&open(&config)?, &options)?)

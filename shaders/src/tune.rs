@@ -56,6 +56,8 @@ pub struct Lost {
 pub struct Tuned {
     pub choice: ProductChoice,
     pub findings: Vec<Finding>,
+    /// Whether the usual kernel could not be timed in some class, as where there was no memory.
+    pub unknown: bool,
     /// What timing took, and all of it.
     pub timing: Duration,
     pub all: Duration,
@@ -88,11 +90,14 @@ pub fn tune<B: Kernels>(
             };
             tuned.findings.push(finding);
         };
+        // What ends a start here is no other kernel's fault.
+        trying(ProductKernel::Usual);
         let step = match Step::<B>::new(products, class, tokens, device) {
             Ok(step) => step,
             Err(outcome) => {
                 survived::<B>(&outcome, ProductKernel::Usual, products, device)?;
                 find(ProductKernel::Usual, outcome);
+                tuned.unknown = true;
                 continue;
             }
         };
@@ -114,6 +119,9 @@ pub fn tune<B: Kernels>(
             find(kernel, outcome);
         }
         drop(step);
+        tuned.unknown |= took
+            .iter()
+            .all(|(_, kernel)| *kernel != ProductKernel::Usual);
         for kernel in quicker(took) {
             if begun.elapsed() >= budget.all {
                 break;
@@ -295,7 +303,8 @@ mod tests {
         let device = Default::default();
         let tuned = tune::<Flex>(&products, budget, &kernels, trying, &device).unwrap();
         assert_eq!(tuned.choice, ProductChoice::default());
-        assert_eq!(tried, kernels);
+        assert_eq!(tried, [&kernels[..1], &kernels].concat());
+        assert!(tuned.unknown);
         let refused = |finding: &Finding| finding.outcome == Outcome::Refused;
         assert!(tuned.findings.iter().all(refused));
     }

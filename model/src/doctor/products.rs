@@ -101,14 +101,16 @@ pub(crate) fn choose_products<B: Kernels>(
             tracing::warn!(?cache, %error, "kernels are not timed: no choice can be kept");
             return Ok(());
         }
-        None => return Ok(()),
+        None => {
+            tracing::warn!("kernels are not timed: there is no directory to keep a choice in");
+            return Ok(());
+        }
     };
     let chosen = choose::<B>(products, &mut kept, device);
     if let Err(lost) = &chosen {
         kept.leave_out(lost.kernel);
     }
     let choice = chosen.map_err(|lost| lost.reason)?;
-    kept.done(choice);
     B::choose_products(choice, products, device);
     Ok(())
 }
@@ -122,6 +124,7 @@ fn choose<B: Kernels>(
         && is_right::<B>(&choice, products, |kernel| kept.begin(kernel), device)?
     {
         tracing::info!(%choice, "products of many tokens: the kernels of an earlier start");
+        kept.done(Some(choice));
         return Ok(choice);
     }
     let left_out = kept.left_out();
@@ -147,6 +150,7 @@ fn choose<B: Kernels>(
     bar.finish_and_clear();
     let tuned = tuned?;
     report(&tuned);
+    kept.done(Some(tuned.choice).filter(|_| !tuned.unknown));
     Ok(tuned.choice)
 }
 

@@ -31,7 +31,7 @@ pub enum Epilogue {
 }
 
 impl Epilogue {
-    /// Epilogue of units in a cube that go by different elements.
+    /// Rows of units in a cube that are for different elements.
     pub fn units(self) -> usize {
         match self {
             Self::None => ROWS,

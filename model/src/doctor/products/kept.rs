@@ -5,6 +5,8 @@ use std::fs::{self, File, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hearth_shaders::tune::Products;
 use hearth_shaders::{ProductChoice, ProductKernel};
@@ -15,6 +17,10 @@ use crate::device::DeviceReport;
 /// A kernel at which so many starts ended one after another is not tried any more: one may have
 /// been stopped by somebody.
 const TOO_OFTEN: u64 = 2;
+
+/// Longer than a start chooses on any device that is worth waiting for.
+const LONGEST_WAIT: Duration = Duration::from_secs(180);
+const RETRY: Duration = Duration::from_millis(50);
 
 /// The file, which no other start reads or writes as long as this is there: nobody else times
 /// kernels on the device meanwhile.
@@ -38,7 +44,7 @@ impl Kept {
     /// device's is as an empty one.
     ///
     /// # Errors
-    /// Nothing can be kept there.
+    /// Nothing can be kept there, or another start is at it for too long.
     pub fn open(cache: &Path, at: &DeviceReport, products: &Products) -> io::Result<Self> {
         let device = format!(
             "{} {}, {}, {} bytes",
@@ -52,13 +58,7 @@ impl Kept {
         let path = cache.join(format!("products-{:016x}.json", hasher.finish()));
         fs::create_dir_all(cache)?;
         let lock = File::create(path.with_extension("lock"))?;
-        match lock.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                tracing::info!("waiting for another start that chooses kernels on this device");
-                lock.lock()?;
-            }
-            other => other?,
-        }
+        wait_for(&lock)?;
         let mut kept = Self {
             path,
             device,
@@ -109,9 +109,11 @@ impl Kept {
         self.try_to_write();
     }
 
-    /// Notes what was chosen. What was tried before that has ended well.
-    pub fn done(&mut self, choice: ProductChoice) {
-        self.choices.insert(self.products.clone(), choice);
+    /// Notes what was chosen, if that is to be kept. What was tried before that has ended well.
+    pub fn done(&mut self, choice: Option<ProductChoice>) {
+        if let Some(choice) = choice {
+            self.choices.insert(self.products.clone(), choice);
+        }
         self.trying = None;
         self.ended.retain(|(_, times)| *times >= TOO_OFTEN);
         self.try_to_write();
@@ -177,13 +179,28 @@ impl Kept {
     }
 }
 
+/// Waits for whoever has the lock, but not for ever: it may hang, and others have devices of the same
+/// name.
+fn wait_for(lock: &File) -> io::Result<()> {
+    let started = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if started.elapsed() < LONGEST_WAIT => {}
+            other => return Ok(other?),
+        }
+        if started.elapsed() < RETRY {
+            tracing::info!("waiting for another start that chooses kernels on such a device");
+        }
+        thread::sleep(RETRY);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device;
     use burn::tensor::DType;
     use std::sync::mpsc::channel;
-    use std::time::Duration;
 
     fn sizes() -> Products {
         Products {
@@ -229,7 +246,7 @@ mod tests {
     fn what_was_chosen_is_read_again_for_the_same_device_and_sizes_and_no_others() {
         let cache = Directory::new("kept-products");
         assert_eq!(cache.open().choice(), None);
-        cache.open().done(CHOICE);
+        cache.open().done(Some(CHOICE));
         assert_eq!(cache.open().choice(), Some(CHOICE));
         let at = cache.1.clone();
         let another = DeviceReport {
@@ -247,7 +264,7 @@ mod tests {
         let kept = |at: &DeviceReport, sizes: &Products| Kept::open(&cache.0, at, sizes).unwrap();
         for (at, sizes) in [(&another, &sizes()), (&newer, &sizes()), (&at, &fewer)] {
             assert_eq!(kept(at, sizes).choice(), None);
-            kept(at, sizes).done(ProductChoice::default());
+            kept(at, sizes).done(Some(ProductChoice::default()));
         }
         // Not even where its file has the name of another device's.
         let (path, other) = (cache.open().path.clone(), kept(&another, &sizes()));
@@ -265,7 +282,7 @@ mod tests {
     #[test]
     fn a_file_that_is_broken_is_as_none() {
         let cache = Directory::new("broken-products");
-        cache.open().done(CHOICE);
+        cache.open().done(Some(CHOICE));
         let path = cache.open().path.clone();
         let whole = fs::read_to_string(&path).unwrap();
         for broken in [
@@ -286,7 +303,7 @@ mod tests {
     #[test]
     fn a_kernel_at_which_starts_end_is_left_out_after_the_second() {
         let cache = Directory::new("ended-products");
-        cache.open().done(CHOICE);
+        cache.open().done(Some(CHOICE));
         for left_out in [vec![], vec![ProductKernel::OrderedMma]] {
             cache.open().begin(ProductKernel::OrderedMma);
             let kept = cache.open();
@@ -302,7 +319,7 @@ mod tests {
         let other = Kept::open(&cache.0, &cache.1, &others).unwrap();
         assert_eq!(other.left_out(), [ProductKernel::OrderedMma]);
         drop(other);
-        cache.open().done(ProductChoice::default());
+        cache.open().done(Some(ProductChoice::default()));
         assert_eq!(cache.open().left_out(), [ProductKernel::OrderedMma]);
         assert_eq!(cache.open().choice(), Some(ProductChoice::default()));
     }
@@ -321,7 +338,7 @@ mod tests {
         let cache = Directory::new("stopped-products");
         for _ in 0..3 {
             cache.open().begin(ProductKernel::Mma);
-            cache.open().done(CHOICE);
+            cache.open().done(Some(CHOICE));
         }
         assert_eq!(cache.open().left_out(), []);
     }
@@ -336,7 +353,7 @@ mod tests {
             threads.spawn(|| opened.send(cache.open().choice()).unwrap());
             let early = second.recv_timeout(Duration::from_millis(100));
             assert!(early.is_err(), "it did not wait");
-            first.done(CHOICE);
+            first.done(Some(CHOICE));
             drop(first);
             assert_eq!(second.recv().unwrap(), Some(CHOICE));
         });

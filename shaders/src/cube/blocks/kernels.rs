@@ -8,7 +8,7 @@ use crate::cube::linear::{Epilogue, LANES, ROWS, finish, first_of, row_of};
 /// Elements of a row that a unit of a cube takes at once: one word or two, and neighbours read what
 /// lies beside it, of the row and of the activations.
 pub const UNIT: usize = 8;
-/// Epilogue that a unit computes: what it read of the activations serves all of them.
+/// Rows that a unit computes: what it read of the activations serves all of them.
 pub const EACH: usize = 2;
 pub const THREADS: usize = 256;
 
@@ -176,7 +176,7 @@ pub fn product<E: Float, N: Size, W: Size>(
     );
 }
 
-/// Epilogue of the matrix, `rows` of them, as floats: those that `ids` names when `named`, else those
+/// Rows of the matrix, `rows` of them, as floats: those that `ids` names when `named`, else those
 /// from `from` on. `words` and `scales` are the same buffer, whose elements begin at `begin`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
