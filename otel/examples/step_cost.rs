@@ -88,7 +88,6 @@ fn step(batch: &[(u64, usize)], detailed: bool) -> StepRecord {
         started_requests: 0,
         queried_tokens: 0,
         cached_tokens: 0,
-        preemptions: 0,
         running: batch.len(),
         waiting: 0,
         kv_used: 100,

@@ -88,7 +88,6 @@ fn everything() -> Telemetry {
         started_requests: 1,
         queried_tokens: 40,
         cached_tokens: 30,
-        preemptions: 0,
         running: 1,
         waiting: 0,
         kv_used: 200,
