@@ -226,6 +226,18 @@ fn a_failed_start_prints_one_line_and_exits_with_code_1() {
 }
 
 #[test]
+fn a_port_that_another_server_uses_is_an_error_that_gives_the_reason_once() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let (code, _, stderr) = run(&["--port", &port]);
+    assert_eq!(code, 1, "{stderr}");
+    let error = stderr.lines().last().unwrap();
+    let start = format!("error: cannot listen on 127.0.0.1:{port}: ");
+    assert!(error.starts_with(&start), "{error}");
+    assert_eq!(error.matches("in use").count(), 1, "{error}");
+}
+
+#[test]
 fn sampling_defaults_out_of_bounds_are_refused_at_the_start() {
     let directory = std::env::temp_dir().join(format!("hearth-defaults-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
