@@ -22,7 +22,7 @@ pub enum Vocabulary {
     Plain,
 }
 
-/// What a page shows.
+/// Selects the metrics on a page.
 #[derive(Clone, Debug)]
 pub struct Exposition {
     /// The value of `model_name`.

@@ -16,7 +16,7 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Messages that may wait; further ones are dropped.
 const MAX_MESSAGES: usize = 8192;
 
-/// What the telemetry thread is told.
+/// A message to the telemetry thread.
 #[derive(Debug)]
 pub enum Message {
     Step(StepRecord),
@@ -32,10 +32,11 @@ pub enum Message {
 #[derive(Clone, Debug)]
 pub struct Sender(Arc<Open>);
 
-/// The telemetry thread's side.
+/// The telemetry thread's side of the mailbox.
 #[derive(Debug)]
 pub struct Receiver(Arc<Mailbox>);
 
+/// Closes the mailbox when the last sender is dropped.
 #[derive(Debug)]
 struct Open(Arc<Mailbox>);
 

@@ -8,7 +8,7 @@ use crate::otlp_settings::OtlpOptions;
 use crate::spans::Detail;
 use crate::stats_log::StatsLog;
 
-/// What is exported, and where to.
+/// The options of [`Telemetry`](crate::Telemetry).
 #[derive(Clone, Debug)]
 pub struct TelemetryOptions {
     /// Version of the server, for `service.version`.

@@ -238,10 +238,10 @@ async fn kernels_selected_at_one_start_on_cuda_are_used_at_the_next() {
     drop(server);
     let file = tuning_cache(&cache).unwrap();
     let read = || -> Value { serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap() };
-    let mut kept = read();
-    println!("{kept}");
-    assert!(kept["trying"].is_null() && kept["ended"] == json!({}));
-    let choices = kept["choices"].as_object_mut().unwrap();
+    let mut stored = read();
+    println!("{stored}");
+    assert!(stored["trying"].is_null() && stored["ended"] == json!({}));
+    let choices = stored["choices"].as_object_mut().unwrap();
     assert_eq!(choices.len(), 1);
 
     // Whichever kernel was the fastest: the next start uses the one in the file if its results
@@ -251,9 +251,9 @@ async fn kernels_selected_at_one_start_on_cuda_are_used_at_the_next() {
         .into_iter()
         .find(|name| kernels[0] != *name);
     kernels[0] = json!(other);
-    std::fs::write(&file, kept.to_string()).unwrap();
+    std::fs::write(&file, stored.to_string()).unwrap();
     let server = Server::embedded_on("cuda", &flags, &cache).await;
-    assert_eq!(read(), kept);
+    assert_eq!(read(), stored);
     let answers = answers(&server).await;
     let same = answers.iter().zip(&greedy).filter(|(a, b)| a == b).count();
     assert!(

@@ -58,7 +58,7 @@ async fn every_page_is_complete_while_the_server_shuts_down() {
     let mut pages = 0;
     // Until the server no longer listens.
     while let Ok(answer) = server.http.get(server.url("/metrics")).send().await {
-        assert!(Instant::now() < deadline, "the server goes on");
+        assert!(Instant::now() < deadline, "the server does not end");
         assert_eq!(answer.status(), 200);
         if let Ok(page) = answer.text().await {
             assert!(page.ends_with('\n') && page.contains("process_start_time_seconds"));
