@@ -20,12 +20,12 @@ CASES = sys.argv[3] if len(sys.argv) > 3 else "10"
 SEED = sys.argv[4] if len(sys.argv) > 4 else "1"
 PHASES = sys.argv[5] if len(sys.argv) > 5 else "fuzzing"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-# What every other request would be refused for.
+# Valid values of fields for which almost every generated request would be refused.
 KNOWN = {"model": {"const": MODEL}, "role": {"enum": ["user", "system", "assistant"]}}
 
 
 def narrow(schema):
-    """Has requests name the served model and roles that there are."""
+    """Makes requests name the served model and existing roles."""
     if isinstance(schema, list):
         for inner in schema:
             narrow(inner)

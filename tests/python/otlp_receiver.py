@@ -1,4 +1,4 @@
-"""A collector that writes what it is sent, one JSON object per line.
+"""A collector that writes what it receives, one JSON object per line.
 
     python otlp_receiver.py
 
@@ -111,6 +111,6 @@ write({"grpc": port, "http": http.server_port})
 threading.Thread(target=http.serve_forever, daemon=True).start()
 sys.stdin.read()
 server.stop(None).wait()
-# Whatever still listens, or waits to.
+# Ends the process even if threads are still listening.
 sys.stdout.flush()
 os._exit(0)
