@@ -75,7 +75,7 @@ pub async fn run(cli: &Cli) -> anyhow::Result<Run> {
                 let mut run = run.borrow_mut();
                 match outcome {
                     Ok(sample) => run.samples.push(sample),
-                    Err(error) => run.errors.push(error.to_string()),
+                    Err(error) => run.errors.push(format!("{:#}", anyhow::Error::from(error))),
                 }
             }
         });

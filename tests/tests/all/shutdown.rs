@@ -24,7 +24,7 @@ async fn completed(mut events: Events) -> bool {
                 assert!(message.contains("shutting down"), "{message}");
                 return false;
             }
-            Err(error) => panic!("a stream ended without a reason: {error}"),
+            Err(error) => panic!("a stream ended without a reason: {error:?}"),
         }
     }
 }

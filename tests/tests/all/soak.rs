@@ -173,13 +173,13 @@ impl Soak {
             .client
             .post(path, body)
             .await
-            .map_err(|error| format!("{error}: {body}"))
+            .map_err(|error| format!("{error:?}: {body}"))
     }
 
     async fn stream(&self, path: &str, body: &Value, patience: Patience) -> Result<(), String> {
         let mut body = body.clone();
         body["stream_options"] = json!({"include_usage": true});
-        let failed = |error| format!("{error}: {body}");
+        let failed = |error| format!("{error:?}: {body}");
         let mut events = self
             .server
             .client
