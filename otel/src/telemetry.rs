@@ -19,7 +19,7 @@ use crate::error::TelemetryError;
 use crate::exporters::{metric_exporter, resource, runtime, tracer_provider};
 use crate::exposition::Exposition;
 use crate::instruments::{
-    Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments, ReadDerived,
     ReadEngine, observe_grammars, server_instruments,
 };
 use crate::mailbox::{Message, Sender, mailbox};
@@ -154,7 +154,7 @@ impl Telemetry {
         let read: ReadEngine = Arc::new(read);
         let shared = Arc::new(Shared::default());
         let rates = Arc::clone(&shared);
-        let derived: Arc<dyn Fn(&EngineSnapshot) -> Derived + Send + Sync> =
+        let derived: ReadDerived =
             Arc::new(move |snapshot| rates.derived(Instant::now(), snapshot));
         let bounds = Bounds::new(facts.context, options.buckets.clone());
         let instruments = EngineInstruments::new(meter, name, &facts, &bounds, &read, &derived);

@@ -1,10 +1,10 @@
-"""Schemathesis against a running Hearth server: requests of all shapes that /openapi.json
-allows, and of some that it does not.
+"""Runs Schemathesis against a Hearth server: it sends requests of all shapes that /openapi.json
+allows, and of some that it does not allow.
 
     python openapi_fuzz.py http://127.0.0.1:8000 MODEL [CASES_PER_OPERATION [SEED [PHASES]]]
 
-No answer may be a 5xx, and each must be of a documented status, content type and shape.
-`pause_generation` is left out: nothing after it would be answered.
+No response may have a 5xx status, and each must have a documented status, content type and shape.
+`pause_generation` is left out, because the server would not answer requests after it.
 """
 
 import json

@@ -2,7 +2,7 @@
 
     python otlp_receiver.py
 
-The first line says the ports of gRPC and of HTTP. It reads plain and gzipped protobuf.
+The first line has the ports of gRPC and of HTTP. It accepts plain and gzipped protobuf.
 """
 
 import gzip
