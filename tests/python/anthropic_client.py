@@ -18,7 +18,7 @@ client = anthropic.Anthropic(base_url=BASE_URL, api_key="none", max_retries=0, t
 MESSAGES = [{"role": "user", "content": "Hello!"}]
 
 
-# The API has these fields, but this client no longer does.
+# The API has them; this client no longer does.
 GREEDY = {"temperature": 0}
 
 
@@ -51,7 +51,7 @@ def test_a_message_streamed():
     with stream() as events:
         pieces = list(events.text_stream)
         final = events.get_final_message()
-    # The client assembles the events as Anthropic defines them.
+    # The client puts the events together as Anthropic means them.
     assert "".join(pieces) == whole == text_of(final), (pieces, whole)
     assert len(pieces) > 2, "it came in one piece"
     assert final.stop_reason == "max_tokens" and final.usage.output_tokens == 24, final
@@ -113,7 +113,7 @@ TOOLS = [{"name": "weather", "description": "d", "input_schema": SCHEMA}]
 
 
 def test_tools():
-    # The model was not trained to call tools; the grammar forces the call.
+    # The model knows nothing of tools: the grammar has it call them.
     must = {"tools": TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     must = {**must, "max_tokens": 200}
     message = create(**must)
@@ -157,7 +157,7 @@ def test_errors():
         assert error.body["type"] == "error", error.body
         assert error.body["error"]["type"] == "invalid_request_error", error.body
         assert words in error.body["error"]["message"], (words, error.body)
-    # Errors are returned before the stream begins.
+    # Errors come before the stream, not in it.
     raises(anthropic.BadRequestError, lambda: create(stream=True, extra_body={"top_p": 0}))
 
 

@@ -79,7 +79,7 @@ def test_tools():
         """
         return f"Rain in {city} for {days} days."
 
-    # The model was not trained to call tools, and Ollama's API cannot force a call.
+    # The model knows nothing of tools, and Ollama's API has no way to have it call one.
     answer = client.chat(MODEL, MESSAGES, tools=[weather], options=OPTIONS)
     plain = client.chat(MODEL, MESSAGES, options=OPTIONS)
     assert not answer.message.tool_calls and answer.message.content, answer

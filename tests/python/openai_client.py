@@ -21,7 +21,7 @@ client = openai.OpenAI(base_url=BASE_URL, api_key="none", max_retries=0, timeout
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello!"}]
 PROMPT = "Once upon a time"
-# The model is random: without this, most of its bytes would be parts of characters.
+# The model is random: without this most of its bytes would be halves of characters.
 PRINTABLE = {str(token): -100 for token in range(256) if not 32 <= token < 127}
 
 
@@ -143,7 +143,7 @@ def check_stop(whole, stop, answer, stream):
     assert (text, choice.finish_reason) == (expected, "stop"), (text, expected, choice)
     seen = list(text_of_stream(stream))
     assert seen[-1] == (expected, "stop"), (seen[-1], expected)
-    # No part of a stop string is ever sent.
+    # Nothing of a stop string is ever shown and taken back.
     assert all(expected.startswith(text) for text, _ in seen), seen
 
 
@@ -158,7 +158,7 @@ def test_stop_strings_never_leak():
                 continue
             answer = create(stop=stop, **options)
             check_stop(whole, stop, answer, create(stop=stop, stream=True, **options))
-        # A stop string that only begins like the text does not withhold any text at the end.
+        # One that begins like the text and goes on otherwise holds nothing back for good.
         other = "|" if whole[13] != "|" else "}"
         never = whole[10:13] + other * 3
         assert never not in whole
@@ -194,7 +194,7 @@ def test_completion_logprobs():
     assert logprobs.text_offset == list(range(24)), logprobs.text_offset
     assert len(logprobs.token_logprobs) == 24 and max(logprobs.token_logprobs) <= 0
     assert all(token in top for token, top in zip(logprobs.tokens, logprobs.top_logprobs))
-    # The score of a given text: no token is generated, and every token is scored.
+    # The score of a given text: nothing generated, everything measured.
     scored = client.completions.create(model=MODEL, prompt="abc", echo=True, logprobs=0, max_tokens=0)
     logprobs = scored.choices[0].logprobs
     assert logprobs.tokens == ["a", "b", "c"] and logprobs.token_logprobs[0] is None, logprobs
@@ -218,7 +218,7 @@ def test_cached_tokens():
     first, second = chat(messages=messages), chat(messages=messages)
     assert second.choices[0].message.content == first.choices[0].message.content
     cached = second.usage.prompt_tokens_details.cached_tokens
-    # The last token is always computed, because its logits are needed.
+    # The last token is always computed: its logits are wanted.
     assert cached == second.usage.prompt_tokens - 1, second.usage
     assert first.usage.prompt_tokens_details.cached_tokens < cached, first.usage
     assert complete(prompt="Twice " * 40).usage.prompt_tokens_details.cached_tokens == 0
@@ -229,7 +229,7 @@ def test_cached_tokens():
 
 def test_sampling_options():
     greedy = complete().choices[0].text
-    # With a single candidate the seed does not matter.
+    # One candidate only: the seed does not matter.
     for options in ({"top_k": 1}, {"min_p": 1.0}):
         assert complete(temperature=2, extra_body=options).choices[0].text == greedy, options
     assert complete(temperature=2, top_p=1e-6).choices[0].text == greedy
@@ -265,7 +265,7 @@ def test_errors():
     assert (error.code, error.param) == ("unknown_parameter", "tempreature"), error
     error = raises(openai.BadRequestError, lambda: complete(prompt=[1, 2, 256]))
     assert error.param == "prompt", error
-    # Errors are returned before the stream begins.
+    # Errors come before the stream, not in it.
     raises(openai.BadRequestError, lambda: chat(stream=True, temperature=-1))
     nobody = openai.OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none", max_retries=0)
     raises(openai.APIConnectionError, lambda: nobody.models.list())
@@ -273,7 +273,7 @@ def test_errors():
 
 def test_embeddings():
     texts = ["Once upon a time", "there was", "Once upon a time"]
-    # By default the client asks for base64 and decodes it.
+    # The client asks for base64 and decodes it, unless told otherwise.
     decoded = client.embeddings.create(model=MODEL, input=texts)
     floats = client.embeddings.create(model=MODEL, input=texts, encoding_format="float")
     first, other, again = (item.embedding for item in decoded.data)
@@ -282,7 +282,7 @@ def test_embeddings():
         assert max(abs(a - b) for a, b in zip(ours.embedding, theirs.embedding)) < 1e-6, floats
         assert abs(sum(x * x for x in theirs.embedding) - 1) < 1e-5, theirs
     assert decoded.usage.prompt_tokens == decoded.usage.total_tokens > 0, decoded.usage
-    # Other texts in the batch do not change an embedding.
+    # A neighbour in the batch changes nothing.
     alone = client.embeddings.create(model=MODEL, input=texts[1], dimensions=4)
     cut = client.embeddings.create(model=MODEL, input=texts, dimensions=4).data[1]
     assert alone.data[0].embedding == cut.embedding and len(cut.embedding) == 4, alone
@@ -325,7 +325,7 @@ def called(call):
 
 
 def test_tools():
-    # The model was not trained to call tools; the grammar forces the call.
+    # The model knows nothing of tools: the grammar has it call them.
     must = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
     must = {**must, "max_tokens": 200}
     for seed in range(8):
@@ -344,7 +344,7 @@ def test_tools():
     (call,) = chat(**must).choices[0].message.tool_calls
     assert streamed == call.function.arguments, (streamed, call)
     assert chunks[-1].choices[0].finish_reason == "tool_calls", chunks[-1]
-    # A complete turn: the call, its result, and the model's answer to it.
+    # A whole turn: the call, its answer, and what the model says to it.
     messages = MESSAGES + [named.model_dump(exclude_none=True)]
     messages.append({"role": "tool", "tool_call_id": named.tool_calls[0].id, "content": "Rain."})
     answer = chat(messages=messages, tools=TOOLS).choices[0]
@@ -451,7 +451,7 @@ def test_responses_stream():
         for event in stream:
             kinds.append(event.type)
             text += event.delta if event.type == "response.output_text.delta" else ""
-        # `get_final_response` only recognises `response.completed` as the end.
+        # `get_final_response` knows no end but `response.completed`.
         final = event.response
     assert kinds[:4] == [
         "response.created", "response.in_progress", "response.output_item.added",

@@ -1,10 +1,10 @@
-"""Runs Schemathesis against a Hearth server: it sends requests of all shapes that /openapi.json
-allows, and of some that it does not allow.
+"""Schemathesis against a running Hearth server: requests of all shapes that /openapi.json
+allows, and of some that it does not.
 
     python openapi_fuzz.py http://127.0.0.1:8000 MODEL [CASES_PER_OPERATION [SEED [PHASES]]]
 
-No response may have a 5xx status, and each must have a documented status, content type and shape.
-`pause_generation` is left out, because the server would not answer requests after it.
+No answer may be a 5xx, and each must be of a documented status, content type and shape.
+`pause_generation` is left out: nothing after it would be answered.
 """
 
 import json
@@ -20,12 +20,12 @@ CASES = sys.argv[3] if len(sys.argv) > 3 else "10"
 SEED = sys.argv[4] if len(sys.argv) > 4 else "1"
 PHASES = sys.argv[5] if len(sys.argv) > 5 else "fuzzing"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-# Valid values of fields for which almost every generated request would be refused.
+# What every other request would be refused for.
 KNOWN = {"model": {"const": MODEL}, "role": {"enum": ["user", "system", "assistant"]}}
 
 
 def narrow(schema):
-    """Makes requests name the served model and existing roles."""
+    """Has requests name the served model and roles that there are."""
     if isinstance(schema, list):
         for inner in schema:
             narrow(inner)

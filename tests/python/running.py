@@ -1,5 +1,5 @@
-"""Shared by the client scripts: runs every function whose name begins with `test_`. The exit code
-is 1 if one fails."""
+"""What the client scripts have in common: every function that begins with `test_` is run, and
+the exit code is 1 if one fails."""
 
 import sys
 import traceback

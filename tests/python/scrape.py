@@ -2,9 +2,8 @@
 
     python scrape.py http://127.0.0.1:8000/metrics [gzip] [openmetrics]
 
-It asks for the named compression and format as Prometheus does. Each family is written with its kind,
-its help, and its samples as [name, labels, value]. The script fails if a sample occurs twice, if the
-counts of buckets decrease, or if the count of a histogram differs from its last bucket.
+It asks as Prometheus does for what is named. Each family: its kind, its help, and its samples as [name, labels, value]. Fails where a
+sample is there twice, a bucket falls, or a histogram's count is not its last bucket.
 """
 
 import gzip

@@ -1,11 +1,11 @@
-"""Sends a running Hearth server exactly the requests that SGLang's front-end, load generator and
-router send.
+"""What SGLang's own front-end, its load generator and its router ask of a server, asked of a
+running Hearth server word for word.
 
     python sglang_contract.py http://127.0.0.1:8000 MODEL
 
-`RuntimeEndpoint` below repeats the requests of sglang.lang.backend.runtime_endpoint of sglang 0.5.23,
-with `requests` as there, because importing that module needs torch. The served model is random, its
-tokens are bytes, and its context has 2048 tokens.
+`RuntimeEndpoint` below is sglang.lang.backend.runtime_endpoint of sglang 0.5.23 as far as it
+talks to a server, on `requests` as there; importing it needs torch. The served model is random,
+its tokens are bytes, its context 2048 tokens.
 """
 
 import json
@@ -19,7 +19,7 @@ BASE_URL, MODEL = sys.argv[1:3]
 
 
 class RuntimeEndpoint:
-    """The requests of SGLang's front-end, in the same order and with all of their fields."""
+    """The requests of SGLang's front-end, in its order and with all of its fields."""
 
     def __init__(self, base_url):
         self.base_url = base_url
@@ -41,7 +41,7 @@ class RuntimeEndpoint:
 
     @staticmethod
     def sampling(**given):
-        # SglSamplingParams.to_srt_kwargs(), and the fields that gen() of an `int` or a `str` adds.
+        # SglSamplingParams.to_srt_kwargs(), and what gen() of an `int`, a `str` adds.
         return {
             "max_new_tokens": 128, "min_new_tokens": 0, "n": 1, "stop": (), "stop_token_ids": (),
             "stop_regex": (), "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
@@ -133,7 +133,7 @@ def test_generate():
 def test_select_scores_what_completions_score():
     prefix, choices = "The best of the three is the ", ["first", "second", "third one"]
     chosen, scores, logprobs, unconditional = backend.select(prefix, choices)
-    # The same numbers through OpenAI's API: the echoed prompt with its log-probabilities.
+    # OpenAI's way to the same numbers: the prompt echoed, with its log-probabilities.
     for choice, score, scored in zip(choices, scores, logprobs):
         echoed = requests.post(BASE_URL + "/v1/completions", timeout=60, json={
             "model": MODEL, "prompt": prefix + choice, "echo": True, "logprobs": 0, "max_tokens": 0,
@@ -144,7 +144,7 @@ def test_select_scores_what_completions_score():
         assert abs(score - sum(echoed) / len(echoed)) < 1e-3
     assert chosen == choices[scores.index(max(scores))]
     for choice, alone in zip(choices, unconditional):
-        # With -1, which is the default, the prompt is not scored.
+        # From -1 on, which is the default: the prompt is not scored.
         assert alone == [], (choice, alone)
 
 
@@ -193,7 +193,7 @@ def test_what_the_router_asks():
     assert requests.get(BASE_URL + "/health", timeout=60).status_code == 200
     info = requests.get(BASE_URL + "/server_info", timeout=60).json()
     assert (info["tp_size"], info["dp_size"]) == (1, 1), info
-    # If one of these has another type, the router ignores all of them.
+    # Of another type, these make the router forget all of them.
     assert info["model"] == info["served_model_name"] == MODEL, info
     assert type(info["model_path"]) is type(info["version"]) is str, info
     model = requests.get(BASE_URL + "/model_info", timeout=60).json()
@@ -217,7 +217,7 @@ def test_tokens_of_a_text_and_back():
 
 
 def test_a_run_of_the_front_end_with_many_threads():
-    # run_batch() of the front-end runs each program in its own thread.
+    # run_batch() of the front-end: a thread for each program.
     def program(number):
         text, _ = backend.generate(f"Number {number}: ", max_new_tokens=8, temperature=0)
         chosen, *_ = backend.select(f"Number {number}: {text} is ", ["odd", "even"])

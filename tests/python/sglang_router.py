@@ -108,7 +108,7 @@ def test_a_client_that_leaves_is_noticed_behind_the_router():
     body = {"text": "Once", "stream": True,
             "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True}}
     cancelled = sum(stats(worker)["cancelled"] for worker in WORKERS)
-    # The model is fast: a response may be complete before the server notices the disconnect.
+    # The model is quick: an answer may be whole before anybody sees that its client has left.
     for _ in range(5):
         answer = post("/generate", body, stream=True)
         next(answer.iter_lines())
