@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
+use hearth_api::secret::Secret;
 use serde::Serialize;
 
 use crate::config::{
@@ -11,7 +12,6 @@ use crate::config::{
     LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy, ReasoningParser,
     SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
 };
-use crate::secret::Secret;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use hearth_api::config::{HttpConfig, TlsFiles};
+use hearth_api::grammars::{GrammarDefaults, Whitespace};
+use hearth_api::secret::Secret;
 use hearth_otel::{CustomBuckets, Detail, Vocabulary};
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +20,6 @@ pub use choices::{
     Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
     Switch, ToolCallParser,
 };
-
-use crate::grammars::{GrammarDefaults, Whitespace};
-use crate::secret::Secret;
 
 /// Read when it exists in the working directory and `--config` is not given.
 pub const DEFAULT_FILE: &str = "hearth.toml";
@@ -142,9 +142,10 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
+        let http = HttpConfig::default();
         Self {
-            host: "127.0.0.1".to_owned(),
-            port: 8000,
+            host: http.host,
+            port: http.port,
             model: None,
             served_model_name: None,
             device: "auto".to_owned(),
@@ -171,15 +172,15 @@ impl Default for Config {
             pooling: Pooling::Last,
             tool_call_parser: None,
             reasoning_parser: None,
-            max_body_bytes: 16 * 1024 * 1024,
-            http_workers: 2,
+            max_body_bytes: http.max_body_bytes,
+            http_workers: http.http_workers,
             api_key: None,
             admin_api_key: None,
             cors: None,
             tls_cert: None,
             tls_key: None,
-            stall_timeout: 60,
-            shutdown_timeout: 30,
+            stall_timeout: http.stall_timeout,
+            shutdown_timeout: http.shutdown_timeout,
             metrics_names: "vllm,otel".to_owned(),
             show_hidden_metrics_for_version: None,
             custom_histogram_buckets: None,
@@ -248,6 +249,31 @@ impl Config {
             .extract()
             .map_err(|error| ConfigError::Layer(describe(error)))?;
         config.check()
+    }
+
+    /// The part that is the HTTP server's.
+    pub fn http(&self) -> HttpConfig {
+        HttpConfig {
+            host: self.host.clone(),
+            port: self.port,
+            http_workers: self.http_workers,
+            tls: self.tls_files(),
+            max_body_bytes: self.max_body_bytes,
+            api_key: self.api_key.clone(),
+            admin_api_key: self.admin_api_key.clone(),
+            cors: self.cors.clone(),
+            stall_timeout: self.stall_timeout,
+            shutdown_timeout: self.shutdown_timeout,
+            shown: serde_json::to_value(self.without_keys())
+                .expect("a flat struct of scalars is always valid JSON"),
+        }
+    }
+
+    fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            cert: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+        })
     }
 
     /// What requests with a grammar get for what they leave out.

@@ -1,10 +1,9 @@
 //! A checkpoint's tokenizer and chat template, as the server uses them.
 
+use hearth_api::served::{ChatPrompt, TextCodec};
 use hearth_engine::output::Detokenize;
 use hearth_model::chat_template::{ChatInput, ChatTemplate, ChatTemplateError};
 use hearth_model::tokenizer::Tokenizer;
-
-use crate::served::{ChatPrompt, TextCodec};
 
 pub struct ModelText {
     tokenizer: Tokenizer,

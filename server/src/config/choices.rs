@@ -1,9 +1,8 @@
 //! The keys that have a few values each.
 
 use clap::ValueEnum;
+use hearth_api::{reasoning, tools};
 use serde::{Deserialize, Serialize};
-
-use crate::{reasoning, tools};
 
 /// Number format of the weights and the KV cache on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
