@@ -8,6 +8,7 @@ mod breakdown;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use hearth_api::served::ModelInfo;
 use hearth_engine::{Choice, Executor, ForwardBatch, Logits, Sequence};
 use serde::Serialize;
 
@@ -16,7 +17,6 @@ use breakdown::Breakdown;
 use crate::cli::BenchArgs;
 use crate::config::Config;
 use crate::load;
-use crate::served::ModelInfo;
 use crate::warmup::LIKELIEST;
 
 /// The measurement that is made for each batch size.

@@ -1,3 +1,6 @@
+use std::path::Path;
+
+use super::parts::without_password;
 use super::*;
 
 #[test]
