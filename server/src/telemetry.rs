@@ -10,7 +10,7 @@ use crate::config::Config;
 /// Starts the exporters that the configuration asks for.
 ///
 /// # Errors
-/// A setting, of ours or of the standard's `OTEL_*` variables, that makes no sense.
+/// A setting of the configuration or an `OTEL_*` variable is invalid.
 pub fn start(config: &Config) -> Result<Telemetry> {
     let detailed = config.detailed_traces()?;
     let telemetry = Telemetry::start(TelemetryOptions {
