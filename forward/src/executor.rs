@@ -1,0 +1,96 @@
+//! The one trait through which the scheduler drives a model.
+
+use crate::{ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests};
+
+/// The sizes of an executor, fixed for its lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutorLimits {
+    /// KV slots in the device's pool, one per token. Slot ids are `0..kv_slots`.
+    pub kv_slots: usize,
+    /// Longest sequence in tokens, prompt and output together.
+    pub max_model_len: usize,
+    /// Token ids are `0..vocab_size`.
+    pub vocab_size: usize,
+}
+
+/// A model with a KV pool. It is created, used and dropped on one thread, so it need not be
+/// `Send`.
+///
+/// **Architecture Invariant.** The scheduler knows slots, positions and logits; it never sees
+/// a tensor or a device. An executor knows tensors and devices; it never sees a request.
+pub trait Executor {
+    /// A forward pass that was submitted and has not completed.
+    type Submission;
+
+    fn limits(&self) -> ExecutorLimits;
+
+    /// Submits a forward pass: the model writes every token's keys and values to its slot,
+    /// then attends through the slot table. `sample_requests` is called if the batch has
+    /// `sample_rows`. This need not wait for the device.
+    ///
+    /// # Errors
+    /// After an error or a panic, the engine fails the requests of this batch and frees
+    /// their slots. Slots outside `batch.write_slots` must be intact.
+    fn submit(
+        &mut self,
+        batch: &ForwardBatch,
+        sample_requests: &mut SampleRequests<'_>,
+    ) -> Result<Self::Submission, ForwardError>;
+
+    /// Waits for a forward pass and returns its output. Submissions are completed in the
+    /// order in which they were submitted; the next one may be submitted before that.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn complete(&mut self, submission: Self::Submission) -> Result<ForwardOutput, ForwardError>;
+
+    /// Submits a forward pass and waits for it.
+    ///
+    /// # Errors
+    /// As [`submit`](Self::submit).
+    fn forward(
+        &mut self,
+        batch: &ForwardBatch,
+        sample_requests: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
+        let submission = self.submit(batch, sample_requests)?;
+        self.complete(submission)
+    }
+
+    /// Whether the executor samples tokens on the device, so that no logits need to leave it,
+    /// and can [carry](ForwardBatch::carried_rows) them into the next forward pass.
+    fn samples_on_device(&self) -> bool {
+        false
+    }
+
+    /// Slots of a second KV pool in the host's memory. Slot ids are `0..host_slots()`.
+    fn host_slots(&self) -> usize {
+        0
+    }
+
+    /// Copies keys and values between the two pools, before the next forward pass writes to
+    /// any slot. It is never called where there are no host slots.
+    ///
+    /// # Errors
+    /// After an error or a panic, the engine forgets everything that the host's pool holds.
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
+        let _ = copy;
+        Err(ForwardError::other("there are no slots on the host"))
+    }
+
+    /// Whether the device is gone, and with it the contents of both pools. The engine asks
+    /// before and after every forward pass, and submits nothing until the executor is
+    /// [open again](Self::reopen).
+    fn is_lost(&self) -> bool {
+        false
+    }
+
+    /// Opens a lost device again, with the same [limits](Self::limits) and with empty slots.
+    /// The engine retries at intervals for as long as it lives.
+    ///
+    /// # Errors
+    /// The device is still lost.
+    fn reopen(&mut self) -> Result<(), ForwardError> {
+        Err(ForwardError::other("it cannot be opened again"))
+    }
+}
