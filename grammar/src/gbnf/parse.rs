@@ -94,7 +94,7 @@ impl<'a> Parser<'a> {
             let expr = self.choice()?;
             if rules.insert(name.clone(), expr).is_some() {
                 let name = first_words(&name);
-                return Err(self.error(format!("rule `{name}` is there twice")));
+                return Err(self.error(format!("rule `{name}` is defined twice")));
             }
         }
         if !rules.contains_key("root") {
@@ -246,7 +246,7 @@ impl<'a> Parser<'a> {
             match self.next_char() {
                 Some('"') => return Ok(Expr::Literal(text)),
                 Some('\\') => text.push(self.escape()?),
-                Some('\n') | None => return Err(self.error("a text is not closed")),
+                Some('\n') | None => return Err(self.error("a literal is not closed")),
                 Some(c) => text.push(c),
             }
         }
@@ -296,12 +296,12 @@ impl<'a> Parser<'a> {
             Some('u') => 4,
             Some('U') => 8,
             Some(c @ ('"' | '\\' | '[' | ']' | '-' | '^' | '/' | '.' | '\'')) => return Ok(c),
-            _ => return Err(self.error("an escape is not known")),
+            _ => return Err(self.error("unknown escape sequence")),
         };
         let code = self.rest.get(..digits);
         let code = code.and_then(|hex| u32::from_str_radix(hex, 16).ok());
         let Some(c) = code.and_then(char::from_u32) else {
-            return Err(self.error("an escape names no character"));
+            return Err(self.error("an escape sequence names no character"));
         };
         self.rest = &self.rest[digits..];
         Ok(c)

@@ -94,7 +94,7 @@ impl<'a> Writer<'a> {
         }
         if depth > 4 * MAX_NESTING {
             return Err(GrammarError::too_complex(format!(
-                "rules must be within at most {} others",
+                "rules must be nested at most {} levels deep",
                 4 * MAX_NESTING
             )));
         }

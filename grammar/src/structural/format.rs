@@ -105,7 +105,7 @@ impl<'a> Format<'a> {
         };
         if list.len() > MAX_TRIGGERS {
             let message = format!(
-                "`{key}` must have at most {MAX_TRIGGERS}, got {}",
+                "`{key}` must have at most {MAX_TRIGGERS} entries, got {}",
                 list.len()
             );
             return Err(GrammarError::too_complex(message).at(self.below(key)));
