@@ -22,8 +22,8 @@ const MAX_WARM_BYTES: usize = 32 << 20;
 /// A compiled grammar, from which the parsers of outputs are copied.
 pub(crate) struct Template {
     /// A parser at the beginning, with a lexer that has no states yet. It is cloned for each
-    /// output. It is behind a mutex because its lexer is not `Sync`.
-    parser: Mutex<TokenParser>,
+    /// output.
+    parser: TokenParser,
     /// Parsers at the beginning, with the lexers of outputs that have ended, and their sizes in
     /// bytes. A lexer keeps the states that it has computed, which is most of the work on a
     /// text; and creating a new lexer takes longer than computing a mask.
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Template {
 impl Template {
     fn new(parser: TokenParser, warm_bytes: Arc<AtomicUsize>) -> Self {
         Self {
-            parser: Mutex::new(parser),
+            parser,
             warm: Mutex::default(),
             warm_bytes,
         }
@@ -57,11 +57,8 @@ impl Template {
                 self.warm_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 parser
             }
-            None => {
-                let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
-                // A plain clone would share the lexer, and wait for its mutex.
-                parser.deep_clone()
-            }
+            // A plain clone would share the lexer, and wait for its mutex.
+            None => self.parser.deep_clone(),
         };
         Walk::new(Arc::clone(self), parser)
     }
