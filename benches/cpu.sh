@@ -9,7 +9,7 @@
 # FORMATS ("f32 bf16 Q8_0 Q4_0"). Each round runs one program at a time. benches/http.sh has the
 # rest of the table: HTTP, shared prefixes, peak memory. Where they are set, TRANSFORMERS_PYTHON and
 # MISTRALRS_PYTHON are Pythons that have transformers and torch, and mistralrs: they take part, the
-# latter with the weights in PEER_WEIGHTS (benches/cpu_peer.py makes them).
+# latter with the weights in PEER_WEIGHTS (benches/peers/cpu_peer.py makes them).
 set -eu
 hearth=${HEARTH_BIN:-target/release/hearth}
 model=$1 prefix=$2 rounds=${3:-3} formats=${4:-f32 bf16 Q8_0 Q4_0} threads=$(nproc)
@@ -46,7 +46,7 @@ bench() {
 
 # peer WHO FORMAT PYTHON MODEL_DIR
 peer() {
-    "$3" "$(dirname "$0")/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -E '^(pp512|tg48|tg48x8) ' |
+    "$3" "$(dirname "$0")/peers/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -E '^(pp512|tg48|tg48x8) ' |
         while read -r work value; do number "$1" "$2" "$work" "$value"; done
 }
 

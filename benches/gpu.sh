@@ -34,8 +34,9 @@ if [ "${1:-}" = --pack ]; then
     mkdir -p "$packed/hearth-gpu/target/release" "$packed/hearth-gpu/model"
     strip -o "$packed/hearth-gpu/target/release/hearth" "$hearth"
     strip -o "$packed/hearth-gpu/target/release/hearth-load" "$load"
-    mkdir "$packed/hearth-gpu/benches"
+    mkdir -p "$packed/hearth-gpu/benches/peers"
     cp -r "$here"/gpu* "$here/models" "$packed/hearth-gpu/benches"
+    cp "$here"/peers/gpu_* "$packed/hearth-gpu/benches/peers"
     # GGUF files are tested on the CPU.
     cp -r "$root/model/goldens" "$packed/hearth-gpu/model/goldens"
     rm -rf "$packed/hearth-gpu/model/goldens/gguf"
@@ -156,7 +157,7 @@ trap the_table EXIT
 llama_build=${HEARTH_GPU_LLAMA_BUILD:-$out/llama-build}
 if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
     # A session of its own, to be ended as one.
-    setsid nice -n 19 "$here/gpu_llama.sh" build "$HEARTH_GPU_LLAMA" "$llama_build" >"$out/llama-build.log" 2>&1 &
+    setsid nice -n 19 "$here/peers/gpu_llama.sh" build "$HEARTH_GPU_LLAMA" "$llama_build" >"$out/llama-build.log" 2>&1 &
     llama=$!
     trap 'kill -- -$llama 2>/dev/null; the_table' EXIT
 fi
@@ -171,7 +172,7 @@ if well "$main"; then
         decode "$main-$format" "$main" 1 --quantization "$format"
     done
 fi
-step peer 150 python3 "$here/gpu_peer.py" "$model" "$context" "$torch_steps" "$prefill" "$prefill_batch" \
+step peer 150 python3 "$here/peers/gpu_peer.py" "$model" "$context" "$torch_steps" "$prefill" "$prefill_batch" \
     "$many" "$torch_device"
 if [ -n "$timed" ]; then
     step http 120 python3 "$here/gpu_http.py" "$hearth" "$load" "$model" "$main" "$(dtype_of "$main")" "$clients" \
@@ -203,7 +204,7 @@ if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
     if kill -0 "$llama" 2>/dev/null; then
         note llama "not run: not built in time; $llama_build stays for the next call"
     else
-        step llama 90 "$here/gpu_llama.sh" bench "$llama_build" "$model" "$context" "$decode" "$prefill" "$many"
+        step llama 90 "$here/peers/gpu_llama.sh" bench "$llama_build" "$model" "$context" "$decode" "$prefill" "$many"
     fi
 fi
 # More cases as long as there is time.

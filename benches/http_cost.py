@@ -33,7 +33,7 @@ AT_A_BEAT = [(1, 2, 128), (64, 128, 128), (512, 1024, 64)]
 
 def servers(beat_ms):
     return {
-        "fastapi": [sys.executable, HERE / "fastapi_instant.py", PORT, beat_ms],
+        "fastapi": [sys.executable, HERE / "peers" / "fastapi_instant.py", PORT, beat_ms],
         "hearth": [RELEASE / "examples" / "instant", "--port", PORT, "--beat-ms", beat_ms],
     }
 

@@ -2,7 +2,7 @@
 `compare` (grammar/examples/compare.rs), which times Hearth and llguidance on it.
 
     pip install xgrammar outlines-core numpy pydantic apache-tvm-ffi typing_extensions
-    python benches/grammars.py cl100k_base.tiktoken sample.json [every] [seconds]
+    python benches/peers/grammars.py cl100k_base.tiktoken sample.json [every] [seconds]
 
 Every tenth schema (or `every`), each in a process of its own with `seconds` to compile. The
 same tokens are walked; a mask of outlines-core is the writing of its bits. PyTorch is not

@@ -2,7 +2,7 @@
 
     pip download sglang==0.5.23 --no-deps && unzip -q sglang-*.whl 'sglang/*' -d WHEEL
     python -m venv V && V/bin/pip install torch
-    V/bin/python benches/sglang_tree.py WHEEL 1000000
+    V/bin/python benches/peers/sglang_tree.py WHEEL 1000000
 
 Only `radix_cache.py` and what it computes with are SGLang's; modules of the server are replaced
 by nothing. Slots are torch's tensors on the CPU, as there.
