@@ -1,5 +1,5 @@
 //! Times compiling and masks over a directory of schemas, beside llguidance alone, and
-//! writes what `benches/grammars.py` needs to time other engines on the same tokens:
+//! writes what `benches/peers/grammars.py` needs to time other engines on the same tokens:
 //!
 //!     cargo run --release -p hearth-grammar --example compare -- cl100k_base.tiktoken \
 //!         grammar/tests/schemas sample.json

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What transformers (torch) or mistral.rs (its PyPI wheel) makes of a model on the CPU: prefill of
-512 tokens, decoding 48 alone and 8 x 48 at once, after 4 tokens each. Prints `pp512 N`, `tg48 N`,
-`tg48x8 N` in tokens a second, and `MiB N`, the most memory that the process had.
+"""Measures transformers (torch) or mistral.rs (its PyPI wheel) on the CPU: prefill of 512 tokens, and
+decoding of 48 tokens alone and of 8 x 48 at once, after 4 tokens each. It prints `pp512 N`, `tg48 N` and
+`tg48x8 N` in tokens a second, and `MiB N`, the peak memory of the process.
 
   cpu_peer.py transformers MODEL_DIR f32|bf16
   cpu_peer.py mistralrs MODEL_DIR f32|bf16|Q8_0|Q4_0
 
-MODEL_DIR has a config.json in Hugging Face format. For mistral.rs it must have weights, too
-(`cpu_peer.py weights MODEL_DIR OUT_DIR` makes random ones, with a tokenizer of numbers).
+MODEL_DIR has a config.json in Hugging Face format. For mistral.rs it must have weights as well:
+`cpu_peer.py weights MODEL_DIR OUT_DIR` makes random ones, with a tokenizer of numbers.
 """
 import json
 import os
@@ -24,7 +24,7 @@ os.environ.setdefault("RAYON_NUM_THREADS", threads)
 
 
 def rate(tokens, work):
-    """Tokens a second of the second of two runs: the first warms up."""
+    """Returns tokens a second of the second of two runs; the first one warms up."""
     work()
     start = time.perf_counter()
     work()
@@ -37,7 +37,7 @@ def transformers(directory, dtype):
 
     torch.set_num_threads(int(threads))
     config = AutoConfig.from_pretrained(directory)
-    # The configuration names a type of its own, which would be taken otherwise.
+    # Otherwise the type that the configuration names would be used.
     config.dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
     model = AutoModelForCausalLM.from_config(config, dtype=config.dtype).eval()
     assert model.lm_head.weight.dtype == config.dtype
@@ -49,7 +49,7 @@ def transformers(directory, dtype):
         model(ids(1, PREFILL), use_cache=True, logits_to_keep=1)
 
     def decode(batch):
-        """Seconds for the steps alone."""
+        """Returns tokens a second of the decode steps, without the prompt."""
         cache = DynamicCache(config=config)
         model(ids(batch, 4), past_key_values=cache, logits_to_keep=1)
         start = time.perf_counter()
@@ -109,7 +109,7 @@ def mistralrs(directory, dtype):
         ]
         return sum(sum(1 for _ in stream) for stream in queued)
 
-    # Its quantised matrices take one sequence only: this panics in 0.9.5.
+    # mistral.rs 0.9.5 panics here with quantised matrices, which take one sequence only.
     if dtype in kept:
         streams()
         start = time.perf_counter()
@@ -118,7 +118,7 @@ def mistralrs(directory, dtype):
 
 
 def weights(directory, out):
-    """Random weights in bf16, and a tokenizer that splits at blanks."""
+    """Writes random weights in bf16, and a tokenizer that splits at blanks."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -137,7 +137,7 @@ def weights(directory, out):
         "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "0"},
     }
     out = pathlib.Path(out)
-    # mistral.rs looks for it where older versions of transformers wrote it.
+    # mistral.rs looks for `rope_theta` where older versions of transformers wrote it.
     saved = json.loads((out / "config.json").read_text())
     saved.setdefault("rope_theta", saved.get("rope_parameters", {}).get("rope_theta", 10_000.0))
     (out / "config.json").write_text(json.dumps(saved))

@@ -1,11 +1,11 @@
-"""The trace of `hearth-sim tree` on SGLang's Python RadixCache.
+"""Runs the trace of `hearth-sim tree` on SGLang's Python RadixCache.
 
     pip download sglang==0.5.23 --no-deps && unzip -q sglang-*.whl 'sglang/*' -d WHEEL
     python -m venv V && V/bin/pip install torch
-    V/bin/python benches/sglang_tree.py WHEEL 1000000
+    V/bin/python benches/peers/sglang_tree.py WHEEL 1000000
 
-Only `radix_cache.py` and what it computes with are SGLang's; modules of the server are replaced
-by nothing. Slots are torch's tensors on the CPU, as there.
+Only `radix_cache.py` and the modules that it computes with are SGLang's; mocks replace the modules of the
+server. Slots are tensors of torch on the CPU, as in SGLang.
 """
 
 import importlib.machinery
@@ -24,7 +24,7 @@ MASK = (1 << 64) - 1
 
 
 class Absent:
-    """Finds a mock for every module of SGLang that is not of the tree."""
+    """Provides a mock for every module of SGLang that does not belong to the tree."""
 
     REAL = {
         "sglang.srt.mem_cache.radix_cache",

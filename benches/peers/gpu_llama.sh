@@ -1,5 +1,6 @@
 #!/bin/bash
-# llama.cpp for CUDA, from the sdist of llama-cpp-python, which holds its source; for gpu.sh.
+# Builds llama.cpp for CUDA from the source package of llama-cpp-python, which contains it, and measures it
+# for gpu.sh.
 #
 #   gpu_llama.sh build SDIST.tar.gz BUILD
 #   gpu_llama.sh bench BUILD MODEL_DIR CONTEXT DECODE PREFILL MANY     prints llama-bench's JSON, then
@@ -12,7 +13,7 @@ build)
     [ -x "$build/bin/llama-batched-bench" ] && exit 0
     mkdir -p "$build/source"
     [ -e "$build/unpacked" ] || { tar xzf "$sdist" -C "$build/source" --strip-components 1 && touch "$build/unpacked"; }
-    # Of the kernels of attention, those that llama.cpp builds by default.
+    # This builds the attention kernels that llama.cpp builds by default.
     cmake -S "$build/source/vendor/llama.cpp" -B "$build" -DCMAKE_BUILD_TYPE=Release -DGGML_CUDA=ON \
         -DCMAKE_CUDA_ARCHITECTURES=native -DBUILD_SHARED_LIBS=OFF -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF \
         -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_WEBUI=OFF

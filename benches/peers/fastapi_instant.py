@@ -1,5 +1,5 @@
-"""What vLLM and SGLang stand on, with a model that answers at once or at a beat: FastAPI on
-uvicorn, one process, a chunk of OpenAI's for each token.
+"""Imitates the HTTP side of vLLM and SGLang with a model that answers at once or at a fixed beat: FastAPI
+on uvicorn, in one process, with one chunk in OpenAI's format for each token.
 
     python fastapi_instant.py PORT [BEAT_MS]
 """
@@ -18,7 +18,7 @@ BEAT = float(sys.argv[2]) / 1e3 if len(sys.argv) > 2 else 0.0
 
 
 class Beat:
-    """A step of the model: everybody's next token."""
+    """A step of the model, which gives every stream its next token."""
 
     def __init__(self):
         self.event = asyncio.Event()
@@ -33,7 +33,7 @@ class Beat:
             past.set()
 
     async def token(self):
-        # An engine's queue gives one token after the other, and others their turn.
+        # Awaiting lets other streams run between two tokens, as the queue of a real engine does.
         await (self.event.wait() if BEAT else asyncio.sleep(0))
 
 

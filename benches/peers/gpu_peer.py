@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What the GPU itself does (copies, bf16 products) and what transformers makes of it: random
-weights in the shape of a config.json, a static cache and torch.compile. Prints a JSON object after
-each figure, with all that is known then: the last one counts.
+"""Measures the GPU itself (copies, bf16 products) and transformers on it: random weights in the shape of a
+config.json, a static cache and torch.compile. After each figure it prints a JSON object with all figures so
+far, so that the last object of the output is the result.
 
   gpu_peer.py MODEL_DIR CONTEXT STEPS PREFILL PREFILL_BATCH MANY cuda|cpu
 
-`cpu` is for trying this out: small sizes of the limits.
+`cpu` is for trying the script out: it measures copies and products in small sizes.
 """
 import json
 import sys
@@ -72,7 +72,7 @@ def ids(*shape):
 
 
 def decode(batch):
-    """Seconds for the steps alone."""
+    """Returns tokens a second of the decode steps, without the prompt."""
     cache = StaticCache(config=config, max_cache_len=context + 2 * steps + 8)
     place = torch.arange(context, device=device)
     model(ids(batch, context), past_key_values=cache, cache_position=place, logits_to_keep=1)
@@ -101,7 +101,7 @@ with torch.inference_mode():
     for batch in (1, many):
         try:
             figure = decode(batch)
-        except Exception as error:  # One shape that does not run says nothing of the others.
+        except Exception as error:  # If one batch size does not run, the others are still measured.
             figure = f"not run: {error}"[:300]
         known["decode_tokens_per_s"][batch] = figure
         say()

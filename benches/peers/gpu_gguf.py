@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A GGUF file of random bf16 weights in the shape of a Llama's config.json, without a vocabulary:
-what llama-bench wants.
+"""Writes a GGUF file of random bf16 weights in the shape of a Llama's config.json, without a vocabulary,
+which is enough for llama-bench.
 
   gpu_gguf.py MODEL_DIR FILE.gguf
 """
@@ -67,13 +67,13 @@ def values(shape):
         return numpy.ones(shape, numpy.float32).tobytes()
     normal = numpy.random.default_rng(0).standard_normal(shape[1] * 64, numpy.float32) * 0.02
     rows = (normal.view(numpy.uint32) >> 16).astype(numpy.uint16).reshape(64, shape[1])
-    # The same rows over and over: speed is all that is asked.
+    # The same rows are repeated, because only the speed is measured.
     return numpy.tile(rows, (-(-shape[0] // 64), 1))[:shape[0]].tobytes()
 
 
 infos, offset = b"", 0
 for name, shape in tensors:
-    # The fastest dimension comes first there.
+    # GGUF lists the fastest dimension first.
     sizes = b"".join(struct.pack("<Q", size) for size in reversed(shape))
     infos += text(f"{name}.weight") + struct.pack("<I", len(shape)) + sizes
     infos += struct.pack("<IQ", F32 if len(shape) == 1 else BF16, offset)

@@ -1,12 +1,12 @@
-"""Compile and mask times of xgrammar and outlines-core on the sample of Hearth's example
-`compare` (grammar/examples/compare.rs), which times Hearth and llguidance on it.
+"""Times compiling and masks of xgrammar and outlines-core on the sample that Hearth's example `compare`
+(grammar/examples/compare.rs) writes, which times Hearth and llguidance on it.
 
     pip install xgrammar outlines-core numpy pydantic apache-tvm-ffi typing_extensions
-    python benches/grammars.py cl100k_base.tiktoken sample.json [every] [seconds]
+    python benches/peers/grammars.py cl100k_base.tiktoken sample.json [every] [seconds]
 
-Every tenth schema (or `every`), each in a process of its own with `seconds` to compile. The
-same tokens are walked; a mask of outlines-core is the writing of its bits. PyTorch is not
-needed: xgrammar fills an array of numpy's.
+It takes every tenth schema (or each `every`-th), each in a process of its own with `seconds` to compile, and
+walks the same tokens. The time of a mask of outlines-core is the time to write its bits. PyTorch is not
+needed, because xgrammar fills an array of numpy.
 """
 
 import base64
@@ -28,7 +28,7 @@ def vocabulary(path):
 
 
 def xgrammar(words):
-    import tvm_ffi  # noqa: F401, before the stand-in below
+    import tvm_ffi  # noqa: F401, must come before the stand-in below
 
     for name in ["torch", "transformers"]:
         stand_in = types.ModuleType(name)
@@ -116,7 +116,7 @@ def main():
     every = int(sys.argv[3]) if len(sys.argv) > 3 else 10
     limit = float(sys.argv[4]) if len(sys.argv) > 4 else 10
     sample = json.load(open(sys.argv[2]))[::every]
-    # Forked processes share the vocabulary.
+    # Processes are forked so that they share the vocabulary.
     fork = multiprocessing.get_context("fork")
     for name, make in [("outlines-core", outlines), ("xgrammar", xgrammar)]:
         engine = make(words)
