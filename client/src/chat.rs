@@ -1,4 +1,4 @@
-//! Chats: messages and what is asked of the answer.
+//! Chats: messages, and options of the answer.
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub struct Message {
     pub content: String,
 }
 
-/// What is left out is the server's to choose.
+/// Options of an answer. The server chooses the values of options that are left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChatOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +31,7 @@ pub struct ChatOptions {
 }
 
 impl Client {
-    /// The id of the first model the server has.
+    /// The id of the first model of the server.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -39,7 +39,7 @@ impl Client {
         let models = self.get("/v1/models").await?;
         let id = models["data"][0]["id"].as_str();
         id.map(str::to_owned)
-            .ok_or_else(|| ClientError::NotJson("a list of no models".to_owned()))
+            .ok_or_else(|| ClientError::NotJson("the list of models is empty".to_owned()))
     }
 
     /// Streams the answer to `messages`; see [`text_of`](Events::text_of).

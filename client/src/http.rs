@@ -1,4 +1,4 @@
-//! One server, its JSON routes and its streams.
+//! Requests to one server, and the answers as JSON or as a stream of events.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,21 +8,22 @@ use serde_json::Value;
 use crate::sse::Parser;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of an error answer that is not JSON, this much is shown.
-const SHOWN_ERROR_BYTES: usize = 300;
+/// How many characters are shown of an error answer that is not JSON.
+const SHOWN_ERROR_CHARS: usize = 300;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection, or it broke.
+    /// The connection could not be opened, or it was lost.
     #[error("{url}: {source}")]
     Transport { url: String, source: reqwest::Error },
-    /// The server refused; `message` is its own.
+    /// The server refused the request with this message.
     #[error("{status}: {message}")]
     Refused { status: u16, message: String },
-    /// The server broke off a stream.
+    /// The server sent an error within a stream.
     #[error("the server broke off: {0}")]
     BrokenOff(String),
-    #[error("the server sent what is not JSON: {0}")]
+    /// The server sent an answer that is not the expected JSON.
+    #[error("the server did not send the expected JSON: {0}")]
     NotJson(String),
 }
 
@@ -34,8 +35,10 @@ pub struct Client {
 }
 
 impl Client {
+    /// A client of the server at `base`, which may end with `/v1`.
+    ///
     /// # Errors
-    /// The TLS set-up failed.
+    /// If TLS cannot be set up.
     pub fn new(base: &str) -> Result<Self, ClientError> {
         let base = base
             .trim_end_matches('/')
@@ -51,7 +54,7 @@ impl Client {
         Ok(Self { http, base })
     }
 
-    /// The JSON at `path`.
+    /// The JSON with which the server answers a GET request for `path`.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -61,7 +64,7 @@ impl Client {
         json_of(&url, response).await
     }
 
-    /// The JSON that `path` answers to `body`.
+    /// The JSON with which the server answers a POST of `body` to `path`.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -71,8 +74,8 @@ impl Client {
         json_of(&url, response).await
     }
 
-    /// The events that `path` streams to `body`, up to `[DONE]`. Dropping the
-    /// stream closes the connection, which cancels the request.
+    /// The events with which the server answers a POST of `body` to `path`, up to `[DONE]`.
+    /// Dropping the stream closes the connection, which cancels the request.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -87,6 +90,7 @@ impl Client {
         })
     }
 
+    /// Sends `request`, and turns an error status into an error.
     async fn checked(
         &self,
         url: &str,
@@ -109,14 +113,14 @@ impl Client {
     }
 }
 
-/// The message in an OpenAI error, or the text as it is.
+/// The message of an error in OpenAI's format, or else the beginning of the text.
 fn message_of(text: &str) -> String {
     let json = serde_json::from_str::<Value>(text).ok();
     let message = json
         .as_ref()
         .and_then(|json| json["error"]["message"].as_str());
     message.map_or_else(
-        || text.chars().take(SHOWN_ERROR_BYTES).collect(),
+        || text.chars().take(SHOWN_ERROR_CHARS).collect(),
         str::to_owned,
     )
 }
@@ -140,10 +144,10 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` after `[DONE]`, or where the server ended without one.
+    /// The next event; `None` after `[DONE]`, or if the server ended the stream without it.
     ///
     /// # Errors
-    /// The connection broke, the server sent an error event, or no JSON.
+    /// If the connection was lost, or the server sent an error event or an event without JSON.
     pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
         while self.ready.is_empty() {
             let transport = |source| ClientError::Transport {
@@ -184,13 +188,13 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_message_of_an_openai_error_is_shown_and_other_text_as_it_is() {
+    fn errors_show_the_message_of_openai_errors_and_other_text_unchanged() {
         assert_eq!(message_of(r#"{"error": {"message": "no"}}"#), "no");
         assert_eq!(message_of("<html>"), "<html>");
     }
 
     #[test]
-    fn an_error_event_breaks_the_stream_off() {
+    fn an_error_event_becomes_an_error() {
         assert_eq!(
             decode(r#"{"choices": []}"#).unwrap(),
             json!({"choices": []})
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_may_end_as_openai_clients_write_it() {
+    fn the_base_address_may_end_with_v1() {
         for base in [
             "http://h:1",
             "http://h:1/",

@@ -1,10 +1,10 @@
-//! Talks to a Hearth server, or any other that speaks OpenAI's API.
+//! A client of a Hearth server, or of any other server with OpenAI's API.
 //!
-//! Today: what `hearth chat --url` and the load generator need. It is where the
-//! front-end language will stand.
+//! It has the functions that `hearth chat --url` and the load generator need, and is meant to
+//! become the base of the front-end language.
 //!
-//! Architecture invariant: this crate knows the wire and nothing of the server
-//! behind it; it depends on no other crate of the workspace.
+//! **Architecture invariant.** This crate knows the protocol and nothing of the server behind
+//! it; it depends on no other crate of the workspace.
 
 mod chat;
 mod http;

@@ -2,7 +2,7 @@
 
 mod table;
 
-use hearth_radix::KvCopy;
+use hearth_forward::KvCopy;
 
 use crate::active::Running;
 use crate::executor::{Choice, ForwardBatch, Sequence};

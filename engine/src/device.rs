@@ -9,7 +9,7 @@ use std::time::Instant;
 mod flights;
 mod reopen;
 
-use hearth_radix::KvCopy;
+use hearth_forward::KvCopy;
 
 use crate::engine::{SpawnError, context_limit};
 use crate::executor::{BuildError, Choice, Executor, ExecutorLimits, ForwardBatch, Logits};

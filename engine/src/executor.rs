@@ -6,7 +6,7 @@
 
 use std::error::Error;
 
-use hearth_radix::KvCopy;
+use hearth_forward::KvCopy;
 
 use crate::constraint::Mask;
 

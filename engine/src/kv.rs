@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use hearth_radix::{KvCache, KvCopy, KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock};
+use hearth_forward::KvCopy;
+use hearth_radix::{KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock, TieredCache};
 
 use crate::active::ActiveRequest;
 use crate::batch::Row;
@@ -65,14 +66,14 @@ impl RequestKv {
 /// The KV pool with its cache; without `reuse` the cache stays empty.
 #[derive(Debug)]
 pub(crate) struct Kv {
-    cache: KvCache,
+    cache: TieredCache,
     reuse: bool,
 }
 
 impl Kv {
     /// Of `slots` slots, and as many as `host_slots` in the host's memory.
     pub fn new(slots: usize, host_slots: usize, config: &EngineConfig) -> Self {
-        let cache = KvCache::new(slots, config.page_size, config.eviction);
+        let cache = TieredCache::new(slots, config.page_size, config.eviction);
         let cache = match host_slots {
             0 => cache,
             host => {

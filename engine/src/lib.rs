@@ -45,7 +45,8 @@ pub use executor::{
     BuildError, Choice, Choices, Executor, ExecutorError, ExecutorLimits, ForwardBatch, LogitEdit,
     Logits, Sequence, TokenChoice,
 };
-pub use hearth_radix::{CopyDirection, EvictionPolicy, HostWritePolicy, KvCopy, PageSizeError};
+pub use hearth_forward::{CopyDirection, KvCopy};
+pub use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError};
 pub use params::{ParamError, SamplingParams};
 pub use pooling::Pooling;
 pub use queue::SchedulePolicy;

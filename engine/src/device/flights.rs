@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
-use hearth_radix::KvCopy;
+use hearth_forward::KvCopy;
 
 use super::{Landing, Order, panic_text};
 use crate::executor::{Choice, Executor, ForwardBatch, Logits};

@@ -3,7 +3,7 @@
 use super::Scheduler;
 use crate::active::{Outcome, Running};
 use crate::batch::StepBatch;
-use hearth_radix::CopyDirection;
+use hearth_forward::CopyDirection;
 
 impl Scheduler {
     /// Counts what was copied, and caches what was loaded as if it had been computed.

@@ -1,169 +1,40 @@
-//! From what a request asks for to a grammar that can be walked.
+//! Compiles the grammars of requests.
 
-use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use crate::Mask;
-use crate::cache::{GrammarCache, Outcome};
+use crate::compiled::{Automaton, Compiled, Outcome};
 use crate::error::{GrammarError, Problem};
 use crate::fsm::{BuildError, Fsm};
 use crate::gbnf::{self, Translated};
+use crate::grammar_cache::GrammarCache;
 use crate::lark;
-use crate::llg::{Llguidance, Template};
-use crate::masks::MaskCache;
-use crate::matcher::{Matcher, Way};
-use crate::pool::Ticket;
+use crate::llg::Llguidance;
+use crate::mask::Mask;
+use crate::mask_cache::MaskCache;
 use crate::regex;
 use crate::schema;
+use crate::spec::{Source, Spec};
 use crate::stats::{Counters, Stats};
 use crate::structural;
+use crate::ticket::Ticket;
 use crate::vocabulary::{Vocabulary, VocabularySource};
 
-/// Bytes of a Lark or GBNF grammar.
+/// The most bytes of a Lark or GBNF grammar.
 const MAX_GRAMMAR_BYTES: usize = 128 * 1024;
-/// Choices, and bytes of all of them together.
+/// The most choices, and the most bytes of all choices together.
 const MAX_CHOICES: usize = 10_000;
 const MAX_CHOICE_BYTES: usize = 512 * 1024;
-/// How long the place of what is wrong with a schema may be looked for.
+/// The time that may be spent to find the place of an error in a schema.
 const LOCATE_DEADLINE: Duration = Duration::from_millis(500);
-/// Memory for compiled grammars, and for masks of our own machines.
+/// The memory for compiled grammars, and the memory for masks of our own machines.
 const GRAMMAR_CACHE_BYTES: usize = 64 << 20;
 const MASK_CACHE_BYTES: usize = 64 << 20;
 
-/// What an output must be.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Source {
-    /// A text that the regex (Rust's `regex` dialect) matches as a whole.
-    Regex(String),
-    /// One of these texts.
-    Choice(Vec<String>),
-    JsonSchema(Value),
-    /// Any JSON object.
-    JsonObject,
-    /// llguidance's dialect of Lark.
-    Lark(String),
-    /// Lark that refers to JSON Schemas as `schema_0`, `schema_1`, ...; each has a name, for
-    /// errors.
-    LarkWithSchemas {
-        lark: String,
-        schemas: Vec<(String, Value)>,
-    },
-    /// llama.cpp's grammars, which SGLang and xgrammar call EBNF.
-    Gbnf(String),
-    /// Free text with parts that follow schemas (SGLang, xgrammar), as its JSON.
-    StructuralTag(Value),
-}
-
-/// How JSON is laid out. Exactly one way each, so that white space can neither run away
-/// nor cost choices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Whitespace {
-    /// `{"a": 1, "b": 2}`, which models have read most of.
-    #[default]
-    Natural,
-    /// `{"a":1,"b":2}`: fewer tokens, and more of them forced.
-    Compact,
-}
-
-/// A grammar to be compiled.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Spec {
-    pub source: Source,
-    /// Of JSON; the other grammars say it themselves.
-    pub whitespace: Whitespace,
-}
-
-impl Spec {
-    pub fn new(source: Source) -> Self {
-        Self {
-            source,
-            whitespace: Whitespace::default(),
-        }
-    }
-
-    /// The same for equal grammars, and different for others.
-    fn key(&self) -> String {
-        let whitespace = self.whitespace;
-        match &self.source {
-            Source::Regex(text) => format!("regex {text}"),
-            Source::Choice(choices) => {
-                choices.iter().fold("choice".to_owned(), |mut key, choice| {
-                    // Writing to a string does not fail.
-                    let _ = write!(key, " {}:{choice}", choice.len());
-                    key
-                })
-            }
-            Source::JsonSchema(schema) => format!("schema {whitespace:?} {schema}"),
-            Source::JsonObject => format!("object {whitespace:?}"),
-            Source::Lark(text) => format!("lark {whitespace:?} {text}"),
-            Source::LarkWithSchemas { lark, schemas } => {
-                // The names too: a refusal has them.
-                let schemas = Value::from_iter(schemas.clone());
-                format!("rules {whitespace:?} {} {lark} {schemas}", lark.len())
-            }
-            Source::Gbnf(text) => format!("gbnf {text}"),
-            Source::StructuralTag(tag) => format!("tag {whitespace:?} {tag}"),
-        }
-    }
-}
-
-/// A grammar that requests can follow.
-#[derive(Debug)]
-pub struct Compiled {
-    engine: Engine,
-    vocabulary: Arc<Vocabulary>,
-    first: Mask,
-    source_bytes: usize,
-    counters: Arc<Counters>,
-}
-
-#[derive(Debug)]
-enum Engine {
-    Fsm(Arc<Fsm>, Arc<MaskCache>),
-    Llguidance(Arc<Template>),
-}
-
-impl Compiled {
-    /// A matcher at the beginning.
-    pub fn matcher(&self) -> Matcher {
-        let way = match &self.engine {
-            Engine::Fsm(fsm, masks) => Way::Fsm {
-                fsm: Arc::clone(fsm),
-                states: vec![0],
-                masks: Arc::clone(masks),
-            },
-            Engine::Llguidance(template) => Way::Llguidance(Box::new(template.walk())),
-        };
-        let first = Some(Mask::clone(&self.first));
-        Matcher::new(
-            way,
-            Arc::clone(&self.vocabulary),
-            first,
-            Arc::clone(&self.counters),
-        )
-    }
-
-    /// Whether our own machine runs it.
-    pub fn is_fsm(&self) -> bool {
-        matches!(self.engine, Engine::Fsm(..))
-    }
-
-    /// Memory that it takes: counted for a machine, estimated for llguidance (some 100
-    /// KB beside what its grammar needs).
-    pub fn bytes(&self) -> usize {
-        let engine = match &self.engine {
-            Engine::Fsm(fsm, _) => fsm.bytes(),
-            Engine::Llguidance(_) => 128 * 1024 + 16 * self.source_bytes,
-        };
-        engine + size_of_val(&*self.first)
-    }
-}
-
-/// Compiles grammars for one vocabulary, each once.
+/// Compiles grammars for one vocabulary, and caches them.
 pub struct Compiler {
     source: Arc<dyn VocabularySource>,
     eos: Vec<u32>,
@@ -181,7 +52,8 @@ impl std::fmt::Debug for Compiler {
 }
 
 impl Compiler {
-    /// Reads nothing yet; the first grammar, or [`Self::warm_up`], does.
+    /// A compiler for the tokens of `source`, of which `eos` end an output. The vocabulary is
+    /// read by the first grammar, or by [`Self::warm_up`].
     pub fn new(source: Arc<dyn VocabularySource>, eos: Vec<u32>) -> Self {
         Self {
             source,
@@ -194,9 +66,9 @@ impl Compiler {
         }
     }
 
-    /// Reads the vocabulary: 0.4 s for 100,000 tokens.
+    /// Reads the vocabulary, which takes 0.4 s for 100,000 tokens.
     pub fn warm_up(&self) {
-        // What is wrong with it, the first grammar says.
+        // The first grammar reports an error.
         let _ = self.llguidance();
     }
 
@@ -212,7 +84,7 @@ impl Compiler {
             .map_err(Clone::clone)
     }
 
-    /// What `spec` was compiled to before, if it was.
+    /// The cached outcome of `spec`, if it was compiled before.
     pub fn cached(&self, spec: &Spec) -> Option<Outcome> {
         let outcome = self.cache.get(&spec.key());
         self.counters.looked_up(outcome.is_some());
@@ -222,15 +94,16 @@ impl Compiler {
         outcome
     }
 
-    /// What its grammars have cost and saved so far.
+    /// The totals of all grammars since the start.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
 
-    /// The grammar of `spec`, from the cache or compiled here and now.
+    /// The grammar of `spec`, from the cache, or compiled on this thread. The outcome is cached
+    /// unless `ticket` was cancelled.
     ///
     /// # Errors
-    /// Why it is refused; not kept if `ticket` was cancelled.
+    /// If the grammar is refused.
     pub fn compile(&self, spec: &Spec, ticket: &Ticket) -> Outcome {
         let key = spec.key();
         if let Some(outcome) = self.cache.get(&key) {
@@ -254,7 +127,7 @@ impl Compiler {
         source_bytes: usize,
         ticket: &Ticket,
     ) -> Result<Compiled, GrammarError> {
-        let (engine, first) = match &spec.source {
+        let (automaton, first) = match &spec.source {
             Source::Regex(pattern) => self.regex(pattern, regex::MAX_PATTERN_BYTES, ticket)?,
             Source::Choice(choices) => {
                 let pattern = alternation(choices)?;
@@ -293,33 +166,34 @@ impl Compiler {
                 }
             }
         };
-        Ok(Compiled {
-            engine,
-            vocabulary: Arc::clone(self.vocabulary()),
+        Ok(Compiled::new(
+            automaton,
+            Arc::clone(self.vocabulary()),
             first,
             source_bytes,
-            counters: Arc::clone(&self.counters),
-        })
+            Arc::clone(&self.counters),
+        ))
     }
 
-    /// Our own machine, or llguidance's where ours would be too large: it makes states
-    /// only as it meets them.
+    /// Compiles a regex to our own machine, or with llguidance where our machine would be too
+    /// large: llguidance creates states only when an output reaches them.
     fn regex(
         &self,
         pattern: &str,
         max_bytes: usize,
         ticket: &Ticket,
-    ) -> Result<(Engine, Mask), GrammarError> {
+    ) -> Result<(Automaton, Mask), GrammarError> {
         let hir = regex::parse(pattern, max_bytes)?;
         match Fsm::new(&hir) {
             Ok(fsm) => {
-                let first = fsm.mask(0, self.vocabulary(), &self.masks);
+                let first = fsm.mask(Fsm::START, self.vocabulary(), &self.masks);
                 if first.iter().all(|&word| word == 0) {
                     return Err(GrammarError::invalid(
                         "no token of the model begins a text that the grammar accepts",
                     ));
                 }
-                Ok((Engine::Fsm(Arc::new(fsm), Arc::clone(&self.masks)), first))
+                let automaton = Automaton::Fsm(Arc::new(fsm), Arc::clone(&self.masks));
+                Ok((automaton, first))
             }
             Err(BuildError::Refused(error)) => Err(error),
             Err(BuildError::TooLarge) => {
@@ -336,7 +210,7 @@ impl Compiler {
         }
     }
 
-    /// `error` with its place in `schema`, unless finding it would take long.
+    /// Adds the place in `schema` to `error`, unless finding it takes too long.
     fn located(&self, error: GrammarError, schema: &Value, ticket: &Ticket) -> GrammarError {
         let Ok(llguidance) = self.llguidance() else {
             return error;
@@ -357,12 +231,13 @@ impl Compiler {
         &self,
         grammar: TopLevelGrammar,
         ticket: &Ticket,
-    ) -> Result<(Engine, Mask), GrammarError> {
+    ) -> Result<(Automaton, Mask), GrammarError> {
         let (template, first) = self.llguidance()?.compile(grammar, ticket)?;
-        Ok((Engine::Llguidance(template), first))
+        Ok((Automaton::Llguidance(template), first))
     }
 }
 
+/// A regex that matches each of `choices`.
 fn alternation(choices: &[String]) -> Result<String, GrammarError> {
     let bytes: usize = choices.iter().map(String::len).sum();
     if choices.is_empty() {
@@ -388,7 +263,7 @@ fn alternation(choices: &[String]) -> Result<String, GrammarError> {
     Ok(escaped.join("|"))
 }
 
-/// Bounds what the parsers of grammars do not.
+/// Checks bounds that the parsers of grammars do not check.
 fn check_grammar_text(text: &str) -> Result<(), GrammarError> {
     if text.len() > MAX_GRAMMAR_BYTES {
         return Err(GrammarError::too_complex(format!(
