@@ -1,49 +1,22 @@
-//! OTLP: whether, where and how traces and metrics leave the process.
+//! OTLP settings: whether, where and how traces and metrics are exported, from the command
+//! line and the `OTEL_*` environment variables.
 
-use std::time::Duration;
-
-use opentelemetry::KeyValue;
-use opentelemetry_otlp::{
-    MetricExporter, Protocol, SpanExporter, WithExportConfig, WithHttpConfig,
-};
-use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
-use tokio::runtime::Runtime;
 use ureq::http::Uri;
 
-use crate::http_client::UreqClient;
+use crate::error::TelemetryError;
 
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// With a span for every part of every step, what the standard's queue of 2048 holds
-/// is gone in a second.
-const DETAILED_QUEUE: usize = 16_384;
-
-/// Why there is no telemetry.
-#[derive(Debug, thiserror::Error)]
-pub enum TelemetryError {
-    #[error("{name} must be {bound}, given {given:?}")]
-    Setting {
-        name: &'static str,
-        bound: &'static str,
-        given: String,
-    },
-    #[error("OTLP: {0}")]
-    Exporter(String),
-    #[error("cannot start the telemetry threads: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
-/// How OTLP is spoken.
+/// The protocol of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtlpProtocol {
+    /// Protobuf over HTTP.
     Http,
     Grpc,
 }
 
-/// What the command line says about OTLP; the environment says the rest.
+/// OTLP settings of the command line, which take precedence over the environment.
 #[derive(Clone, Debug, Default)]
 pub struct OtlpOptions {
-    /// `http://host:4318`, or `host:4317`.
+    /// A URL such as `http://host:4318`, or `host:4317`.
     pub endpoint: Option<String>,
     pub protocol: Option<OtlpProtocol>,
 }
@@ -54,30 +27,30 @@ pub enum Signal {
     Metrics,
 }
 
-/// Where one signal goes.
+/// Where one signal is exported to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// `None`: the exporter takes it from its own environment variables.
-    endpoint: Option<String>,
-    protocol: OtlpProtocol,
+    /// `None` if the exporter takes it from its own environment variables.
+    pub endpoint: Option<String>,
+    pub protocol: OtlpProtocol,
 }
 
 type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The process's environment; an empty variable is an unset one.
+/// A variable of the process's environment. An empty variable counts as unset.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Whether the standard's switch for everything is thrown.
+/// Whether OpenTelemetry's switch that disables everything is set.
 fn disabled(environment: Environment<'_>) -> bool {
     environment("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
-/// Whether W3C trace context is read from requests.
+/// Whether requests continue the traces of their W3C trace context headers.
 ///
 /// # Errors
-/// `OTEL_PROPAGATORS` names one that is not known.
+/// `OTEL_PROPAGATORS` names an unknown propagator.
 pub fn propagates(environment: Environment<'_>) -> Result<bool, TelemetryError> {
     let given = environment("OTEL_PROPAGATORS").unwrap_or_else(|| "tracecontext".to_owned());
     let mut found = false;
@@ -97,7 +70,7 @@ pub fn propagates(environment: Environment<'_>) -> Result<bool, TelemetryError> 
     Ok(found)
 }
 
-/// Where `signal` goes, if anywhere.
+/// Where `signal` is exported to; `None` if it is not exported.
 ///
 /// # Errors
 /// A setting that is not understood.
@@ -131,7 +104,7 @@ pub fn target(
         None => wanted,
         Some("otlp") => true,
         Some("none") => false,
-        // The scrape is there anyway.
+        // `/metrics` exists in any case.
         Some("prometheus") if signal == Signal::Metrics => false,
         Some(given) => {
             return Err(TelemetryError::Setting {
@@ -166,7 +139,7 @@ pub fn target(
     Ok(Some(Target { endpoint, protocol }))
 }
 
-/// `given` with what people leave out: the scheme, and for HTTP the path.
+/// Completes `given` with what may be left out: the scheme, and for HTTP the path.
 fn endpoint(given: &str, protocol: OtlpProtocol, path: &str) -> Result<String, TelemetryError> {
     let refused = || TelemetryError::Setting {
         name: "otlp_endpoint",
@@ -195,118 +168,6 @@ fn endpoint(given: &str, protocol: OtlpProtocol, path: &str) -> Result<String, T
     })
 }
 
-/// Who sends: `service.name` and the rest of the environment's attributes.
-pub fn resource(version: &'static str) -> Resource {
-    let builder = Resource::builder();
-    let builder = if environment("OTEL_SERVICE_NAME").is_none()
-        && !environment("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|a| a.contains("service.name="))
-    {
-        builder.with_service_name("hearth")
-    } else {
-        builder
-    };
-    builder
-        .with_attribute(KeyValue::new("service.version", version))
-        .with_attribute(KeyValue::new("process.pid", i64::from(std::process::id())))
-        .build()
-}
-
-fn timeout(name: &str) -> Duration {
-    [name, "OTEL_EXPORTER_OTLP_TIMEOUT"]
-        .into_iter()
-        .find_map(environment)
-        .and_then(|value| value.parse().ok())
-        .map_or(TIMEOUT, Duration::from_millis)
-}
-
-/// A runtime for gRPC, whose connections need one; never the one that serves.
-///
-/// # Errors
-/// No thread is to be had.
-pub fn runtime(targets: &[Option<&Target>]) -> Result<Option<Runtime>, TelemetryError> {
-    let grpc = |target: &Target| target.protocol == OtlpProtocol::Grpc;
-    if !targets.iter().flatten().copied().any(grpc) {
-        return Ok(None);
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("hearth-otlp")
-        .enable_all()
-        .build()?;
-    Ok(Some(runtime))
-}
-
-/// To be called inside the runtime, where there is one.
-///
-/// # Errors
-/// What the exporter says about its settings.
-pub fn metric_exporter(target: &Target) -> Result<MetricExporter, TelemetryError> {
-    let built = match target.protocol {
-        OtlpProtocol::Http => {
-            let client = UreqClient::new(timeout("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT"));
-            let mut builder = MetricExporter::builder()
-                .with_http()
-                .with_protocol(Protocol::HttpBinary)
-                .with_http_client(client);
-            if let Some(endpoint) = &target.endpoint {
-                builder = builder.with_endpoint(endpoint);
-            }
-            builder.build()
-        }
-        OtlpProtocol::Grpc => {
-            let mut builder = MetricExporter::builder().with_tonic();
-            if let Some(endpoint) = &target.endpoint {
-                builder = builder.with_endpoint(endpoint);
-            }
-            builder.build()
-        }
-    };
-    built.map_err(|error| TelemetryError::Exporter(error.to_string()))
-}
-
-/// To be called inside the runtime, where there is one.
-///
-/// # Errors
-/// What the exporter says about its settings.
-pub fn tracer_provider(
-    target: &Target,
-    resource: Resource,
-    detailed: bool,
-) -> Result<SdkTracerProvider, TelemetryError> {
-    let built = match target.protocol {
-        OtlpProtocol::Http => {
-            let client = UreqClient::new(timeout("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT"));
-            let mut builder = SpanExporter::builder()
-                .with_http()
-                .with_protocol(Protocol::HttpBinary)
-                .with_http_client(client);
-            if let Some(endpoint) = &target.endpoint {
-                builder = builder.with_endpoint(endpoint);
-            }
-            builder.build()
-        }
-        OtlpProtocol::Grpc => {
-            let mut builder = SpanExporter::builder().with_tonic();
-            if let Some(endpoint) = &target.endpoint {
-                builder = builder.with_endpoint(endpoint);
-            }
-            builder.build()
-        }
-    };
-    let exporter = built.map_err(|error| TelemetryError::Exporter(error.to_string()))?;
-    let mut batches = BatchConfigBuilder::default();
-    if detailed && environment("OTEL_BSP_MAX_QUEUE_SIZE").is_none() {
-        batches = batches.with_max_queue_size(DETAILED_QUEUE);
-    }
-    let processor = BatchSpanProcessor::builder(exporter)
-        .with_batch_config(batches.build())
-        .build();
-    Ok(SdkTracerProvider::builder()
-        .with_resource(resource)
-        .with_span_processor(processor)
-        .build())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_unless_somebody_says_where() {
+    fn nothing_is_exported_without_an_endpoint() {
         assert_eq!(resolved(None, Signal::Traces, &[]), Ok(None));
         let env = [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318")];
         let target = resolved(None, Signal::Metrics, &env).unwrap().unwrap();
@@ -341,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standards_switches_are_obeyed() {
+    fn the_standard_environment_switches_are_obeyed() {
         let at = Some("http://c:4318");
         for off in [
             ("OTEL_SDK_DISABLED", "true"),
@@ -350,7 +211,10 @@ mod tests {
             assert_eq!(resolved(at, Signal::Traces, &[off]), Ok(None));
         }
         let other = resolved(at, Signal::Metrics, &[("OTEL_TRACES_EXPORTER", "none")]);
-        assert!(other.unwrap().is_some(), "it is not about metrics");
+        assert!(
+            other.unwrap().is_some(),
+            "the switch for traces leaves metrics on"
+        );
         let error = resolved(at, Signal::Traces, &[("OTEL_TRACES_EXPORTER", "zipkin")]);
         assert!(error.unwrap_err().contains("\"zipkin\""));
         let none = |name: &str| (name == "OTEL_PROPAGATORS").then(|| "none".to_owned());
@@ -360,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_taken_in_every_form_that_people_write() {
+    fn an_endpoint_is_accepted_with_and_without_scheme_and_path() {
         let of = |given, protocol| endpoint(given, protocol, "/v1/traces");
         let http = |given| of(given, OtlpProtocol::Http).unwrap();
         assert_eq!(http("http://c:4318"), "http://c:4318/v1/traces");
@@ -376,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protocol_is_the_signals_then_the_general_one() {
+    fn the_signals_own_protocol_variable_comes_before_the_general_one() {
         let env = [
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
             ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),

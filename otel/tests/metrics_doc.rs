@@ -1,13 +1,13 @@
-//! docs/METRICS.md, written from the tables.
+//! docs/METRICS.md is written from the tables, and this test keeps it equal to them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fmt::Write;
 
-use crate::buckets::{Buckets, FAMILIES};
-use crate::catalog::{self, Instrument, Kind};
-use crate::exposition::help;
-use crate::rows::{self, Label, Row, Shape, Source};
+use hearth_otel::buckets::{Buckets, FAMILIES};
+use hearth_otel::catalog::{self, Instrument, Kind};
+use hearth_otel::rows::{self, Label, Row, Shape, Source};
 
-/// Names of vLLM and SGLang that are not here, and what they would need.
+/// Metrics of vLLM and SGLang that do not exist here, and the feature that each one needs.
 const ABSENT: &[(&str, &str)] = &[
     (
         "`vllm:spec_decode_*`, `sglang:spec_*`",
@@ -52,8 +52,22 @@ const ABSENT: &[(&str, &str)] = &[
     ),
 ];
 
-/// The whole page.
-pub fn metrics_page() -> String {
+#[test]
+fn docs_metrics_md_is_equal_to_the_tables() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METRICS.md");
+    let page = metrics_page();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(path, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/METRICS.md is out of date; UPDATE_DOCS=1 cargo test -p hearth-otel writes it"
+    );
+}
+
+/// The text of docs/METRICS.md.
+fn metrics_page() -> String {
     let mut out = String::from(
         "# Metrics\n\n\
          <!-- Written from the tables in otel/src; `UPDATE_DOCS=1 cargo test -p hearth-otel` writes it again. -->\n\n\
@@ -113,6 +127,7 @@ pub fn metrics_page() -> String {
     out
 }
 
+/// The section on bucket bounds.
 fn families_of_bounds(out: &mut String) {
     out.push_str(
         "\n## Buckets\n\nThe bounds of histograms, by the family that their origin gives them. \
@@ -138,6 +153,7 @@ fn families_of_bounds(out: &mut String) {
     }
 }
 
+/// The table row of an instrument.
 fn canonical(out: &mut String, instrument: &Instrument) {
     let kind = match instrument.kind {
         Kind::Counter | Kind::Seconds => "counter",
@@ -157,6 +173,7 @@ fn canonical(out: &mut String, instrument: &Instrument) {
     );
 }
 
+/// The table row of a metric of another vocabulary.
 fn projected(out: &mut String, row: &Row) {
     let kind = match row.shape {
         Shape::Counter => "counter",
@@ -183,25 +200,6 @@ fn projected(out: &mut String, row: &Row) {
         "| `{}` | {kind} | {} | {from} | {} |",
         row.name,
         labels.join(", "),
-        help(row)
+        row.help_text()
     );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_page_in_docs_is_what_the_tables_say() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/METRICS.md");
-        let page = metrics_page();
-        if std::env::var_os("UPDATE_DOCS").is_some() {
-            std::fs::write(path, &page).unwrap();
-        }
-        let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            written == page,
-            "docs/METRICS.md is old; UPDATE_DOCS=1 cargo test -p hearth-otel writes it"
-        );
-    }
 }
