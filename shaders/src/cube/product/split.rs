@@ -1,13 +1,15 @@
-//! Products of tens of tokens, as decoding a batch has them: bound by reading `W` once, like those
-//! of a few tokens, but with enough arithmetic to need cooperative matrices.
+//! Matrix multiplications of tens of tokens, as in decoding a batch. Like multiplications of a few
+//! tokens they are bound by reading `W` once, but they have enough arithmetic to need cooperative
+//! matrices.
 //!
-//! A tile of [`WIDTH`] rows of `W` and up to [`MOST_TOKENS`] tokens is a cube's. Tiles are few where
-//! tokens are, so the columns are split among as many cubes as keep the device busy (split-K), and
-//! a second kernel adds the sums of the parts. A cube has two buffers in shared memory: while it
-//! multiplies one chunk of columns, the next is on its way in registers, and nobody waits for
-//! memory but at the first.
+//! A cube computes a tile of [`WIDTH`] rows of `W` by up to [`MOST_TOKENS`] tokens. Few tokens make
+//! few tiles, so the columns are split among as many cubes as keep the device busy (split-K), and a
+//! second kernel adds the partial sums. A cube has two buffers in shared memory. While it
+//! multiplies one chunk of columns, it loads the next one into registers, so that it waits for
+//! memory only at the first chunk.
 //!
-//! It reads 16 bytes at once: wgpu's devices have no vectors of eight, and refuse.
+//! The kernel reads 16 bytes at once, as vectors of eight elements. wgpu's devices have no such
+//! vectors, so the kernel does not support them.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -19,33 +21,33 @@ use cubecl::prelude::*;
 
 use crate::cube::{dims, empty_like};
 
-/// Tokens of a tile at most, and rows of `W`.
+/// The most tokens of a tile, and its rows of `W`.
 const MOST_TOKENS: usize = 64;
 const WIDTH: usize = 64;
-/// Tokens that a tile can have: the smallest that fits all tokens is used.
+/// The numbers of tokens that a tile may have. The smallest that fits all tokens is used.
 pub const TILE_TOKENS: [usize; 3] = [16, 32, MOST_TOKENS];
-/// Columns of both that are in a buffer.
+/// Columns of `x` and `W` that a buffer holds.
 const CHUNK: usize = 64;
 /// Elements that are read at once: 16 bytes.
 const VECTOR: usize = 8;
-/// Elements between rows in shared memory: strides of matrices are multiples of it, and rows
-/// begin in different banks.
+/// Padding after each row in shared memory, in elements. Rows then begin in different banks, and
+/// the stride of matrices has to be a multiple of this.
 const PADDING: usize = 8;
 /// Subgroups of a cube.
 const PLANES: usize = 4;
-/// Cubes that a multiprocessor works on, so that one computes while others wait.
+/// Cubes per multiprocessor: some compute while others wait for memory.
 const CUBES_PER_PROCESSOR: usize = 4;
 const MOST_SPLITS: usize = 16;
-/// Chunks of a split at least: its sums are written and read again.
+/// The fewest chunks of a split, because its partial sums have to be written and read again.
 const FEWEST_CHUNKS: usize = 4;
-/// Where a driver does not tell how many processors there are.
+/// The number of multiprocessors to assume where the driver does not report it.
 const USUAL_PROCESSORS: usize = 32;
 const THREADS: usize = 256;
 
-/// A cube's tile, and the matrices that it is made of.
+/// The tile of a cube, and the cooperative matrices that it consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
-    /// The product of matrices that the device has: `[m, k]` by `[k, n]`.
+    /// The size of a cooperative matrix multiplication on this device: `[m, k]` by `[k, n]`.
     m: usize,
     n: usize,
     k: usize,
@@ -55,16 +57,17 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// Subgroups side by side along the tokens; the others stand along the rows of `W`.
+    /// Number of subgroups along the tokens. The remaining subgroups divide the rows of `W`.
     fn planes_down(self) -> usize {
         if self.tokens < MOST_TOKENS { 1 } else { 2 }
     }
 
-    /// Matrices of a subgroup, along the tokens and along the rows of `W`.
+    /// Cooperative matrices of a subgroup along the tokens.
     fn down(self) -> usize {
         self.tokens / self.planes_down() / self.m
     }
 
+    /// Cooperative matrices of a subgroup along the rows of `W`.
     fn across(self) -> usize {
         WIDTH * self.planes_down() / PLANES / self.n
     }
@@ -73,7 +76,8 @@ impl Tile {
         PLANES * self.subgroup
     }
 
-    /// The largest of the device's matrices that make a tile for so many tokens.
+    /// The tile for so many tokens, of the largest cooperative matrices that fit; `None` if none
+    /// do.
     fn of<R: CubeRuntime>(client: &ComputeClient<R>, dtype: DType, tokens: usize) -> Option<Self> {
         let properties = client.properties();
         let hardware = &properties.hardware;
@@ -116,24 +120,24 @@ impl Tile {
             })
     }
 
-    /// Two buffers of both factors, and the sums when they leave the matrices.
+    /// Two buffers each for `x` and `W`, and the sums when they leave the cooperative matrices.
     fn shared_bytes(self) -> usize {
         2 * (self.tokens + WIDTH) * (CHUNK + PADDING) * size_of::<u16>()
             + self.tokens * WIDTH * size_of::<f32>()
     }
 }
 
-/// The parts that `chunks` of columns are split into, where there are so many `tiles`.
+/// The number of parts to split `chunks` chunks of columns into, for so many `tiles`.
 fn splits(tiles: usize, chunks: usize, processors: usize) -> usize {
     let wanted = (processors * CUBES_PER_PROCESSOR).div_ceil(tiles);
     let most = (chunks / FEWEST_CHUNKS).clamp(1, MOST_SPLITS);
     let splits = wanted.clamp(1, most);
-    // As many as have all a share.
+    // Rounding must not leave a part without chunks.
     chunks.div_ceil(chunks.div_ceil(splits))
 }
 
-/// As [`super::product`]; `None` where the device has no such matrices, or columns are no whole
-/// number of chunks.
+/// As [`super::product`]; `None` where the device has no suitable cooperative matrices, or where
+/// the columns are not a multiple of [`CHUNK`].
 pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> Option<CubeTensor<R>> {
     let ([tokens, input], [output, _]) = (dims(&x), dims(&weight));
     let (client, dtype) = (x.client.clone(), x.dtype);
@@ -156,14 +160,17 @@ pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> Optio
             DType::F32,
         ),
     };
-    // Groups that read the same rows are neighbours; a grid has 65,535 in its other dimensions.
+    // Groups of tokens that read the same rows of `W` are neighbours in the grid. The second and
+    // third dimension of a grid are limited to 65,535.
     let across = columns.min(32_768);
     let count = CubeCount::Static(
         (groups * splits) as u32,
         across as u32,
         columns.div_ceil(across) as u32,
     );
-    // SAFETY: rows and tokens beyond the last are read as the last, and not written.
+    // SAFETY: row and token indices are clamped to the last row and token when reading, and only
+    // rows and tokens that exist are written. `target` has an element for every split, token and
+    // row.
     unsafe {
         split_product::launch_unchecked(
             &client,
@@ -187,7 +194,8 @@ pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> Optio
         let elements = tokens * output;
         let blocks = elements.div_ceil(THREADS);
         let across = blocks.min(32_768);
-        // SAFETY: a unit writes one element, if there is one.
+        // SAFETY: a unit writes the element of its own index only if it is below `elements`, and
+        // reads the elements of the same index from the `splits` parts of `target`.
         unsafe {
             add_parts::launch_unchecked(
                 &client,
@@ -204,8 +212,8 @@ pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> Optio
     Some(out)
 }
 
-/// A tile of `[splits, tokens, output]`: the sums over `share` chunks of columns, or fewer in the
-/// last split.
+/// Computes one tile of `[splits, tokens, output]`: the sums over `share` chunks of columns, or
+/// over fewer in the last split.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn split_product<E: Float, O: Float, N: Size>(
@@ -234,7 +242,7 @@ fn split_product<E: Float, O: Float, N: Size>(
     let from = split * share as usize;
     let to = cubecl::prelude::min(from + share as usize, chunks);
 
-    // Where each unit reads a share of a chunk, and where it puts it.
+    // The vectors of a chunk that each unit copies to shared memory.
     let of_x = comptime!((tile.tokens * CHUNK / VECTOR).div_ceil(tile.threads()));
     let of_w = comptime!((WIDTH * CHUNK / VECTOR).div_ceil(tile.threads()));
     let size_x = comptime!(tile.tokens * (CHUNK + PADDING) / VECTOR);
@@ -263,7 +271,8 @@ fn split_product<E: Float, O: Float, N: Size>(
     let plane_column = plane / comptime!(tile.planes_down()) * comptime!(tile.across() * tile.n);
 
     for step in 0..to - from + 1 {
-        // What was read during the last step goes where nobody reads in this one.
+        // Write the chunk that was loaded in the last step to the buffer that no unit reads in this
+        // step.
         if step > 0 {
             let buffer = (step - 1) % 2;
             #[unroll]
@@ -314,7 +323,7 @@ fn split_product<E: Float, O: Float, N: Size>(
         }
     }
 
-    // The sums may lie where the buffers did.
+    // The compiler may place the sums in the memory of the buffers.
     sync_cube();
     let mut tiles =
         SharedMemory::<f32>::new_aligned(comptime!(tile.tokens * WIDTH), comptime!(32usize));
@@ -343,8 +352,8 @@ fn split_product<E: Float, O: Float, N: Size>(
     }
 }
 
-/// Adds the products of a chunk: of the tokens from `at_x` on in `xs`, and of the rows of `W` from
-/// `at_w` on in `ws`.
+/// Multiplies one chunk and adds the products to `sums`: the tokens from `at_x` on in `xs`, by the
+/// rows of `W` from `at_w` on in `ws`.
 #[cube]
 fn multiply<E: Float, N: Size>(
     xs: &SharedMemory<Vector<E, N>>,
@@ -397,7 +406,7 @@ fn multiply<E: Float, N: Size>(
     }
 }
 
-/// The sum of `splits` parts of `elements`, one after another.
+/// Adds the `splits` parts of each of `elements` elements in their order.
 #[cube(launch_unchecked)]
 fn add_parts<E: Float>(
     parts: &Array<f32>,
@@ -422,7 +431,7 @@ mod tests {
 
     #[test]
     fn columns_are_split_where_tiles_are_few() {
-        // Llama-3.2-1B's matrices on 132 processors, 64 tokens.
+        // The matrices of Llama-3.2-1B on 132 multiprocessors, with 64 tokens.
         assert_eq!(splits(256, 32, 132), 3);
         assert_eq!(splits(48, 32, 132), 8);
         assert_eq!(splits(32, 128, 132), 16);
