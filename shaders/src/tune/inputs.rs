@@ -136,8 +136,8 @@ impl<'a, B: Kernels> Sequence<'a, B> {
         })
     }
 
-    /// Seconds of one product of each size; what was timed is `spent`, without the first of each,
-    /// which may be compiled.
+    /// Seconds of one multiplication of each size with `kernel`. The time spent measuring is added
+    /// to `spent`, except for the first run of each size, which may have to compile the kernel.
     pub fn time(&self, kernel: ProductKernel, spent: &mut Duration) -> Result<f64, Outcome> {
         let Some((Matrix { device, .. }, _)) = self.products.first() else {
             return Ok(0.0);
@@ -168,7 +168,7 @@ impl<'a, B: Kernels> Sequence<'a, B> {
     }
 }
 
-/// Normal numbers, of which [`PERIOD`] are drawn.
+/// Normally distributed numbers: [`PERIOD`] different ones, repeated.
 fn random<B: Kernels>(
     seed: u64,
     [rows, columns]: [usize; 2],
@@ -189,7 +189,7 @@ fn random<B: Kernels>(
         .tensor()
 }
 
-/// Whether the device still gives the usual product.
+/// Checks that the device still computes a plausible product with the default kernel.
 ///
 /// # Errors
 /// It does not.
@@ -202,7 +202,7 @@ pub(super) fn alive<B: Kernels>(dtype: DType, device: &B::Device) -> Result<(), 
     }
 }
 
-/// What `work` gives, or that it panicked.
+/// The result of `work`, or the text of its panic.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Outcome> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Outcome::Wrong(panic_text(&*panic)))
 }
