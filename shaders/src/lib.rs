@@ -162,12 +162,12 @@ pub trait Kernels: Backend {
         _activations: DType,
         _device: &Self::Device,
     ) -> FloatTensor<Self> {
-        unreachable!("the backend packs nothing")
+        unreachable!("the backend has no packed matrices")
     }
 
     /// Device memory of a matrix packed in `format`, in bytes.
     fn packed_bytes(_format: BlockFormat, _rows: usize, _columns: usize) -> usize {
-        unreachable!("the backend packs nothing")
+        unreachable!("the backend has no packed matrices")
     }
 
     /// Whether products with matrices in blocks of integers round the activations to 8 bits.

@@ -182,7 +182,7 @@ pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
         #[cfg(target_arch = "x86_64")]
         BlockFormat::Bf16 => super::amx::floats::linear(x, weight, bias, y),
         #[cfg(not(target_arch = "x86_64"))]
-        BlockFormat::Bf16 => unreachable!("matrix tiles on a CPU that has none"),
+        BlockFormat::Bf16 => unreachable!("bf16 blocks on a CPU without matrix tiles"),
     }
 }
 
@@ -208,7 +208,7 @@ impl<'a> View<'a> {
             8 => BlockFormat::Q8_0,
             4 => BlockFormat::Q4_0,
             16 => BlockFormat::Bf16,
-            other => panic!("no blocks of {other} bits"),
+            other => panic!("packed matrix: {other} bits is not a known format"),
         };
         let length = rows.div_ceil(ROWS) * columns.div_ceil(UNIT) * format.unit_bytes();
         Self {

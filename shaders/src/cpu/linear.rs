@@ -48,7 +48,7 @@ fn on_vectors<E: Stored>(
 ) {
     let output = weight.len() / input;
     let tokens = x.len() / input;
-    assert_eq!((y.tokens, y.width), (tokens, output), "linear: y");
+    assert_eq!((y.tokens, y.width), (tokens, output), "linear: shape of y");
     let aligned;
     let x = if tokens >= WIDEN_FROM_TOKENS {
         aligned = copy(x);

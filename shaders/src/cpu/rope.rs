@@ -41,7 +41,11 @@ impl Rotation<'_> {
                     let to = out.at(token, 0);
                     to.copy_from_nonoverlapping(row[..queries].as_ptr(), queries);
                 };
-                assert_eq!(rows.len(), positions.len() * width, "rotation: rows");
+                assert_eq!(
+                    rows.len(),
+                    positions.len() * width,
+                    "rotation: number of rows"
+                );
                 if parallel {
                     let rows = rows.par_chunks_exact_mut(width).zip(positions);
                     rows.enumerate().for_each(row);

@@ -145,13 +145,13 @@ impl<R: CubeRuntime> Packed<R> {
         let bits = match scheme.value {
             QuantValue::Q8F => 8,
             QuantValue::Q4F => 4,
-            other => panic!("no blocks of {other:?}"),
+            other => panic!("GPU kernels have no blocks of {other:?}"),
         };
         let activations = match scheme.param {
             QuantParam::F32 => DType::F32,
             QuantParam::F16 => DType::F16,
             QuantParam::BF16 => DType::BF16,
-            other => panic!("no activations in {other:?}"),
+            other => panic!("GPU kernels have no activations in {other:?}"),
         };
         let (_, elements) = words_of_row(columns, bits);
         let words = words_of_scales(rows, columns) + rows * elements;

@@ -39,7 +39,7 @@ pub(super) fn blocks(
                     row_values.extend(elements.iter().map(|byte| value(byte & 0xf)));
                     row_values.extend(elements.iter().map(|byte| value(byte >> 4)));
                 }
-                BlockFormat::Bf16 => unreachable!("no integers"),
+                BlockFormat::Bf16 => unreachable!("Bf16 has no blocks of integers"),
             }
             bytes.extend(elements);
         }

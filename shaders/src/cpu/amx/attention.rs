@@ -64,11 +64,18 @@ pub fn paged(
     table: &SlotTable<'_>,
     out: Output,
 ) {
-    assert!(fits(layout), "attention: tiles");
+    assert!(
+        fits(layout),
+        "attention: matrix tiles are not available or do not fit"
+    );
     let tokens = table.positions.len();
     let width = layout.heads * layout.head_dim;
     assert_eq!(q.len(), tokens * width, "attention: length of q");
-    assert_eq!((out.tokens, out.width), (tokens, width), "attention: out");
+    assert_eq!(
+        (out.tokens, out.width),
+        (tokens, width),
+        "attention: shape of out"
+    );
     let group = layout.heads / layout.kv_heads;
     let blocks = blocks(table, (QUERIES / group).clamp(1, TOKENS));
     let block = |kv_head| Block {

@@ -34,9 +34,16 @@ struct Panel {
 
 /// The tokens of `x` are in tiles of 16. All of `y` `[tokens, rows]` is written.
 pub fn linear(x: &Activations, weight: View<'_>, bias: Option<&[f32]>, y: Output) {
-    assert!(available() && x.side == SIDE, "linear: tiles");
+    assert!(
+        available() && x.side == SIDE,
+        "linear: matrix tiles are not available"
+    );
     assert_eq!(x.width, weight.columns.next_multiple_of(UNIT));
-    assert_eq!((y.tokens, y.width), (x.tokens, weight.rows), "linear: y");
+    assert_eq!(
+        (y.tokens, y.width),
+        (x.tokens, weight.rows),
+        "linear: shape of y"
+    );
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }

@@ -37,11 +37,15 @@ const ZERO: Tile = Tile([0.0; SIDE * SIDE]);
 pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
     assert!(
         weight.format == BlockFormat::Bf16 && available(),
-        "linear: tiles"
+        "linear: matrix tiles are not available"
     );
     let tokens = x.len() / weight.columns;
     assert_eq!(x.len(), tokens * weight.columns, "linear: length of x");
-    assert_eq!((y.tokens, y.width), (tokens, weight.rows), "linear: y");
+    assert_eq!(
+        (y.tokens, y.width),
+        (tokens, weight.rows),
+        "linear: shape of y"
+    );
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }

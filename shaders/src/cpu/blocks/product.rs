@@ -34,7 +34,11 @@ pub(super) fn linear_on(
         return amx::bytes::linear(&x, weight, bias, y);
     }
     let x = Activations::round(x, weight.columns, 1);
-    assert_eq!((y.tokens, y.width), (x.tokens, weight.rows), "linear: y");
+    assert_eq!(
+        (y.tokens, y.width),
+        (x.tokens, weight.rows),
+        "linear: shape of y"
+    );
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }

@@ -124,7 +124,7 @@ impl Block<'_> {
         if aligned && from.align_offset(CACHE_LINE) == 0 && follow(slots) {
             // The last slot lies within the pool, and so do all slots before it.
             let end = first + (SLOTS - 1) * self.layout.kv_heads * dim + dim;
-            assert!(end <= self.k_pool.len(), "attention: slots");
+            assert!(end <= self.k_pool.len(), "attention: slots beyond the pool");
             let tile = |i| from.wrapping_add(i * SIDE * self.layout.kv_heads * dim);
             return Keys {
                 tiles: std::array::from_fn(tile),
@@ -169,9 +169,8 @@ impl Block<'_> {
         for (pair, [even, odd]) in rows.as_chunks::<2>().0.iter().enumerate() {
             let mut to = s.v[pair / SIDE * SIDE * DEPTH + pair % SIDE * DEPTH..].as_mut_ptr();
             for at in (0..dim).step_by(DEPTH) {
-                // SAFETY: every row has `dim` elements, which are whole vectors, and `v` has room
-                // for two rows of tiles for each vector, two tiles apart; both begin at cache
-                // lines.
+                // SAFETY: every row has `dim` elements, which are whole vectors. `v` has room for
+                // two rows of tiles for each vector, two tiles apart, and begins at a cache line.
                 unsafe {
                     let (even, odd) = (load(even.add(at)), load(odd.add(at)));
                     if FINITE {
