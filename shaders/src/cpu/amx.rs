@@ -31,11 +31,11 @@ const TILE_BYTES: usize = SIDE * ROW_BYTES;
 /// them to this process. The first call asks the system for permission.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| allows(Limit::Amx) && there() && permitted())
+    *AVAILABLE.get_or_init(|| allows(Limit::Amx) && supported() && permitted())
 }
 
 /// Whether this CPU has the tiles, and the vector instructions that all CPUs with tiles have.
-fn there() -> bool {
+fn supported() -> bool {
     let features = __cpuid_count(7, 0).edx;
     // Bits 22, 24 and 25 are AMX-BF16, AMX-TILE and AMX-INT8.
     [22, 24, 25].iter().all(|bit| features >> bit & 1 == 1)

@@ -16,7 +16,7 @@ use crate::cpu::output::Output;
 
 /// The fewest tokens for which tiles are faster. Measured with and without tiles: 16 tokens take 31
 /// and 27 ms, 24 take 39 and 35, 32 take 40 and 43.
-pub const FROM_TOKENS: usize = 28;
+pub const MIN_TOKENS: usize = 28;
 
 /// A tile of sums.
 #[derive(Clone, Copy)]

@@ -29,7 +29,7 @@ pub(super) fn linear_on(
     y: Output,
 ) {
     #[cfg(target_arch = "x86_64")]
-    if level == ByteLevel::Amx && y.tokens >= amx::bytes::FROM_TOKENS {
+    if level == ByteLevel::Amx && y.tokens >= amx::bytes::MIN_TOKENS {
         let x = Activations::round(x, weight.columns, amx::SIDE);
         return amx::bytes::linear(&x, weight, bias, y);
     }

@@ -39,7 +39,7 @@ pub struct AttentionTiles {
     /// has more subgroups than strips, and the rest stay idle.
     pub subgroup: usize,
     /// Whether a barrier of one subgroup is enough between the steps, instead of one of the cube.
-    pub apart: bool,
+    pub subgroup_barrier: bool,
     /// Elements that are loaded at once.
     pub vector: usize,
 }
@@ -51,7 +51,7 @@ struct Limits {
     units: usize,
     subgroup: usize,
     vector: usize,
-    apart: bool,
+    subgroup_barrier: bool,
 }
 
 impl AttentionTiles {
@@ -69,7 +69,7 @@ impl AttentionTiles {
             subgroup: hardware.plane_size_max as usize,
             vector: hardware.max_vector_size,
             // In SPIR-V, CubeCL's subgroup barrier does not order memory accesses.
-            apart: R::name(client) == "cuda",
+            subgroup_barrier: R::name(client) == "cuda",
         };
         let matrices = properties.features.matmul.cmma.iter();
         Self::choose(matrices, limits, layout, dtype)
@@ -118,7 +118,7 @@ impl AttentionTiles {
                 positions,
                 scored,
                 subgroup: limits.subgroup,
-                apart: limits.apart,
+                subgroup_barrier: limits.subgroup_barrier,
                 vector,
             })
             .find(|tiles| tiles.fits(limits, layout.head_dim))
@@ -182,14 +182,14 @@ mod tests {
         units: 1024,
         subgroup: 32,
         vector: 16,
-        apart: true,
+        subgroup_barrier: true,
     };
     const SMALL: Limits = Limits {
         shared_bytes: 32 << 10,
         units: 1024,
         subgroup: 8,
         vector: 4,
-        apart: false,
+        subgroup_barrier: false,
     };
 
     fn matrix(kind: FloatKind, sums: FloatKind, [m, n, k]: [u32; 3]) -> MmaConfig {

@@ -48,8 +48,8 @@ struct Strips<E: Float> {
 
 /// A barrier for the units of one subgroup, or for the cube where that is not enough.
 #[cube]
-fn strip_barrier(#[comptime] apart: bool) {
-    if comptime!(apart) {
+fn strip_barrier(#[comptime] subgroup_barrier: bool) {
+    if comptime!(subgroup_barrier) {
         sync_plane();
     } else {
         sync_cube();
@@ -84,7 +84,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     let shared = comptime!(layout.tile_heads());
     let rows = comptime!(tiles.rows());
     let threads = comptime!(tiles.threads());
-    let apart = comptime!(tiles.apart);
+    let subgroup_barrier = comptime!(tiles.subgroup_barrier);
     let lanes = comptime!(head_dim / vector);
     // Vectors of a row in shared memory.
     let stride = comptime!((head_dim + PADDING) / vector);
@@ -200,7 +200,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     let strip = PLANE_POS as usize;
     let busy = strip < comptime!(tiles.strips);
     let mut flag = 0usize;
-    if comptime!(apart) {
+    if comptime!(subgroup_barrier) {
         flag = strip;
     }
     sync_cube();
@@ -243,18 +243,18 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
                     tiles,
                 );
             }
-            strip_barrier(apart);
+            strip_barrier(subgroup_barrier);
             if busy {
                 largest_scores::<E>(&mut strips, strip, position, to, scale, window, tiles);
                 if UNIT_POS_PLANE == 0 {
                     strips.grown[flag] = 0u32;
                 }
             }
-            strip_barrier(apart);
+            strip_barrier(subgroup_barrier);
             if busy {
                 weigh::<E>(&mut strips, strip, flag, position, to, scale, window, tiles);
             }
-            strip_barrier(apart);
+            strip_barrier(subgroup_barrier);
             let grown = strips.grown[flag] != 0;
             if grown {
                 correct::<E>(&mut strips, &mixed, strip, busy, columns, tiles);
@@ -280,7 +280,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
         if busy {
             store::<E>(&mut strips, mixed.index(column), strip, tiles);
         }
-        strip_barrier(apart);
+        strip_barrier(subgroup_barrier);
         if busy {
             for i in range_stepped(
                 UNIT_POS_PLANE as usize,
@@ -309,6 +309,6 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
                 }
             }
         }
-        strip_barrier(apart);
+        strip_barrier(subgroup_barrier);
     }
 }

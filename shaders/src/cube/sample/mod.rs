@@ -4,15 +4,15 @@
 //! Each unit owns a run of consecutive tokens, which it copies to its own part of global memory.
 //! Units exchange only sums, through shared memory. Each step removes the tokens that it rules out
 //! from the runs, so later steps read less. Top-k and top-p find their cut by bisection ([`cuts`]);
-//! ties are kept by lowest id. Weights are added up as integers ([`wide`]), so the sums are exact
+//! ties are kept by lowest id. Weights are added up as integers ([`wide_sums`]), so the sums are exact
 //! and do not depend on the order of addition.
 //!
 //! A row is read three times. For normally distributed logits, top-k or top-p needs two to five
 //! more passes; where the logits are nearly equal, it needs up to one pass per bit of a float.
 
 mod cuts;
-mod weigh;
-mod wide;
+mod weights;
+mod wide_sums;
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -23,8 +23,8 @@ use cubecl::prelude::*;
 use super::dims;
 use crate::sample_plan::{EDIT_WORDS, ROW_WORDS};
 use cuts::cut;
-use weigh::{clean, order, presentable, weight};
-use wide::{carry, fold, fold_extremes, part, scan, units_high, units_low};
+use weights::{clean, order, presentable, weight};
+use wide_sums::{carry, fold, fold_extremes, part, scan, units_high, units_low};
 
 /// Units of a cube at most: as many as share memory on most devices, and as many as a row can use.
 const MOST_THREADS: usize = 1024;

@@ -25,7 +25,7 @@ pub struct Scratch {
     /// `[head_dim / 16][2]` tiles of pairs of slots by elements.
     pub v: Aligned<bf16>,
     /// `[head_dim]` zeros.
-    pub nothing: Aligned<bf16>,
+    pub zeros: Aligned<bf16>,
     /// `[4]` tiles of slots by queries.
     pub scores: Aligned<f32>,
     /// `[2][2]` tiles of queries by slots: the rounded weights, and the rest.
@@ -34,8 +34,8 @@ pub struct Scratch {
     pub chunk: State,
     pub before: State,
     /// The positions that some query attends, and those that all queries attend.
-    pub some: Range<usize>,
-    pub every: Range<usize>,
+    pub seen_by_any: Range<usize>,
+    pub seen_by_all: Range<usize>,
     /// `[tile][16]`: the positions that each query attends, from `first` to before `end`.
     pub first: Aligned<i32>,
     pub end: Aligned<i32>,
@@ -85,13 +85,15 @@ impl Block<'_> {
         s: &mut Scratch,
         out: Output,
     ) {
-        let keep = |s: &mut Scratch, tokens: Range<usize>, row: usize| {
+        let store = |s: &mut Scratch, tokens: Range<usize>, row: usize| {
             for query in 0..tokens.len() * self.group {
                 let (token, head) = (query / self.group, query % self.group);
                 let head = self.kv_head * self.group + head;
                 // SAFETY: the vectors are there with the tiles, and this head of these rows is the
                 // task's.
-                unsafe { chunks::keep(&s.chunk, query, self.layout, out, row + token, head) };
+                unsafe {
+                    chunks::store_partial(&s.chunk, query, self.layout, out, row + token, head)
+                };
             }
         };
         // SAFETY: the caller guarantees shaped tiles and tokens of one sequence, and `prepare`
@@ -99,12 +101,12 @@ impl Block<'_> {
         unsafe {
             self.prepare(tokens.clone(), s);
             if self.weigh_chunk(tokens.clone(), chunk, s) {
-                return keep(s, tokens, 0);
+                return store(s, tokens, 0);
             }
             for (row, token) in tokens.enumerate() {
                 self.prepare(token..token + 1, s);
                 self.weigh_chunk(token..token + 1, chunk, s);
-                keep(s, token..token + 1, row);
+                store(s, token..token + 1, row);
             }
         }
     }
@@ -119,8 +121,8 @@ impl Block<'_> {
         let queries = tokens.len() * self.group;
         // SAFETY: the caller guarantees that the tiles are there, and with them the vectors.
         unsafe { self.prepare(tokens.clone(), s) };
-        let first = s.some.start / CHUNK;
-        for chunk in first..s.some.end.div_ceil(CHUNK) {
+        let first = s.seen_by_any.start / CHUNK;
+        for chunk in first..s.seen_by_any.end.div_ceil(CHUNK) {
             // SAFETY: `prepare` was called for these tokens, the tiles are shaped, and both states
             // have the same queries: `before` was the state of the first chunk.
             unsafe {
@@ -156,8 +158,8 @@ impl Block<'_> {
     unsafe fn weigh_chunk(&self, tokens: Range<usize>, chunk: usize, s: &mut Scratch) -> bool {
         let queries = tokens.len() * self.group;
         s.chunk.clear(queries.div_ceil(SIDE), self.layout.head_dim);
-        let begin = s.some.start.max(chunk * CHUNK);
-        let end = s.some.end.min((chunk + 1) * CHUNK);
+        let begin = s.seen_by_any.start.max(chunk * CHUNK);
+        let end = s.seen_by_any.end.min((chunk + 1) * CHUNK);
         let table = &self.table.slots[self.table.start[tokens.start] as usize..];
         for from in (begin / SLOTS * SLOTS..end).step_by(SLOTS) {
             let slots = &table[from.max(begin)..(from + SLOTS).min(end)];

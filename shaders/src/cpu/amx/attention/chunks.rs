@@ -69,7 +69,7 @@ impl State {
             let (largest, by) = factors(old, new);
             let sums = [&*self, next].map(|s| _mm512_set1_ps(s.sums[query]));
             self.largest[query] = _mm512_cvtss_f32(largest);
-            self.sums[query] = _mm512_cvtss_f32(weighed(sums, by));
+            self.sums[query] = _mm512_cvtss_f32(weighted_sum(sums, by));
             for tile in 0..dim / SIDE {
                 let at = self.at(query, tile, dim);
                 // SAFETY: both states have the query, and 16 elements of it begin at `at`, at a
@@ -77,7 +77,7 @@ impl State {
                 unsafe {
                     let mixed =
                         [&self.mixed, &next.mixed].map(|m| _mm512_load_ps(m[at..].as_ptr()));
-                    _mm512_store_ps(self.mixed[at..].as_mut_ptr(), weighed(mixed, by));
+                    _mm512_store_ps(self.mixed[at..].as_mut_ptr(), weighted_sum(mixed, by));
                 }
             }
         }
@@ -119,7 +119,7 @@ fn factors(old: __m512, new: __m512) -> (__m512, [__m512; 2]) {
 /// `old * by_old + new * by_new`
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn weighed([old, new]: [__m512; 2], [by_old, by_new]: [__m512; 2]) -> __m512 {
+fn weighted_sum([old, new]: [__m512; 2], [by_old, by_new]: [__m512; 2]) -> __m512 {
     _mm512_fmadd_ps(new, by_new, _mm512_mul_ps(old, by_old))
 }
 
@@ -145,7 +145,7 @@ unsafe fn write(a: __m512, b: __m512, by: f32, out: *mut f32) {
 }
 
 /// Elements of a partial result: the weighted values, the largest score and the sum of the weights.
-fn part(layout: HeadLayout) -> usize {
+fn partial_width(layout: HeadLayout) -> usize {
     layout.head_dim + 2
 }
 
@@ -155,7 +155,7 @@ fn part(layout: HeadLayout) -> usize {
 /// The CPU must have the vector instructions. `head` of `row` must exist, and it must be this
 /// task's.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn keep(
+pub unsafe fn store_partial(
     state: &State,
     query: usize,
     layout: HeadLayout,
@@ -167,7 +167,7 @@ pub unsafe fn keep(
     // SAFETY: a partial result has `dim + 2` elements, and the caller guarantees that they are this
     // task's. Rows of tiles have 16 elements and begin at cache lines.
     unsafe {
-        let to = out.at(row, head * part(layout));
+        let to = out.at(row, head * partial_width(layout));
         for tile in 0..dim / SIDE {
             let mixed = state.mixed[state.at(query, tile, dim)..].as_ptr();
             _mm512_storeu_ps(to.add(tile * SIDE), _mm512_load_ps(mixed));
@@ -220,7 +220,7 @@ impl Partial {
 
     /// Whether there are blocks with several chunks, and the partial results are not too large.
     pub fn is_worth_it(&self) -> bool {
-        let elements = self.rows * self.layout.heads * part(self.layout);
+        let elements = self.rows * self.layout.heads * partial_width(self.layout);
         self.pieces.len() > self.blocks.len() && elements * size_of::<f32>() <= MOST_PARTIAL_BYTES
     }
 
@@ -237,7 +237,7 @@ impl Partial {
                     attend(piece.tokens.clone(), piece.chunk, task % kv_heads, rows);
                 });
         };
-        let width = self.layout.heads * part(self.layout);
+        let width = self.layout.heads * partial_width(self.layout);
         // SAFETY: there is a task for every KV head of every row, and `attend` writes all of the KV
         // head's partial results.
         let parts = unsafe { Output::filled(self.rows, width, fill) };
@@ -266,7 +266,7 @@ impl Partial {
             let (token, head) = (query / group, kv_head * group + query % group);
             let at = |piece: &Piece| {
                 let at = (piece.row + token) * self.layout.heads + head;
-                &parts[at * part(self.layout)..][..part(self.layout)]
+                &parts[at * partial_width(self.layout)..][..partial_width(self.layout)]
             };
             let (first, others) = (at(&pieces[0]), &pieces[1..]);
             let mut largest = _mm512_set1_ps(first[dim]);
@@ -276,7 +276,7 @@ impl Partial {
                 let new = at(piece);
                 let by;
                 (largest, by) = factors(largest, _mm512_set1_ps(new[dim]));
-                sums = weighed([sums, _mm512_set1_ps(new[dim + 1])], by);
+                sums = weighted_sum([sums, _mm512_set1_ps(new[dim + 1])], by);
                 factor.push(by);
             }
             let inverse = 1.0 / _mm512_cvtss_f32(sums);
@@ -291,8 +291,8 @@ impl Partial {
                     for (piece, by) in others.iter().zip(&factor) {
                         let new = at(piece);
                         mixed = [
-                            weighed([mixed[0], load(new, 0)], *by),
-                            weighed([mixed[1], load(new, 1)], *by),
+                            weighted_sum([mixed[0], load(new, 0)], *by),
+                            weighted_sum([mixed[1], load(new, 1)], *by),
                         ];
                     }
                     let to = out.at(pieces[0].tokens.start + token, head * dim + depth * DEPTH);

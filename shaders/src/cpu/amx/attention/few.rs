@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::block::{Block, Scratch};
 use super::packing::Keys;
 use super::products::{mix, score};
-use super::vectors::{fold, largest_lane, left, pack, power};
+use super::vectors::{fold, largest_lane, pack, power, residual};
 use super::{DEPTH, SIDE, SLOTS};
 
 /// Vectors of slots.
@@ -65,7 +65,7 @@ impl Block<'_> {
                 for half in 0..2 {
                     let [low, high] = [values[2 * half], values[2 * half + 1]];
                     let row = pack(low, high);
-                    let [low, high] = left(row, low, high);
+                    let [low, high] = residual(row, low, high);
                     for (part, row) in [row, pack(low, high)].into_iter().enumerate() {
                         let at = (2 * part + half) * SIDE * DEPTH + query * DEPTH;
                         _mm512_store_si512(s.weights.as_mut_ptr().add(at).cast(), row);

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::block::{Block, Scratch};
 use super::packing::Keys;
 use super::products::{mix, score};
-use super::vectors::{left_of_pairs, paired, power, turned};
+use super::vectors::{interleaved, power, residual_of_pairs, transposed};
 use super::{DEPTH, SIDE, SLOTS};
 
 impl Block<'_> {
@@ -23,27 +23,28 @@ impl Block<'_> {
             let scores = s.scores.as_mut_ptr();
             score(keys, s.q[2 * q..].as_ptr(), dim / DEPTH, scores);
             let old = _mm512_load_ps(s.chunk.largest[lanes..].as_ptr());
-            let weighed = if s.every.start <= from && from + SLOTS <= s.every.end {
-                weights(|_| u16::MAX, old, s)
-            } else {
-                let first = _mm512_load_si512(s.first[lanes..].as_ptr().cast());
-                let end = _mm512_load_si512(s.end[lanes..].as_ptr().cast());
-                let some = s.some.clone();
-                let sees = |slot: usize| {
-                    let position = _mm512_set1_epi32((from + slot) as i32);
-                    let sees = _mm512_cmple_epi32_mask(first, position)
-                        & _mm512_cmpgt_epi32_mask(end, position);
-                    // Missing queries attend everything, so limit all queries to what some query
-                    // attends.
-                    if some.contains(&(from + slot)) {
-                        sees
-                    } else {
-                        0
-                    }
+            let largest_and_sum =
+                if s.seen_by_all.start <= from && from + SLOTS <= s.seen_by_all.end {
+                    weights(|_| u16::MAX, old, s)
+                } else {
+                    let first = _mm512_load_si512(s.first[lanes..].as_ptr().cast());
+                    let end = _mm512_load_si512(s.end[lanes..].as_ptr().cast());
+                    let seen_by_any = s.seen_by_any.clone();
+                    let sees = |slot: usize| {
+                        let position = _mm512_set1_epi32((from + slot) as i32);
+                        let sees = _mm512_cmple_epi32_mask(first, position)
+                            & _mm512_cmpgt_epi32_mask(end, position);
+                        // Missing queries attend everything, so limit all queries to what some query
+                        // attends.
+                        if seen_by_any.contains(&(from + slot)) {
+                            sees
+                        } else {
+                            0
+                        }
+                    };
+                    weights(sees, old, s)
                 };
-                weights(sees, old, s)
-            };
-            let (largest, sum) = weighed;
+            let (largest, sum) = largest_and_sum;
             // The factor is 1 as long as nothing was attended, and where the maximum stays the
             // same.
             let larger = _mm512_cmp_ps_mask::<_CMP_NEQ_UQ>(old, largest);
@@ -110,13 +111,13 @@ unsafe fn weights(
                 }
                 // The even slot is in the low half of each lane.
                 let [even, odd] = weights;
-                let pairs = paired(even, odd);
-                let [even, odd] = left_of_pairs(pairs, even, odd);
-                (rows[0][pair], rows[1][pair]) = (pairs, paired(even, odd));
+                let pairs = interleaved(even, odd);
+                let [even, odd] = residual_of_pairs(pairs, even, odd);
+                (rows[0][pair], rows[1][pair]) = (pairs, interleaved(even, odd));
             }
             for (part, rows) in rows.into_iter().enumerate() {
                 let to = s.weights.as_mut_ptr().add((2 * part + half) * SIDE * DEPTH);
-                for (query, row) in turned(rows).into_iter().enumerate() {
+                for (query, row) in transposed(rows).into_iter().enumerate() {
                     _mm512_store_si512(to.add(query * DEPTH).cast(), row);
                 }
             }

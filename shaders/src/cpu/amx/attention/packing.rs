@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::block::{Block, Scratch};
-use super::vectors::{left, pack, turned};
+use super::vectors::{pack, residual, transposed};
 use super::{DEPTH, SIDE, SLOTS, visible};
 
 /// Four tiles of keys, with one slot per row.
@@ -30,15 +30,15 @@ impl Block<'_> {
         const TILE: usize = SIDE * DEPTH;
         let dim = self.layout.head_dim;
         let tiles = (tokens.len() * self.group).div_ceil(SIDE);
-        [s.some, s.every] = self.extent(tokens.clone());
+        [s.seen_by_any, s.seen_by_all] = self.extent(tokens.clone());
         s.q.resize(2 * tiles * SIDE * dim);
         s.k.resize(SLOTS * dim);
         s.v.resize(SLOTS * dim);
-        s.nothing.resize(dim);
+        s.zeros.resize(dim);
         s.scores.resize(SLOTS * SIDE);
         s.weights.resize(2 * SLOTS * SIDE);
         // Missing queries of the last tile attend everything, so that they do not affect
-        // [`Scratch::every`].
+        // [`Scratch::seen_by_all`].
         s.first.resize(tiles * SIDE);
         s.first.fill(0);
         s.end.resize(tiles * SIDE);
@@ -62,13 +62,13 @@ impl Block<'_> {
                         _mm512_mul_ps(_mm512_loadu_ps(q.as_ptr().add(at)), _mm512_set1_ps(scale))
                     });
                     rows[0][lane] = pack(low, high);
-                    let [low_left, high_left] = left(rows[0][lane], low, high);
+                    let [low_left, high_left] = residual(rows[0][lane], low, high);
                     rows[1][lane] = pack(low_left, high_left);
                 }
                 for (part, rows) in rows.into_iter().enumerate() {
                     let at = ((2 * tile + part) * (dim / DEPTH) + depth) * TILE;
                     let to = s.q[at..][..TILE].as_mut_ptr();
-                    for (pair, row) in turned(rows).into_iter().enumerate() {
+                    for (pair, row) in transposed(rows).into_iter().enumerate() {
                         // SAFETY: the slice has the 16 rows of a tile, and the scratch memory
                         // begins at a cache line.
                         unsafe { _mm512_store_si512(to.add(pair * DEPTH).cast(), row) };
@@ -121,7 +121,7 @@ impl Block<'_> {
         let row_bytes = self.layout.kv_heads * dim * size_of::<bf16>();
         let (first, aligned) = (self.at(slots[0]), row_bytes.is_multiple_of(CACHE_LINE));
         let from = self.k_pool[first..].as_ptr();
-        if aligned && from.align_offset(CACHE_LINE) == 0 && follow(slots) {
+        if aligned && from.align_offset(CACHE_LINE) == 0 && consecutive(slots) {
             // The last slot lies within the pool, and so do all slots before it.
             let end = first + (SLOTS - 1) * self.layout.kv_heads * dim + dim;
             assert!(end <= self.k_pool.len(), "attention: slots beyond the pool");
@@ -160,7 +160,7 @@ impl Block<'_> {
         s: &mut Scratch,
     ) -> bool {
         let dim = self.layout.head_dim;
-        let mut rows = [s.nothing.as_ptr(); SLOTS];
+        let mut rows = [s.zeros.as_ptr(); SLOTS];
         for (row, slot) in rows[skipped..].iter_mut().zip(slots) {
             *row = self.v_pool[self.at(*slot)..][..dim].as_ptr();
         }
@@ -195,7 +195,7 @@ impl Block<'_> {
 /// Whether `slots` are as many as a tile has, and consecutive.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn follow(slots: &[i32]) -> bool {
+fn consecutive(slots: &[i32]) -> bool {
     let Ok(slots) = <&[i32; SLOTS]>::try_from(slots) else {
         return false;
     };

@@ -35,7 +35,7 @@ pub fn pack(low: __m512, high: __m512) -> __m512i {
 /// The differences between the elements and their values after rounding by [`pack`].
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub fn left(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
+pub fn residual(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
     let wide = |half| _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half));
     let rounded = [
         wide(_mm512_castsi512_si256(packed)),
@@ -47,10 +47,10 @@ pub fn left(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
     ]
 }
 
-/// The differences between the elements and their values after rounding by [`paired`].
+/// The differences between the elements and their values after rounding by [`interleaved`].
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub fn left_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
+pub fn residual_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
     let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff));
     let low = _mm512_slli_epi32::<16>(pairs);
     [
@@ -62,7 +62,7 @@ pub fn left_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
 /// Rounds to bf16 and interleaves lane by lane, with `even` in the low half of each lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 #[inline]
-pub fn paired(even: __m512, odd: __m512) -> __m512i {
+pub fn interleaved(even: __m512, odd: __m512) -> __m512i {
     let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
     // SAFETY: the array has 64 bytes.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
@@ -72,7 +72,7 @@ pub fn paired(even: __m512, odd: __m512) -> __m512i {
 /// Transposes 16 by 16 lanes.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
+pub fn transposed(r: [__m512i; 16]) -> [__m512i; 16] {
     let mut a = r;
     for i in (0..16).step_by(2) {
         a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);

@@ -220,7 +220,7 @@ pub fn correct<E: Float>(
         if busy {
             store::<E>(strips, mixed.index(column), strip, tiles);
         }
-        strip_barrier(tiles.apart);
+        strip_barrier(tiles.subgroup_barrier);
         if busy {
             for i in range_stepped(
                 UNIT_POS_PLANE as usize,
@@ -232,7 +232,7 @@ pub fn correct<E: Float>(
                 strips.scores[at] = strips.scores[at] * strips.corrections[row];
             }
         }
-        strip_barrier(tiles.apart);
+        strip_barrier(tiles.subgroup_barrier);
         if busy {
             let at = strip * comptime!(tiles.m * stride);
             cmma::load_with_layout::<f32, f32>(
@@ -244,7 +244,7 @@ pub fn correct<E: Float>(
                 cmma::MatrixLayout::RowMajor,
             );
         }
-        strip_barrier(tiles.apart);
+        strip_barrier(tiles.subgroup_barrier);
     }
 }
 
