@@ -308,9 +308,9 @@ mod tests {
         struct Dot<'a>(&'a [f32], &'a [bf16], &'a mut f32);
         impl Task for Dot<'_> {
             unsafe fn run<S: Simd>(self) {
+                let whole = self.0.len() / S::LANES * S::LANES;
                 // SAFETY: the features are there, and `i + LANES` is at most the length of both
                 // slices.
-                let whole = self.0.len() / S::LANES * S::LANES;
                 unsafe {
                     let mut sum = S::zero();
                     for i in (0..whole).step_by(S::LANES) {
