@@ -12,7 +12,7 @@ use burn::tensor::DType;
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::check::{self, Precision, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::check::{self, CASES_PER_SHAPE, Precision, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use crate::cpu_threads::CpuThreads;
@@ -134,7 +134,7 @@ impl<'a, B: Kernels> Patient<'a, B> {
         for &dtype in &dtypes {
             for kernel in Kernel::ALL
                 .into_iter()
-                .filter(|kernel| kernel.is_there::<B>())
+                .filter(|kernel| kernel.is_supported::<B>())
             {
                 kernels.push(self.check(kernel, dtype, how.cases, &mut random));
             }
@@ -149,7 +149,7 @@ impl<'a, B: Kernels> Patient<'a, B> {
             // The narrowest type is what a large model is served in.
             let dtype = dtypes.last().copied().unwrap_or(Dtype::F32);
             let cases = Case::for_speed(slow).into_iter();
-            for case in cases.filter(|case| case.kernel().is_there::<B>()) {
+            for case in cases.filter(|case| case.kernel().is_supported::<B>()) {
                 // The CPU has no other.
                 if self.report.is_cpu() && case.summation() == Some(Summation::Fixed) {
                     continue;
@@ -212,7 +212,7 @@ impl<'a, B: Kernels> Patient<'a, B> {
             // Few shapes among few cases too.
             if finding
                 .cases
-                .is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3)))
+                .is_multiple_of(CASES_PER_SHAPE.min(cases.div_ceil(3)))
             {
                 shape = Random::seeded(random.bits());
             }

@@ -41,7 +41,9 @@ fn refuse<B: Kernels>(
 ) -> Result<(), String> {
     let mut random = Random::seeded(SEED);
     let cases = Case::of_model(shape, summation);
-    let mut there = cases.iter().filter(|case| case.kernel().is_there::<B>());
+    let mut there = cases
+        .iter()
+        .filter(|case| case.kernel().is_supported::<B>());
     there.try_for_each(|case| {
         right::<B>(case, precision, tolerance(precision), &mut random, device)?;
         if summation == Summation::Fixed {
