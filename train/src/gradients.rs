@@ -4,9 +4,9 @@
 //! Here everything stays on the device: no value is read back.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use burn_optim::GradientsParams;
 use std::marker::PhantomData;
 
 struct SquaredNorm<'a, B: Backend> {
@@ -65,7 +65,8 @@ pub fn clip<B: AutodiffBackend, M: Module<B>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::backend::{Autodiff, Flex};
+    use burn_autodiff::Autodiff;
+    use burn_flex::Flex;
 
     type B = Autodiff<Flex>;
 

@@ -25,7 +25,7 @@ use clap::Parser;
 use options::{Cli, Command};
 
 /// The tokenizer that [`tokenizer::train`] made.
-pub const TOKENIZER_JSON: &str = include_str!("../hearth-tiny/tokenizer.json");
+pub const TOKENIZER_JSON: &str = include_str!("../../model/hearth-tiny/tokenizer.json");
 
 fn main() -> Result<()> {
     match Cli::parse().command {

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use burn::module::{AutodiffModule, Module};
-use burn::optim::{AdamWConfig, Optimizer};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
+use burn_optim::{AdamWConfig, Optimizer};
 use hearth_model::config::ModelConfig;
 use hearth_model::dtype::Dtype;
 use hearth_model::transformer::Transformer;
@@ -31,7 +31,7 @@ const INIT_STD: f64 = 0.04;
 /// Steps between lines of the loss curve: reading a loss back stops the device for a moment.
 const REPORT_EVERY: u64 = 20;
 
-type Autodiff<B> = burn::backend::Autodiff<B>;
+type Autodiff<B> = burn_autodiff::Autodiff<B>;
 
 /// Trains a model on `B` and writes everything to `options.out`.
 pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<()> {

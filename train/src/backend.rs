@@ -1,7 +1,9 @@
 //! Which device trains and evaluates.
 
 use anyhow::Result;
-use burn::backend::{Cuda, Flex, Vulkan};
+use burn_cuda::Cuda;
+use burn_flex::Flex;
+use burn_wgpu::Vulkan;
 
 use crate::measure::measure;
 use crate::options::{DeviceKind, TrainOptions};

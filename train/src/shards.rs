@@ -5,9 +5,9 @@
 
 use anyhow::{Context, Result};
 use burn::module::AutodiffModule;
-use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::Tensor;
 use burn::tensor::backend::AutodiffBackend;
+use burn_optim::{GradientsAccumulator, GradientsParams};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::batches::Batch;
@@ -79,10 +79,11 @@ impl Shards {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use burn::backend::{Autodiff, Flex};
     use burn::module::{Module, Param};
     use burn::tensor::TensorData;
     use burn::tensor::backend::Backend;
+    use burn_autodiff::Autodiff;
+    use burn_flex::Flex;
 
     type B = Autodiff<Flex>;
 

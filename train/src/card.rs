@@ -29,7 +29,7 @@ It must not be used for anything that matters.
 const DATA: &str = "\
 ## Data
 
-All text is made by the generator in `model/train/corpus` (own grammar, own word lists, no other
+All text is made by the generator in `train/src/corpus` (own grammar, own word lists, no other
 source); `hearth-train samples` prints it. A conversation is a pure function of a seed and an
 index and mixes extraction (44 % of turns), arithmetic (36 %), facts (8 %), small talk (6 %) and
 stories (6 %). In three quarters of the steps three in four have one turn and none more than five;
@@ -62,7 +62,7 @@ pub fn render(
         .collect();
     let mut card = String::from("# hearth-tiny\n\n");
     card += "The model that `hearth` serves when it is given no other. Trained by this project with \
-             `hearth-train` (`model/train`). Licence: MIT OR Apache-2.0.\n\n";
+             `hearth-train` (`train`). Licence: MIT OR Apache-2.0.\n\n";
     card += LIMITS;
     card += "\n## Parameters\n\n";
     card += &format!(
