@@ -5,7 +5,8 @@ use std::collections::TryReserveError;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span, Summation, upload};
+use hearth_forward::SequenceSpan;
+use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Summation, upload};
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
@@ -128,9 +129,9 @@ impl<B: Kernels> HostPool<B> {
         };
         for (from, to) in self.chunks(from, to) {
             let zeros = vec![0; to.len()];
-            let span = Span {
-                context: to.len(),
-                tokens: to.len(),
+            let span = SequenceSpan {
+                context: to.len() as u32,
+                tokens: to.len() as u32,
                 first_slot: 0,
             };
             // Nothing is summed.

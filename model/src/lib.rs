@@ -19,4 +19,4 @@ pub mod tokenizer;
 pub mod transformer;
 pub mod weights;
 
-pub use hearth_shaders::cpu_times;
+pub use hearth_shaders::{cpu_times, size_classes};

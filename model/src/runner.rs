@@ -16,7 +16,7 @@ use burn_flex::Flex;
 use burn_wgpu::Wgpu;
 use hearth_shaders::{BlockFormat, Kernels, ProductChoice, Summation};
 
-pub use hearth_shaders::{Choice, Edit};
+pub use hearth_forward::{LogitEdit as Edit, SampleParams as Choice};
 
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
@@ -415,7 +415,7 @@ impl<B: Kernels> Decoder for Runner<B> {
     }
 
     fn chooses(&self) -> bool {
-        B::chooses()
+        B::samples_on_device()
     }
 
     fn launch(
@@ -424,7 +424,7 @@ impl<B: Kernels> Decoder for Runner<B> {
         wishes: &mut Wishes<'_>,
     ) -> Result<Flight, ForwardError> {
         check(batch, &self.report)?;
-        if !B::chooses() {
+        if !B::samples_on_device() {
             length("choice rows", batch.choice_rows.len(), 0)?;
         }
         let carried = self.latest.carry(batch.carried, &self.device)?;

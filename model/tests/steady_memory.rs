@@ -61,7 +61,7 @@ fn step(decoder: &mut dyn Decoder, random: &mut Random) {
         let mask = mask.then(|| Arc::from([0x00ff_00ff; 8]));
         Wish::Token(Choice {
             mask,
-            ..Choice::LIKELIEST
+            ..Choice::GREEDY
         })
     };
     let batch = Batch {

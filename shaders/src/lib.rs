@@ -13,12 +13,13 @@
 //! checked model configuration, never from a client.
 
 pub mod check;
-mod choice;
 mod cpu;
 mod cube;
 pub mod device;
 mod products;
 mod ragged;
+mod sample_plan;
+pub mod size_classes;
 pub mod tune;
 mod upload;
 
@@ -28,11 +29,11 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 
 use tune::Products;
 
-pub use choice::{Choice, Edit, plan};
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
 pub use cube::{AttentionTiles, MOST_COPIED};
 pub use products::{ProductChoice, ProductKernel};
-pub use ragged::{RaggedIndex, Span, Tiling};
+pub use ragged::{RaggedIndex, Tiling};
+pub use sample_plan::sample_plan;
 pub use upload::{indices, upload};
 
 /// Rows of queries, of a group's heads and of a block's tokens, that read keys and values
@@ -278,21 +279,28 @@ pub trait Kernels: Backend {
     /// Has the device begin with what it was given so far.
     fn flush(_device: &Self::Device) {}
 
-    /// Whether there is [`Self::choose`].
-    fn chooses() -> bool {
+    /// Whether the backend has [`Self::sample`] and [`Self::fetch`]: GPUs do. Where this is false,
+    /// the logits go to the host and the engine samples there.
+    fn samples_on_device() -> bool {
         false
     }
 
-    /// The token of each row of `logits` `[rows, vocab]` that is chosen as `plan` says, which
-    /// [`plan`] made for them; -1 in a row that has none to choose from: `[rows]`, i32.
-    /// [`Self::chooses`] must say that it is there.
-    fn choose(_logits: FloatTensor<Self>, _plan: IntTensor<Self>) -> IntTensor<Self> {
-        unreachable!("the backend leaves choosing to others")
+    /// Samples one token from each row of `logits` `[rows, vocab]`, with the parameters in `plan`,
+    /// which [`sample_plan`] made for as many rows. The result is `[rows]`, i32: token ids, and -1
+    /// for a row in which no token can be sampled.
+    ///
+    /// # Panics
+    /// Where [`Self::samples_on_device`] is false.
+    fn sample(_logits: FloatTensor<Self>, _plan: IntTensor<Self>) -> IntTensor<Self> {
+        unreachable!("the backend does not sample")
     }
 
-    /// Has the device copy what it chose, `ids` `[rows]`, to the host before it does anything
-    /// that it is given later. What is returned waits for that.
+    /// Queues a copy of the sampled tokens `ids` `[rows]` to the host, ahead of any work that is
+    /// submitted later. The returned function waits for this copy.
+    ///
+    /// # Panics
+    /// Where [`Self::samples_on_device`] is false.
     fn fetch(_ids: IntTensor<Self>) -> Fetched {
-        unreachable!("the backend leaves choosing to others")
+        unreachable!("the backend does not sample")
     }
 }

@@ -4,19 +4,9 @@ use std::ops::Range;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::IntTensor;
+use hearth_forward::SequenceSpan;
 
 use crate::{HeadLayout, Summation, indices};
-
-/// One sequence's share of a ragged batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// Positions of the sequence, its new tokens included.
-    pub context: usize,
-    /// New tokens: the last of its positions.
-    pub tokens: usize,
-    /// Where the sequence begins in the slot table.
-    pub first_slot: usize,
-}
 
 /// Chunks of many tokens once more, for a device that computes them in tiles
 /// ([`Kernels::attention_tiles`](crate::Kernels::attention_tiles)).
@@ -61,7 +51,7 @@ impl<B: Backend> RaggedIndex<B> {
     pub fn upload(
         positions: &[u32],
         write_slots: &[u32],
-        spans: &[Span],
+        spans: &[SequenceSpan],
         slot_table: &[u32],
         layout: HeadLayout,
         summation: Summation,
@@ -78,9 +68,10 @@ impl<B: Backend> RaggedIndex<B> {
         let (mut lone, mut chunks, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
         for span in spans {
             let first = start.len();
-            start.extend(std::iter::repeat_n(span.first_slot as u32, span.tokens));
+            let count = span.tokens as usize;
+            start.extend(std::iter::repeat_n(span.first_slot, count));
             let tokens = first..start.len();
-            if summation == Summation::Fastest && layout.fills_tiles(span.tokens) {
+            if summation == Summation::Fastest && layout.fills_tiles(count) {
                 cut(&mut chunks, tokens.clone(), block_tokens);
                 cut(&mut tiles, tokens, layout.tile_tokens());
             } else {
@@ -108,7 +99,11 @@ impl<B: Backend> RaggedIndex<B> {
             block_tokens,
             block_count,
             tiling,
-            longest: spans.iter().map(|span| span.context).max().unwrap_or(0),
+            longest: spans
+                .iter()
+                .map(|span| span.context as usize)
+                .max()
+                .unwrap_or(0),
             summation,
         }
     }
@@ -130,11 +125,7 @@ mod tests {
     use burn::tensor::{Int, Tensor};
     use burn_flex::Flex;
 
-    fn blocks(
-        spans: &[(usize, usize)],
-        layout: HeadLayout,
-        summation: Summation,
-    ) -> (Vec<i32>, usize) {
+    fn blocks(spans: &[(u32, u32)], layout: HeadLayout, summation: Summation) -> (Vec<i32>, usize) {
         let index = upload(spans, layout, summation);
         (read(index.blocks), index.block_tokens)
     }
@@ -144,25 +135,21 @@ mod tests {
         blocks.into_vec().unwrap()
     }
 
-    fn upload(
-        spans: &[(usize, usize)],
-        layout: HeadLayout,
-        summation: Summation,
-    ) -> RaggedIndex<Flex> {
+    fn upload(spans: &[(u32, u32)], layout: HeadLayout, summation: Summation) -> RaggedIndex<Flex> {
         let mut first_slot = 0;
-        let spans: Vec<Span> = spans
+        let spans: Vec<SequenceSpan> = spans
             .iter()
             .map(|&(context, tokens)| {
                 first_slot += context;
-                Span {
+                SequenceSpan {
                     context,
                     tokens,
                     first_slot: first_slot - context,
                 }
             })
             .collect();
-        let tokens = spans.iter().map(|span| span.tokens).sum();
-        let (positions, slots) = (vec![0; tokens], vec![0; first_slot]);
+        let tokens = spans.iter().map(|span| span.tokens as usize).sum();
+        let (positions, slots) = (vec![0; tokens], vec![0; first_slot as usize]);
         RaggedIndex::<Flex>::upload(
             &positions,
             &positions,
@@ -198,7 +185,7 @@ mod tests {
             kv_heads: 2,
             head_dim: 64,
         };
-        let index = |spans: &[(usize, usize)], order| upload(spans, layout, order);
+        let index = |spans: &[(u32, u32)], order| upload(spans, layout, order);
         // 16 tokens of 4 heads are a tile; 8 are worth one, 7 are not.
         let index_of = index(&[(20, 17), (5, 1), (9, 7), (8, 8)], Summation::Fastest);
         let tiling = Tiling {

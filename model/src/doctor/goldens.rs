@@ -146,7 +146,7 @@ fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Output
         first_slot: 0,
     };
     let choice_rows = if decoder.chooses() { &rows[..] } else { &[] };
-    let likeliest = || choice_rows.iter().map(|_| Wish::Token(Choice::LIKELIEST));
+    let likeliest = || choice_rows.iter().map(|_| Wish::Token(Choice::GREEDY));
     let batch = Batch {
         tokens,
         carried: &[],

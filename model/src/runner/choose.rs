@@ -1,7 +1,8 @@
 //! Tokens that are chosen on the device.
 
 use burn::tensor::{Int, Tensor};
-use hearth_shaders::{Choice, Fetched, Kernels};
+use hearth_forward::SampleParams as Choice;
+use hearth_shaders::{Fetched, Kernels};
 
 use super::check::{below, length};
 use super::{ForwardError, Wish, all_to_host};
@@ -74,7 +75,7 @@ impl<B: Kernels> Chosen<B> {
         let (mut wanted, mut wished, mut choices) = (Vec::new(), Vec::new(), Vec::new());
         for (row, wish) in wishes.into_iter().enumerate() {
             // A row costs less than to leave it out.
-            let mut choice = Choice::LIKELIEST;
+            let mut choice = Choice::GREEDY;
             match wish {
                 Wish::Token(given) => {
                     wanted.push(row);
@@ -90,8 +91,8 @@ impl<B: Kernels> Chosen<B> {
             let [rows, vocab] = logits.dims();
             let part = first..first + rows;
             if !wanted.is_empty() {
-                let plan = hearth_shaders::plan::<B>(&choices[part.clone()], vocab, device);
-                let chosen = B::choose(primitive(logits.clone()), plan);
+                let plan = hearth_shaders::sample_plan::<B>(&choices[part.clone()], vocab, device);
+                let chosen = B::sample(primitive(logits.clone()), plan);
                 tokens.push(Tensor::<B, 1, Int>::from_primitive(chosen));
             }
             let of_part = wished.iter().filter(|row| part.contains(row));

@@ -5,9 +5,8 @@ use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::{
-    HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation, upload,
-};
+use hearth_forward::SequenceSpan;
+use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation, upload};
 
 use super::{Layer, Transformer};
 use crate::config::ModelConfig;
@@ -78,13 +77,13 @@ impl<B: Backend> DeviceBatch<B> {
         rows_at_once: usize,
         device: &B::Device,
     ) -> Self {
-        let spans: Vec<Span> = batch
+        let spans: Vec<SequenceSpan> = batch
             .sequences
             .iter()
-            .map(|sequence| Span {
-                context: sequence.context as usize,
-                tokens: sequence.tokens as usize,
-                first_slot: sequence.first_slot as usize,
+            .map(|sequence| SequenceSpan {
+                context: sequence.context,
+                tokens: sequence.tokens,
+                first_slot: sequence.first_slot,
             })
             .collect();
         Self {

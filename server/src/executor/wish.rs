@@ -31,7 +31,7 @@ mod tests {
     use super::*;
     use hearth_engine::SamplingParams;
     use hearth_engine::sampler::SamplerState;
-    use hearth_shaders::check::{Random, right_choices};
+    use hearth_shaders::check::{Random, acceptable_tokens};
 
     fn params(vocab: usize, random: &mut Random) -> SamplingParams {
         let share = |random: &mut Random| random.within(1, 999) as f32 / 1000.0;
@@ -69,7 +69,7 @@ mod tests {
                 panic!("a token is wished for");
             };
             let mut row = logits(vocab, &mut random);
-            let right = right_choices(&row, &choice);
+            let right = acceptable_tokens(&row, &choice);
             let sampled = sampler.sample(&mut row, generated);
             let token = sampled.map_or(-1, |sampled| sampled.token as i32);
             assert!(right.contains(&token), "{token}, not {right:?}: {params:?}");

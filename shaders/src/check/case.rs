@@ -69,7 +69,7 @@ pub enum Case {
         window: Option<u32>,
         summation: Summation,
     },
-    Choose {
+    Sample {
         rows: usize,
         vocab: usize,
     },
@@ -94,7 +94,7 @@ impl Case {
             Case::SiluMul { .. } => Kernel::SiluMul,
             Case::RopeAndStore { .. } => Kernel::RopeAndStore,
             Case::Attention { .. } => Kernel::Attention,
-            Case::Choose { .. } => Kernel::Choose,
+            Case::Sample { .. } => Kernel::Sample,
         }
     }
 
@@ -188,9 +188,9 @@ impl Case {
                     summation: summation(&mut shape),
                 }
             }
-            Kernel::Choose => {
+            Kernel::Sample => {
                 let most = [40, 3000, 9000][random.below(3)];
-                Case::Choose {
+                Case::Sample {
                     rows: random.within(1, 9),
                     vocab: random.within(1, most),
                 }

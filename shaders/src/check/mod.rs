@@ -3,17 +3,17 @@
 //! device before it serves.
 
 mod case;
-mod choices;
 mod prepare;
 mod random;
 pub mod reference;
 mod same_bits;
+mod sampling;
 mod speed;
 
 pub use case::{Case, Kernel, ModelShape, SHAPE_KEPT_FOR};
-pub use choices::right_choices;
 pub use random::Random;
 pub use same_bits::{Differs, same_bits};
+pub use sampling::acceptable_tokens;
 pub use speed::{Speed, measure};
 
 use burn::tensor::DType;

@@ -8,9 +8,9 @@ mod sequences;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorData};
 
-use super::choices::{logits, right_choices};
+use super::sampling::{acceptable_tokens, logits, random_params};
 use super::{Case, Precision, Random, reference};
-use crate::{BlockFormat, Choice, Kernels, upload};
+use crate::{BlockFormat, Kernels, upload};
 
 /// Of norms.
 pub const EPS: f32 = 1e-3;
@@ -225,26 +225,26 @@ pub fn prepare<B: Kernels>(
             window,
             summation,
         } => sequences::attention(maker, &sequences, layout, window, summation),
-        Case::Choose { rows, vocab } => choose(maker, [rows, vocab]),
+        Case::Sample { rows, vocab } => sample(maker, [rows, vocab]),
     }
 }
 
-fn choose<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> {
+fn sample<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> {
     let dtype = make.precision.activations;
-    let (mut all, mut choices) = (Vec::new(), Vec::new());
+    let (mut all, mut params) = (Vec::new(), Vec::new());
     for _ in 0..rows {
-        choices.push(Choice::random(vocab, make.random));
+        params.push(random_params(vocab, make.random));
         all.extend(logits(vocab, dtype, make.random));
     }
     let logits_on = float::<B>(&all, &[rows, vocab], dtype, make.device);
-    let plan = crate::plan::<B>(&choices, vocab, make.device);
+    let plan = crate::sample_plan::<B>(&params, vocab, make.device);
     let (_, activation) = make.precision.sizes();
     Prepared {
-        launch: Box::new(move || vec![Output::Int(B::choose(logits_on.clone(), plan.clone()))]),
+        launch: Box::new(move || vec![Output::Int(B::sample(logits_on.clone(), plan.clone()))]),
         want: Box::new(move || {
-            let rows = all.chunks_exact(vocab).zip(&choices);
-            let right = rows.map(|(row, choice)| right_choices(row, choice));
-            vec![("token", Wanted::OneOf(right.collect()))]
+            let rows = all.chunks_exact(vocab).zip(&params);
+            let acceptable = rows.map(|(row, params)| acceptable_tokens(row, params));
+            vec![("token", Wanted::OneOf(acceptable.collect()))]
         }),
         work: Work {
             bytes: (rows * vocab) as u64 * activation,

@@ -8,7 +8,6 @@
 
 mod attention;
 mod blocks;
-mod choose;
 mod elementwise;
 mod fetch;
 mod linear;
@@ -16,6 +15,7 @@ mod norm;
 mod product;
 mod reduce;
 mod rope;
+mod sample;
 
 use burn::tensor::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
@@ -30,7 +30,12 @@ use crate::{
     QkNorm, RaggedIndex, RopeTable, Summation,
 };
 pub use attention::AttentionTiles;
+#[cfg(test)]
+pub(crate) use blocks::MAX_GROUPED_TOKENS;
 pub use blocks::MOST_COPIED;
+pub(crate) use linear::MAX_FEW_TOKENS;
+#[cfg(test)]
+pub(crate) use product::TILE_TOKENS;
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -223,12 +228,12 @@ where
         let _ = R::client(device).flush();
     }
 
-    fn chooses() -> bool {
+    fn samples_on_device() -> bool {
         true
     }
 
-    fn choose(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
-        choose::choose(into_contiguous(logits), into_contiguous(plan))
+    fn sample(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
+        sample::sample(into_contiguous(logits), into_contiguous(plan))
     }
 
     fn fetch(ids: CubeTensor<R>) -> Fetched {

@@ -42,6 +42,8 @@ use super::{dims, empty_like};
 use crate::products::Chosen;
 use crate::tune::Products;
 use crate::{ProductChoice, ProductKernel};
+#[cfg(test)]
+pub use split::TILE_TOKENS;
 
 /// A runtime's device, and a type that it computes in.
 type Place = (TypeId, DeviceId, DType);

@@ -1,12 +1,12 @@
 //! A matrix on the device, and what its products take there.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, TensorData};
 use cubecl::future::block_on;
+use hearth_forward::panic_text;
 
 use super::Outcome;
 use crate::check::{Precision, Random, largest_error, poison};
@@ -197,11 +197,5 @@ pub(super) fn alive<B: Kernels>(dtype: DType, device: &B::Device) -> Result<(), 
 
 /// What `work` gives, or that it panicked.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Outcome> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Outcome::Wrong(text(&*panic)))
-}
-
-fn text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no reason given").trim().to_owned()
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Outcome::Wrong(panic_text(&*panic)))
 }

@@ -67,7 +67,7 @@ mod backends {
     on_every_backend!(random_cases_of_silu_mul);
     on_every_backend!(random_cases_of_rope_and_store);
     on_every_backend!(random_cases_of_attention);
-    on_every_backend!(random_cases_of_choose);
+    on_every_backend!(random_cases_of_sample);
     on_every_backend!(in_a_fixed_order_bits_do_not_depend_on_the_batch);
     on_every_backend!(half_precision_has_a_fixed_order_too);
     on_every_backend!(a_row_that_depends_on_its_batch_is_seen);
@@ -372,6 +372,6 @@ mod checks {
         random_cases_of_silu_mul: SiluMul,
         random_cases_of_rope_and_store: RopeAndStore,
         random_cases_of_attention: Attention,
-        random_cases_of_choose: Choose
+        random_cases_of_sample: Sample
     );
 }

@@ -16,7 +16,7 @@ pub enum Kernel {
     SiluMul,
     RopeAndStore,
     Attention,
-    Choose,
+    Sample,
 }
 
 impl Kernel {
@@ -30,7 +30,7 @@ impl Kernel {
         Kernel::SiluMul,
         Kernel::RopeAndStore,
         Kernel::Attention,
-        Kernel::Choose,
+        Kernel::Sample,
     ];
 
     pub fn name(self) -> &'static str {
@@ -44,14 +44,14 @@ impl Kernel {
             Kernel::SiluMul => "silu_mul",
             Kernel::RopeAndStore => "rope_and_store",
             Kernel::Attention => "attention",
-            Kernel::Choose => "choose",
+            Kernel::Sample => "sample",
         }
     }
 
     /// Whether a backend has it.
     pub fn is_there<B: Kernels>(self) -> bool {
         match self {
-            Kernel::Choose => B::chooses(),
+            Kernel::Sample => B::samples_on_device(),
             // What rounds activations is not to be compared with what does not.
             Kernel::PackedLinear | Kernel::PackedEmbed => !B::rounds_activations(),
             _ => true,

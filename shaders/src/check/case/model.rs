@@ -81,7 +81,7 @@ impl Case {
             window: shape.window,
             summation,
         }));
-        cases.push(Case::Choose {
+        cases.push(Case::Sample {
             rows: 9,
             vocab: shape.vocab,
         });

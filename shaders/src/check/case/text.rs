@@ -73,7 +73,7 @@ impl fmt::Display for Case {
                 )?;
                 write_order(f, *summation)
             }
-            Case::Choose { rows, vocab } => {
+            Case::Sample { rows, vocab } => {
                 write!(f, "{rows} x {vocab}")
             }
         }

@@ -84,7 +84,7 @@ impl Case {
             attention(decoding, fixed),
             attention(vec![(prompt, prompt)], fastest),
             attention(vec![(prompt, prompt)], fixed),
-            Case::Choose { rows: 8, vocab },
+            Case::Sample { rows: 8, vocab },
         ]
     }
 }

@@ -1,9 +1,10 @@
 //! What depends on positions: rotation, and attention to the KV of a sequence.
 
 use burn::tensor::DType;
+use hearth_forward::SequenceSpan;
 
 use super::{EPS, Maker, Output, Prepared, Wanted, Work, float, kv_pool, reference};
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 pub(super) fn rope_and_store<B: Kernels>(
     mut make: Maker<B>,
@@ -26,9 +27,9 @@ pub(super) fn rope_and_store<B: Kernels>(
         .map(|_| random.below(table_rows) as u32)
         .collect();
     let write_slots = random.distinct(tokens, slots);
-    let span = Span {
-        context: table_rows,
-        tokens,
+    let span = SequenceSpan {
+        context: table_rows as u32,
+        tokens: tokens as u32,
         first_slot: 0,
     };
     let table: Vec<u32> = vec![0; table_rows];
@@ -118,10 +119,10 @@ pub(super) fn attention<B: Kernels>(
         let first_slot = table.len();
         positions.extend((context - tokens..context).map(|position| position as u32));
         starts.extend(std::iter::repeat_n(first_slot as u32, tokens));
-        spans.push(Span {
-            context,
-            tokens,
-            first_slot,
+        spans.push(SequenceSpan {
+            context: context as u32,
+            tokens: tokens as u32,
+            first_slot: first_slot as u32,
         });
         table.extend(free.drain(..context));
     }

@@ -2,11 +2,12 @@
 
 use burn::tensor::DType;
 use burn::tensor::ops::FloatTensor;
+use hearth_forward::SequenceSpan;
 
 use super::super::prepare::{EPS, Output, float, kv_pool};
 use super::super::{Random, read};
 use super::{Compute, Maker};
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 /// Positions that a rotation has.
 const POSITIONS: usize = 64;
@@ -96,20 +97,22 @@ impl<'a, B: Kernels> Maker<'a, B> {
             };
             let (k, v) = (pool(&k), pool(&v));
             // Rows that follow each other in a sequence are a chunk.
-            let mut spans: Vec<(usize, Span)> = Vec::new();
+            let mut spans: Vec<(usize, SequenceSpan)> = Vec::new();
             let mut table = Vec::new();
             let at: Vec<(usize, usize)> = rows.iter().map(|row| places[*row]).collect();
             for &(sequence, position) in &at {
                 match spans.last_mut() {
-                    Some((last, span)) if *last == sequence && span.context == position => {
+                    Some((last, span))
+                        if *last == sequence && span.context as usize == position =>
+                    {
                         span.context += 1;
                         span.tokens += 1;
                     }
                     _ => {
-                        let span = Span {
-                            context: position + 1,
+                        let span = SequenceSpan {
+                            context: position as u32 + 1,
                             tokens: 1,
-                            first_slot: table.len(),
+                            first_slot: table.len() as u32,
                         };
                         spans.push((sequence, span));
                         let all = sequences[sequence].0;
@@ -118,7 +121,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 }
             }
             let positions: Vec<u32> = at.iter().map(|(_, position)| *position as u32).collect();
-            let spans: Vec<Span> = spans.into_iter().map(|(_, span)| span).collect();
+            let spans: Vec<SequenceSpan> = spans.into_iter().map(|(_, span)| span).collect();
             let index = self.index(&positions, &[0], &spans, &table, layout, summation);
             let q = self.pick(&q, q_width, rows);
             let mixed = B::paged_attention(q, layout, &index, window, &k, &v);
@@ -130,15 +133,15 @@ impl<'a, B: Kernels> Maker<'a, B> {
         &self,
         positions: &[u32],
         write_slots: &[u32],
-        spans: &[Span],
+        spans: &[SequenceSpan],
         table: &[u32],
         layout: HeadLayout,
         summation: Summation,
     ) -> RaggedIndex<B> {
         // A batch that stores and attends to nothing has one sequence and no slots.
-        let alone = [Span {
-            context: positions.len(),
-            tokens: positions.len(),
+        let alone = [SequenceSpan {
+            context: positions.len() as u32,
+            tokens: positions.len() as u32,
             first_slot: 0,
         }];
         let spans = if spans.is_empty() { &alone } else { spans };

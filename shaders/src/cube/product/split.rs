@@ -22,6 +22,8 @@ use crate::cube::{dims, empty_like};
 /// Tokens of a tile at most, and rows of `W`.
 const MOST_TOKENS: usize = 64;
 const WIDTH: usize = 64;
+/// Tokens that a tile can have: the smallest that fits all tokens is used.
+pub const TILE_TOKENS: [usize; 3] = [16, 32, MOST_TOKENS];
 /// Columns of both that are in a buffer.
 const CHUNK: usize = 64;
 /// Elements that are read at once: 16 bytes.
@@ -85,7 +87,7 @@ impl Tile {
         if hardware.plane_size_min as usize != subgroup || hardware.max_vector_size < VECTOR {
             return None;
         }
-        let tokens = [16, 32].into_iter().find(|most| tokens <= *most);
+        let tokens = TILE_TOKENS.into_iter().find(|most| tokens <= *most);
         let matrices = properties.features.matmul.cmma.iter();
         matrices
             .filter(|matrix| (matrix.a_type, matrix.b_type) == (factor, factor))

@@ -1,14 +1,14 @@
-//! The token of each row of logits: mask, edits, temperature, min-p, top-k, top-p and draw, one
-//! cube per row.
+//! Samples one token from each row of logits, with one cube per row: mask, edits, temperature,
+//! min-p, top-k, top-p and the draw.
 //!
-//! A unit has a run of consecutive tokens, which it keeps in memory of its own: nothing but
-//! sums in shared memory goes from unit to unit. What a step rules out is taken out of the
-//! run, so that the steps after it are short. Where top-k and top-p cut is found by bisection
-//! among what is still in question ([`cuts`]), ties being kept from the lowest id on. Weights are
-//! added as whole numbers ([`wide`]): the sums are exact, and the same in whatever order.
+//! Each unit owns a run of consecutive tokens, which it copies to its own part of global memory.
+//! Units exchange only sums, through shared memory. Each step removes the tokens that it rules out
+//! from the runs, so later steps read less. Top-k and top-p find their cut by bisection ([`cuts`]);
+//! ties are kept by lowest id. Weights are added up as integers ([`wide`]), so the sums are exact
+//! and do not depend on the order of addition.
 //!
-//! A row is read three times, and two to five times more for top-k or top-p of logits that are
-//! normally distributed; up to once for each bit where all are nearly the same.
+//! A row is read three times. For normally distributed logits, top-k or top-p needs two to five
+//! more passes; where the logits are nearly equal, it needs up to one pass per bit of a float.
 
 mod cuts;
 mod weigh;
@@ -21,19 +21,20 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::dims;
-use crate::choice::{EDIT_WORDS, ROW_WORDS};
+use crate::sample_plan::{EDIT_WORDS, ROW_WORDS};
 use cuts::cut;
 use weigh::{clean, order, presentable, weight};
 use wide::{carry, fold, fold_extremes, part, scan, units_high, units_low};
 
-/// As many units as may share memory on most devices, and no more than a row can use.
+/// Units of a cube at most: as many as share memory on most devices, and as many as a row can use.
 const MOST_THREADS: usize = 1024;
 const FEWEST_THREADS: usize = 64;
-/// Tokens that a unit has at least, if the row has enough.
+/// Tokens of a run at least, if the row has enough.
 const RUN: usize = 8;
 
-/// `plan` is [`crate::plan`]'s, for as many rows as `logits` `[rows, vocab]` has.
-pub fn choose<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
+/// [`Kernels::sample`](crate::Kernels::sample): `logits` `[rows, vocab]` and the `plan` of
+/// [`crate::sample_plan`] for as many rows, both contiguous. Returns `[rows]`, i32.
+pub fn sample<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
     let [rows, vocab] = dims(&logits);
     let (client, device, dtype) = (logits.client.clone(), logits.device.clone(), logits.dtype);
     let most = client.properties().hardware.max_units_per_cube as usize;
@@ -48,9 +49,11 @@ pub fn choose<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> Cub
     let ids = empty(Shape::from([rows, padded]), DType::I32);
     let near = empty(Shape::from([rows, padded]), DType::F32);
     let out = empty(Shape::from([rows]), DType::I32);
-    // SAFETY: a unit stays within its run, and the plan says where its words are.
+    // SAFETY: there is one cube per row of `logits`, `plan` and `out`. Each unit indexes `values`,
+    // `ids` and `near` within its run, and the runs of a row fit its `padded` elements. The
+    // offsets in the plan are those at which `sample_plan` wrote masks and edits.
     unsafe {
-        choose_kernel::launch_unchecked(
+        sample_kernel::launch_unchecked(
             &client,
             CubeCount::Static(rows as u32, 1, 1),
             CubeDim::new_1d(threads as u32),
@@ -70,7 +73,7 @@ pub fn choose<R: CubeRuntime>(logits: CubeTensor<R>, plan: CubeTensor<R>) -> Cub
 
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-fn choose_kernel<E: Float>(
+fn sample_kernel<E: Float>(
     logits: &Array<E>,
     plan: &Array<i32>,
     values: &mut Array<f32>,
@@ -91,7 +94,7 @@ fn choose_kernel<E: Float>(
     let min_p = f32::reinterpret(plan[head + 3]);
     let draw = u32::reinterpret(plan[head + 4]);
     let run = (vocab + comptime!(threads as u32 - 1)) / comptime!(threads as u32);
-    // Neighbours in memory are of neighbouring units.
+    // Neighbouring units own neighbouring elements, so that their accesses coalesce.
     let unit = UNIT_POS as usize;
     let base = row * run as usize * threads + unit;
 
@@ -116,7 +119,7 @@ fn choose_kernel<E: Float>(
         }
     }
 
-    // From here on values are weights, and none is zero.
+    // From here on, `values` holds weights, and none of them is zero.
     let mut weighty = 0u32;
     let mut lightest = 0xffff_ffffu32;
     let mut heaviest = 0u32;

@@ -1,16 +1,16 @@
-//! Sums of weights as whole numbers of 64 bits, in two words. A weight of 1 is 2^40: of a row
-//! of 2^24 tokens the sum has room, and what is lost of each weight is less than 10^-12.
+//! Sums of weights as 64-bit integers in two 32-bit words. A weight of 1 is 2^40. The sum of a row
+//! of 2^24 tokens does not overflow, and each weight loses less than 10^-12.
 
 use cubecl::prelude::*;
 
-/// The upper word of `weight`, in [0, 1].
+/// The upper word of `weight`, which lies in [0, 1].
 #[cube]
 pub fn units_high(weight: f32) -> u32 {
     u32::cast_from(f32::floor(weight * 256.0f32))
 }
 
-/// The lower word. All of this is exact; in two halves, as not every device converts floats
-/// from 2^31 on.
+/// The lower word of `weight`. The result is exact. It is converted in two halves, because not
+/// every device converts floats of 2^31 and above to integers.
 #[cube]
 pub fn units_low(weight: f32) -> u32 {
     let scaled = weight * 256.0f32;
@@ -19,13 +19,13 @@ pub fn units_low(weight: f32) -> u32 {
     (u32::cast_from(upper) << 16u32) + u32::cast_from(lower)
 }
 
-/// What the upper word gets when `added` has been added to the lower one, which is `sum` now.
+/// The carry into the upper word after `added` was added to the lower word, which is now `sum`.
 #[cube]
 pub fn carry(sum: u32, added: u32) -> u32 {
     u32::cast_from(sum < added)
 }
 
-/// `fraction` 2^-32 parts of a sum, rounded down: one of its words.
+/// The sum times `fraction` (in units of 2^-32), rounded down: its upper or its lower word.
 #[cube]
 pub fn part(high: u32, low: u32, fraction: u32, #[comptime] upper: bool) -> u32 {
     let added = product_high(low, fraction);
@@ -37,7 +37,8 @@ pub fn part(high: u32, low: u32, fraction: u32, #[comptime] upper: bool) -> u32 
     }
 }
 
-/// The upper word of a product: in halves, as WGSL has no wider integers.
+/// The upper word of the product of two words, computed in halves, because WGSL has no 64-bit
+/// integers.
 #[cube]
 fn product_high(a: u32, b: u32) -> u32 {
     let (a_low, a_high) = (a & 0xffffu32, a >> 16u32);
@@ -47,8 +48,8 @@ fn product_high(a: u32, b: u32) -> u32 {
     a_high * b_high + (first >> 16u32) + (second >> 16u32)
 }
 
-/// Units that fold the others' values before one folds theirs: few barriers, as reading shared
-/// memory is cheaper than to wait for all units.
+/// Units that fold the other units' values before one unit folds theirs. Two levels need only few
+/// barriers: reading shared memory is cheaper than waiting for all units.
 const FOLDERS: usize = 32;
 
 /// The first element of `high` and `low` becomes the sum of all `threads`, a power of two.
@@ -63,8 +64,8 @@ pub fn fold(high: &mut SharedMemory<u32>, low: &mut SharedMemory<u32>, #[comptim
     sync_cube();
 }
 
-/// Each of the first `folders` elements becomes the sum of `count`, each `folders` after the one
-/// before.
+/// Each of the first `folders` elements becomes the sum of `count` elements: itself and those at
+/// multiples of `folders` after it.
 #[cube]
 fn fold_every(
     high: &mut SharedMemory<u32>,

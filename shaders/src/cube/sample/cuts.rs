@@ -1,18 +1,20 @@
-//! Where top-k and top-p cut a row.
+//! The cut of a row by top-k and top-p.
 
 use cubecl::prelude::*;
 
 use super::weigh::{order, value_of};
 use super::wide::{carry, fold, scan, units_high, units_low};
 
-/// Keeps the head of the row's ranking, largest value first and of equals the lowest id, as
-/// long as what is before a value adds up to less than `enough`: shares of weights if
-/// `by_share`, else logits by number. `least` and `largest` are the row's in its [`order`].
-/// Returns how many of the unit's first `kept` are left, and leaves the unit's sum of them in
+/// Keeps the head of the row's ranking (largest value first, ties by lowest id) and drops the rest.
+/// A value is kept if all the values before it add up to less than `enough`. The sum counts values,
+/// or adds up weights if `by_share`. `least` and `largest` are the row's extremes in their
+/// [`order`].
+///
+/// Returns how many of the unit's first `kept` values remain, and leaves the unit's sum of them in
 /// `high` and `low`.
 ///
-/// Where the ranking is cut is found by bisection. Values that are still in question are copied
-/// to `near`, where they become fewer with each pass: the row itself is read three times.
+/// The position of the cut is found by bisection over the order. Values that lie between the bounds
+/// are copied to `near`, which shrinks with each pass, so the row itself is read only three times.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn cut(
@@ -31,8 +33,8 @@ pub fn cut(
     #[comptime] by_share: bool,
 ) -> u32 {
     let unit = UNIT_POS as usize;
-    // Values from `floor` on add up to enough or are all there are, those from `ceiling` on do
-    // not: their sum is `above`.
+    // Invariant: the values in `floor..` add up to more than `enough`, or are all values; the
+    // values in `ceiling..` do not, and their sum is `above`.
     let mut floor = least - 1u32;
     let mut ceiling = largest + 1u32;
     let mut above_high = 0u32;
@@ -48,7 +50,7 @@ pub fn cut(
             let value = candidate(values, near, base + j as usize * threads, pass);
             let key = order(value);
             if key >= floor && key < ceiling {
-                // In the first pass all are.
+                // In the first pass, all values lie between the bounds, so none needs to be copied.
                 if pass > 0u32 {
                     near[base + left as usize * threads] = value;
                     left += 1u32;
@@ -78,14 +80,15 @@ pub fn cut(
             ceiling = middle;
             above_high = all_high;
             above_low = all_low;
-            // All from the middle on and no other.
+            // The values from `middle` on are exactly the ones to keep.
             if exactly {
                 floor = middle - 1u32;
             }
         }
         pass += 1u32;
     }
-    // What is above is kept; what ties as long as it is needed.
+    // Values above `floor` are kept. Values equal to it are kept, lowest id first, until the sum is
+    // reached.
     let mut ties_high = 0u32;
     let mut ties_low = 0u32;
     for j in 0..in_question {
@@ -139,23 +142,24 @@ pub fn cut(
     left
 }
 
-/// A value in question: two passes find them in the row, and the second leaves them in `near`.
+/// Value number `at` of the values between the bounds. The first two passes read the row; the
+/// second pass copies the values between the bounds to `near`, where later passes read them.
 #[cube]
 fn candidate(values: &Array<f32>, near: &Array<f32>, at: usize, pass: u32) -> f32 {
     if pass < 2u32 { values[at] } else { near[at] }
 }
 
-/// What is more than `floor` and less than `ceiling`, which are two apart at least. Half of the
-/// bits that are between: half of the binary orders of magnitude, which suits weights. Logits lie
-/// around zero, so that every other pass takes the middle of the two as numbers.
+/// A middle strictly between `floor` and `ceiling`, which are at least 2 apart. In the order of
+/// floats, the mean of two keys halves the range of exponents, which suits weights. Logits lie
+/// around zero, so for them every other pass takes the mean of the two values instead.
 #[cube]
-#[allow(clippy::collapsible_if)] // What is known when it is compiled does not go with what is not.
+#[allow(clippy::collapsible_if)] // `#[cube]` cannot join a comptime condition with a runtime one.
 fn between(floor: u32, ceiling: u32, pass: u32, #[comptime] by_share: bool) -> u32 {
     let mut middle = floor + (ceiling - floor) / 2u32;
     if comptime!(!by_share) {
         if pass & 1u32 == 0u32 {
             let number = order(value_of(floor) * 0.5f32 + value_of(ceiling) * 0.5f32);
-            // Not if it was rounded away, or has no number on one side.
+            // The mean is not used if it was rounded to one of the bounds or is NaN.
             if number > floor && number < ceiling {
                 middle = number;
             }

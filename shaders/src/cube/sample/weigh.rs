@@ -1,4 +1,4 @@
-//! Logits by their bits, and what they weigh.
+//! Logits as ordered integers, and their weights.
 
 use cubecl::prelude::*;
 
@@ -6,15 +6,15 @@ const SIGN: u32 = 0x8000_0000;
 const INFINITY: u32 = 0x7f80_0000;
 const LARGEST: u32 = 0x7f7f_ffff;
 
-/// Whether a logit is neither NaN nor minus infinity: told by its bits, as compilers may take
-/// for granted that there are none.
+/// Whether a token with this logit can be sampled: it is neither NaN nor minus infinity. The test
+/// uses the bits, because shader compilers may assume that floats are finite.
 #[cube]
 pub fn presentable(logit: f32) -> bool {
     let bits = u32::reinterpret(logit);
     (bits & 0x7fff_ffffu32) <= u32::new(INFINITY as i64) && bits != 0xff80_0000u32
 }
 
-/// Infinity as the largest number, and no negative zero.
+/// Replaces infinity by the largest finite number, and negative zero by zero.
 #[cube]
 pub fn clean(logit: f32) -> f32 {
     let bits = u32::reinterpret(logit);
@@ -26,7 +26,7 @@ pub fn clean(logit: f32) -> f32 {
     f32::reinterpret(select(finite == u32::new(SIGN as i64), u32::new(0), finite))
 }
 
-/// A number that is the larger the larger `value` is; never 0.
+/// Maps floats to integers in the same order; no finite float maps to 0.
 #[cube]
 pub fn order(value: f32) -> u32 {
     let bits = u32::reinterpret(value);
@@ -34,15 +34,15 @@ pub fn order(value: f32) -> u32 {
     select(bits >= sign, bits ^ 0xffff_ffffu32, bits ^ sign)
 }
 
-/// The float whose [`order`] this is.
+/// The inverse of [`order`].
 #[cube]
 pub fn value_of(order: u32) -> f32 {
     let sign = u32::new(SIGN as i64);
     f32::reinterpret(select(order < sign, order ^ 0xffff_ffffu32, order ^ sign))
 }
 
-/// The probability of a logit relative to that of the largest, which is given as its
-/// [`order`]. Without temperature it is all or nothing.
+/// The probability of a token relative to that of the most likely one, whose logit is given as its
+/// [`order`]. At temperature 0, the weight is 1 for the largest logit and 0 for all others.
 #[cube]
 pub fn weight(logit: f32, largest: u32, temperature: f32) -> f32 {
     let mut weight = f32::cast_from(order(logit) == largest);
@@ -52,8 +52,9 @@ pub fn weight(logit: f32, largest: u32, temperature: f32) -> f32 {
     weight
 }
 
-/// The engine's exponential (`engine/src/softmax.rs`), so that both see the same weights; only
-/// that it rounds by `floor`, as compilers may drop what is added and subtracted again.
+/// The same exponential as the engine's (`engine/src/softmax.rs`), so that both see the same
+/// weights. Only the rounding differs: `floor` is used here, because shader compilers may optimise
+/// away adding and subtracting a large constant.
 #[cube]
 fn exp_of_nonpositive(x: f32) -> f32 {
     let mut result = f32::new(0.0);
@@ -69,7 +70,7 @@ fn exp_of_nonpositive(x: f32) -> f32 {
         y = y * r + 1.0f32;
         y = y * r + 1.0f32;
         let power = f32::reinterpret(u32::cast_from(n + 127.0f32) << 23u32);
-        // Above the largest nothing weighs: rounding must not either.
+        // No weight may exceed that of the most likely token, not even by rounding.
         result = cubecl::prelude::min(y * power, f32::new(1.0));
     }
     result
