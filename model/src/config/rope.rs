@@ -7,14 +7,17 @@
 
 use std::f64::consts::PI;
 
-use super::{ConfigError, Fields};
+use super::bounds::MAX_POSITIONS;
+use super::error::ConfigError;
+use super::fields::Fields;
 
-/// Rotary embedding of one model: which dimensions turn, and how fast.
+/// The rotary embedding of one model: which dimensions are rotated, and at which frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies.
     pub theta: f64,
-    /// The first `rotary_dim` of `head_dim` dimensions turn; the rest pass through. Even.
+    /// The first `rotary_dim` of the `head_dim` dimensions are rotated, and the others are not.
+    /// Even.
     pub rotary_dim: usize,
     pub scaling: RopeScaling,
 }
@@ -34,8 +37,8 @@ pub enum RopeScaling {
         high_freq_factor: f64,
         original_max_position: usize,
     },
-    /// Every frequency divided by its own factor, `[rotary_dim / 2]`: how GGUF files say
-    /// `Llama3`.
+    /// Every frequency divided by its own factor, `[rotary_dim / 2]`. GGUF files express `Llama3`
+    /// in this way.
     Divided {
         factors: Vec<f32>,
     },
@@ -123,11 +126,10 @@ impl RopeConfig {
         let required = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         let original_max_position = || {
             let name = "original_max_position_embeddings";
-            let limit = super::MAX_POSITIONS;
             // Outside the object it wins, as in transformers.
-            Ok::<usize, ConfigError>(match config.count(name, limit)? {
+            Ok::<usize, ConfigError>(match config.count(name, MAX_POSITIONS)? {
                 Some(positions) => positions,
-                None => rope.count(name, limit)?.unwrap_or(max_position),
+                None => rope.count(name, MAX_POSITIONS)?.unwrap_or(max_position),
             })
         };
         match rope.text(key)?.unwrap_or("default") {
@@ -256,7 +258,7 @@ impl RopeConfig {
         }
     }
 
-    /// What cos and sin are multiplied with: 1 except under YaRN.
+    /// The factor of cos and sin: 1 except under YaRN.
     pub fn attention_scaling(&self) -> f32 {
         let RopeScaling::Yarn {
             factor,

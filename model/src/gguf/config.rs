@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::GgufError;
+use super::error::GgufError;
 use super::metadata::{Metadata, Value};
 use super::tensors::Tensors;
 use crate::config::{AttentionBias, ModelConfig, RopeScaling};
@@ -14,8 +14,8 @@ const ARCHITECTURES: [(&str, &str); 3] = [
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
 ];
-/// Keys that change what the model computes in ways that are not implemented, with the value
-/// that changes nothing.
+/// Keys that change the model in ways that are not implemented, each with the value that changes
+/// nothing.
 const NEUTRAL: [(&str, f64); 11] = [
     ("expert_count", 0.0),
     ("logit_scale", 1.0),
@@ -29,7 +29,8 @@ const NEUTRAL: [(&str, f64); 11] = [
     ("rope.scaling.yarn_ext_factor", 1.0),
     ("rope.scaling.yarn_log_multiplier", 0.0),
 ];
-/// What every frequency is divided by (Llama 3.1's scaling, worked out by the converter).
+/// The numbers that the frequencies are divided by (Llama 3.1's scaling, computed by the
+/// converter).
 const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
 
 pub(super) fn read(
@@ -75,7 +76,7 @@ pub(super) fn read(
     );
     let eps = "attention.layer_norm_rms_epsilon";
     let eps = keys.number(eps)?.ok_or_else(|| keys.missing(eps))?;
-    // The file has an f32: its shortest decimal is what was meant.
+    // The file has an f32, and its shortest decimal is the number that was meant.
     set("rms_norm_eps", shortest(eps));
     let key_length = keys.count("attention.key_length")?;
     if let Some(value_length) = keys.count("attention.value_length")?

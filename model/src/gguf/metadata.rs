@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::GgufError;
+use super::error::GgufError;
 
 /// Far more than any model has.
 const MAX_KEYS: u64 = 1 << 16;

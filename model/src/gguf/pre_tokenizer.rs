@@ -3,7 +3,7 @@
 //! The patterns are those of the models' own `tokenizer.json`, which llama.cpp's are made from
 //! (`src/llama-vocab.cpp`).
 
-use super::GgufError;
+use super::error::GgufError;
 
 /// One way to cut.
 pub(super) struct PreTokenizer {

@@ -137,13 +137,16 @@ fn parse_error(bytes: &[u8]) -> String {
 fn every_type_has_the_bits_of_the_reference_dequantisation() {
     let bytes = golden("types.gguf");
     let tensors = Gguf::parse(&bytes).unwrap().tensors.renamed(None).unwrap();
-    let blocks: Vec<_> = tensors.iter().map(|tensor| tensor.format.clone()).collect();
+    let blocks: Vec<_> = tensors
+        .iter()
+        .map(|(_, tensor)| tensor.format.clone())
+        .collect();
     for block in BlockType::ALL {
         assert!(blocks.contains(&Format::Blocks(block)), "{block:?}");
     }
     let path = goldens().join("gguf/types.gguf");
     let map = crate::weights::map(&path).unwrap();
-    let weights = Weights::from_gguf(path, map, tensors);
+    let weights = Weights::from_file(path, map, tensors);
     let expected = golden("types.safetensors");
     let expected = SafeTensors::deserialize(&expected).unwrap();
     assert_eq!(expected.len(), 3 + BlockType::ALL.len());
@@ -348,7 +351,7 @@ fn a_type_or_a_tensor_that_is_not_known_is_named() {
     let config = read.config().unwrap();
     let tensors = read.into_tensors(&config).unwrap();
     let path = goldens().join("gguf/types.gguf");
-    let weights = Weights::from_gguf(path.clone(), crate::weights::map(&path).unwrap(), tensors);
+    let weights = Weights::from_file(path.clone(), crate::weights::map(&path).unwrap(), tensors);
     let error = weights.get("model.layers.0.mlp.up_proj.weight", &[8, 8]);
     let error = error.expect_err("an error").to_string();
     assert!(

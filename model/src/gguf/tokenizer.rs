@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::metadata::Metadata;
+use super::error::GgufError;
+use super::metadata::{Metadata, Value};
 use super::pre_tokenizer::PreTokenizer;
-use super::{GgufError, TokenizerFiles};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
@@ -15,6 +15,16 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const MODEL: &str = "tokenizer.ggml.model";
 /// Longest token of a SentencePiece vocabulary, in bytes: every way to cut one is looked at.
 const MAX_PIECE: usize = 1 << 10;
+
+/// The parts of a tokenizer in Hugging Face's format.
+pub struct TokenizerFiles {
+    /// `tokenizer.json`
+    pub tokenizer: Vec<u8>,
+    /// `tokenizer_config.json`: special tokens and chat templates.
+    pub config: Map<String, Json>,
+    /// Tokens that end a generation.
+    pub eos_token_ids: Vec<u32>,
+}
 
 /// Control tokens that end a turn in the families that are supported.
 const END_OF_GENERATION: [&str; 10] = [
@@ -91,7 +101,7 @@ impl<'a> Vocabulary<'a> {
             None => vec![token_type::NORMAL; tokens.len()],
             Some(types) if types.count == tokens.len() => types
                 .values()
-                .map(super::metadata::Value::integer)
+                .map(Value::integer)
                 .collect::<Option<_>>()
                 .ok_or_else(|| metadata.invalid(TYPES, "an array of integers"))?,
             Some(_) => {

@@ -7,7 +7,7 @@ use burn::tensor::activation::{silu, softmax};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::{Layer, Transformer};
+use super::parameters::{Layer, Transformer};
 use crate::config::ModelConfig;
 
 impl<B: Backend> Transformer<B> {

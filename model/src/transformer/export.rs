@@ -4,7 +4,7 @@ use burn::module::Param;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::{Layer, Transformer};
+use super::parameters::{Layer, Transformer};
 use crate::config::ModelConfig;
 
 /// A parameter on the host, as Hugging Face names and shapes it.

@@ -1,21 +1,25 @@
-//! The look at a GPU before it serves: every kernel once, in the sizes of the model that is
-//! about to be loaded. What is compiled for it is what will serve. Where bits are not to depend
-//! on the batch, each kernel has to prove that too.
+//! The check of a GPU's kernels at every start, before the GPU serves.
+//!
+//! Every kernel runs once, in the sizes of the model that is about to be loaded, so that the
+//! kernels checked are the ones that will serve. Where bits must not depend on the batch, each
+//! kernel has to prove that as well. What diagnoses a device in depth is [`doctor`](crate::doctor).
 
 use hearth_shaders::check::{Case, ModelShape, Precision, Random, same_bits};
 use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
 
-use super::{caught, precision, right};
 use crate::config::ModelConfig;
+use crate::driver_panic::caught;
 use crate::dtype::Dtype;
+use crate::kernel_check::{check_case, precision};
 
-/// Any will do; the same each time, so that what fails fails again.
+/// Any seed will do. It is the same at each start, so that a failure can be reproduced.
 const SEED: u64 = 0x6865_6172_7468;
 
-/// `packed`: the blocks of integers that matrices are in.
+/// Runs every kernel of the backend in the sizes of the model. `packed` lists the formats of
+/// quantized blocks that the model's matrices are in.
 ///
 /// # Errors
-/// What a kernel computed wrongly, beyond all rounding, or how it failed.
+/// Which kernel computed a value that no rounding explains, or how the kernel failed.
 pub(crate) fn refuse_wrong_kernels<B: Kernels>(
     config: &ModelConfig,
     dtype: Dtype,
@@ -41,9 +45,9 @@ fn refuse<B: Kernels>(
 ) -> Result<(), String> {
     let mut random = Random::seeded(SEED);
     let cases = Case::of_model(shape, summation);
-    let mut there = cases.iter().filter(|case| case.kernel().is_there::<B>());
-    there.try_for_each(|case| {
-        right::<B>(case, precision, tolerance(precision), &mut random, device)?;
+    let mut available = cases.iter().filter(|case| case.kernel().is_there::<B>());
+    available.try_for_each(|case| {
+        check_case::<B>(case, precision, tolerance(precision), &mut random, device)?;
         if summation == Summation::Fixed {
             caught(|| same_bits::<B>(case, precision, &mut random, device))?
                 .map_err(|differs| differs.to_string())?;
@@ -76,7 +80,7 @@ mod tests {
     use burn_flex::Flex;
 
     #[test]
-    fn kernels_are_looked_at_in_a_models_sizes_and_wrong_ones_refused() {
+    fn kernels_are_checked_in_a_models_sizes_and_wrong_ones_are_refused() {
         let json = r#"{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 300,
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}"#;
@@ -88,7 +92,7 @@ mod tests {
             let result = refuse::<Flex>(&shape, on_cpu, summation, Precision::wrong, &device);
             assert_eq!(result, Ok(()));
         }
-        // No kernel is as exact as that, and whichever is not is named.
+        // No kernel is exact, and the error names the first one that is not.
         let order = Summation::Fastest;
         let refused = refuse::<Flex>(&shape, on_cpu, order, |_| 0.0, &device).unwrap_err();
         assert!(refused.contains("Linear"), "{refused}");

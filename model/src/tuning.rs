@@ -1,8 +1,10 @@
-//! Which kernel multiplies many tokens on a GPU: what was kept for the same device and sizes, or
-//! what is the quickest now. What is kept is a file beside the kernels of this build; its kernels
-//! are compared with the usual one again at every start.
+//! The choice of the kernels that multiply matrices of many tokens on a GPU: the choice in the
+//! [tuning cache](cache) for the same device and sizes, or the fastest kernels of a timing now.
+//!
+//! The cache is a file beside the compiled kernels of this build. Every start compares the kernels
+//! that it names with the usual kernel again, so that a cache cannot make a device compute wrongly.
 
-mod kept;
+mod cache;
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,19 +16,19 @@ use hearth_shaders::{Kernels, MOST_COPIED, ProductChoice, ProductKernel};
 use crate::config::ModelConfig;
 use crate::device::{DeviceReport, Kind};
 use crate::dtype::Dtype;
+use crate::load_options::LargestStep;
 use crate::memory::rows_at_once;
 use crate::progress::counting_bar;
-use crate::runner::LargestStep;
-use kept::Kept;
+use cache::TuningCache;
 
-/// What a start takes for each class of numbers of tokens at most.
+/// The longest that a start may spend on each class of numbers of tokens.
 const BUDGET: Budget = Budget {
     timing: Duration::from_secs(2),
     all: Duration::from_secs(40),
 };
 
-/// What a model multiplies with many tokens as one matrix: what takes more than `largest` bytes, or
-/// is copied in parts as it is `packed`, is left to the usual kernel.
+/// The matrices that a model multiplies as a whole with many tokens. Matrices of more than
+/// `largest` bytes, and `packed` ones that are copied in parts, are left to the usual kernel.
 pub(crate) fn products(
     config: &ModelConfig,
     dtype: Dtype,
@@ -61,14 +63,17 @@ pub(crate) fn products(
     }
 }
 
-/// Whether kernels are timed there. Software takes the usual ones: it has no matrix units, and to
-/// try them takes it minutes.
-pub(super) fn are_tuned(at: &DeviceReport) -> bool {
+/// Whether kernels are timed on this device. A device in software uses the usual kernels: it has
+/// no matrix units, and timing the others would take minutes.
+pub(crate) fn is_tuned(at: &DeviceReport) -> bool {
     !at.is_cpu() && at.kind != Kind::Software
 }
 
-/// What would be taken in the sizes of Llama-3.2-1B, of all kernels that there are.
-pub(super) fn tune_llama<B: Kernels>(dtype: Dtype, device: &B::Device) -> Result<Tuned, String> {
+/// Times all kernels in the sizes of Llama-3.2-1B, without a cache.
+///
+/// # Errors
+/// Why the device was lost.
+pub(crate) fn tune_llama<B: Kernels>(dtype: Dtype, device: &B::Device) -> Result<Tuned, String> {
     let products = Products {
         matrices: vec![[2048, 3072], [2048, 2048], [2048, 16_384], [8192, 2048]],
         layers: 16,
@@ -80,35 +85,36 @@ pub(super) fn tune_llama<B: Kernels>(dtype: Dtype, device: &B::Device) -> Result
     tune::<B>(&products, BUDGET, &ProductKernel::ALL, |_| (), device).map_err(|lost| lost.reason)
 }
 
-/// Has the device take the kernels that are the quickest for `products`.
+/// Makes the device use the fastest kernels for `products`, as the tuning cache has them or as
+/// they are timed now.
 ///
 /// # Errors
-/// The device did not survive it.
+/// Why the device was lost.
 pub(crate) fn choose_products<B: Kernels>(
     products: &Products,
-    cache: Option<&Path>,
+    directory: Option<&Path>,
     at: &DeviceReport,
     device: &B::Device,
 ) -> Result<(), String> {
-    if !are_tuned(at) {
+    if !is_tuned(at) {
         return Ok(());
     }
-    // Where nothing is kept, every start would time them, and end at the same kernel.
-    let kept = cache.map(|cache| Kept::open(cache, at, products));
-    let mut kept = match kept {
-        Some(Ok(kept)) => kept,
-        Some(Err(error)) => {
-            tracing::warn!(?cache, %error, "kernels are not timed: no choice can be kept");
-            return Ok(());
-        }
-        None => {
-            tracing::warn!("kernels are not timed: there is no directory to keep a choice in");
+    // Without a cache every start would time the kernels again, and a kernel at which the process
+    // ends would end every start.
+    let Some(directory) = directory else {
+        tracing::warn!("kernels are not timed: there is no directory for the tuning cache");
+        return Ok(());
+    };
+    let mut cache = match TuningCache::open(directory, at, products) {
+        Ok(cache) => cache,
+        Err(error) => {
+            tracing::warn!(?directory, %error, "kernels are not timed: the tuning cache cannot be opened");
             return Ok(());
         }
     };
-    let chosen = choose::<B>(products, &mut kept, device);
+    let chosen = choose::<B>(products, &mut cache, device);
     if let Err(lost) = &chosen {
-        kept.leave_out(lost.kernel);
+        cache.leave_out(lost.kernel);
     }
     let choice = chosen.map_err(|lost| lost.reason)?;
     B::choose_products(choice, products, device);
@@ -117,40 +123,40 @@ pub(crate) fn choose_products<B: Kernels>(
 
 fn choose<B: Kernels>(
     products: &Products,
-    kept: &mut Kept,
+    cache: &mut TuningCache,
     device: &B::Device,
 ) -> Result<ProductChoice, Lost> {
-    if let Some(choice) = kept.choice()
-        && is_right::<B>(&choice, products, |kernel| kept.begin(kernel), device)?
+    if let Some(choice) = cache.choice()
+        && is_right::<B>(&choice, products, |kernel| cache.begin(kernel), device)?
     {
-        tracing::info!(%choice, "products of many tokens: the kernels of an earlier start");
-        kept.done(Some(choice));
+        tracing::info!(%choice, "matrix multiplications of many tokens: the kernels of an earlier start");
+        cache.finish(Some(choice));
         return Ok(choice);
     }
-    let left_out = kept.left_out();
+    let left_out = cache.left_out();
     if !left_out.is_empty() {
         tracing::warn!(
             ?left_out,
-            "kernels that are not tried: earlier starts ended at them"
+            "these kernels are not timed, because earlier starts ended at them"
         );
     }
-    // One that never ends would keep a start from ending.
-    let tried = ProductKernel::ALL.into_iter();
-    let tried: Vec<_> = tried
+    // A kernel that waits for copies which the device makes by itself might never return.
+    let tried: Vec<_> = ProductKernel::ALL
+        .into_iter()
         .filter(|kernel| !kernel.waits() && !left_out.contains(kernel))
         .collect();
-    tracing::info!("timing kernels, once for a device and a model");
+    tracing::info!("timing kernels, once for each device and model");
     let bar = counting_bar("timing kernels");
     bar.set_length((tried.len() * ProductChoice::CLASSES.len()) as u64);
     let trying = |kernel| {
-        kept.begin(kernel);
+        cache.begin(kernel);
         bar.inc(1);
     };
     let tuned = tune::<B>(products, BUDGET, &tried, trying, device);
     bar.finish_and_clear();
     let tuned = tuned?;
     report(&tuned);
-    kept.done(Some(tuned.choice).filter(|_| !tuned.unknown));
+    cache.finish(Some(tuned.choice).filter(|_| !tuned.unknown));
     Ok(tuned.choice)
 }
 
@@ -167,6 +173,6 @@ fn report(tuned: &Tuned) {
         choice = %tuned.choice,
         timing_s = tuned.timing.as_secs_f64(),
         all_s = tuned.all.as_secs_f64(),
-        "products of many tokens: the quickest kernels"
+        "matrix multiplications of many tokens: the fastest kernels"
     );
 }

@@ -1,10 +1,12 @@
-//! Adapters that wgpu finds: Vulkan, Metal and Direct3D 12, each once under its own
-//! API and once as `webgpu`, with kernels in WGSL.
+//! Adapters that wgpu finds through Vulkan, Metal and Direct3D 12: each once under its own API
+//! and once as `webgpu`, with kernels in WGSL.
 
 use hearth_shaders::device::{ShaderLanguage, adapters};
 
-use super::{Api, DeviceReport, Kind};
+use super::report::{DeviceReport, Kind};
+use super::spec::Api;
 
+/// An adapter that can be opened.
 pub struct Found {
     pub report: DeviceReport,
     pub instance: wgpu::Instance,
@@ -12,7 +14,7 @@ pub struct Found {
     pub language: ShaderLanguage,
 }
 
-/// Every adapter; empty, without a panic, when there is no driver.
+/// Every adapter. Without a driver the list is empty, and nothing panics.
 pub fn list() -> Vec<Found> {
     let (instance, adapters) = adapters();
     let mut counts = [0usize; Api::ALL.len()];
@@ -38,7 +40,7 @@ pub fn list() -> Vec<Found> {
             *count += 1;
         }
     }
-    // The native APIs before their WGSL twins.
+    // The native APIs come before the same adapters with WGSL.
     found.sort_by_key(|found| found.report.api == Api::WebGpu);
     found
 }
@@ -64,13 +66,13 @@ fn describe(adapter: &wgpu::Adapter, api: Api, index: usize) -> DeviceReport {
         max_binding: limits.max_storage_buffer_binding_size,
         subgroups: features.contains(wgpu::Features::SUBGROUP),
         f16: features.contains(wgpu::Features::SHADER_F16),
-        // Nothing here computes in it; on WGSL it was seen to give wrong logits silently.
+        // No kernel here computes in bf16 through wgpu; in WGSL it gave wrong logits silently.
         bf16: false,
         unusable: None,
     }
 }
 
-/// The largest device-local heap of a Vulkan adapter; the other APIs do not tell.
+/// The bytes of the largest device-local heap of a Vulkan adapter; the other APIs do not tell.
 fn memory(adapter: &wgpu::Adapter) -> Option<u64> {
     // SAFETY: the handles stay alive as long as `adapter`, and are only read.
     unsafe {

@@ -1,4 +1,5 @@
-//! What was chosen on a device, in a file.
+//! The tuning cache: a file with the kernels that were chosen on a device, and with those at which
+//! starts ended.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -14,38 +15,38 @@ use serde_json::{Map, Value, json};
 
 use crate::device::DeviceReport;
 
-/// A kernel at which so many starts ended one after another is not tried any more: one may have
-/// been stopped by somebody.
+/// A kernel at which this many starts in a row ended is not tried any more. One is not enough,
+/// because a user may have stopped the server at that moment.
 const TOO_OFTEN: u64 = 2;
 
-/// Longer than a start chooses on any device that is worth waiting for.
+/// Longer than another start needs to choose its kernels on any device that works.
 const LONGEST_WAIT: Duration = Duration::from_secs(180);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// The file, which no other start reads or writes as long as this is there: nobody else times
-/// kernels on the device meanwhile.
-pub(super) struct Kept {
+/// The open file. No other start reads or writes it while this exists, so that two starts never
+/// time kernels on one device at the same time.
+pub(super) struct TuningCache {
     path: PathBuf,
-    /// The device: another's file may have the same name.
+    /// The device, in full: the hash in the file's name may be that of another device.
     device: String,
-    /// What it is asked for.
+    /// The matrices that this start chooses kernels for.
     products: String,
-    /// What was chosen for what.
+    /// The choice for each set of matrices.
     choices: BTreeMap<String, ProductChoice>,
     trying: Option<ProductKernel>,
-    /// Kernels at which starts ended, and how many: they may have taken the device with them, or
-    /// the process.
+    /// Kernels at which starts ended, and how many did. Such a kernel may have lost the device or
+    /// ended the process.
     ended: Vec<(ProductKernel, u64)>,
     _lock: File,
 }
 
-impl Kept {
-    /// Waits for a start that is at it. A file that is not there, that is broken or another
-    /// device's is as an empty one.
+impl TuningCache {
+    /// Opens the file of the device `at` in `directory`, and waits while another start has it
+    /// open. A file that is missing, damaged or of another device counts as an empty one.
     ///
     /// # Errors
-    /// Nothing can be kept there, or another start is at it for too long.
-    pub fn open(cache: &Path, at: &DeviceReport, products: &Products) -> io::Result<Self> {
+    /// The file cannot be written, or another start has it open for too long.
+    pub fn open(directory: &Path, at: &DeviceReport, products: &Products) -> io::Result<Self> {
         let device = format!(
             "{} {}, {}, {} bytes",
             at.api.name(),
@@ -55,11 +56,11 @@ impl Kept {
         );
         let mut hasher = DefaultHasher::new();
         device.hash(&mut hasher);
-        let path = cache.join(format!("products-{:016x}.json", hasher.finish()));
-        fs::create_dir_all(cache)?;
+        let path = directory.join(format!("products-{:016x}.json", hasher.finish()));
+        fs::create_dir_all(directory)?;
         let lock = File::create(path.with_extension("lock"))?;
         wait_for(&lock)?;
-        let mut kept = Self {
+        let mut cache = Self {
             path,
             device,
             products: format!("{products:?}"),
@@ -68,16 +69,16 @@ impl Kept {
             ended: Vec::new(),
             _lock: lock,
         };
-        kept.read();
-        // Nobody else is at it: who was has ended.
-        if let Some(kernel) = kept.trying.take() {
-            kept.count(kernel, 1);
+        cache.read();
+        // No other start has the file open, so the one that was trying this kernel has ended.
+        if let Some(kernel) = cache.trying.take() {
+            cache.count(kernel, 1);
         }
-        kept.write()?;
-        Ok(kept)
+        cache.write()?;
+        Ok(cache)
     }
 
-    /// What was chosen, where all of it may be tried.
+    /// The choice of an earlier start for the same matrices, unless a kernel of it is left out.
     pub fn choice(&self) -> Option<ProductChoice> {
         let left_out = self.left_out();
         let choice = self.choices.get(&self.products).copied();
@@ -89,18 +90,20 @@ impl Kept {
         })
     }
 
+    /// The kernels that are not tried any more.
     pub fn left_out(&self) -> Vec<ProductKernel> {
         let too_often = self.ended.iter().filter(|(_, times)| *times >= TOO_OFTEN);
         too_often.map(|(kernel, _)| *kernel).collect()
     }
 
-    /// Notes that `kernel` is tried from now on. Without the usual one there is nothing to try.
+    /// Notes that `kernel` is tried from now on. The usual kernel is never noted, because nothing
+    /// runs without it.
     pub fn begin(&mut self, kernel: ProductKernel) {
         self.trying = Some(kernel).filter(|kernel| *kernel != ProductKernel::Usual);
         self.try_to_write();
     }
 
-    /// Notes that the device did not survive `kernel`.
+    /// Notes that `kernel` lost the device.
     pub fn leave_out(&mut self, kernel: ProductKernel) {
         self.trying = None;
         if kernel != ProductKernel::Usual {
@@ -109,8 +112,8 @@ impl Kept {
         self.try_to_write();
     }
 
-    /// Notes what was chosen, if that is to be kept. What was tried before that has ended well.
-    pub fn done(&mut self, choice: Option<ProductChoice>) {
+    /// Notes the choice, if there is one to keep, and that all kernels tried so far have returned.
+    pub fn finish(&mut self, choice: Option<ProductChoice>) {
         if let Some(choice) = choice {
             self.choices.insert(self.products.clone(), choice);
         }
@@ -127,10 +130,10 @@ impl Kept {
     }
 
     fn read(&mut self) {
-        let Some(kept) = fs::read(&self.path)
+        let Some(stored) = fs::read(&self.path)
             .ok()
             .and_then(|text| serde_json::from_slice::<Value>(&text).ok())
-            .filter(|kept| kept["device"] == self.device.as_str())
+            .filter(|stored| stored["device"] == self.device.as_str())
         else {
             return;
         };
@@ -140,13 +143,13 @@ impl Kept {
             let kernels = kernels.collect::<Option<Vec<_>>>()?.try_into().ok()?;
             Some(ProductChoice { kernels })
         };
-        for (products, kernels) in kept["choices"].as_object().into_iter().flatten() {
+        for (products, kernels) in stored["choices"].as_object().into_iter().flatten() {
             if let Some(choice) = choice(kernels) {
                 self.choices.insert(products.clone(), choice);
             }
         }
-        self.trying = named(&kept["trying"]);
-        for (name, times) in kept["ended"].as_object().into_iter().flatten() {
+        self.trying = named(&stored["trying"]);
+        for (name, times) in stored["ended"].as_object().into_iter().flatten() {
             if let (Some(kernel), Some(times)) = (ProductKernel::named(name), times.as_u64()) {
                 self.count(kernel, times);
             }
@@ -155,7 +158,7 @@ impl Kept {
 
     fn try_to_write(&self) {
         if let Err(error) = self.write() {
-            tracing::debug!(path = ?self.path, %error, "the choice of kernels is not kept");
+            tracing::debug!(path = ?self.path, %error, "the tuning cache cannot be written");
         }
     }
 
@@ -172,15 +175,15 @@ impl Kept {
             "trying": self.trying.map(ProductKernel::name),
             "ended": ended.collect::<Map<_, _>>(),
         });
-        // The process may end at any time.
+        // By a rename, because the process may end at any time.
         let begun = self.path.with_extension("new");
         fs::write(&begun, text.to_string())?;
         fs::rename(&begun, &self.path)
     }
 }
 
-/// Waits for whoever has the lock, but not for ever: it may hang, and others have devices of the same
-/// name.
+/// Waits for the start that has the lock, but not for ever: that start may hang, or it may be on
+/// another machine with a device of the same name.
 fn wait_for(lock: &File) -> io::Result<()> {
     let started = Instant::now();
     loop {
@@ -189,7 +192,7 @@ fn wait_for(lock: &File) -> io::Result<()> {
             other => return Ok(other?),
         }
         if started.elapsed() < RETRY {
-            tracing::info!("waiting for another start that chooses kernels on such a device");
+            tracing::info!("waiting for another start that is choosing kernels for this device");
         }
         thread::sleep(RETRY);
     }
@@ -198,7 +201,7 @@ fn wait_for(lock: &File) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device;
+    use crate::device::list;
     use burn::tensor::DType;
     use std::sync::mpsc::channel;
 
@@ -213,18 +216,19 @@ mod tests {
         }
     }
 
-    /// The CPU's free memory changes: one report is the device.
+    /// A directory for the cache and one report of the device: the CPU's free memory, which is
+    /// part of the report, changes from one to the next.
     struct Directory(PathBuf, DeviceReport);
 
     impl Directory {
         fn new(name: &str) -> Self {
             let path = std::env::temp_dir().join(format!("hearth-{name}-{}", std::process::id()));
             let _ = fs::remove_dir_all(&path);
-            Self(path, device::list().pop().unwrap())
+            Self(path, list().pop().unwrap())
         }
 
-        fn open(&self) -> Kept {
-            Kept::open(&self.0, &self.1, &sizes()).unwrap()
+        fn open(&self) -> TuningCache {
+            TuningCache::open(&self.0, &self.1, &sizes()).unwrap()
         }
     }
 
@@ -243,10 +247,10 @@ mod tests {
     };
 
     #[test]
-    fn what_was_chosen_is_read_again_for_the_same_device_and_sizes_and_no_others() {
-        let cache = Directory::new("kept-products");
+    fn a_choice_is_read_again_for_the_same_device_and_sizes_and_no_others() {
+        let cache = Directory::new("chosen-products");
         assert_eq!(cache.open().choice(), None);
-        cache.open().done(Some(CHOICE));
+        cache.open().finish(Some(CHOICE));
         assert_eq!(cache.open().choice(), Some(CHOICE));
         let at = cache.1.clone();
         let another = DeviceReport {
@@ -261,28 +265,29 @@ mod tests {
             most_tokens: 64,
             ..sizes()
         };
-        let kept = |at: &DeviceReport, sizes: &Products| Kept::open(&cache.0, at, sizes).unwrap();
+        let open =
+            |at: &DeviceReport, sizes: &Products| TuningCache::open(&cache.0, at, sizes).unwrap();
         for (at, sizes) in [(&another, &sizes()), (&newer, &sizes()), (&at, &fewer)] {
-            assert_eq!(kept(at, sizes).choice(), None);
-            kept(at, sizes).done(Some(ProductChoice::default()));
+            assert_eq!(open(at, sizes).choice(), None);
+            open(at, sizes).finish(Some(ProductChoice::default()));
         }
-        // Not even where its file has the name of another device's.
-        let (path, other) = (cache.open().path.clone(), kept(&another, &sizes()));
+        // Another device does not read the file even under the name of its own.
+        let (path, other) = (cache.open().path.clone(), open(&another, &sizes()));
         fs::copy(&path, &other.path).unwrap();
         drop(other);
-        assert_eq!(kept(&another, &sizes()).choice(), None);
+        assert_eq!(open(&another, &sizes()).choice(), None);
         assert_eq!(cache.open().choice(), Some(CHOICE));
         let mut names = fs::read_dir(&cache.0).unwrap();
         assert!(
             names.all(|file| file.unwrap().path().extension().unwrap() != "new"),
-            "nothing half written"
+            "a half-written file is left"
         );
     }
 
     #[test]
-    fn a_file_that_is_broken_is_as_none() {
+    fn a_damaged_file_counts_as_none() {
         let cache = Directory::new("broken-products");
-        cache.open().done(Some(CHOICE));
+        cache.open().finish(Some(CHOICE));
         let path = cache.open().path.clone();
         let whole = fs::read_to_string(&path).unwrap();
         for broken in [
@@ -295,37 +300,37 @@ mod tests {
         ] {
             assert_ne!(broken, whole);
             fs::write(&path, &broken).unwrap();
-            let kept = cache.open();
-            assert_eq!((kept.choice(), kept.left_out()), (None, vec![]), "{broken}");
+            let read = cache.open();
+            assert_eq!((read.choice(), read.left_out()), (None, vec![]), "{broken}");
         }
     }
 
     #[test]
     fn a_kernel_at_which_starts_end_is_left_out_after_the_second() {
         let cache = Directory::new("ended-products");
-        cache.open().done(Some(CHOICE));
+        cache.open().finish(Some(CHOICE));
         for left_out in [vec![], vec![ProductKernel::OrderedMma]] {
             cache.open().begin(ProductKernel::OrderedMma);
-            let kept = cache.open();
-            assert_eq!(kept.left_out(), left_out);
-            // It was one of those that were chosen.
-            assert_eq!(kept.choice(), Some(CHOICE).filter(|_| left_out.is_empty()));
+            let read = cache.open();
+            assert_eq!(read.left_out(), left_out);
+            // The kernel is part of the choice.
+            assert_eq!(read.choice(), Some(CHOICE).filter(|_| left_out.is_empty()));
         }
-        // It stays out for every model; a choice without it does not bring it back.
+        // The kernel stays out for every model, and a choice without it does not bring it back.
         let others = Products {
             layers: 9,
             ..sizes()
         };
-        let other = Kept::open(&cache.0, &cache.1, &others).unwrap();
+        let other = TuningCache::open(&cache.0, &cache.1, &others).unwrap();
         assert_eq!(other.left_out(), [ProductKernel::OrderedMma]);
         drop(other);
-        cache.open().done(Some(ProductChoice::default()));
+        cache.open().finish(Some(ProductChoice::default()));
         assert_eq!(cache.open().left_out(), [ProductKernel::OrderedMma]);
         assert_eq!(cache.open().choice(), Some(ProductChoice::default()));
     }
 
     #[test]
-    fn a_kernel_that_took_the_device_with_it_is_left_out_at_once_and_the_usual_one_never() {
+    fn a_kernel_that_lost_the_device_is_left_out_at_once_and_the_usual_one_never() {
         let cache = Directory::new("lost-products");
         cache.open().leave_out(ProductKernel::TmaMma);
         cache.open().leave_out(ProductKernel::Usual);
@@ -334,11 +339,11 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_was_stopped_is_forgotten_when_the_kernel_ends_well() {
+    fn a_stopped_start_is_forgotten_when_the_kernel_returns() {
         let cache = Directory::new("stopped-products");
         for _ in 0..3 {
             cache.open().begin(ProductKernel::Mma);
-            cache.open().done(Some(CHOICE));
+            cache.open().finish(Some(CHOICE));
         }
         assert_eq!(cache.open().left_out(), []);
     }
@@ -353,7 +358,7 @@ mod tests {
             threads.spawn(|| opened.send(cache.open().choice()).unwrap());
             let early = second.recv_timeout(Duration::from_millis(100));
             assert!(early.is_err(), "it did not wait");
-            first.done(Some(CHOICE));
+            first.finish(Some(CHOICE));
             drop(first);
             assert_eq!(second.recv().unwrap(), Some(CHOICE));
         });
@@ -361,10 +366,10 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_written_nothing_is_kept() {
+    fn a_directory_that_cannot_be_written_is_an_error() {
         let cache = Directory::new("no-products");
         fs::write(&cache.0, b"a file").unwrap();
-        assert!(Kept::open(&cache.0, &cache.1, &sizes()).is_err());
+        assert!(TuningCache::open(&cache.0, &cache.1, &sizes()).is_err());
         let _ = fs::remove_file(&cache.0);
     }
 }
