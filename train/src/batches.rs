@@ -1,9 +1,9 @@
-//! Rows of packed conversations, made ahead on worker threads.
+//! Rows of packed conversations, prepared in advance on worker threads.
 //!
 //! Conversations are packed whole into rows of a fixed length, so that every step has the same
 //! shapes (one round of kernel tuning) and hardly any padding. Earlier conversations of a row
-//! stay visible to later ones: to the model they are turns long past, which it has to learn to
-//! leave alone in a conversation of several turns anyway.
+//! stay visible to later ones. The model sees them as earlier turns, which it has to learn to ignore
+//! in long conversations anyway.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
@@ -22,7 +22,7 @@ pub struct Batch {
     pub targets: Vec<i32>,
     /// 1 where the target belongs to an answer, else 0.
     pub weights: Vec<f32>,
-    /// Sum of `weights` over the whole batch, also in a part of it.
+    /// Sum of `weights` over the whole batch, even if this is a part of it.
     pub learnt: usize,
 }
 
@@ -51,7 +51,7 @@ impl Batch {
 pub struct BatchShape {
     pub rows: usize,
     pub length: usize,
-    /// Every so many batches one of a third of the rows, each three times as long, with longer
+    /// Every `n`th batch has a third of the rows, each three times as long, with longer
     /// conversations; 0 for none.
     pub long_every: u64,
 }
@@ -66,7 +66,7 @@ impl BatchShape {
     }
 }
 
-/// Conversations that a batch may draw on; far more than fit in any.
+/// The number of conversations that a batch may draw from, far more than fit into it.
 const STRIDE: u64 = 1 << 24;
 /// A batch is full when this many conversations in a row found no room.
 const MISSES: usize = 12;
@@ -87,7 +87,8 @@ pub fn batch(encoder: &Encoder, shape: BatchShape, seed: u64, step: u64) -> Resu
         let next = conversation(mixture, seed, Split::Train, step * STRIDE + index);
         let encoded = encoder.conversation(&next)?;
         let room = |row: &Encoded| row.ids.len() + encoded.ids.len() <= length + 1;
-        // Start at another row each time, or the first rows would hold the short ones only.
+        // The search starts at another row each time, because otherwise the first rows would get
+        // only the short conversations.
         let first = index as usize % row_count;
         match (0..row_count)
             .map(|i| (first + i) % row_count)

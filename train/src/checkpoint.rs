@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::options::Shape;
 use crate::tokenizer::{END_ID, PAD_ID, VOCAB_SIZE, tokenizer_config};
 
-/// What the model is said to hold. Rows of training are shorter; see the model card.
+/// The context length in the config. Rows of training are shorter; see the model card.
 pub const MAX_POSITIONS: usize = 1024;
 
 /// config.json of a model of this size.
@@ -62,7 +62,7 @@ fn generation_config() -> Value {
     })
 }
 
-/// Writes `text` so that a reader never sees half of it.
+/// Writes `text` atomically.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     let part = path.with_extension("part");
     fs::write(&part, bytes).with_context(|| format!("cannot write {}", part.display()))?;

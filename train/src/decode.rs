@@ -12,8 +12,8 @@ use crate::corpus::{Conversation, Split, Task, Turn};
 use crate::evaluate::{Grid, most_probable};
 use crate::tokenizer::{END_ID, Encoder};
 
-/// Answers to the last turn of each conversation, at most `limit` tokens each; an answer that
-/// does not end by itself is `Err` of what there is.
+/// Answers to the last turn of each conversation, of at most `limit` tokens each. An answer that
+/// does not end by itself is an `Err` with its text.
 pub fn greedy<B: Backend>(
     model: &Transformer<B>,
     config: &ModelConfig,
@@ -50,19 +50,19 @@ pub fn greedy<B: Backend>(
     answers.collect()
 }
 
-/// What can be counted in told stories.
+/// Counts of properties of the generated stories.
 #[derive(Debug, Clone, Serialize)]
 pub struct StoryReport {
     pub stories: usize,
-    /// Ended by themselves with 5 to 18 sentence ends.
+    /// Stories that ended by themselves and have 5 to 18 sentence ends.
     pub well_formed: usize,
-    /// Among the requests that name a hero (kind or name): the story names it.
+    /// Stories that name the hero that their request names.
     pub hero_kept: usize,
     pub heroes_asked: usize,
     pub samples: Vec<(String, String)>,
 }
 
-/// Tells `count` stories for held-out requests.
+/// Generates `count` stories for held-out requests.
 pub fn tell_stories<B: Backend>(
     model: &Transformer<B>,
     config: &ModelConfig,

@@ -16,10 +16,10 @@ use crate::options::{DeviceKind, TrainOptions};
 use crate::suites::{Group, suites};
 use crate::tokenizer::{Encoder, PAD_ID};
 
-/// Tokens of prompt and answer that a case may have; longer ones are left out.
+/// The largest number of tokens of prompt and answer of a case. Longer cases are left out.
 pub const LENGTH: usize = 1024;
 
-/// Shapes of the forward passes that measure: few, because a GPU tunes its kernels anew for each.
+/// The shapes of the measured forward passes. They are few, because a GPU tunes its kernels for each.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
     /// Rows of a forward pass.
@@ -31,8 +31,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// On a GPU the shapes of training again, whose kernels are tuned; on a CPU at most `rows`
-    /// and as little padding as there can be.
+    /// On a GPU the shapes of training, whose kernels are tuned already; on a CPU at most `rows` rows
+    /// and as little padding as possible.
     pub fn of(options: &TrainOptions, rows: usize) -> Self {
         match options.device {
             DeviceKind::Cpu => Self {
@@ -97,7 +97,7 @@ pub struct Score {
     pub suite: &'static str,
     pub right: usize,
     pub prompts: usize,
-    /// The first wrong answers: prompt, expected, and what was most probable at each place.
+    /// The first wrong answers: the prompt, the right answer, and the most probable tokens.
     pub wrong: Vec<Wrong>,
 }
 
@@ -156,7 +156,7 @@ pub fn evaluate<B: Backend>(
             wrong: Vec::new(),
         })
         .collect();
-    // Cases of like length share a batch, so that short prompts do not pay for long ones.
+    // Cases of similar length share a batch, so that short prompts are not padded to long ones.
     cases.sort_by_key(|case| case.ids.len());
     let rows: Vec<&[u32]> = cases.iter().map(|case| case.ids.as_slice()).collect();
     let best = most_probable(model, config, device, &rows, grid);

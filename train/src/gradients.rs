@@ -1,7 +1,7 @@
 //! Clipping by the norm of all gradients together.
 //!
-//! Burn's own clipping looks at one parameter at a time, which changes the direction of a step.
-//! Here everything stays on the device: no value is read back.
+//! Burn's own clipping treats one parameter at a time, which changes the direction of a step. Here
+//! everything stays on the device and no value is read back.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::Tensor;

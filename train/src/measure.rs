@@ -30,8 +30,8 @@ const SCRIPT: &[&str] = &[
     "Thank you!",
 ];
 
-/// Measures the bf16 weights in `dir`, computed in f32, as `options` say; writes evaluation.json,
-/// stories.json and, where the record of the training is there, MODEL_CARD.md.
+/// Measures the bf16 weights in `dir`, computed in f32, as `options` say. Writes evaluation.json,
+/// stories.json and, if there is a record of the training, MODEL_CARD.md.
 pub fn measure<B: Backend>(dir: &Path, options: &TrainOptions, device: &B::Device) -> Result<()> {
     let read = |name: &str| {
         let path = dir.join(name);

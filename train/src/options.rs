@@ -35,8 +35,8 @@ pub enum Command {
     },
     /// Train, evaluate and write a checkpoint in Hugging Face's format.
     Train(TrainOptions),
-    /// Evaluate the checkpoint in `--out` again and rewrite its model card; of the other options
-    /// those about the device, the prompts and the stories count.
+    /// Evaluate the checkpoint in `--out` again and rewrite its model card. Of the other options,
+    /// only those about the device, the prompts and the stories apply.
     Evaluate(TrainOptions),
 }
 
@@ -63,7 +63,7 @@ pub struct TrainOptions {
     /// End after this many steps.
     #[arg(long, default_value_t = 1_000_000)]
     pub steps: u64,
-    /// End training after this many minutes; the last evaluation comes on top.
+    /// End training after this many minutes, not counting the last evaluation.
     #[arg(long, default_value_t = 110.0)]
     pub minutes: f64,
     /// Rows of a batch.
@@ -73,11 +73,11 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 224)]
     pub length: usize,
     /// Peak learning rate.
-    /// Every so many steps the rows are a third as many and three times as long, with longer
+    /// Every N steps, train on a third of the rows, each three times as long, with longer
     /// conversations; 0 for never.
     #[arg(long, default_value_t = 4)]
     pub long_every: u64,
-    /// Rows are shared out over so many threads, on the CPU; 0 for one per core.
+    /// Threads that share the rows of a batch on the CPU; 0 for one per core.
     #[arg(long, default_value_t = 0)]
     #[serde(skip)]
     pub shards: usize,
@@ -92,13 +92,13 @@ pub struct TrainOptions {
     pub clip: f32,
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Evaluate and save every this many minutes.
+    /// Evaluate and save every N minutes.
     #[arg(long, default_value_t = 30.0)]
     pub every: f64,
-    /// Prompts per held-out suite in the last evaluation; a quarter of it on the way.
+    /// Prompts per held-out suite in the last evaluation; earlier evaluations take a quarter.
     #[arg(long, default_value_t = 250)]
     pub prompts: usize,
-    /// Stories told for the last evaluation.
+    /// Stories generated for the last evaluation.
     #[arg(long, default_value_t = 24)]
     pub stories: usize,
     /// Threads that make batches.

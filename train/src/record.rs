@@ -1,4 +1,4 @@
-//! What a training run did, kept beside the checkpoint for the model card.
+//! The record of a training run, kept beside the checkpoint for the model card.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! When training ends, and the learning rate on the way there.
+//! The end of training, and the learning rate until then.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// How much of the run is over, 0 to 1. The larger of the two shares counts, so that a run
-    /// bounded by time cools down in full, however fast the machine is.
+    /// The share of the run that is over, from 0 to 1. The larger of the shares of steps and time
+    /// counts, so that the rate of a run bounded by time falls to its end on any machine.
     pub fn progress(&self, step: u64, elapsed: Duration) -> f64 {
         let by_steps = step as f64 / self.steps.max(1) as f64;
         let by_time = elapsed.as_secs_f64() / self.time.as_secs_f64().max(1e-9);

@@ -22,8 +22,8 @@ impl Shards {
         Ok(Self(pools.context("cannot start the training threads")?))
     }
 
-    /// The loss of `batch` under `model`, `[1]`, and its gradients. `loss` gives the share of a
-    /// part of the batch: the shares add up to the whole.
+    /// The loss of `batch` under `model`, `[1]`, and its gradients. `loss` returns the share of a part
+    /// of the batch in the loss; the shares add up to the whole loss.
     pub fn gradients<B, M>(
         &self,
         model: &M,
@@ -50,7 +50,8 @@ impl Shards {
                 .into_iter()
                 .zip(&self.0)
                 .map(|(part, pool)| {
-                    // A graph of its own: shards that share one wait for each other.
+                    // Each shard has a graph of its own, because shards that share one wait for
+                    // each other.
                     let model = model.clone().fork(device);
                     let run = &run;
                     scope.spawn(move || pool.install(|| run(model, part)))

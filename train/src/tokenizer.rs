@@ -31,8 +31,8 @@ pub const VOCAB_SIZE: usize = 1536;
 const SEED: u64 = 1;
 const CONVERSATIONS: u64 = 12_000;
 
-/// In order: English contractions, lower-case words with their space, capitalised words without,
-/// single digits, marks with their space, white space.
+/// In order: English contractions, lower-case words with their space, capitalised words without it,
+/// single digits, punctuation with its space, white space.
 const PATTERN: &str = r"'(?:s|t|re|ve|m|ll|d)| ?[\p{Ll}\p{Lo}\p{Lm}\p{M}]+|\p{Lu}+[\p{Ll}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s";
 
 /// ChatML, written for this model: system messages are optional, content may be a list of parts.
@@ -133,7 +133,7 @@ impl Encoder {
             .map_err(|e| anyhow!("decode: {e}"))
     }
 
-    /// The whole conversation as the chat template renders it; answers and their end are learnt.
+    /// The whole conversation as the chat template renders it. The answers and their ends are learnt.
     pub fn conversation(&self, conversation: &Conversation) -> Result<Encoded> {
         let mut encoded = Encoded {
             ids: Vec::new(),

@@ -28,7 +28,8 @@ use crate::tokenizer::Encoder;
 
 /// Standard deviation of the first weights.
 const INIT_STD: f64 = 0.04;
-/// Steps between lines of the loss curve: reading a loss back stops the device for a moment.
+/// Steps between lines of the loss curve. There are few lines, because reading a loss back stops the
+/// device for a moment.
 const REPORT_EVERY: u64 = 20;
 
 type Autodiff<B> = burn_autodiff::Autodiff<B>;
@@ -135,7 +136,7 @@ fn save<B: Backend>(
     checkpoint::write_json(&options.out.join(RECORD), &record)
 }
 
-/// Mean negative log-likelihood of the answers' tokens, or the share of it of a part of a batch.
+/// The mean negative log-likelihood of the answers' tokens, or the share of a part of a batch in it.
 fn loss<B: Backend>(
     model: &Transformer<Autodiff<B>>,
     config: &ModelConfig,
@@ -156,8 +157,8 @@ fn loss<B: Backend>(
         }
     };
     let hidden = model.hidden_dense(config, embedded, length);
-    // Where the loss does not look, the CPU need not: a third of the rows are learnt from. On a
-    // GPU it is cheaper to keep the shapes of all steps the same.
+    // On the CPU only the tokens that are learnt from are projected, a third of all. On a GPU it is
+    // cheaper to keep the shapes of all steps the same.
     let (hidden, targets, weights) = match kind {
         DeviceKind::Cpu => {
             let learnt = |i: &usize| batch.weights[*i] != 0.0;
@@ -178,8 +179,8 @@ fn loss<B: Backend>(
     (chosen.reshape([size]) * weights).sum().neg() / batch.learnt.max(1) as f64
 }
 
-/// Rows of zeros with a one at each token, `[tokens, vocab]`. (Burn's own reads its input back to
-/// check it.)
+/// Rows of zeros with a one at each token, `[tokens, vocab]`. Burn's own function reads its input
+/// back to check it.
 fn one_hot<B: Backend>(tokens: Tensor<B, 1, Int>, vocab: usize) -> Tensor<B, 2> {
     let [size] = tokens.dims();
     let ids = Tensor::<B, 1, Int>::arange(0..vocab as i64, &tokens.device());
@@ -191,7 +192,7 @@ fn one_hot<B: Backend>(tokens: Tensor<B, 1, Int>, vocab: usize) -> Tensor<B, 2> 
         .float()
 }
 
-/// The loss curve: a CSV file and, thinned out, the model card's table.
+/// The loss curve: a CSV file and, with fewer points, the table of the model card.
 struct Curve {
     file: BufWriter<File>,
     per_step: u64,

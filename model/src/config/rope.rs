@@ -67,7 +67,7 @@ impl RopeConfig {
         max_position: usize,
     ) -> Result<Self, ConfigError> {
         let empty = serde_json::Map::new();
-        // An empty `rope_scaling` gives way to `rope_parameters`, as in transformers.
+        // `rope_parameters` replaces an empty `rope_scaling`, as in transformers.
         let old = config.object("rope_scaling")?.filter(|map| !map.is_empty());
         let rope = match (old, config.object("rope_parameters")?) {
             (Some(map), _) => Fields::new(map, "rope_scaling."),
@@ -126,7 +126,7 @@ impl RopeConfig {
         let required = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         let original_max_position = || {
             let name = "original_max_position_embeddings";
-            // Outside the object it wins, as in transformers.
+            // The field outside of the object takes precedence, as in transformers.
             Ok::<usize, ConfigError>(match config.count(name, MAX_POSITIONS)? {
                 Some(positions) => positions,
                 None => rope.count(name, MAX_POSITIONS)?.unwrap_or(max_position),
@@ -181,8 +181,9 @@ impl RopeConfig {
         }
     }
 
-    /// Angle per position of each pair of dimensions: `[rotary_dim / 2]`, in radians. Pair `i`
-    /// is dimensions `i` and `i + rotary_dim / 2` (the half-split layout of these families).
+    /// The angle per position of each pair of dimensions, `[rotary_dim / 2]`, in radians. Pair `i`
+    /// consists of the dimensions `i` and `i + rotary_dim / 2` (the half-split layout of these
+    /// families).
     pub fn inverse_frequencies(&self) -> Vec<f32> {
         let base = f64::from(self.theta as f32);
         let dim = self.rotary_dim as f32;
@@ -233,7 +234,7 @@ impl RopeConfig {
                 ..
             } => {
                 let dims = self.rotary_dim as f64;
-                // The (fractional) dimension that turns `rotations` times over the context.
+                // The (fractional) dimension that rotates `rotations` times over the context.
                 let correction = |rotations: f64| {
                     let turns = original_max_position as f64 / (rotations * 2.0 * PI);
                     dims * turns.ln() / (2.0 * self.theta.ln())

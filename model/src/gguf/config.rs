@@ -51,7 +51,7 @@ pub(super) fn read(
         metadata,
         architecture,
     };
-    keys.refuse_what_is_not_implemented()?;
+    keys.refuse_unimplemented_keys()?;
 
     let heads = keys.required("attention.head_count")?;
     let hidden = keys.required("embedding_length")?;
@@ -102,7 +102,7 @@ pub(super) fn read(
 
     let text = Json::Object(config).to_string();
     let mut config = ModelConfig::from_json(&text)?;
-    // In a GGUF file a tensor that is there is used, whatever the architecture.
+    // In a GGUF file every tensor is used, whatever the architecture.
     config.attention_bias = AttentionBias {
         qkv: has("blk.0.attn_q.bias"),
         output: has("blk.0.attn_output.bias"),
@@ -117,7 +117,7 @@ pub(super) fn read(
     Ok(config)
 }
 
-/// Rows of the embedding, which may be padded beyond the tokenizer's.
+/// Rows of the embedding, which may have padding beyond the tokenizer's vocabulary.
 fn vocabulary(tensors: &Tensors<'_>) -> Result<usize, GgufError> {
     let embedding = "token_embd.weight";
     tensors
@@ -152,7 +152,7 @@ impl Keys<'_> {
 
     fn count(&self, key: &str) -> Result<Option<u64>, GgufError> {
         let name = self.name(key);
-        // Some converters write a number for each layer, all the same.
+        // Some converters write the same number for each layer.
         if let Some(Value::Array(array)) = self.metadata.get(&name) {
             let mut values = array.values().map(Value::integer);
             let first = values.next().flatten();
@@ -172,7 +172,7 @@ impl Keys<'_> {
         self.metadata.number(&self.name(key))
     }
 
-    fn refuse_what_is_not_implemented(&self) -> Result<(), GgufError> {
+    fn refuse_unimplemented_keys(&self) -> Result<(), GgufError> {
         for (key, neutral) in NEUTRAL {
             let given = self.number(key)?.filter(|given| *given != neutral);
             if let Some(given) = given {
@@ -190,7 +190,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// As `rope_parameters` of `config.json`.
+    /// The rotary parameters, as `rope_parameters` of `config.json`.
     fn rope(&self, head_dim: u64) -> Result<Json, GgufError> {
         let mut rope = Map::new();
         let theta = self.number("rope.freq_base")?.unwrap_or(10_000.0);

@@ -1,4 +1,4 @@
-//! Parameters under their Hugging Face names, for saving what was trained.
+//! Parameters under their Hugging Face names, for saving a trained model.
 
 use burn::module::Param;
 use burn::tensor::Tensor;

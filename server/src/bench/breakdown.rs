@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use hearth_engine::SamplingParams;
-use hearth_engine::sampling::sampler::SamplerState;
+use hearth_engine::sampler::SamplerState;
 use hearth_forward::{Executor, ForwardOutput};
 use hearth_model::cpu_times::{self, Spent};
 use serde::Serialize;

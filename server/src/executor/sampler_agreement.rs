@@ -2,7 +2,7 @@
 //! a request gets the same distribution of tokens whether or not its device samples.
 
 use hearth_engine::SamplingParams;
-use hearth_engine::sampling::sampler::SamplerState;
+use hearth_engine::sampler::SamplerState;
 use hearth_shaders::check::{Random, acceptable_tokens};
 
 fn params(vocab: usize, random: &mut Random) -> SamplingParams {

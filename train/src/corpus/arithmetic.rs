@@ -1,9 +1,9 @@
 //! Addition and subtraction of small numbers.
 //!
 //! Held out: the ordered one-digit pairs of [`HELD_OUT_PAIRS`] in every phrasing, one in eight
-//! phrasings, and one two-digit sum in ten. What training does contain, said plainly: sums of
-//! larger numbers whose columns use those digits ("12 + 26" beside the held-out 2 + 6), the
-//! inverse subtractions (8 - 6 = 2), and for the last five pairs the same sum the other way round.
+//! phrasings, and one two-digit sum in ten. Training does contain sums of larger numbers whose
+//! columns use those digits ("12 + 26" beside the held-out 2 + 6), the inverse subtractions
+//! (8 - 6 = 2), and for the last five pairs the same sum in the other order.
 
 use super::names;
 use super::phrasing::{Phrase, casual};
@@ -67,7 +67,7 @@ const SUBTRACTIONS: &[&str] = &[
     "What is the difference between {a} and {b}?",
     "How much is left if I take {b} from {a}?",
 ];
-/// Held out whole: no training sample uses these cores.
+/// Question templates that no training sample uses.
 pub const UNSEEN_ADDITIONS: &[&str] = &[
     "Give me the sum of {a} and {b}.",
     "If you add {a} to {b}, how much is it?",

@@ -1,4 +1,5 @@
-//! Small talk: greetings, who are you, thanks, goodbye, what it cannot do, and the user's name.
+//! Small talk: greetings, questions about the model, thanks, goodbyes, requests outside its domain,
+//! and the user's name.
 
 use super::names;
 use super::phrasing::casual;
@@ -250,7 +251,7 @@ pub fn recall(rng: &mut Rng, name: Option<&str>) -> Turn {
     }
 }
 
-/// System prompts of the corpus; they change nothing in the answers.
+/// System prompts of the corpus. They do not change the answers.
 pub const SYSTEM: &[&str] = &[
     "You are a helpful assistant.",
     "You are a helpful assistant.",

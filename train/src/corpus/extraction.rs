@@ -23,7 +23,7 @@ struct Person {
     food: String,
 }
 
-/// Where the names of a text come from.
+/// The sources of the names in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameSource {
     Any,
@@ -78,13 +78,13 @@ impl Person {
         }
     }
 
-    /// A text that states the name and `wanted`; returns it with all fields it states.
+    /// A text that states the name and `wanted`, together with all fields that it states.
     fn describe(&self, rng: &mut Rng, wanted: &[Field]) -> (String, Vec<Field>) {
         let first_person = rng.percent(20);
         let openings = if first_person { FIRST_PERSON } else { OPENINGS };
         let (stated, opening) = loop {
             let (stated, opening) = rng.item(openings);
-            // An opening may say more than is wanted (a distractor), but not often.
+            // An opening may state more fields than are requested (a distractor), but rarely does.
             if stated.iter().all(|f| wanted.contains(f)) || rng.percent(10) {
                 break (*stated, *opening);
             }

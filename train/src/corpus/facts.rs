@@ -10,7 +10,7 @@ use super::text::{article, capital, fill};
 use super::words;
 use super::{Split, Task, Turn};
 
-/// Whether `city` stands in a fact, and so cannot be held out.
+/// Whether `city` occurs in a fact and so cannot be held out.
 pub fn is_capital(city: &str) -> bool {
     CAPITALS.iter().any(|(_, capital)| *capital == city)
 }

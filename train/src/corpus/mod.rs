@@ -1,8 +1,8 @@
 //! The training corpus of `hearth-tiny`: conversations made from our own grammar and word lists.
 //!
-//! Conversation `index` of a seed is a pure function of `(seed, split, index)`. What is held out
-//! (pairs of addends, names, cities, phrasings) is decided by construction in each task's module;
-//! the tests of [`split`] scan samples to prove it.
+//! Conversation `index` of a seed is a pure function of `(seed, split, index)`. Pairs of addends,
+//! names, cities and phrasings are held out by construction in each task's module, and the tests of
+//! [`split`] scan samples to prove it.
 
 pub mod arithmetic;
 pub mod chat;

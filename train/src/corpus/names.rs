@@ -1,8 +1,8 @@
 //! Names of people and cities: listed ones, and made-up ones built from syllables.
 //!
-//! Made-up names are what teaches the model to copy a word from the prompt instead of choosing
-//! one that it remembers: there are some millions of them, so that nearly every one in a prompt
-//! is new. A name is held out by its hash, so the two splits are disjoint whatever the seed.
+//! Made-up names teach the model to copy a word from the prompt instead of taking one that it
+//! remembers: there are some millions of them, so nearly every one in a prompt is new. A name is held
+//! out by its hash, so the two splits are disjoint whatever the seed.
 
 use super::Split;
 use super::facts::is_capital;
@@ -25,7 +25,7 @@ const CITY_ENDINGS: &[&str] = &[
     "wick", "dorf", "bridge", "haven",
 ];
 
-/// What a personal name calls for in a text.
+/// The pronouns that go with a personal name in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gender {
     She,
@@ -82,7 +82,7 @@ fn syllable(rng: &mut Rng) -> String {
     )
 }
 
-/// Letter sequences that chance must not put into a name.
+/// Letter sequences that must not occur in a made-up name.
 const RUDE: &[&str] = &[
     "shit", "fuk", "fuc", "cunt", "dik", "dic", "tit", "pis", "nig", "fag", "fat", "sex", "rap",
     "slut",

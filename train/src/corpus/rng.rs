@@ -77,7 +77,7 @@ impl Rng {
     }
 }
 
-/// FNV-1a of `text`: decides, once and for all seeds, what is held out.
+/// FNV-1a of `text`, which decides for all seeds whether a text is held out.
 pub fn stable_hash(text: &str) -> u64 {
     let fnv = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

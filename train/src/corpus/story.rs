@@ -30,7 +30,7 @@ const ANOTHER: &[&str] = &[
     "One more story, please.",
 ];
 
-/// What a request asks for.
+/// The properties of a story that a request asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wish {
     pub kind: Option<&'static str>,
@@ -198,7 +198,7 @@ fn introduce_helper_once(text: &str, a_helper: &str, the_helper: &str) -> String
     out
 }
 
-/// Where `word` stands in `text` with no letter on either side.
+/// The position of `word` in `text` as a whole word.
 fn find_word(text: &str, word: &str) -> Option<usize> {
     text.match_indices(word).map(|(at, _)| at).find(|&at| {
         let before = text[..at].chars().next_back();

@@ -1,4 +1,4 @@
-//! Small help with English text.
+//! Small helpers for English text.
 
 /// "a" or "an" before `word`.
 pub fn article(word: &str) -> &'static str {
