@@ -51,7 +51,7 @@ impl Batch {
 pub struct BatchShape {
     pub rows: usize,
     pub length: usize,
-    /// Every `n`th batch has a third of the rows, each three times as long, with longer
+    /// Every `long_every`th batch has a third of the rows, each three times as long, with longer
     /// conversations; 0 for none.
     pub long_every: u64,
 }

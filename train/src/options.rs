@@ -72,7 +72,6 @@ pub struct TrainOptions {
     /// Tokens of a row.
     #[arg(long, default_value_t = 224)]
     pub length: usize,
-    /// Peak learning rate.
     /// Every N steps, train on a third of the rows, each three times as long, with longer
     /// conversations; 0 for never.
     #[arg(long, default_value_t = 4)]
@@ -81,6 +80,7 @@ pub struct TrainOptions {
     #[arg(long, default_value_t = 0)]
     #[serde(skip)]
     pub shards: usize,
+    /// Peak learning rate.
     #[arg(long, default_value_t = 2.5e-3)]
     pub lr: f64,
     #[arg(long, default_value_t = 100)]
