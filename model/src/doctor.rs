@@ -9,7 +9,7 @@ use burn::tensor::DType;
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::check::{self, Precision, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::check::{self, CASES_PER_SHAPE, Precision, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use crate::cpu_threads::CpuThreads;
@@ -133,7 +133,7 @@ impl<'a, B: Kernels> Examination<'a, B> {
         for &dtype in &dtypes {
             for kernel in Kernel::ALL
                 .into_iter()
-                .filter(|kernel| kernel.is_there::<B>())
+                .filter(|kernel| kernel.is_supported::<B>())
             {
                 kernels.push(self.check(kernel, dtype, how.cases, &mut random));
             }
@@ -148,8 +148,8 @@ impl<'a, B: Kernels> Examination<'a, B> {
             // Large models are served in the narrowest type.
             let dtype = dtypes.last().copied().unwrap_or(Dtype::F32);
             let cases = Case::for_speed(slow).into_iter();
-            for case in cases.filter(|case| case.kernel().is_there::<B>()) {
-                // The CPU always sums in this order.
+            for case in cases.filter(|case| case.kernel().is_supported::<B>()) {
+                // The CPU has one order of sums, which was timed already.
                 if self.report.is_cpu() && case.summation() == Some(Summation::Fixed) {
                     continue;
                 }
@@ -211,7 +211,7 @@ impl<'a, B: Kernels> Examination<'a, B> {
             // The shape changes at least twice, even among few cases.
             if finding
                 .cases
-                .is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3)))
+                .is_multiple_of(CASES_PER_SHAPE.min(cases.div_ceil(3)))
             {
                 shape = Random::seeded(random.bits());
             }

@@ -45,7 +45,9 @@ fn refuse<B: Kernels>(
 ) -> Result<(), String> {
     let mut random = Random::seeded(SEED);
     let cases = Case::of_model(shape, summation);
-    let mut available = cases.iter().filter(|case| case.kernel().is_there::<B>());
+    let mut available = cases
+        .iter()
+        .filter(|case| case.kernel().is_supported::<B>());
     available.try_for_each(|case| {
         check_case::<B>(case, precision, tolerance(precision), &mut random, device)?;
         if summation == Summation::Fixed {

@@ -43,6 +43,8 @@ pub fn list() -> Vec<DeviceReport> {
 
 unsafe fn query() -> Option<Vec<DeviceReport>> {
     let unusable = missing_compiler();
+    // SAFETY: the caller vouches for the library and the signatures. Every pointer that is passed
+    // is to a local variable of the size that the function writes.
     unsafe {
         let driver = Library::new(DRIVER).ok()?;
         let init = driver.get::<Init>(b"cuInit").ok()?;
@@ -96,10 +98,8 @@ fn missing_compiler() -> Option<String> {
         "nvrtc64_120_0.dll",
     ];
     // SAFETY: NVRTC's library has no initialiser with preconditions.
-    if !names
-        .iter()
-        .any(|name| unsafe { Library::new(name) }.is_ok())
-    {
+    let opens = |name: &&str| unsafe { Library::new(name) }.is_ok();
+    if !names.iter().any(opens) {
         return Some(
             "libnvrtc, which compiles its kernels, is not there (package cuda-nvrtc)".to_owned(),
         );

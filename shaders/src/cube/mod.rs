@@ -1,10 +1,14 @@
 //! The operations in CubeCL: one source for CUDA, Vulkan (SPIR-V), Metal and WGSL.
 //!
-//! All tensors of a call have one float type, f32, f16 or bf16; arithmetic is f32.
-//! Kernels use shared memory and barriers only, no subgroups, so that they run the
-//! same on every adapter; but those that use cooperative matrices, on devices that have them.
-//! Nothing is tuned while it serves: that stalls serving for seconds on slow devices. Which kernel
-//! multiplies many tokens may be chosen before ([`product`], `tune.rs`).
+//! In CubeCL's words, a cube is a workgroup (CUDA: thread block), a unit is one of its threads, and
+//! a plane is a subgroup (CUDA: warp).
+//!
+//! All float tensors of a call have the same type (f32, f16 or bf16); arithmetic is in f32. Kernels
+//! use shared memory and barriers but no subgroup operations, so that they behave the same on every
+//! adapter. The exceptions are kernels with cooperative matrices, which run only on devices that
+//! have them. Nothing is tuned while the server runs, because tuning stalls slow devices for
+//! seconds. Only the kernel for matrix multiplications of many tokens may be tuned at the start
+//! ([`product`], `tune.rs`).
 
 mod attention;
 mod blocks;
@@ -224,7 +228,7 @@ where
     }
 
     fn flush(device: &R::Device) {
-        // An error shows when something is read.
+        // A device error is reported when a result is read.
         let _ = R::client(device).flush();
     }
 
@@ -241,14 +245,14 @@ where
     }
 }
 
-/// Pools are read and written where they lie: a copy would be another pool.
+/// Pools are updated in place: `into_contiguous` would update a copy.
 fn assert_contiguous<R: CubeRuntime>(pools: [&CubeTensor<R>; 2]) {
     for pool in pools {
         assert!(pool.is_contiguous(), "a KV pool has gaps between its rows");
     }
 }
 
-/// An uninitialised tensor `[rows, columns]` beside `like`.
+/// An uninitialised tensor `[rows, columns]` with the type and device of `like`.
 fn empty_like<R: CubeRuntime>(like: &CubeTensor<R>, rows: usize, columns: usize) -> CubeTensor<R> {
     let shape = Shape::from([rows, columns]);
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, like.dtype)

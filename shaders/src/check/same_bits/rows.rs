@@ -1,4 +1,4 @@
-//! What computes some rows of a case.
+//! Functions that compute some of the rows of a case.
 
 use super::super::prepare::{EPS, Output};
 use super::super::sampling::random_params;
@@ -10,7 +10,7 @@ use crate::indices;
 use crate::{BlockFormat, Kernels, Summation};
 
 impl<'a, B: Kernels> Maker<'a, B> {
-    /// How many rows `case` has, and what computes some of them.
+    /// The number of rows of `case`, and a function that computes some of them.
     pub(super) fn rows(self, case: &Case, random: &mut Random) -> (usize, Compute<'a>) {
         match case.clone() {
             Case::Linear {

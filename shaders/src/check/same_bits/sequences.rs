@@ -1,4 +1,4 @@
-//! Rows with positions: rotated, and attending to a sequence.
+//! Rows with positions: rotation, and attention over a sequence.
 
 use burn::tensor::DType;
 use burn::tensor::ops::FloatTensor;
@@ -9,7 +9,7 @@ use super::super::{Random, read};
 use super::{Compute, Maker};
 use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
-/// Positions that a rotation has.
+/// The number of positions of a rotation table.
 const POSITIONS: usize = 64;
 
 impl<'a, B: Kernels> Maker<'a, B> {
@@ -72,7 +72,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
     ) -> Compute<'a> {
         let kv_width = layout.kv_heads * layout.head_dim;
         let q_width = layout.heads * layout.head_dim;
-        // The sequence and position of each row, and where the sequence's KV begins.
+        // The sequence and position of each row, and where each sequence's KV begins.
         let (mut places, mut begins, mut used) = (Vec::new(), Vec::new(), 0);
         for (sequence, &(context, new)) in sequences.iter().enumerate() {
             places.extend((context - new..context).map(|position| (sequence, position)));
@@ -85,7 +85,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
             random.normal(used * kv_width),
         );
         Box::new(move |rows, random| {
-            // Every batch has its own slots: where KV lies is not to matter.
+            // Every batch uses other slots, because the result must not depend on where KV lies.
             let slots = random.distinct(used, used + 2);
             let pool = |values: &[f32]| {
                 let mut pool = vec![f32::NAN; (used + 2) * kv_width];
@@ -96,7 +96,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 kv_pool::<B>(&pool, shape, self.precision.stored, self.device)
             };
             let (k, v) = (pool(&k), pool(&v));
-            // Rows that follow each other in a sequence are a chunk.
+            // Rows that follow each other in a sequence form a chunk.
             let mut spans: Vec<(usize, SequenceSpan)> = Vec::new();
             let mut table = Vec::new();
             let at: Vec<(usize, usize)> = rows.iter().map(|row| places[*row]).collect();
@@ -138,7 +138,8 @@ impl<'a, B: Kernels> Maker<'a, B> {
         layout: HeadLayout,
         summation: Summation,
     ) -> RaggedIndex<B> {
-        // A batch that stores and attends to nothing has one sequence and no slots.
+        // `rope_and_store` reads no slot table, so a batch without spans gets one sequence and one
+        // slot.
         let alone = [SequenceSpan {
             context: positions.len() as u32,
             tokens: positions.len() as u32,

@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
-use super::weigh::{order, value_of};
-use super::wide::{carry, fold, scan, units_high, units_low};
+use super::weights::{order, value_of};
+use super::wide_sums::{carry, fold, scan, units_high, units_low};
 
 /// Keeps the head of the row's ranking (largest value first, ties by lowest id) and drops the rest.
 /// A value is kept if all the values before it add up to less than `enough`. The sum counts values,

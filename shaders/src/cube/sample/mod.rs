@@ -4,15 +4,15 @@
 //! Each unit owns a run of consecutive tokens, which it copies to its own part of global memory.
 //! Units exchange only sums, through shared memory. Each step removes the tokens that it rules out
 //! from the runs, so later steps read less. Top-k and top-p find their cut by bisection ([`cuts`]);
-//! ties are kept by lowest id. Weights are added up as integers ([`wide`]), so the sums are exact
+//! ties are kept by lowest id. Weights are added up as integers ([`wide_sums`]), so the sums are exact
 //! and do not depend on the order of addition.
 //!
 //! A row is read three times. For normally distributed logits, top-k or top-p needs two to five
 //! more passes; where the logits are nearly equal, it needs up to one pass per bit of a float.
 
 mod cuts;
-mod weigh;
-mod wide;
+mod weights;
+mod wide_sums;
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -23,8 +23,8 @@ use cubecl::prelude::*;
 use super::dims;
 use crate::sample_plan::{EDIT_WORDS, ROW_WORDS};
 use cuts::cut;
-use weigh::{clean, order, presentable, weight};
-use wide::{carry, fold, fold_extremes, part, scan, units_high, units_low};
+use weights::{clean, order, presentable, weight};
+use wide_sums::{carry, fold, fold_extremes, part, scan, units_high, units_low};
 
 /// Units of a cube at most: as many as share memory on most devices, and as many as a row can use.
 const MOST_THREADS: usize = 1024;
@@ -175,7 +175,7 @@ fn sample_kernel<E: Float>(
         low[unit] = sum_low;
     }
 
-    // The draw, in the order of ids.
+    // Draw a token: the weights are added up in the order of token ids.
     scan(&mut high, &mut low, threads);
     let last = comptime!(threads - 1);
     let (all_high, all_low) = (high[last], low[last]);
@@ -201,7 +201,7 @@ fn sample_kernel<E: Float>(
             sum_low += added;
             sum_high += units_high(value) + carry(sum_low, added);
             let after = sum_high > target_high || (sum_high == target_high && sum_low > target_low);
-            // True of one token alone.
+            // This holds for exactly one token of the row.
             if before && after {
                 out[row] = ids[at];
             }
@@ -209,8 +209,8 @@ fn sample_kernel<E: Float>(
     }
 }
 
-/// Fills the unit's run with the logits that are there, edited, and their ids; returns how
-/// many they are, and leaves the [`order`] of the least and of the largest in `least` and
+/// Fills the unit's run with the token ids that can be sampled and their edited logits. Returns
+/// their number, and leaves the [`order`] of the unit's smallest and largest logit in `least` and
 /// `largest`.
 #[cube]
 #[allow(clippy::too_many_arguments)]
@@ -233,7 +233,7 @@ fn gather<E: Float>(
     let edits = u32::reinterpret(plan[head + 7]);
     let start = UNIT_POS * run;
     let end = cubecl::prelude::min(start + run, vocab);
-    // The first edit of the run.
+    // Find the first edit of the unit's run.
     let mut edit = 0u32;
     let mut beyond = edits;
     while edit < beyond {
@@ -246,7 +246,7 @@ fn gather<E: Float>(
         }
     }
     let mut kept = 0u32;
-    // Without one the least is the larger.
+    // If the run has no token, the smallest stays above the largest.
     let mut lowest = 0xffff_ffffu32;
     let mut highest = 0u32;
     for token in start..end {

@@ -52,7 +52,7 @@ fn product_high(a: u32, b: u32) -> u32 {
 /// barriers: reading shared memory is cheaper than waiting for all units.
 const FOLDERS: usize = 32;
 
-/// The first element of `high` and `low` becomes the sum of all `threads`, a power of two.
+/// Adds up the `threads` elements of `high` and `low`, a power of two, into their first element.
 /// Begins and ends with a barrier.
 #[cube]
 pub fn fold(high: &mut SharedMemory<u32>, low: &mut SharedMemory<u32>, #[comptime] threads: usize) {
@@ -88,8 +88,8 @@ fn fold_every(
     }
 }
 
-/// The first element of `least` becomes the least of all, that of `largest` the largest. Begins
-/// and ends with a barrier.
+/// Puts the smallest element of `least` and the largest of `largest` into their first element.
+/// Begins and ends with a barrier.
 #[cube]
 pub fn fold_extremes(
     least: &mut SharedMemory<u32>,
@@ -126,8 +126,8 @@ fn fold_extremes_every(
     }
 }
 
-/// Each element becomes the sum of those up to and with it (Hillis and Steele, 1986). Begins
-/// and ends with a barrier.
+/// Replaces each element by the sum of the elements up to and including it (Hillis and Steele,
+/// 1986). Begins and ends with a barrier.
 #[cube]
 pub fn scan(high: &mut SharedMemory<u32>, low: &mut SharedMemory<u32>, #[comptime] threads: usize) {
     let unit = UNIT_POS as usize;
