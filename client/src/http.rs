@@ -1,4 +1,4 @@
-//! Requests to one server, and the answers as JSON or as a stream of events.
+//! An HTTP client of one server, for JSON routes and streams.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,23 +8,34 @@ use serde_json::Value;
 use crate::sse::Parser;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many characters are shown of an error answer that is not JSON.
+/// Characters shown of an error response that is not JSON.
 const SHOWN_ERROR_CHARS: usize = 300;
 
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The connection could not be opened, or it was lost.
-    #[error("{url}: {source}")]
+    /// The connection could not be made, or it broke. The source says why.
+    #[error("the request to {url} failed")]
     Transport { url: String, source: reqwest::Error },
-    /// The server refused the request with this message.
+    /// The server refused the request with this status and message.
     #[error("{status}: {message}")]
     Refused { status: u16, message: String },
-    /// The server sent an error within a stream.
-    #[error("the server broke off: {0}")]
+    /// The server ended a stream with an error event.
+    #[error("the server ended the stream with an error: {0}")]
     BrokenOff(String),
-    /// The server sent an answer that is not the expected JSON.
-    #[error("the server did not send the expected JSON: {0}")]
+    /// The server sent something other than the expected JSON.
+    #[error("the server sent invalid JSON: {0}")]
     NotJson(String),
+}
+
+impl ClientError {
+    fn transport(url: &str, source: reqwest::Error) -> Self {
+        Self::Transport {
+            url: url.to_owned(),
+            // The error names the URL already.
+            source: source.without_url(),
+        }
+    }
 }
 
 /// A server at a base address such as `http://127.0.0.1:8000`. Cheap to clone.
@@ -35,10 +46,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `base`, which may end with `/v1`.
+    /// Creates a client for the server at `base`, with or without `/v1` at its end.
     ///
     /// # Errors
-    /// If TLS cannot be set up.
+    /// TLS cannot be set up.
     pub fn new(base: &str) -> Result<Self, ClientError> {
         let base = base
             .trim_end_matches('/')
@@ -47,14 +58,11 @@ impl Client {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|source| ClientError::Transport {
-                url: base.clone(),
-                source,
-            })?;
+            .map_err(|source| ClientError::transport(&base, source))?;
         Ok(Self { http, base })
     }
 
-    /// The JSON with which the server answers a GET request for `path`.
+    /// Gets the JSON at `path`.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -64,7 +72,7 @@ impl Client {
         json_of(&url, response).await
     }
 
-    /// The JSON with which the server answers a POST of `body` to `path`.
+    /// Sends `body` to `path`, and returns the JSON of the response.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -74,8 +82,8 @@ impl Client {
         json_of(&url, response).await
     }
 
-    /// The events with which the server answers a POST of `body` to `path`, up to `[DONE]`.
-    /// Dropping the stream closes the connection, which cancels the request.
+    /// Sends `body` to `path`, and streams the events of the response up to `[DONE]`. Dropping the
+    /// stream closes the connection, which cancels the request.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -90,16 +98,12 @@ impl Client {
         })
     }
 
-    /// Sends `request`, and turns an error status into an error.
     async fn checked(
         &self,
         url: &str,
         request: reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, ClientError> {
-        let transport = |source| ClientError::Transport {
-            url: url.to_owned(),
-            source,
-        };
+        let transport = |source| ClientError::transport(url, source);
         let response = request.send().await.map_err(transport)?;
         if response.status().is_success() {
             return Ok(response);
@@ -113,7 +117,7 @@ impl Client {
     }
 }
 
-/// The message of an error in OpenAI's format, or else the beginning of the text.
+/// The message of an OpenAI error, or the beginning of any other text.
 fn message_of(text: &str) -> String {
     let json = serde_json::from_str::<Value>(text).ok();
     let message = json
@@ -126,15 +130,12 @@ fn message_of(text: &str) -> String {
 }
 
 async fn json_of(url: &str, response: reqwest::Response) -> Result<Value, ClientError> {
-    let transport = |source| ClientError::Transport {
-        url: url.to_owned(),
-        source,
-    };
+    let transport = |source| ClientError::transport(url, source);
     let text = response.text().await.map_err(transport)?;
     serde_json::from_str(&text).map_err(|error| ClientError::NotJson(error.to_string()))
 }
 
-/// The events of one answer; see [`Client::stream`].
+/// The events of a streamed response; see [`Client::stream`].
 #[derive(Debug)]
 pub struct Events {
     url: String,
@@ -144,16 +145,13 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` after `[DONE]`, or if the server ended the stream without it.
+    /// The next event; `None` after `[DONE]`, or if the response ended without it.
     ///
     /// # Errors
-    /// If the connection was lost, or the server sent an error event or an event without JSON.
+    /// The connection broke, or the server sent an error event or invalid JSON.
     pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
         while self.ready.is_empty() {
-            let transport = |source| ClientError::Transport {
-                url: self.url.clone(),
-                source,
-            };
+            let transport = |source| ClientError::transport(&self.url, source);
             let Some(bytes) = self.response.chunk().await.map_err(transport)? else {
                 return Ok(None);
             };
@@ -188,24 +186,25 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn errors_show_the_message_of_openai_errors_and_other_text_unchanged() {
+    fn the_message_of_an_openai_error_is_shown_and_other_text_unchanged() {
         assert_eq!(message_of(r#"{"error": {"message": "no"}}"#), "no");
         assert_eq!(message_of("<html>"), "<html>");
     }
 
     #[test]
-    fn an_error_event_becomes_an_error() {
+    fn an_error_event_ends_the_stream_with_its_message() {
         assert_eq!(
             decode(r#"{"choices": []}"#).unwrap(),
             json!({"choices": []})
         );
         let error = decode(r#"{"error": {"message": "the model failed"}}"#).unwrap_err();
-        assert_eq!(error.to_string(), "the server broke off: the model failed");
+        let message = "the server ended the stream with an error: the model failed";
+        assert_eq!(error.to_string(), message);
         assert!(matches!(decode("nonsense"), Err(ClientError::NotJson(_))));
     }
 
     #[test]
-    fn the_base_address_may_end_with_v1() {
+    fn the_base_may_end_in_a_slash_or_in_v1() {
         for base in [
             "http://h:1",
             "http://h:1/",

@@ -1,10 +1,8 @@
-//! A client of a Hearth server, or of any other server with OpenAI's API.
+//! A client of Hearth, or of any other server with OpenAI's API. It has what `hearth chat --url`,
+//! the load generator and the end-to-end tests need.
 //!
-//! It has the functions that `hearth chat --url` and the load generator need, and is meant to
-//! become the base of the front-end language.
-//!
-//! **Architecture invariant.** This crate knows the protocol and nothing of the server behind
-//! it; it depends on no other crate of the workspace.
+//! Architecture invariant: this crate knows the wire format and not the server behind it; it
+//! depends on no other crate of the workspace.
 
 mod chat;
 mod http;

@@ -1,5 +1,5 @@
 //! Measures the times of compiling and of masks over a directory of schemas, next to those of
-//! llguidance alone, and writes the file with which `benches/grammars.py` measures other
+//! llguidance alone, and writes the file with which `benches/peers/grammars.py` measures other
 //! engines on the same tokens:
 //!
 //!     cargo run --release -p hearth-grammar --example compare -- cl100k_base.tiktoken \

@@ -1,8 +1,8 @@
 //! The hearth binary: command line, configuration, HTTP.
 //!
-//! Architecture invariant: this crate sees the model through `hearth_engine`'s
-//! [`Executor`](hearth_engine::Executor) and `hearth_model`'s public types; it
-//! names no tensor library. The two meet in [`executor`] alone.
+//! Architecture invariant: this crate sees the model through
+//! [`Executor`](hearth_forward::Executor) and `hearth_model`'s public types; it names no tensor
+//! library.
 
 pub mod banner;
 pub mod bench;

@@ -140,7 +140,6 @@ fn step(report: StepReport, cached: bool) -> StepRecord {
             0
         },
         cached_tokens: since(|stats| stats.cached_tokens),
-        preemptions: since(|stats| stats.preemptions),
         running: after.running,
         waiting: after.waiting,
         kv_used: usage.kv_protected + usage.kv_held,

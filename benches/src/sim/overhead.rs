@@ -1,4 +1,4 @@
-//! How long the device waits for the engine between two steps.
+//! Measures how long the device waits for the engine between two steps.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,17 +9,17 @@ use hearth_engine::{
     PauseMode, Request, SamplingParams,
 };
 
-/// Small, so that sampling is a small part of it.
+/// A small vocabulary, so that sampling takes little time.
 const VOCAB: usize = 64;
 
-/// Takes its time over nothing, and notes how long it waited from one forward to the next.
+/// An executor that computes nothing, and records the time between one forward pass and the next.
 struct Gaps {
     limits: ExecutorLimits,
-    /// How long a forward takes.
+    /// Time that a forward pass takes.
     takes: Duration,
     gaps: Arc<Mutex<Vec<Duration>>>,
     last: Option<Instant>,
-    /// The first forward lasts until something comes.
+    /// The first forward pass lasts until something is received here.
     hold: Option<Receiver<()>>,
 }
 
@@ -47,7 +47,7 @@ impl Executor for Gaps {
             let _ = hold.recv();
         }
         if !self.takes.is_zero() {
-            // As a thread that waits for a device does.
+            // Sleeps like a thread that waits for a device.
             std::thread::sleep(self.takes);
         }
         let logits = Logits {
@@ -60,21 +60,22 @@ impl Executor for Gaps {
     }
 }
 
-/// The time between two forwards, in microseconds.
+/// The time between two forward passes, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Overhead {
     pub median: f64,
     pub p99: f64,
     pub worst: f64,
-    /// The first, after which those that wait are taken in.
+    /// The first gap, in which the waiting requests are added to the queue.
     pub first: f64,
 }
 
-/// Measures 400 steps that take the device `takes`, of `running` requests that decode with `context` tokens each
-/// while `waiting` others, half of which share a prefix of 500 tokens, find no room.
+/// Measures 400 steps, each of which takes the device the time `takes`. In each step `running`
+/// requests with `context` tokens decode, while `waiting` others wait for their turn. Half of these
+/// share a prefix of 500 tokens.
 ///
 /// # Errors
-/// If the engine does not come up, or refuses a request.
+/// The engine does not start, or refuses a request.
 pub fn measure(
     mut config: EngineConfig,
     running: usize,
@@ -120,7 +121,7 @@ pub fn measure(
                 temperature: 0.0,
                 ..SamplingParams::default()
             },
-            // Those that run are not to give way, whatever the policy.
+            // The running requests must not be preempted under any policy.
             priority: i32::try_from(max_tokens).unwrap_or(i32::MAX),
             ..Request::default()
         })
