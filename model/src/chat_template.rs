@@ -129,7 +129,8 @@ impl ChatTemplate {
         Self::new(sources, special_tokens)
     }
 
-    /// Compiles named templates. `tool_use` is for requests with tools, and `default` for all others.
+    /// Compiles named templates. `tool_use` is for requests with tools, and `default` for all
+    /// others.
     ///
     /// # Errors
     /// [`ChatTemplateError::Syntax`] with the template's name and the line.
@@ -276,8 +277,8 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
-/// Replaces `{% generation %}` by `{% if true %}`. The tag marks the text that training learns from,
-/// and like Jinja's `if` it renders its content without a scope of its own.
+/// Replaces `{% generation %}` by `{% if true %}`. The tag marks the text that training learns
+/// from, and like Jinja's `if` it renders its content without a scope of its own.
 fn without_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("generation") {
         return Cow::Borrowed(source);

@@ -136,9 +136,9 @@ impl Tokenizer {
     }
 
     /// The bytes that a token adds to a text that it does not begin; empty for unknown ids. The
-    /// bytes of a character may be spread over several tokens. Concatenated, the bytes of all tokens
-    /// are the decoded text, except for the space that SentencePiece-like decoders drop at the very
-    /// beginning.
+    /// bytes of a character may be spread over several tokens. Concatenated, the bytes of all
+    /// tokens are the decoded text, except for the space that SentencePiece-like decoders drop at
+    /// the very beginning.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.inner.bytes.get(id)
     }
@@ -152,7 +152,8 @@ impl Tokenizer {
         self.inner.tokenizer.token_to_id(token)
     }
 
-    /// One more than the largest id. The rows of a model's logits may be longer (padded) or shorter.
+    /// One more than the largest id. The rows of a model's logits may be longer (padded) or
+    /// shorter.
     pub fn vocab_size(&self) -> usize {
         self.inner.special.len()
     }

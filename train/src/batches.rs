@@ -1,9 +1,9 @@
 //! Rows of packed conversations, prepared in advance on worker threads.
 //!
 //! Conversations are packed whole into rows of a fixed length, so that every step has the same
-//! shapes (one round of kernel tuning) and hardly any padding. Earlier conversations of a row
-//! stay visible to later ones. The model sees them as earlier turns, which it has to learn to ignore
-//! in long conversations anyway.
+//! shapes (one round of kernel tuning) and hardly any padding. Earlier conversations of a row stay
+//! visible to later ones. The model sees them as earlier turns, which it has to learn to ignore in
+//! long conversations anyway.
 
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;

@@ -19,7 +19,8 @@ use crate::tokenizer::{Encoder, PAD_ID};
 /// The largest number of tokens of prompt and answer of a case. Longer cases are left out.
 pub const LENGTH: usize = 1024;
 
-/// The shapes of the measured forward passes. They are few, because a GPU tunes its kernels for each.
+/// The shapes of the measured forward passes. They are few, because a GPU tunes its kernels for
+/// each.
 #[derive(Debug, Clone, Copy)]
 pub struct Grid {
     /// Rows of a forward pass.
@@ -31,8 +32,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// On a GPU the shapes of training, whose kernels are tuned already; on a CPU at most `rows` rows
-    /// and as little padding as possible.
+    /// On a GPU the shapes of training, whose kernels are tuned already; on a CPU at most `rows`
+    /// rows and as little padding as possible.
     pub fn of(options: &TrainOptions, rows: usize) -> Self {
         match options.device {
             DeviceKind::Cpu => Self {

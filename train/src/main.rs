@@ -1,6 +1,6 @@
 //! `hearth-train` makes hearth-tiny, the model that is compiled into `hearth`: its corpus
-//! ([`corpus`]), its tokenizer ([`tokenizer`]), its weights ([`trainer`]) and the measurement of its
-//! abilities ([`evaluate`]). The binary needs no other files.
+//! ([`corpus`]), its tokenizer ([`tokenizer`]), its weights ([`trainer`]) and the measurement of
+//! its abilities ([`evaluate`]). The binary needs no other files.
 
 mod backend;
 mod batches;

@@ -22,8 +22,8 @@ impl Shards {
         Ok(Self(pools.context("cannot start the training threads")?))
     }
 
-    /// The loss of `batch` under `model`, `[1]`, and its gradients. `loss` returns the share of a part
-    /// of the batch in the loss; the shares add up to the whole loss.
+    /// The loss of `batch` under `model`, `[1]`, and its gradients. `loss` returns the share of a
+    /// part of the batch in the loss; the shares add up to the whole loss.
     pub fn gradients<B, M>(
         &self,
         model: &M,

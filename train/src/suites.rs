@@ -9,7 +9,8 @@ use crate::corpus::{Conversation, Split, Turn, chat, facts};
 /// A named set of prompts with the one right answer to each.
 pub struct Suite {
     pub name: &'static str,
-    /// Whether the suite counts towards the project's target (one-digit additions, JSON extractions).
+    /// Whether the suite counts towards the project's target (one-digit additions, JSON
+    /// extractions).
     pub group: Group,
     pub cases: Vec<Conversation>,
 }

@@ -133,7 +133,8 @@ impl Encoder {
             .map_err(|e| anyhow!("decode: {e}"))
     }
 
-    /// The whole conversation as the chat template renders it. The answers and their ends are learnt.
+    /// The whole conversation as the chat template renders it. The answers and their ends are
+    /// learnt.
     pub fn conversation(&self, conversation: &Conversation) -> Result<Encoded> {
         let mut encoded = Encoded {
             ids: Vec::new(),

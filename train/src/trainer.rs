@@ -28,8 +28,8 @@ use crate::tokenizer::Encoder;
 
 /// Standard deviation of the first weights.
 const INIT_STD: f64 = 0.04;
-/// Steps between lines of the loss curve. There are few lines, because reading a loss back stops the
-/// device for a moment.
+/// Steps between lines of the loss curve. There are few lines, because reading a loss back stops
+/// the device for a moment.
 const REPORT_EVERY: u64 = 20;
 
 type Autodiff<B> = burn_autodiff::Autodiff<B>;
@@ -136,7 +136,8 @@ fn save<B: Backend>(
     checkpoint::write_json(&options.out.join(RECORD), &record)
 }
 
-/// The mean negative log-likelihood of the answers' tokens, or the share of a part of a batch in it.
+/// The mean negative log-likelihood of the answers' tokens, or the share of a part of a batch in
+/// it.
 fn loss<B: Backend>(
     model: &Transformer<Autodiff<B>>,
     config: &ModelConfig,

@@ -1,5 +1,5 @@
-//! `strftime_now`: today's date in a prompt, in UTC, because the server's time zone means nothing to
-//! the model.
+//! `strftime_now`: today's date in a prompt, in UTC, because the server's time zone means nothing
+//! to the model.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -93,8 +93,8 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Year, month and day of a day counted from 1970. It counts in cycles of 400 years, with years that
-/// begin in March, so that a leap day comes last.
+/// Year, month and day of a day counted from 1970. It counts in cycles of 400 years, with years
+/// that begin in March, so that a leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,5 +1,5 @@
-//! Keys and values, borrowed from the file. An array is read only when it is used, so that no header
-//! makes this process allocate more memory than the header has bytes.
+//! Keys and values, borrowed from the file. An array is read only when it is used, so that no
+//! header makes this process allocate more memory than the header has bytes.
 
 use std::collections::HashMap;
 

@@ -216,8 +216,8 @@ fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Ma
     Ok((object(made), pre_tokenizer.add_bos))
 }
 
-/// SentencePiece's BPE, which first merges the pair of neighbours that makes the token of the highest
-/// score. As merges, that is every way to split a token into two others, best token first.
+/// SentencePiece's BPE, which first merges the pair of neighbours that makes the token of the
+/// highest score. As merges, that is every way to split a token into two others, best token first.
 fn sentencepiece(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Made, GgufError> {
     let scores = metadata.required(SCORES, Metadata::numbers)?;
     let tokens = &vocabulary.tokens;

@@ -36,9 +36,9 @@ pub(super) fn choose_dtype(
     }
 }
 
-/// The matrices that stay or become quantized: those that are stored in blocks which kernels compute
-/// with, or all if that was asked for. The CPU rounds activations for quantized matrices, so it keeps
-/// stored blocks only in bf16, which is the type that blocks count as.
+/// The matrices that stay or become quantized: those that are stored in blocks which kernels
+/// compute with, or all if that was asked for. The CPU rounds activations for quantized matrices,
+/// so it keeps stored blocks only in bf16, which is the type that blocks count as.
 ///
 /// # Errors
 /// Quantization was asked for, and the weights are quantized already.

@@ -54,9 +54,9 @@ impl<B: Backend> Transformer<B> {
 }
 
 impl<B: Kernels> Transformer<B> {
-    /// As [`Transformer::load`], for serving: the matrices that `blocks` names are packed in blocks,
-    /// which the backend must support; embedding and output projection are split into parts if
-    /// they have more than `largest` bytes.
+    /// As [`Transformer::load`], for serving: the matrices that `blocks` names are packed in
+    /// blocks, which the backend must support; embedding and output projection are split into parts
+    /// if they have more than `largest` bytes.
     ///
     /// # Errors
     /// As [`Transformer::load`], and a row of values that cannot be packed in blocks.

@@ -59,8 +59,8 @@ impl TensorView<'_> {
         words.map(|word| f32::from_le_bytes(*word)).collect()
     }
 
-    /// The elements rounded to `dtype`, as bytes and with the rows in Hugging Face's order; borrowed
-    /// if the file has them so.
+    /// The elements rounded to `dtype`, as bytes and with the rows in Hugging Face's order;
+    /// borrowed if the file has them so.
     pub fn to_dtype(&self, dtype: Dtype) -> Cow<'_, [u8]> {
         if self.format == Format::Float(dtype) && self.heads.is_none() {
             return Cow::Borrowed(&self.bytes);

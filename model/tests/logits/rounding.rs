@@ -112,8 +112,8 @@ fn weights_quantized_at_load_stay_close_and_chunks_change_no_bit() {
 }
 
 /// A GPU rounds no activations, so weights stored in blocks give the logits of the dequantised
-/// weights, and weights rounded at load come as close as on the CPU. The reports describe what is on
-/// the device.
+/// weights, and weights rounded at load come as close as on the CPU. The reports describe what is
+/// on the device.
 fn a_gpu_computes_with_blocks(device: DeviceSpec, files: &[&str], some: usize) {
     for golden in gguf_goldens() {
         let name = golden.dir.file_name().expect("a name").to_string_lossy();

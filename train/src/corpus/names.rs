@@ -1,8 +1,8 @@
 //! Names of people and cities: listed ones, and made-up ones built from syllables.
 //!
 //! Made-up names teach the model to copy a word from the prompt instead of taking one that it
-//! remembers: there are some millions of them, so nearly every one in a prompt is new. A name is held
-//! out by its hash, so the two splits are disjoint whatever the seed.
+//! remembers: there are some millions of them, so nearly every one in a prompt is new. A name is
+//! held out by its hash, so the two splits are disjoint whatever the seed.
 
 use super::Split;
 use super::facts::is_capital;
