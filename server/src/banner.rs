@@ -4,10 +4,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use hearth_api::numbers::count_text;
+use hearth_api::served::Served;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::served::Served;
 
 /// Returns the lines that are printed when the server is ready, `took` after its start.
 pub fn banner(
@@ -102,15 +103,6 @@ pub fn bytes_text(bytes: u64) -> String {
     }
 }
 
-/// Formats a number of parameters, in powers of 1000.
-pub fn count_text(count: u64) -> String {
-    match count {
-        0..1_000_000 => format!("{:.1} K", count as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} M", count as f64 / 1e6),
-        _ => format!("{:.2} B", count as f64 / 1e9),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,8 +113,6 @@ mod tests {
         assert_eq!(bytes_text(1023), "1023 B");
         assert_eq!(bytes_text(1536), "1.5 KiB");
         assert_eq!(bytes_text(3 << 30), "3.0 GiB");
-        assert_eq!(count_text(135_000_000), "135.0 M");
-        assert_eq!(count_text(1_236_000_000), "1.24 B");
     }
 
     #[test]

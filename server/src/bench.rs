@@ -8,6 +8,7 @@ mod breakdown;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use hearth_api::served::ModelInfo;
 use hearth_forward::{
     Executor, ForwardBatch, ForwardOutput, SampleParams, SampleRequest, SequenceSpan,
 };
@@ -18,7 +19,6 @@ use breakdown::Breakdown;
 use crate::cli::BenchArgs;
 use crate::config::Config;
 use crate::load;
-use crate::served::ModelInfo;
 
 /// The measurement that is made for each batch size.
 #[derive(Clone, Copy, Debug)]

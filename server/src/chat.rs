@@ -5,6 +5,9 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
+use hearth_api::generate::{Job, Update, submit};
+use hearth_api::prompt;
+use hearth_api::served::{ChatPrompt, Served};
 use hearth_client::{ChatOptions, Client, Events, Message, Role};
 use hearth_engine::SamplingParams;
 use hearth_engine::output::TextOptions;
@@ -12,10 +15,7 @@ use serde_json::{Map, json};
 
 use crate::cli::ChatArgs;
 use crate::config::Config;
-use crate::http::generate::{Job, Update, submit};
-use crate::http::prompt;
 use crate::load;
-use crate::served::{ChatPrompt, Served};
 
 const HELP: &str = "/clear forgets the conversation, /quit or Ctrl-D ends it.";
 

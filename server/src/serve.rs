@@ -6,15 +6,15 @@ use std::time::Duration;
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
 use anyhow::{Result, anyhow, bail};
+use hearth_api::served::Served;
+use hearth_api::server;
+use hearth_api::state::AppState;
 use hearth_otel::Telemetry;
 use tokio::sync::oneshot;
 
 use crate::banner::banner;
 use crate::config::{Config, LogFormat};
-use crate::http::server;
-use crate::http::state::AppState;
 use crate::load;
-use crate::served::Served;
 use crate::telemetry;
 
 /// How often the server checks that its engine is running.
@@ -45,7 +45,7 @@ pub fn run(config: Config) -> Result<()> {
 }
 
 async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
-    let state = Data::new(AppState::new(config.clone(), telemetry));
+    let state = Data::new(AppState::new(config.http(), telemetry));
     // The port opens before the model is loaded; until then /ready and the API return 503.
     let (server, addresses) = server::bind(state.clone())?;
     let handle = server.handle();

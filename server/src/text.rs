@@ -1,10 +1,9 @@
 //! Connects a checkpoint's tokenizer and chat template to the HTTP server.
 
+use hearth_api::served::{ChatPrompt, TextCodec};
 use hearth_engine::output::Detokenize;
 use hearth_model::chat_template::{ChatInput, ChatTemplate, ChatTemplateError};
 use hearth_model::tokenizer::Tokenizer;
-
-use crate::served::{ChatPrompt, TextCodec};
 
 /// The tokenizer and the chat template of a checkpoint.
 pub struct ModelText {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
+use hearth_api::secret::Secret;
 use serde::Serialize;
 
 use crate::config::{
@@ -10,7 +11,6 @@ use crate::config::{
     Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
     Switch, ToolCallParser,
 };
-use crate::secret::Secret;
 
 #[derive(Debug, Default, Args)]
 pub struct FileArgs {
