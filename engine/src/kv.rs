@@ -102,9 +102,9 @@ impl Kv {
         self.cache.peek(&request.namespace, reusable)
     }
 
-    /// Allocates slots for all tokens of `request`, of which the cache has what
-    /// [`peek`](Self::peek) just `found`. `None` if fewer than `reserve` slots would be left
-    /// that are free or can be evicted.
+    /// Allocates slots for all tokens of `request`. The cache has the prefix that
+    /// [`peek`](Self::peek) just `found`. `None` if fewer than `reserve` slots would be left that
+    /// are free or can be evicted.
     pub fn admit(
         &mut self,
         request: &ActiveRequest,

@@ -29,7 +29,7 @@ pub struct Request {
     pub pooling: Option<Pooling>,
 }
 
-/// What a [`Generation`](crate::Generation) yields, in this order: `Started`, at most one
+/// The events of a [`Generation`](crate::Generation), in this order: `Started`, at most one
 /// `PromptLogprobs`, at most one `Embedding`, any number of `Token` and `Forced`, and then
 /// either `Finished` or `Failed`. A request that fails or is cancelled early skips the rest.
 #[derive(Clone, Debug)]

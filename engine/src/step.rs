@@ -1,5 +1,15 @@
-//! The engine thread's loop: schedule a step, submit it, overlap other work with it, complete
-//! it.
+//! The engine thread's loop.
+//!
+//! ```text
+//! schedule ──▶ submit ──▶ overlap ──▶ complete ──▶ schedule ...
+//!                 │          ▲            ▲
+//!                 │          │ prepare    │ output
+//!                 ▼          │ step n+1   │
+//!              the device computes step n ┘
+//! ```
+//!
+//! The device is idle only from `complete` to the next `submit`. Where step n+1 does not depend
+//! on the output of step n, `overlap` submits it as well, and the device is never idle.
 
 mod commands;
 mod in_flight;
@@ -28,7 +38,7 @@ pub(crate) struct EngineCore {
     /// the engine.
     paused: bool,
     observer: Option<StepObserver>,
-    /// The statistics that the observer was told last.
+    /// The statistics of the latest report.
     observed: EngineStats,
     /// Reports of completed steps, until there is time to pass them to the observer.
     reports: Vec<StepReport>,
@@ -69,41 +79,8 @@ impl EngineCore {
         }
     }
 
-    /// What to wait for before the next turn of the loop.
-    fn wait(&self) -> Wait {
-        match self.in_flight.len() {
-            0 if self.paused || self.scheduler.is_idle() => Wait::ForMail,
-            0 => Wait::No,
-            in_flight => Wait::ForStep { in_flight },
-        }
-    }
-
-    /// Takes new requests in and, between two steps, carries out commands. Returns whether the
-    /// engine is closed and has nothing left to do.
-    fn receive(&mut self, mail: Mail) -> bool {
-        self.scheduler.enqueue(mail.requests);
-        // This also ends requests that arrived and were withdrawn in the same mail.
-        let device = self.in_flight.device();
-        self.scheduler.withdraw(&mail.withdrawn, device);
-        if device == DeviceIs::Busy {
-            return false;
-        }
-        for command in mail.commands {
-            self.execute(command);
-        }
-        let Phase::Closing { deadline } = mail.phase else {
-            return false;
-        };
-        // A paused engine would never end, because no operator can resume it any more.
-        self.paused = false;
-        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            self.scheduler.cancel_all();
-        }
-        self.scheduler.is_idle()
-    }
-
-    /// Keeps the device busy: schedules and submits a step if none is in flight, and overlaps
-    /// it with other work. [`complete`](Self::complete) follows when the device is done.
+    /// Keeps the device busy: schedules and submits a step if none is in flight, and overlaps it
+    /// with other work. [`complete`](Self::complete) follows when the device is done.
     fn step(&mut self, may_overlap: bool) {
         if self.in_flight.is_empty() {
             if self.paused {
@@ -222,6 +199,39 @@ impl EngineCore {
         }
         self.in_flight.put_spare(batch);
         lost
+    }
+
+    /// What to wait for before the next turn of the loop.
+    fn wait(&self) -> Wait {
+        match self.in_flight.len() {
+            0 if self.paused || self.scheduler.is_idle() => Wait::ForMail,
+            0 => Wait::No,
+            in_flight => Wait::ForStep { in_flight },
+        }
+    }
+
+    /// Takes new requests in and, between two steps, carries out commands. Returns whether the
+    /// engine is closed and has nothing left to do.
+    fn receive(&mut self, mail: Mail) -> bool {
+        self.scheduler.enqueue(mail.requests);
+        // This also ends requests that arrived and were withdrawn in the same mail.
+        let device = self.in_flight.device();
+        self.scheduler.withdraw(&mail.withdrawn, device);
+        if device == DeviceIs::Busy {
+            return false;
+        }
+        for command in mail.commands {
+            self.execute(command);
+        }
+        let Phase::Closing { deadline } = mail.phase else {
+            return false;
+        };
+        // A paused engine would never end, because no operator can resume it any more.
+        self.paused = false;
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            self.scheduler.cancel_all();
+        }
+        self.scheduler.is_idle()
     }
 
     /// Notes the report of a step for the observer, if there is one.

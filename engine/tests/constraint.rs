@@ -284,14 +284,14 @@ fn forced_tokens_have_the_log_probabilities_that_the_model_gives_them() {
                 if let Event::PromptLogprobs(prompt) = event {
                     let prompt: Vec<_> = prompt.into_iter().skip(3).map(Option::unwrap).collect();
                     for ((place, prompt), token) in places.sets.iter().zip(prompt).zip(&jumped) {
-                        let choice = place.len() > 1;
+                        let is_free = place.len() > 1;
                         let total: f32 = token.top.iter().map(|(_, l)| l.exp()).sum();
-                        assert!(choice || prompt == *token, "as if it had been in a prompt");
+                        assert!(is_free || prompt == *token, "as in a prompt");
                         assert!(
-                            !choice || token.logprob > prompt.logprob,
+                            !is_free || token.logprob > prompt.logprob,
                             "of ten, not of all"
                         );
-                        assert!(choice || token.logprob < 0.0 && total < 0.9);
+                        assert!(is_free || token.logprob < 0.0 && total < 0.9);
                     }
                 }
             }

@@ -250,7 +250,7 @@ fn parked_requests_continue_on_their_own_when_their_leader_ends_or_fails() {
         let leader = fixture.submit(&doomed, 4);
         fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
         let own = |i: u64| [&shared[..], &prompt(100 + i, 8)].concat();
-        let followers: Vec<_> = (0..4).map(|i| fixture.submit(&own(i), 4)).collect();
+        let parked: Vec<_> = (0..4).map(|i| fixture.submit(&own(i), 4)).collect();
         for _ in 0..3 {
             permits.send(()).unwrap();
         }
@@ -268,8 +268,8 @@ fn parked_requests_continue_on_their_own_when_their_leader_ends_or_fails() {
             drop(leader);
             drop(permits);
         }
-        for (i, follower) in (0..).zip(followers) {
-            assert_eq!(answer(follower).tokens, expected(&own(i), 4));
+        for (i, parked_request) in (0..).zip(parked) {
+            assert_eq!(answer(parked_request).tokens, expected(&own(i), 4));
         }
         fixture.assert_idle_and_conserved();
     }

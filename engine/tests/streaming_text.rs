@@ -346,8 +346,8 @@ proptest! {
             if delta.stop.is_none() && deltas.iter().all(|d: &TextDelta| d.stop.is_none()) {
                 // All text of the reported tokens has been returned.
                 let spelled = tokenizer.decode(&ids[..reported], true);
-                let settled = spelled.trim_end_matches(char::REPLACEMENT_CHARACTER);
-                prop_assert!(given.starts_with(settled));
+                let finished = spelled.trim_end_matches(char::REPLACEMENT_CHARACTER);
+                prop_assert!(given.starts_with(finished));
             }
             deltas.push(delta);
         }

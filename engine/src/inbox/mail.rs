@@ -52,7 +52,7 @@ pub(crate) enum Wait {
     ForStep { in_flight: usize },
 }
 
-/// What arrived since the engine thread last collected its mail.
+/// Everything that arrived since the engine thread last collected its mail.
 #[derive(Debug)]
 pub(crate) struct Mail {
     /// The device has completed the oldest step in flight.

@@ -10,8 +10,7 @@ use crate::batch::StepBatch;
 use crate::device::{Completion, Device, StepWork};
 use crate::scheduler::DeviceIs;
 
-/// What is in flight: no step, one step, or with overlap scheduling a step and the one after
-/// it.
+/// The steps in flight: none, one, or with overlap scheduling one and the step after it.
 pub(super) struct InFlight {
     /// Oldest first. They are dropped before the device, which waits for its thread, which may
     /// wait for sample requests.

@@ -216,7 +216,7 @@ impl Executor for FakeModel {
             sampled: 0,
             late_rows: 0,
             overlaps,
-            ends: with_tokens(batch)
+            ends: with_rows(batch)
                 .filter(|(_, tokens)| tokens.len() > 1)
                 .map(|(_, tokens)| batch.tokens[tokens.end - 1])
                 .collect(),
@@ -238,7 +238,7 @@ impl Executor for FakeModel {
         }
         let mut output = ForwardOutput::default();
         let mut rows_to_sample = Vec::new();
-        for (sequence, rows) in with_tokens(batch) {
+        for (sequence, rows) in with_rows(batch) {
             let (start, context) = (sequence.first_slot as usize, sequence.context as usize);
             let table = &batch.slot_table[start..start + context];
             for row in rows {
@@ -290,7 +290,7 @@ impl Executor for FakeModel {
 }
 
 /// The sequences of a batch, each with its rows.
-fn with_tokens(batch: &ForwardBatch) -> impl Iterator<Item = (&SequenceSpan, Range<usize>)> {
+fn with_rows(batch: &ForwardBatch) -> impl Iterator<Item = (&SequenceSpan, Range<usize>)> {
     let mut first = 0;
     batch.sequences.iter().map(move |sequence| {
         let rows = first..first + sequence.tokens as usize;
@@ -350,7 +350,7 @@ fn check_shape(batch: &ForwardBatch) {
     assert!(batch.hidden_rows.iter().all(|&row| (row as usize) < tokens));
     let mut end = 0;
     let mut spans = Vec::new();
-    for (sequence, rows) in with_tokens(batch) {
+    for (sequence, rows) in with_rows(batch) {
         assert!(sequence.tokens > 0 && sequence.tokens <= sequence.context);
         end = rows.end;
         let slot = sequence.first_slot + sequence.context;
