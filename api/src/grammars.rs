@@ -1,5 +1,5 @@
-//! Where the engine's [`Grammar`] trait meets the grammars of `hearth-grammar`, and their vocabulary
-//! the tokenizer of the model.
+//! Where the engine's [`Grammar`] trait meets the grammars of `hearth-grammar`, and their
+//! vocabulary the tokenizer of the model.
 //!
 //! Architecture invariant: no other file connects the two.
 

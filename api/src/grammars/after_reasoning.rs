@@ -28,8 +28,8 @@ impl std::fmt::Debug for Texts {
     }
 }
 
-/// How many bytes of the closing mark the text ends with, or, once the mark was there, how many bytes
-/// followed it.
+/// How many bytes of the closing mark the text ends with, or, once the mark was there, how many
+/// bytes followed it.
 enum Seen {
     Begun(usize),
     Ended { after: usize },
