@@ -14,10 +14,10 @@ use hearth_api::served::Defaults;
 use hearth_api::served::{ChatPrompt, Formats, ModelInfo, Served, TextCodec};
 use hearth_api::server;
 use hearth_api::state::AppState;
-use hearth_engine::detokenize::Detokenize;
-use hearth_engine::{
-    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
-    Pooling,
+use hearth_engine::output::Detokenize;
+use hearth_engine::{Engine, EngineConfig, Pooling};
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 use hearth_otel::Telemetry;
 
@@ -48,7 +48,7 @@ struct Letter {
 }
 
 impl Executor for Letter {
-    type Flight = Logits;
+    type Submission = ForwardOutput;
 
     fn limits(&self) -> ExecutorLimits {
         ExecutorLimits {
@@ -58,15 +58,15 @@ impl Executor for Letter {
         }
     }
 
-    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-        Ok(logits)
+    fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+        Ok(output)
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        _: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+        _: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
         if !self.beat.is_zero() {
             let now = Instant::now();
             while self.next <= now {
@@ -78,10 +78,9 @@ impl Executor for Letter {
         for row in values.chunks_exact_mut(VOCAB) {
             row[LETTER as usize] = 10.0;
         }
-        Ok(Logits {
-            values,
-            vocab: VOCAB,
-            ..Logits::default()
+        Ok(ForwardOutput {
+            logits: values,
+            ..ForwardOutput::default()
         })
     }
 }

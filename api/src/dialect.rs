@@ -39,8 +39,8 @@ impl Dialect {
         } = error;
         match self {
             Self::OpenAi => json!(error.body()),
-            // SGLang has two forms, and its clients read either: everything at the top, and everything
-            // under `error`.
+            // SGLang has two forms, and its clients read either: everything at the top, and
+            // everything under `error`.
             Self::Sglang => json!({
                 "object": "error",
                 "message": message,

@@ -350,7 +350,8 @@ impl Choice {
         Record::while_detokenizing(self.record.as_mut(), || text.push(token.id))
     }
 
-    /// The update for `delta`; none while its text is held back. A stop string also ends the choice.
+    /// The update for `delta`; none while its text is held back. A stop string also ends the
+    /// choice.
     fn piece(&mut self, delta: TextDelta) -> Option<Update> {
         let completion_tokens = self.text.tokens();
         let reported = delta.tokens.min(self.unreported.len());

@@ -1,5 +1,5 @@
-//! Where the engine's [`Grammar`] trait meets the grammars of `hearth-grammar`, and their vocabulary
-//! the tokenizer of the model.
+//! Where the engine's [`Grammar`] trait meets the grammars of `hearth-grammar`, and their
+//! vocabulary the tokenizer of the model.
 //!
 //! Architecture invariant: no other file connects the two.
 
@@ -10,7 +10,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
+use hearth_engine::constraint::{Constrain, Constraint, Grammar};
+use hearth_forward::TokenMask;
 use hearth_grammar::{
     CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, Ticket,
     VocabularySource,
@@ -173,7 +174,7 @@ impl Grammar for Ready {
 struct Output(Matcher);
 
 impl Constraint for Output {
-    fn mask(&mut self) -> Result<Mask, String> {
+    fn mask(&mut self) -> Result<TokenMask, String> {
         self.0.mask().map_err(|error| error.to_string())
     }
 

@@ -30,8 +30,8 @@ impl Format {
         }
     }
 
-    /// What an answer to `prompt` begins with. `continues`: the prompt ends in the model's own words,
-    /// and the answer goes on with them.
+    /// What an answer to `prompt` begins with. `continues`: the prompt ends in the model's own
+    /// words, and the answer goes on with them.
     pub fn begin(self, prompt: &str, continues: bool) -> Begin {
         if continues {
             return match (prompt.rfind(OPEN), prompt.rfind(CLOSE)) {

@@ -128,8 +128,8 @@ impl Record {
         }
     }
 
-    /// The grammar forced `tokens` tokens at once. [`token`](Self::token) is called for each of them
-    /// as well.
+    /// The grammar forced `tokens` tokens at once. [`token`](Self::token) is called for each of
+    /// them as well.
     pub fn jumped(&mut self, at: Instant, tokens: usize) {
         self.forced_tokens += tokens;
         if self.span.is_some() && self.jumps.len() < SHOWN_JUMPS {

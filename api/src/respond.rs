@@ -21,8 +21,8 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 
 /// How a dialect writes the chunks of a stream.
 pub trait ChunkFormat {
-    /// Appends the chunk for `update`, or keeps it until the next [`flush`](Self::flush). `tally` has
-    /// counted it already. Failures go to [`fail`](Self::fail) instead.
+    /// Appends the chunk for `update`, or keeps it until the next [`flush`](Self::flush). `tally`
+    /// has counted it already. Failures go to [`fail`](Self::fail) instead.
     fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>);
     /// Appends what was kept, because a write is about to begin.
     fn flush(&mut self, _tally: &Tally, _out: &mut Vec<u8>) {}
@@ -89,8 +89,8 @@ fn events(
 }
 
 impl<F: ChunkFormat> Streaming<F> {
-    /// Waits for the first update, then takes all that are ready: the tokens of one step go out in one
-    /// write, however many choices they belong to.
+    /// Waits for the first update, then takes all that are ready: the tokens of one step go out in
+    /// one write, however many choices they belong to.
     async fn next_write(&mut self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(self.last_write);
         while !self.closed && out.is_empty() {

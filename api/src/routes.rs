@@ -19,8 +19,8 @@ use crate::openai::{chat, completions, embeddings};
 use crate::sglang::{control, encode, generate, model, score, server_info, tokens};
 use crate::{metrics, ollama, openapi, status};
 use Access::{Admin, Key, Open};
+use Observation::{Observed, Quiet};
 use Operation::{Chat, Embeddings, TextCompletion};
-use Telemetry::{Observed, Quiet};
 
 /// A path, or one of several rows of a path whose methods have different handlers. Such rows
 /// differ in nothing else.
@@ -31,7 +31,7 @@ pub struct Route {
     /// The API whose errors it answers with.
     pub errors: Dialect,
     pub access: Access,
-    pub telemetry: Telemetry,
+    pub observation: Observation,
     pub operation: Operation,
     handler: fn() -> actix_web::Route,
 }
@@ -49,7 +49,7 @@ pub enum Access {
 
 /// Whether requests are counted and traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Telemetry {
+pub enum Observation {
     Observed,
     /// Machines ask for it every few seconds.
     Quiet,
@@ -87,7 +87,7 @@ const NONE: Operation = Operation::None;
 
 #[rustfmt::skip]
 pub static ROUTES: &[Route] = &[
-    //    methods      path                         errors     access telemetry operation       handler
+    //    methods      path                         errors     access observed  operation       handler
     route(GET,         "/",                         OpenAi,    Key,   Observed, NONE,           || to(status::root)),
     route(GET,         "/health",                   OpenAi,    Open,  Quiet,    NONE,           || to(status::health)),
     route(GET,         "/ready",                    OpenAi,    Open,  Quiet,    NONE,           || to(status::ready)),
@@ -142,7 +142,7 @@ const fn route(
     path: &'static str,
     errors: Dialect,
     access: Access,
-    telemetry: Telemetry,
+    observation: Observation,
     operation: Operation,
     handler: fn() -> actix_web::Route,
 ) -> Route {
@@ -151,7 +151,7 @@ const fn route(
         path,
         errors,
         access,
-        telemetry,
+        observation,
         operation,
         handler,
     }
@@ -256,7 +256,7 @@ mod tests {
     fn rows_of_one_path_differ_in_methods_and_handlers_alone() {
         for route in ROUTES {
             let found = find(route.path).unwrap();
-            let facts = |r: &Route| (r.errors, r.access, r.telemetry);
+            let facts = |r: &Route| (r.errors, r.access, r.observation);
             assert_eq!(facts(found), facts(route), "{}", route.path);
         }
         let mut pairs: Vec<_> = ROUTES

@@ -25,7 +25,8 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// Whether `given` is this key. The time that this takes tells the key's length and nothing else.
+    /// Whether `given` is this key. The time that this takes tells the key's length and nothing
+    /// else.
     pub fn is(&self, given: &[u8]) -> bool {
         let own = self.0.as_bytes();
         if own.len() != given.len() {

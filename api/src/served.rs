@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hearth_engine::detokenize::Detokenize;
+use hearth_engine::output::Detokenize;
 use hearth_engine::{EngineConfig, EngineHandle, Pooling, SamplingParams};
 use serde::Serialize;
 use serde_json::{Map, Value};

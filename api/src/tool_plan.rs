@@ -67,8 +67,8 @@ impl Asking {
     /// Decides how the request is carried out. `compact`: forced JSON has no white space.
     ///
     /// # Errors
-    /// 400 for a choice without tools or of a tool that is not in the list, for tools whose format of
-    /// calls is not known for this model, and for a schema that cannot be enforced.
+    /// 400 for a choice without tools or of a tool that is not in the list, for tools whose format
+    /// of calls is not known for this model, and for a schema that cannot be enforced.
     pub fn plan(self, served: &Served, compact: bool) -> Result<Plan, ApiError> {
         let choice = self.choice.clone().unwrap_or_default();
         if self.tools.is_empty() {

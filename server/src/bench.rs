@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use hearth_api::served::ModelInfo;
-use hearth_engine::{Choice, Executor, ForwardBatch, Logits, Sequence};
+use hearth_forward::{
+    Executor, ForwardBatch, ForwardOutput, SampleParams, SampleRequest, SequenceSpan,
+};
 use serde::Serialize;
 
 use breakdown::Breakdown;
@@ -17,7 +19,6 @@ use breakdown::Breakdown;
 use crate::cli::BenchArgs;
 use crate::config::Config;
 use crate::load;
-use crate::warmup::LIKELIEST;
 
 /// The measurement that is made for each batch size.
 #[derive(Clone, Copy, Debug)]
@@ -208,7 +209,7 @@ struct Sequences {
     length: u32,
     vocab: u32,
     /// Whether the executor samples tokens on its device.
-    chooses: bool,
+    samples: bool,
 }
 
 impl Sequences {
@@ -218,7 +219,7 @@ impl Sequences {
             stride: plan.prompt_tokens + plan.decode_tokens,
             length: 0,
             vocab: u32::try_from(executor.limits().vocab_size).unwrap_or(u32::MAX),
-            chooses: executor.chooses(),
+            samples: executor.samples_on_device(),
         }
     }
 
@@ -228,7 +229,7 @@ impl Sequences {
         &mut self,
         executor: &mut impl Executor,
         plan: Plan,
-        take: &mut dyn FnMut(Logits),
+        take: &mut dyn FnMut(ForwardOutput),
     ) -> Result<()> {
         for sequence in 0..self.batch {
             let mut done = 0;
@@ -238,7 +239,7 @@ impl Sequences {
                 self.append(&mut forward, sequence, done, tokens);
                 if done + tokens < plan.prompt_tokens {
                     forward.logit_rows.clear();
-                    forward.choice_rows.clear();
+                    forward.sample_rows.clear();
                 }
                 take(compute(executor, &forward)?);
                 done += tokens;
@@ -253,7 +254,7 @@ impl Sequences {
         &mut self,
         executor: &mut impl Executor,
         steps: u32,
-        take: &mut dyn FnMut(Logits),
+        take: &mut dyn FnMut(ForwardOutput),
     ) -> Result<()> {
         for _ in 0..steps {
             let mut forward = ForwardBatch::default();
@@ -270,8 +271,7 @@ impl Sequences {
     /// logits after the last one.
     fn append(&self, forward: &mut ForwardBatch, sequence: u32, from: u32, tokens: u32) {
         let first_slot = sequence * self.stride;
-        forward.sequences.push(Sequence {
-            first_token: forward.tokens.len() as u32,
+        forward.sequences.push(SequenceSpan {
             tokens,
             context: from + tokens,
             first_slot: forward.slot_table.len() as u32,
@@ -287,23 +287,24 @@ impl Sequences {
         forward
             .slot_table
             .extend(first_slot..first_slot + from + tokens);
-        let rows = match self.chooses {
-            true => &mut forward.choice_rows,
+        let rows = match self.samples {
+            true => &mut forward.sample_rows,
             false => &mut forward.logit_rows,
         };
         rows.push(forward.tokens.len() as u32 - 1);
     }
 }
 
-fn compute(executor: &mut impl Executor, forward: &ForwardBatch) -> Result<Logits> {
-    let mut likeliest = || vec![Choice::Token(LIKELIEST); forward.choice_rows.len()];
-    Ok(executor.forward(forward, &mut likeliest)?)
+fn compute(executor: &mut impl Executor, forward: &ForwardBatch) -> Result<ForwardOutput> {
+    let greedy = SampleRequest::Token(SampleParams::GREEDY);
+    let mut requests = || vec![greedy.clone(); forward.sample_rows.len()];
+    Ok(executor.forward(forward, &mut requests)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_engine::{Choices, ExecutorError, ExecutorLimits};
+    use hearth_forward::{ExecutorLimits, ForwardError, SampleRequests};
 
     /// Checks that every batch is consistent, and counts tokens, passes and output rows.
     #[derive(Default)]
@@ -311,13 +312,13 @@ mod tests {
         filled: std::collections::HashSet<u32>,
         tokens: usize,
         forwards: usize,
-        chooses: bool,
-        chosen: usize,
+        samples: bool,
+        sampled: usize,
         logits: usize,
     }
 
     impl Executor for Checker {
-        type Flight = Logits;
+        type Submission = ForwardOutput;
 
         fn limits(&self) -> ExecutorLimits {
             ExecutorLimits {
@@ -327,17 +328,18 @@ mod tests {
             }
         }
 
-        fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-            Ok(logits)
+        fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+            Ok(output)
         }
 
-        fn launch(
+        fn submit(
             &mut self,
             batch: &ForwardBatch,
-            _: &mut Choices<'_>,
-        ) -> Result<Logits, ExecutorError> {
+            _: &mut SampleRequests<'_>,
+        ) -> Result<ForwardOutput, ForwardError> {
             assert!(batch.tokens.iter().all(|&token| token < 10));
             self.filled.extend(&batch.write_slots);
+            let mut end = 0;
             for sequence in &batch.sequences {
                 let from = sequence.first_slot as usize;
                 let slots = &batch.slot_table[from..from + sequence.context as usize];
@@ -345,23 +347,23 @@ mod tests {
                     slots.iter().all(|slot| self.filled.contains(slot)),
                     "a slot of the context was never written"
                 );
-                let last = (sequence.first_token + sequence.tokens) as usize - 1;
+                end += sequence.tokens as usize;
+                let last = end - 1;
                 assert_eq!(batch.positions[last] + 1, sequence.context);
                 assert_eq!(slots.last(), Some(&batch.write_slots[last]));
             }
             self.tokens += batch.tokens.len();
-            self.chosen += batch.choice_rows.len();
+            self.sampled += batch.sample_rows.len();
             self.logits += batch.logit_rows.len();
             self.forwards += 1;
-            Ok(Logits {
-                values: vec![0.0; batch.logit_rows.len() * 10],
-                vocab: 10,
-                ..Logits::default()
+            Ok(ForwardOutput {
+                logits: vec![0.0; batch.logit_rows.len() * 10],
+                ..ForwardOutput::default()
             })
         }
 
-        fn chooses(&self) -> bool {
-            self.chooses
+        fn samples_on_device(&self) -> bool {
+            self.samples
         }
     }
 
@@ -380,7 +382,7 @@ mod tests {
         assert_eq!(checker.filled.len(), 32);
         assert!(row.prefill_tokens_per_s > 0.0 && row.decode_tokens_per_s > 0.0);
         // In each round one row per prompt, and one per sequence and step.
-        assert_eq!((checker.logits, checker.chosen), (48, 0));
+        assert_eq!((checker.logits, checker.sampled), (48, 0));
     }
 
     #[test]
@@ -392,11 +394,11 @@ mod tests {
             repeats: 2,
         };
         let mut checker = Checker {
-            chooses: true,
+            samples: true,
             ..Checker::default()
         };
         measure(&mut checker, plan, 4).unwrap();
-        assert_eq!((checker.logits, checker.chosen), (0, 48));
+        assert_eq!((checker.logits, checker.sampled), (0, 48));
     }
 
     #[test]

@@ -4,10 +4,9 @@
 //! over it; `serve` puts the HTTP server of `hearth_api` in front of that, [`chat`] a terminal, and
 //! [`bench`](mod@bench) times it without either.
 //!
-//! Architecture invariant: this crate sees the model through `hearth_engine`'s
-//! [`Executor`](hearth_engine::Executor) and `hearth_model`'s public types; it names no tensor
-//! library. Engine and model meet in [`executor`] alone, the model's tokenizer and the HTTP server
-//! in [`text`].
+//! Architecture Invariant: this crate sees the model through
+//! [`Executor`](hearth_forward::Executor) and `hearth_model`'s public types; it names no tensor
+//! library. The model's tokenizer and the HTTP server meet in [`text`].
 
 pub mod banner;
 pub mod bench;

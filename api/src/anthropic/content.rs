@@ -55,8 +55,8 @@ impl<'de> Deserialize<'de> for Blocks {
     }
 }
 
-/// The fields of all kinds of blocks. The deserialiser is not derived, because of the errors: about a
-/// picture the error names its type, and only about a known kind the first unknown key.
+/// The fields of all kinds of blocks. The deserialiser is not derived, because of the errors: about
+/// a picture the error names its type, and only about a known kind the first unknown key.
 #[derive(Default)]
 struct Fields {
     kind: Option<String>,

@@ -14,8 +14,8 @@ use crate::fields::wire::{MAX_STOP_STRINGS, Object};
 use crate::grammars::Whitespace;
 use crate::tool_plan::{Asking, Choice, Lark};
 
-/// A request. It also has the fields that this server does not implement, so that they are refused by
-/// name unless their value changes nothing.
+/// A request. It also has the fields that this server does not implement, so that they are refused
+/// by name unless their value changes nothing.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MessagesRequest {

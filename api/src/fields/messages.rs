@@ -37,8 +37,8 @@ const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
 /// Most calls in one message.
 const MAX_CALLS: usize = 128;
 
-/// A string, or a list of parts, all of which must be text. With `HINTS` a part may have Anthropic's
-/// `cache_control`, which is ignored because every prefix is cached anyway.
+/// A string, or a list of parts, all of which must be text. With `HINTS` a part may have
+/// Anthropic's `cache_control`, which is ignored because every prefix is cached anyway.
 #[derive(Debug, PartialEq)]
 pub struct Content<const HINTS: bool = false>(pub String);
 

@@ -376,7 +376,8 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
             let message = format!("`{param}`: {error}");
             Err(match error {
                 CompileError::Refused(refusal) => {
-                    // Within a grammar of several schemas, the pointer begins with the field of one.
+                    // Within a grammar of several schemas, the pointer begins with the field of
+                    // one.
                     let named = refusal.pointer.as_deref().and_then(|p| p.split_once('#'));
                     let within = named.map_or("", |(name, _)| name);
                     let param = if within.is_empty() { param } else { within };

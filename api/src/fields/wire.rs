@@ -76,7 +76,8 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// Most prompts that are kept of one request; more are only counted, because no queue takes as many.
+/// Most prompts that are kept of one request; more are only counted, because no queue takes as
+/// many.
 pub const MAX_PROMPTS: usize = 1 << 14;
 
 /// All prompts of a request: text, a list of texts, token ids, a list of lists of token ids.

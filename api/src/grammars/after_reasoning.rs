@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use hearth_engine::constraint::{Constraint, Grammar, Mask};
+use hearth_engine::constraint::{Constraint, Grammar};
+use hearth_forward::TokenMask;
 
 use crate::reasoning::{Begin, CLOSE, OPEN};
 use crate::served::TextCodec;
@@ -16,7 +17,7 @@ pub struct Marks {
     /// The bytes of each token.
     text: Texts,
     /// The allowed tokens by the number of bytes of the closing mark that the text ends with.
-    free: Vec<Mask>,
+    free: Vec<TokenMask>,
 }
 
 struct Texts(Arc<dyn TextCodec>);
@@ -27,8 +28,8 @@ impl std::fmt::Debug for Texts {
     }
 }
 
-/// How many bytes of the closing mark the text ends with, or, once the mark was there, how many bytes
-/// followed it.
+/// How many bytes of the closing mark the text ends with, or, once the mark was there, how many
+/// bytes followed it.
 enum Seen {
     Begun(usize),
     Ended { after: usize },
@@ -76,7 +77,7 @@ impl Marks {
         Self {
             open,
             text: Texts(text),
-            free: free.into_iter().map(Mask::from).collect(),
+            free: free.into_iter().map(TokenMask::from).collect(),
         }
     }
 }
@@ -133,10 +134,10 @@ struct Output {
 }
 
 impl Constraint for Output {
-    fn mask(&mut self) -> Result<Mask, String> {
+    fn mask(&mut self) -> Result<TokenMask, String> {
         match self.state {
             State::Text => self.inner.mask(),
-            State::Reasoning(begun) => Ok(Mask::clone(&self.marks.free[begun])),
+            State::Reasoning(begun) => Ok(TokenMask::clone(&self.marks.free[begun])),
             State::Either => {
                 let mut mask = self.inner.mask()?.to_vec();
                 if let Some(open) = self.marks.open

@@ -1,4 +1,5 @@
-//! The steps that every request passes before its handler; [`server`](crate::server) has their order.
+//! The steps that every request passes before its handler; [`server`](crate::server) has their
+//! order.
 
 pub mod abandoned;
 pub mod auth;

@@ -13,11 +13,11 @@ use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::middleware::Next;
 use actix_web::web::{Bytes, Data};
 use actix_web::{Error, HttpRequest};
-use hearth_otel::{Clock, HttpOutcome, ServerSpan};
+use hearth_otel::{Clock, HttpOutcome, ServerSpan, Telemetry};
 
 use crate::exchange::{self, Exchange};
 use crate::middleware::request_id::RequestId;
-use crate::routes::{self, Operation, Telemetry};
+use crate::routes::{self, Observation, Operation};
 use crate::state::AppState;
 
 /// nginx's status for a client that closed the connection before the answer was complete.
@@ -34,7 +34,7 @@ pub async fn observe(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, Error> {
     let route = routes::find(request.match_info().as_str());
-    let observed = route.is_none_or(|route| route.telemetry == Telemetry::Observed);
+    let observed = route.is_none_or(|route| route.observation == Observation::Observed);
     let state = request.app_data::<Data<AppState>>().filter(|_| observed);
     let Some(state) = state.cloned() else {
         return Ok(next.call(request).await?.map_into_boxed_body());
@@ -69,7 +69,7 @@ pub async fn observe(
 
 /// One exchange. Its outcome is recorded when the watch is dropped.
 struct Watch {
-    telemetry: hearth_otel::Telemetry,
+    telemetry: Telemetry,
     clock: Clock,
     span: Option<ServerSpan>,
     method: &'static str,
@@ -84,11 +84,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(
-        telemetry: &hearth_otel::Telemetry,
-        request: &HttpRequest,
-        route: &'static str,
-    ) -> Self {
+    fn start(telemetry: &Telemetry, request: &HttpRequest, route: &'static str) -> Self {
         let clock = Clock::now();
         let method = known(request.method());
         let headers = request.headers();

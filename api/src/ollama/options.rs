@@ -103,8 +103,8 @@ impl Options {
         Ok((params, text))
     }
 
-    /// The output tokens that `num_ctx` leaves, which bounds prompt and output together. A value above
-    /// the model's own context has no effect.
+    /// The output tokens that `num_ctx` leaves, which bounds prompt and output together. A value
+    /// above the model's own context has no effect.
     fn within_num_ctx(
         &self,
         served: &Served,

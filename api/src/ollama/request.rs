@@ -352,7 +352,8 @@ impl GenerateRequest {
     }
 }
 
-/// Refuses a model name that is not the served one. The tag that Ollama's tools append may be there.
+/// Refuses a model name that is not the served one. The tag that Ollama's tools append may be
+/// there.
 ///
 /// # Errors
 /// 404 with Ollama's message.

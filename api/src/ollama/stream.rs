@@ -212,8 +212,8 @@ pub fn timestamp(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
-/// The date `days` after 1970-01-01, by Howard Hinnant's `civil_from_days`. Its years begin in March,
-/// so that the leap day is the last day of a year.
+/// The date `days` after 1970-01-01, by Howard Hinnant's `civil_from_days`. Its years begin in
+/// March, so that the leap day is the last day of a year.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,5 +1,5 @@
-//! A chat as a stream of chunks: the role, the parts of the answer, its finish reason, and the token
-//! counts if the request asks for them.
+//! A chat as a stream of chunks: the role, the parts of the answer, its finish reason, and the
+//! token counts if the request asks for them.
 
 use crate::generate::{PieceToken, Update};
 use crate::openai::chunk::ChunkWriter;

@@ -31,7 +31,8 @@ impl ChunkWriter {
         self.write(std::slice::from_ref(choice), usage, out);
     }
 
-    /// Writes the last event, with the token counts and without choices, if the client asked for it.
+    /// Writes the last event, with the token counts and without choices, if the client asked for
+    /// it.
     pub fn push_usage(&self, tally: &Tally, out: &mut Vec<u8>) {
         if self.usage.at_end {
             self.write::<()>(&[], Some(tally.usage()), out);

@@ -1,5 +1,5 @@
-//! OpenAI's API: chats, text completions, embeddings and responses. Each file with a `POST` route has
-//! its handler; the `_request` files have what it reads, [`response`] what it writes.
+//! OpenAI's API: chats, text completions, embeddings and responses. Each file with a `POST` route
+//! has its handler; the `_request` files have what it reads, [`response`] what it writes.
 
 pub mod chat;
 mod chat_chunks;

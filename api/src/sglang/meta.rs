@@ -13,8 +13,8 @@ use crate::respond::Whole;
 use crate::sglang::request::LogprobsAsked;
 use crate::tally::Tally;
 
-/// A token with its log-probability: `[logprob, id, text]`. The text is null unless the request asks
-/// for it.
+/// A token with its log-probability: `[logprob, id, text]`. The text is null unless the request
+/// asks for it.
 type Scored = (Option<f32>, u32, Option<String>);
 
 #[derive(Debug, Serialize)]
@@ -110,8 +110,8 @@ impl Writer {
         &self.prompts[index / self.n]
     }
 
-    /// Adds the token or the string that ended choice `index` to its tokens and, if the request asks
-    /// for it, to its text.
+    /// Adds the token or the string that ended choice `index` to its tokens and, if the request
+    /// asks for it, to its text.
     pub fn end(&self, index: usize, whole: &mut Whole) {
         let Some(Finish {
             matched: Some(MatchedStop::Token(token)),

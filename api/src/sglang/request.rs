@@ -10,8 +10,9 @@ use crate::fields::wire::Object;
 use crate::sglang::input::{Each, Ids};
 use crate::sglang::sampling::Sampling;
 
-/// SGLang's `GenerateReqInput`, with the fields that its router adds. It also has the fields that this
-/// server does not implement, so that they are refused by name unless their value changes nothing.
+/// SGLang's `GenerateReqInput`, with the fields that its router adds. It also has the fields that
+/// this server does not implement, so that they are refused by name unless their value changes
+/// nothing.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GenerateRequest {
@@ -80,8 +81,8 @@ pub struct GenerateRequest {
     images_config: Asks,
 }
 
-/// Whether a value asks for something. Null, false, 0 and empty values do not: clients send them for
-/// fields that they do not use.
+/// Whether a value asks for something. Null, false, 0 and empty values do not: clients send them
+/// for fields that they do not use.
 #[derive(Debug, Default)]
 struct Asks(bool);
 

@@ -21,8 +21,8 @@ use crate::served::Defaults;
 /// Output tokens of a request that sets no limit.
 const DEFAULT_MAX_NEW_TOKENS: usize = 128;
 
-/// The fields by SGLang's names. It also has those that this server does not implement, so that they
-/// are refused by name unless their value changes nothing.
+/// The fields by SGLang's names. It also has those that this server does not implement, so that
+/// they are refused by name unless their value changes nothing.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sampling {

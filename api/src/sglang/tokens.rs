@@ -59,8 +59,8 @@ pub async fn detokenize(
     answer(request, payload, state, text).await
 }
 
-/// Most tokens of a request to `/detokenize`, and most bytes of one to `/tokenize`. The context bounds
-/// neither, and the answer is many times as large.
+/// Most tokens of a request to `/detokenize`, and most bytes of one to `/tokenize`. The context
+/// bounds neither, and the answer is many times as large.
 const MAX_TOGETHER: usize = 1 << 20;
 
 async fn answer(

@@ -1,5 +1,5 @@
-//! Finds the end of a bracketed text that is still arriving, and the parts of a complete one exactly
-//! as they are written.
+//! Finds the end of a bracketed text that is still arriving, and the parts of a complete one
+//! exactly as they are written.
 
 use serde::de::IgnoredAny;
 

@@ -17,9 +17,9 @@ use hearth_api::served::{ChatPrompt, Formats, ModelInfo, Served, TextCodec};
 use hearth_api::server;
 use hearth_api::state::AppState;
 use hearth_engine::output::Detokenize;
-use hearth_engine::{
-    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
-    Pooling,
+use hearth_engine::{Engine, EngineConfig, Pooling};
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 use hearth_otel::Telemetry;
 use serde_json::Value;
@@ -92,9 +92,14 @@ impl FakeExecutor {
         if !self.behaviour.echoes {
             return self.next(batch.tokens[row]);
         }
+        // A sequence has the next of the batch's tokens.
+        let mut after = 0;
         let mut sequences = batch.sequences.iter();
         let sequence = sequences
-            .find(|s| (s.first_token..s.first_token + s.tokens).contains(&(row as u32)))
+            .find(|sequence| {
+                after += sequence.tokens as usize;
+                row < after
+            })
             .unwrap();
         let first = sequence.first_slot as usize;
         let end = first + batch.positions[row] as usize + 1;
@@ -115,7 +120,7 @@ impl FakeExecutor {
 }
 
 impl Executor for FakeExecutor {
-    type Flight = Logits;
+    type Submission = ForwardOutput;
 
     fn limits(&self) -> ExecutorLimits {
         let Behaviour {
@@ -130,18 +135,18 @@ impl Executor for FakeExecutor {
         }
     }
 
-    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-        Ok(logits)
+    fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+        Ok(output)
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        _: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+        _: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
         thread::sleep(self.behaviour.step);
         if batch.tokens.contains(&POISON) {
-            return Err(ExecutorError::new("it was poisoned"));
+            return Err(ForwardError::other("it was poisoned"));
         }
         for (&token, &slot) in batch.tokens.iter().zip(&batch.write_slots) {
             self.kv[slot as usize] = token;
@@ -155,11 +160,10 @@ impl Executor for FakeExecutor {
         // A sequence's hidden state tells its token and its position.
         let told = |&row: &u32| [batch.tokens[row as usize], batch.positions[row as usize], 1];
         let hidden = batch.hidden_rows.iter().flat_map(told);
-        Ok(Logits {
-            values,
-            vocab: VOCAB,
+        Ok(ForwardOutput {
+            logits: values,
             hidden: hidden.map(|value| value as f32).collect(),
-            ..Logits::default()
+            ..ForwardOutput::default()
         })
     }
 }

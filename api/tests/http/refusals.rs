@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::fake::{Behaviour, MODEL, TestServer};
 use super::{CHAT, COMPLETIONS, ok, post};
+use actix_web::http::Method;
 use hearth_api::config::HttpConfig;
+use hearth_api::routes::ROUTES;
 use hearth_engine::EngineConfig;
 
 pub fn completion(field: &str, value: Value) -> Value {
@@ -524,4 +526,35 @@ async fn a_crowd_over_the_limit_is_served_as_far_as_it_fits_and_the_rest_told_to
     assert!(count(200) >= 24 && count(503) > 0, "{} served", count(200));
     server.wait_until_idle().await;
     ok(&server, COMPLETIONS, &completion("max_tokens", json!(1))).await;
+}
+
+#[tokio::test]
+async fn a_malformed_body_is_refused_in_the_dialect_of_its_route() {
+    let server = TestServer::plain();
+    let mut refused = 0;
+    let posts = ROUTES
+        .iter()
+        .filter(|route| route.methods.contains(&Method::POST));
+    for route in posts {
+        let request = reqwest::Client::new()
+            .post(format!("{}{}", server.url, route.path))
+            .header("content-type", "application/json")
+            .body("{");
+        let response = request.send().await.unwrap();
+        // Some routes have no body.
+        if response.status() == 200 {
+            continue;
+        }
+        let answer: Value = response.json().await.unwrap();
+        let message = match format!("{:?}", route.errors).as_str() {
+            "OpenAi" => &answer["error"]["message"],
+            "Sglang" if answer["object"] == "error" => &answer["message"],
+            "Anthropic" if answer["type"] == "error" => &answer["error"]["message"],
+            "Ollama" => &answer["error"],
+            dialect => panic!("{}: {answer} is not {dialect}", route.path),
+        };
+        assert!(message.is_string(), "{}: {answer}", route.path);
+        refused += 1;
+    }
+    assert!(refused > 15, "only {refused} routes refused it");
 }

@@ -7,11 +7,12 @@ mod executor;
 mod optimum;
 pub mod overhead;
 pub mod tree;
+mod vocab;
 pub mod workload;
 
 use hearth_engine::{Engine, EngineConfig, EngineStats};
 
-use driver::Driver;
+use driver::SharedDriver;
 use executor::{Clock, SimExecutor};
 use workload::Workload;
 
@@ -39,7 +40,7 @@ pub fn run(
     host_slots: usize,
 ) -> anyhow::Result<Outcome> {
     let clock = Clock::default();
-    let driver = Driver::shared(workload);
+    let driver = SharedDriver::new(workload);
     let executor = {
         let (clock, driver) = (clock.clone(), driver.clone());
         move || Ok(SimExecutor::new(kv_slots, host_slots, clock, driver))

@@ -4,9 +4,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hearth_engine::{
-    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
-    PauseMode, Request, SamplingParams,
+use hearth_engine::{Engine, EngineConfig, PauseMode, Request, SamplingParams};
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 
 /// Small, so that sampling is a small part of it.
@@ -24,21 +24,21 @@ struct Gaps {
 }
 
 impl Executor for Gaps {
-    type Flight = Logits;
+    type Submission = ForwardOutput;
 
     fn limits(&self) -> ExecutorLimits {
         self.limits
     }
 
-    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-        Ok(logits)
+    fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+        Ok(output)
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        _: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+        _: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
         let gap = self.last.map(|last| last.elapsed());
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         gaps.extend(gap);
@@ -50,13 +50,12 @@ impl Executor for Gaps {
             // As a thread that waits for a device does.
             std::thread::sleep(self.takes);
         }
-        let logits = Logits {
-            values: vec![0.0; batch.logit_rows.len() * VOCAB],
-            vocab: VOCAB,
-            ..Logits::default()
+        let output = ForwardOutput {
+            logits: vec![0.0; batch.logit_rows.len() * VOCAB],
+            ..ForwardOutput::default()
         };
         self.last = Some(Instant::now());
-        Ok(logits)
+        Ok(output)
     }
 }
 
@@ -85,7 +84,7 @@ pub fn measure(
     const STEPS: usize = 400;
     config.max_running = running;
     config.max_queue = running + waiting + 1;
-    // All of them start in the first step.
+    // All running requests start in the first step.
     config.max_batch_tokens = running * context;
     config.prefill_chunk = context;
     let (release, hold) = channel();

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hearth_engine::params::SamplingParams;
+use hearth_engine::SamplingParams;
 use hearth_engine::sampler::SamplerState;
-use hearth_engine::{Executor, Logits};
+use hearth_forward::{Executor, ForwardOutput};
 use hearth_model::cpu_times::{self, Spent};
 use serde::Serialize;
 
@@ -45,10 +45,11 @@ pub struct Part {
 /// A forward pass fails.
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<[Breakdown; 2]> {
     let mut sequences = Sequences::new(plan, batch, executor);
-    let prefill = phase("prefill", batch, batch, |sample| {
+    let vocab = executor.limits().vocab_size.max(1);
+    let prefill = phase("prefill", batch, batch, vocab, |sample| {
         sequences.prefill(executor, plan, sample)
     })?;
-    let decode = phase("decode", batch, plan.decode_tokens, |sample| {
+    let decode = phase("decode", batch, plan.decode_tokens, vocab, |sample| {
         sequences.decode(executor, plan.decode_tokens, sample)
     })?;
     Ok([prefill, decode])
@@ -58,7 +59,8 @@ fn phase(
     phase: &'static str,
     batch: u32,
     steps: u32,
-    work: impl FnOnce(&mut dyn FnMut(Logits)) -> Result<()>,
+    vocab: usize,
+    work: impl FnOnce(&mut dyn FnMut(ForwardOutput)) -> Result<()>,
 ) -> Result<Breakdown> {
     let greedy = SamplingParams {
         temperature: 0.0,
@@ -66,9 +68,9 @@ fn phase(
     };
     let mut sampler = SamplerState::new(&greedy, &[]);
     let mut sampling = Spent::default();
-    let mut sample = |mut logits: Logits| {
+    let mut sample = |mut output: ForwardOutput| {
         let started = Instant::now();
-        for row in logits.values.chunks_exact_mut(logits.vocab.max(1)) {
+        for row in output.logits.chunks_exact_mut(vocab) {
             // Neither the token nor a failure to sample one matters here.
             let _ = std::hint::black_box(sampler.sample(row, 0));
             sampling.calls += 1;

@@ -14,8 +14,8 @@ use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::wire::Object;
 use crate::grammars::Whitespace;
 
-/// A request. It also has the fields that this server does not implement, so that they are refused by
-/// name unless their value changes nothing.
+/// A request. It also has the fields that this server does not implement, so that they are refused
+/// by name unless their value changes nothing.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseRequest {
