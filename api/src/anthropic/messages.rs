@@ -65,7 +65,7 @@ pub async fn messages(
     };
     let (reason, sequence) = match &whole.finish {
         Some(finish) => stop_reason(finish, !said.calls.is_empty())?,
-        None => return Err(ApiError::internal("the message did not end").into()),
+        None => return Err(ApiError::internal("the message did not end")),
     };
     let content = blocks(&served, said);
     Ok(HttpResponse::Ok().json(json!({

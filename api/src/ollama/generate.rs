@@ -88,7 +88,7 @@ async fn answer(
     let whole = collected(updates, &mut tally).await?.into_iter().next();
     let whole = whole.unwrap_or_default();
     let Some(finish) = &whole.finish else {
-        return Err(ApiError::internal("the answer did not end").into());
+        return Err(ApiError::internal("the answer did not end"));
     };
     Ok(HttpResponse::Ok().json(lines.whole(&whole.text, finish, &tally)))
 }

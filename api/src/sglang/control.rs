@@ -55,7 +55,7 @@ pub async fn flush_cache(
     let timeout = query.timeout.unwrap_or(0.0);
     if !(0.0..=MAX_FLUSH_SECONDS).contains(&timeout) {
         let bound = format!("between 0 and {MAX_FLUSH_SECONDS} seconds");
-        return Err(out_of_bounds("timeout", &bound, timeout).into());
+        return Err(out_of_bounds("timeout", &bound, timeout));
     }
     let deadline = Instant::now() + Duration::from_secs_f64(timeout);
     let engine = &loaded(&state)?.engine;
@@ -64,7 +64,7 @@ pub async fn flush_cache(
             Ok(tokens) => break tokens,
             Err(in_use) if Instant::now() >= deadline => {
                 let error = ApiError::bad_request(in_use.to_string());
-                return Err(error.code("cache_in_use").into());
+                return Err(error.code("cache_in_use"));
             }
             Err(_) => tokio::time::sleep(FLUSH_AGAIN).await,
         }
@@ -89,7 +89,7 @@ pub async fn abort_request(
         (Some(rid), false) if !rid.is_empty() => AbortTarget::Prefix(rid),
         _ => {
             let message = "`rid` must be the beginning of a request's id, or `abort_all` true";
-            return Err(ApiError::field("rid", message).into());
+            return Err(ApiError::field("rid", message));
         }
     };
     let engine = &loaded(&state)?.engine;
@@ -113,7 +113,7 @@ pub async fn pause_generation(
         Some(other) => {
             let given = format!("{other:?}");
             let bound = "one of abort, in_place, retract";
-            return Err(out_of_bounds("mode", bound, given).into());
+            return Err(out_of_bounds("mode", bound, given));
         }
     };
     let engine = &loaded(&state)?.engine;
@@ -131,7 +131,7 @@ pub async fn continue_generation(
 ) -> Result<HttpResponse, ApiError> {
     let ContinueRequest { torch_empty_cache } = optional(&request, payload, &state).await?;
     if torch_empty_cache == Some(true) {
-        return Err(ApiError::unsupported("torch_empty_cache").into());
+        return Err(ApiError::unsupported("torch_empty_cache"));
     }
     let engine = &loaded(&state)?.engine;
     engine.resume().wait().await.map_err(stopped)?;
