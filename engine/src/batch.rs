@@ -1,15 +1,10 @@
-//! From scheduled requests to the ragged batch of one forward.
+//! From scheduled requests to the ragged batch of one forward pass.
 
-mod table;
+use hearth_forward::{ForwardBatch, KvCopy, SampleRequest, SequenceSpan};
 
-use hearth_radix::KvCopy;
-
-use crate::active::Running;
-use crate::executor::{Choice, ForwardBatch, Sequence};
 use crate::kv::RequestKv;
-use table::Layout;
-
-pub(crate) use table::Row;
+use crate::running::Running;
+use crate::slot_table::TableLayout;
 
 /// A request's share of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,65 +13,74 @@ pub(crate) struct Grant {
     pub request: usize,
     /// The request's number.
     pub id: u64,
+    /// Tokens to compute.
     pub tokens: usize,
     /// Rows of logits for the log-probabilities of tokens that are not sampled.
     pub scored_rows: usize,
-    /// Hidden states for its embedding.
+    /// Rows of hidden states for the request's embedding.
     pub hidden_rows: usize,
-    /// Whether one more row is there to sample from.
-    pub samples: bool,
-    /// Whether the executor chooses in its place, which gives a token and no row.
-    pub chooses: bool,
+    /// How the token after the last row is sampled, if it is.
+    pub sampling: Option<Sampling>,
+}
+
+/// Where the next token of a request is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sampling {
+    /// By the engine, from one more row of logits.
+    OnHost,
+    /// By the executor, at one of the `sample_rows`.
+    OnDevice,
 }
 
 /// Tokens of a request that this step copies from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct HostLoad {
     /// Index into the running requests.
     pub request: usize,
     pub tokens: usize,
 }
 
-/// What the executor gives for a row where it chooses.
+/// What the executor returns for one of the `sample_rows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SampleKind {
     Token,
     Logits,
     Nothing,
 }
 
-impl From<&Choice> for Asked {
-    fn from(choice: &Choice) -> Self {
-        match choice {
-            Choice::Token(_) => Self::Token,
-            Choice::Logits => Self::Logits,
-            Choice::Nothing => Self::Nothing,
+impl From<&SampleRequest> for SampleKind {
+    fn from(request: &SampleRequest) -> Self {
+        match request {
+            SampleRequest::Token(_) => Self::Token,
+            SampleRequest::Logits => Self::Logits,
+            SampleRequest::Nothing => Self::Nothing,
         }
     }
 }
 
-/// The forward of one step and whose rows it has; reused from step to step.
+/// The forward pass of one step, and the requests whose tokens are in it. Batches are reused
+/// from step to step.
 #[derive(Debug, Default)]
 pub(crate) struct StepBatch {
     pub forward: ForwardBatch,
     pub grants: Vec<Grant>,
-    pub loads: Vec<Load>,
-    /// To be carried out before the forward, in this order.
+    pub loads: Vec<HostLoad>,
+    /// To be made before the forward pass, in this order.
     pub copies: Vec<KvCopy>,
-    /// What the executor was asked for at the rows where it chooses.
-    pub asked: Vec<Asked>,
-    executor_chooses: bool,
-    layout: Layout,
-    /// Which of a request's rows is in its table.
+    /// One for each of the `sample_rows`, once their sample requests are known.
+    pub sample_kinds: Vec<SampleKind>,
+    executor_samples: bool,
+    layout: TableLayout,
+    /// Which of a request's [`spans`](RequestKv::spans) is in this batch's slot table.
     table: usize,
 }
 
 impl StepBatch {
-    /// An empty one; `executor_chooses` where it may be asked for tokens. `table` is 0 or 1,
-    /// another one for each of two batches.
-    pub fn new(executor_chooses: bool, table: usize) -> Self {
+    /// An empty batch. `executor_samples` says whether the executor samples on the device.
+    /// `table` is 0 for one of the two batches, and 1 for the other.
+    pub fn new(executor_samples: bool, table: usize) -> Self {
         Self {
-            executor_chooses,
+            executor_samples,
             table,
             ..Self::default()
         }
@@ -85,23 +89,23 @@ impl StepBatch {
     pub fn clear(&mut self) {
         let ForwardBatch {
             tokens,
-            carried,
+            carried_rows,
             positions,
             write_slots,
             sequences,
             slot_table,
             logit_rows,
             hidden_rows,
-            choice_rows,
+            sample_rows,
         } = &mut self.forward;
         for values in [
             tokens,
-            carried,
+            carried_rows,
             positions,
             write_slots,
             logit_rows,
             hidden_rows,
-            choice_rows,
+            sample_rows,
         ] {
             values.clear();
         }
@@ -110,11 +114,11 @@ impl StepBatch {
         self.grants.clear();
         self.loads.clear();
         self.copies.clear();
-        self.asked.clear();
+        self.sample_kinds.clear();
     }
 
-    /// Whether there is nothing to do for the device.
-    pub fn asks_for_nothing(&self) -> bool {
+    /// Whether the device has nothing to do.
+    pub fn is_empty(&self) -> bool {
         self.grants.is_empty() && self.copies.is_empty()
     }
 
@@ -122,8 +126,7 @@ impl StepBatch {
         self.forward.tokens.len()
     }
 
-    /// Adds the next `count` pending tokens of `running`, the request at index
-    /// `request`.
+    /// Adds the next `count` pending tokens of `running`, the request at index `request`.
     pub fn push(&mut self, request: usize, running: &mut Running, count: usize) {
         let Running {
             request: active,
@@ -132,72 +135,67 @@ impl StepBatch {
         } = running;
         let (start, end) = (kv.computed, kv.computed + count);
         let tokens = &active.tokens[start..end];
-        let first_token = self.place(kv, start, tokens);
+        let first_row = self.push_sequence(kv, start, tokens);
+        let row_at = |position| index(first_row + position - start);
         let batch = &mut self.forward;
-        let rows = batch.logit_rows.len();
-        let wanted = active.wanted_logprobs(start, end);
-        batch
-            .logit_rows
-            .extend(wanted.map(|position| index(first_token + position - start)));
-        let scored_rows = batch.logit_rows.len() - rows;
-        let pooled = active.wanted_hidden(start, end);
-        let hidden_rows = pooled.len();
-        batch
-            .hidden_rows
-            .extend(pooled.map(|position| index(first_token + position - start)));
-        let next = end == active.tokens.len() && active.samples_next();
-        let chooses = next && self.executor_chooses && active.needs_no_logits();
-        let last = index(first_token + count - 1);
-        if chooses {
-            batch.choice_rows.push(last);
-        } else if next {
-            batch.logit_rows.push(last);
-        }
+        let scored = active.wanted_logprobs(start, end);
+        let scored_rows = scored.len();
+        batch.logit_rows.extend(scored.map(row_at));
+        let hidden = active.wanted_hidden(start, end);
+        let hidden_rows = hidden.len();
+        batch.hidden_rows.extend(hidden.map(row_at));
+        let samples_next = end == active.tokens.len() && active.samples_next();
+        let sampling = samples_next.then(|| {
+            if self.executor_samples && active.needs_no_logits() {
+                batch.sample_rows.push(row_at(end - 1));
+                Sampling::OnDevice
+            } else {
+                batch.logit_rows.push(row_at(end - 1));
+                Sampling::OnHost
+            }
+        });
         self.grants.push(Grant {
             request,
             id: active.id.number(),
             tokens: count,
             scored_rows,
             hidden_rows,
-            samples: next && !chooses,
-            chooses,
+            sampling,
         });
     }
 
-    /// Adds the token of `running`, at index `request`, that the forward before chooses at its
-    /// row `row`; the executor chooses the one after it.
-    pub fn carry(&mut self, request: usize, running: &mut Running, row: usize) {
+    /// Adds the token of `running`, at index `request`, that the previous batch samples at
+    /// index `row` of its `sample_rows`. The executor samples the token after it.
+    pub fn push_carried(&mut self, request: usize, running: &mut Running, row: usize) {
         let Running {
             request: active,
             kv,
             ..
         } = running;
-        let token = self.place(kv, active.tokens.len(), &[0]);
-        self.forward.carried.push(index(row));
-        self.forward.choice_rows.push(index(token));
-        self.asked.push(Asked::Token);
+        let own_row = self.push_sequence(kv, active.tokens.len(), &[0]);
+        self.forward.carried_rows.push(index(row));
+        self.forward.sample_rows.push(index(own_row));
+        self.sample_kinds.push(SampleKind::Token);
         self.grants.push(Grant {
             request,
             id: active.id.number(),
             tokens: 1,
             scored_rows: 0,
             hidden_rows: 0,
-            samples: false,
-            chooses: true,
+            sampling: Some(Sampling::OnDevice),
         });
     }
 
-    /// Adds a sequence of `tokens` that begin at the position `start`; returns where the first
-    /// of them is in the batch.
-    fn place(&mut self, kv: &mut RequestKv, start: usize, tokens: &[u32]) -> usize {
+    /// Adds a sequence of `tokens`, the first of which has the position `start`. Returns the
+    /// row of the first token.
+    fn push_sequence(&mut self, kv: &mut RequestKv, start: usize, tokens: &[u32]) -> usize {
         let end = start + tokens.len();
         let batch = &mut self.forward;
-        let first_token = batch.tokens.len();
-        let row = &mut kv.rows[self.table];
+        let first_row = batch.tokens.len();
+        let span = &mut kv.spans[self.table];
         let table = &mut batch.slot_table;
-        let first_slot = self.layout.write(table, row, &kv.slots, end);
-        batch.sequences.push(Sequence {
-            first_token: index(first_token),
+        let first_slot = self.layout.write(table, span, &kv.slots, end);
+        batch.sequences.push(SequenceSpan {
             tokens: index(tokens.len()),
             context: index(end),
             first_slot: index(first_slot),
@@ -205,7 +203,7 @@ impl StepBatch {
         batch.tokens.extend_from_slice(tokens);
         batch.positions.extend(index(start)..index(end));
         batch.write_slots.extend_from_slice(&kv.slots[start..end]);
-        first_token
+        first_row
     }
 }
 

@@ -3,20 +3,20 @@
 use tokio::sync::oneshot;
 
 use crate::events::StepObserver;
-use crate::inbox::RequestId;
+use crate::request_id::RequestId;
 
 /// Which requests an abort ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AbortTarget {
     All,
-    /// Those whose [`Request::id`](crate::Request::id) is this one.
+    /// Requests with exactly this [`Request::id`](crate::Request::id).
     Id(String),
-    /// Those whose [`Request::id`](crate::Request::id) starts with this.
+    /// Requests whose [`Request::id`](crate::Request::id) starts with this.
     Prefix(String),
 }
 
 impl AbortTarget {
-    /// A request without an id is reached by [`AbortTarget::All`] alone.
+    /// A request without an id is matched by [`AbortTarget::All`] only.
     pub(crate) fn matches(&self, id: Option<&str>) -> bool {
         match self {
             Self::All => true,
@@ -26,17 +26,17 @@ impl AbortTarget {
     }
 }
 
-/// What becomes of the requests that run when the engine pauses. Requests that
-/// come while it is paused wait.
+/// What happens to running requests when the engine pauses. Requests that arrive during the
+/// pause wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// All requests that run or wait end with
+    /// All running and waiting requests end with
     /// [`FinishReason::Aborted`](crate::FinishReason::Aborted).
     Abort,
-    /// They keep their slots, and go on where they were.
+    /// Running requests keep their slots, and continue where they stopped.
     InPlace,
-    /// They give their slots back and wait; what they computed stays cached for
-    /// as long as nobody flushes it.
+    /// Running requests give their slots back and wait. Their computed tokens stay cached
+    /// until the cache is flushed or the room is needed.
     Retract,
 }
 
@@ -47,15 +47,15 @@ pub struct CacheInUse {
     pub running: usize,
 }
 
-/// The engine thread has ended; it does nothing any more.
+/// The engine thread has ended, and the command was not carried out.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the engine has stopped")]
 pub struct EngineStopped;
 
-/// An answer of the engine thread, which comes between two of its steps.
-/// Dropping it does not take back what was asked.
+/// The answer to a command, which the engine thread gives between two of its steps. Dropping
+/// it does not take the command back.
 #[derive(Debug)]
-#[must_use = "whether it was done is known only from the answer"]
+#[must_use = "only the answer tells whether the command was carried out"]
 pub struct Pending<T>(pub(crate) oneshot::Receiver<T>);
 
 impl<T> Pending<T> {
@@ -65,8 +65,7 @@ impl<T> Pending<T> {
         self.0.await.map_err(|_| EngineStopped)
     }
 
-    /// [`wait`](Self::wait) for threads without a runtime; it panics on a
-    /// runtime's thread.
+    /// [`wait`](Self::wait) for threads without a runtime; it panics on a runtime's thread.
     ///
     /// # Errors
     /// If the engine thread has ended.
@@ -75,18 +74,19 @@ impl<T> Pending<T> {
     }
 }
 
-/// A question on its way to the engine thread.
+/// A command on its way to the engine thread, with the channel for its answer.
 #[derive(Debug)]
 pub(crate) enum Command {
     Abort {
         target: AbortTarget,
-        /// The first request that was not there yet when it was asked for.
+        /// The id that the next request will get: the abort does not concern requests that
+        /// arrive after it.
         before: RequestId,
         reply: oneshot::Sender<usize>,
     },
     FlushCache(oneshot::Sender<Result<usize, CacheInUse>>),
     Pause(PauseMode, oneshot::Sender<()>),
     Resume(oneshot::Sender<()>),
-    /// Tells it of every step from here on.
+    /// Reports every step from now on to this observer.
     Observe(StepObserver),
 }

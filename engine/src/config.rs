@@ -1,33 +1,34 @@
-//! What the operator chooses about scheduling.
+//! The operator's settings for scheduling and caching.
 
 use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError, RadixTree};
 
-use crate::queue::SchedulePolicy;
+use crate::policy::SchedulePolicy;
 
-/// Bounds of the scheduler. Everything about the model itself comes from
-/// [`ExecutorLimits`](crate::executor::ExecutorLimits).
+/// Bounds and policies of the scheduler. Everything about the model itself comes from
+/// [`ExecutorLimits`](hearth_forward::ExecutorLimits).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
     /// Requests that may hold KV slots at once.
     pub max_running: usize,
-    /// Requests that may wait; one more is refused with `QueueFull`.
+    /// Requests that may wait. One more is refused with
+    /// [`QueueFull`](crate::SubmitError::QueueFull).
     pub max_queue: usize,
-    /// Tokens in one forward, decode rows and prefill chunks together.
+    /// Tokens in one forward pass, decode rows and prefill chunks together.
     pub max_batch_tokens: usize,
-    /// Prompt tokens one request may take of a step when an equal share of
-    /// `max_batch_tokens` would be less.
+    /// Prompt tokens that one request may have in a step even if its equal share of
+    /// `max_batch_tokens` is smaller.
     pub prefill_chunk: usize,
-    /// Whether prompts reuse the KV of earlier ones. Off only to compare.
+    /// Whether prompts reuse the KV of earlier ones. It is switched off for comparisons only.
     pub prefix_cache: bool,
     /// Tokens that are cached and matched together: a power of two from 1 to 64.
     pub page_size: usize,
-    /// Which cached prefix goes when room is needed.
+    /// Which cached prefix is evicted first when room is needed.
     pub eviction: EvictionPolicy,
-    /// When what is cached is copied to the host's memory.
+    /// When cached tokens are copied to the host's memory.
     pub host_writes: HostWritePolicy,
-    /// Who of the waiting starts next.
+    /// Which waiting request starts next.
     pub schedule: SchedulePolicy,
-    /// For tests: every so many steps, all running requests but the oldest go back
+    /// For tests: after every so many steps, all running requests except the oldest go back
     /// to the queue.
     #[doc(hidden)]
     pub retract_every: Option<u64>,
@@ -50,7 +51,7 @@ impl Default for EngineConfig {
     }
 }
 
-/// A configuration with which nothing could be served.
+/// A configuration with which no request could be served.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ConfigError {
     #[error("{field} must be at least {bound}, not {given}")]
@@ -71,7 +72,7 @@ impl EngineConfig {
     }
 
     /// # Errors
-    /// Names the first bound that is zero, or the page size.
+    /// The first bound that is zero, or an invalid page size.
     pub fn validate(&self) -> Result<(), ConfigError> {
         for (field, given) in [
             ("max_running", self.max_running),

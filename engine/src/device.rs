@@ -1,187 +1,105 @@
-//! The thread that drives the model, so that the engine works on while the device computes.
+//! The device thread, which owns the executor, so that the engine thread works on while the
+//! device computes.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
-
-mod flights;
+mod output_check;
 mod reopen;
+mod thread;
+mod work;
+mod worker;
 
-use hearth_radix::KvCopy;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
-use crate::engine::{SpawnError, context_limit};
-use crate::executor::{BuildError, Choice, Executor, ExecutorLimits, ForwardBatch, Logits};
-use flights::Flights;
+use hearth_forward::{Executor, ExecutorLimits};
 
-/// What the device is to do for one step, in this order.
-pub(crate) struct Order {
-    pub copies: Vec<KvCopy>,
-    /// Not run if it has no tokens.
-    pub forward: ForwardBatch,
-    /// What is wanted at its rows where the executor chooses, all at once; it may come when
-    /// the device is at the forward.
-    pub choices: Receiver<Vec<Choice>>,
-}
+use crate::error::{BuildError, SpawnError};
+use work::Message;
 
-/// What the engine tells the device's thread.
-enum Message {
-    Launch(Box<Order>),
-    /// To read the oldest order, and to answer.
-    Land,
-}
+pub(crate) use work::{Completion, StepWork};
 
-/// What came of an [`Order`].
-pub(crate) struct Landing {
-    pub copied: Result<(), String>,
-    pub logits: Result<Logits, String>,
-    /// The device is gone, and what its slots held. The orders behind this one land with it.
-    pub lost: bool,
-    /// The order's, to be filled again.
-    pub order: Order,
-    pub at: Instant,
-}
-
-/// The model on its thread. It carries out one order after another, so that what one
-/// writes is there before the next reads or overwrites it. It may be given an order before
-/// the one ahead of it is read, and does nothing on its own: it reads when it is told to.
+/// The engine thread's end of the device thread.
+///
+/// The device thread carries out the work of one step after another, so that what one step
+/// writes is there before the next reads or overwrites it. A step may be submitted before the
+/// one before it is complete. The device thread waits for the device only when it is asked to
+/// [notify](Self::notify).
 #[derive(Debug)]
 pub(crate) struct Device {
     messages: Option<Sender<Message>>,
-    landings: Receiver<Landing>,
+    completions: Receiver<Completion>,
     thread: Option<JoinHandle<()>>,
     pub limits: ExecutorLimits,
     pub host_slots: usize,
-    pub chooses: bool,
+    pub samples_on_device: bool,
 }
 
 impl Device {
-    /// Has `build` make the executor on the new thread, and waits for it. `landed` is called
-    /// when an order is done, and when the thread ends.
+    /// Starts the thread, on which `build` makes the executor, and waits for the executor.
+    /// `completed` is called on that thread when a step for which it was asked to notify is
+    /// complete, and when the thread ends.
     ///
     /// # Errors
-    /// What `build` reports, or bounds that let nothing run.
-    pub fn start<E, F>(build: F, landed: impl Fn() + Send + 'static) -> Result<Self, SpawnError>
+    /// What `build` reports, or limits with which no request could run.
+    pub fn start<E, F>(build: F, completed: impl Fn() + Send + 'static) -> Result<Self, SpawnError>
     where
         E: Executor,
         F: FnOnce() -> Result<E, BuildError> + Send + 'static,
     {
-        let (messages, taken) = channel();
-        let (land, landings) = channel();
+        let (messages, received) = channel();
+        let (answers, completions) = channel();
         let (report, built) = channel();
-        let thread = thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("hearth-device".to_owned())
-            .spawn(move || {
-                // Whoever waits for an order is woken, should this thread end by a bug.
-                let landed = CallOnDrop(landed);
-                let executor = match build_executor(build) {
-                    Ok(executor) => executor,
-                    Err(error) => return drop(report.send(Err(error))),
-                };
-                let _ = report.send(Ok((
-                    executor.limits(),
-                    executor.host_slots(),
-                    executor.chooses(),
-                )));
-                let mut flights = Flights::new(executor);
-                let answer = |landings: Vec<Landing>| {
-                    let mut landings = landings.into_iter();
-                    let heard = landings.all(|landing| land.send(landing).is_ok());
-                    (landed.0)();
-                    heard
-                };
-                while let Ok(message) = taken.recv() {
-                    match message {
-                        Message::Launch(order) => flights.launch(*order),
-                        Message::Land => {
-                            let goes_on = answer(flights.land())
-                                && (!flights.executor.is_lost()
-                                    || reopen::reopen(&mut flights, &taken, answer));
-                            if !goes_on {
-                                return;
-                            }
-                        }
-                    }
-                }
-            })?;
+            .spawn(move || thread::run(build, &report, &received, &answers, completed))?;
         let built = built
             .recv()
             .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())));
-        let (limits, host_slots, chooses) = built?;
+        let sizes = built?;
         Ok(Self {
             messages: Some(messages),
-            landings,
+            completions,
             thread: Some(thread),
-            limits,
-            host_slots,
-            chooses,
+            limits: sizes.limits,
+            host_slots: sizes.host_slots,
+            samples_on_device: sizes.samples_on_device,
         })
     }
 
-    /// Gives it an order, which lands when it is [called](Self::call).
-    pub fn launch(&self, order: Order) {
-        self.tell(Message::Launch(Box::new(order)));
+    pub fn submit(&self, work: StepWork) {
+        self.send(Message::Submit(Box::new(work)));
     }
 
-    /// Has the oldest order that has not landed do so when it is done.
-    pub fn call(&self) {
-        self.tell(Message::Land);
+    /// Asks the device thread to wait for the oldest step that is not complete, and then to
+    /// call the `completed` function of [`start`](Self::start). There is a
+    /// [`Completion`] to receive then.
+    pub fn notify(&self) {
+        self.send(Message::Notify);
     }
 
-    fn tell(&self, message: Message) {
-        let messages = self.messages.as_ref().expect("taken when it is dropped");
-        // A thread that is gone shows when its answer is asked for.
+    fn send(&self, message: Message) {
+        let messages = self.messages.as_ref().expect("it is taken in drop only");
+        // If the thread has ended, receiving its completion shows it.
         let _ = messages.send(message);
     }
 
-    /// Waits for the order that was called.
+    /// Waits for the oldest completion. If the device is lost, there is a completion for every
+    /// step in flight.
     ///
     /// # Panics
-    /// If the thread has ended, which it does only by a bug.
-    pub fn land(&self) -> Landing {
-        self.landings.recv().expect("the device's thread is there")
+    /// If the thread has ended, which happens only by a bug.
+    pub fn receive(&self) -> Completion {
+        self.completions
+            .recv()
+            .expect("the device thread is running")
     }
 }
 
 impl Drop for Device {
-    /// The executor is gone afterwards.
+    /// Ends the thread and drops the executor.
     fn drop(&mut self) {
         self.messages = None;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
-}
-
-struct CallOnDrop<F: Fn()>(F);
-
-impl<F: Fn()> Drop for CallOnDrop<F> {
-    fn drop(&mut self) {
-        (self.0)();
-    }
-}
-
-fn build_executor<E: Executor>(
-    build: impl FnOnce() -> Result<E, BuildError>,
-) -> Result<E, SpawnError> {
-    // Drivers panic where they should return errors; the closure is gone
-    // afterwards, so nothing sees what it left half done.
-    let executor = catch_unwind(AssertUnwindSafe(build))
-        .map_err(|panic| SpawnError::BuildPanicked(panic_text(&*panic)))??;
-    let limits = executor.limits();
-    if limits.vocab_size == 0 {
-        return Err(SpawnError::NoVocabulary);
-    }
-    if context_limit(limits) < 2 {
-        return Err(SpawnError::NoRoom(limits));
-    }
-    Ok(executor)
-}
-
-/// What a panic said, as far as it said it in words.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or(panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("without a message").to_owned()
 }

@@ -1,65 +1,48 @@
-//! The engine's thread and the handle to it.
+//! Starting an engine, and the handle through which callers reach it.
 
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use hearth_forward::{Executor, ExecutorLimits};
 use tokio::sync::oneshot;
 
 use crate::command::{AbortTarget, CacheInUse, Command, PauseMode, Pending};
-use crate::config::{ConfigError, EngineConfig};
+use crate::config::EngineConfig;
 use crate::device::Device;
+use crate::error::{BuildError, SpawnError};
 use crate::events::StepObserver;
-use crate::executor::{BuildError, Executor, ExecutorLimits};
-use crate::inbox::{Inbox, RequestId};
-use crate::request::{Generation, Request, SubmitError};
+use crate::generation::Generation;
+use crate::inbox::Inbox;
+use crate::limits::context_limit;
+use crate::request::{Request, SubmitError};
+use crate::request_id::RequestId;
 use crate::stats::EngineStats;
-use crate::step::Core;
+use crate::step::EngineCore;
 
-/// How long past its grace a shutdown waits for a forward that does not return.
+/// How long a shutdown waits, after its grace period, for a forward pass that does not return.
 const STUCK_FORWARD: Duration = Duration::from_secs(5);
 
 /// The engine; see [`Engine::spawn`].
 pub struct Engine;
 
-/// Why there is no engine.
-#[derive(Debug, thiserror::Error)]
-pub enum SpawnError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    #[error("building the model panicked: {0}")]
-    BuildPanicked(String),
-    #[error(
-        "the context must be at least 2 tokens long, one of a prompt and one of its output, got {}: \
-         max_model_len is {}, and the KV cache has room for {} tokens",
-        context_limit(*.0), .0.max_model_len, .0.kv_slots
-    )]
-    NoRoom(ExecutorLimits),
-    #[error("the model's vocabulary must be at least 1 token large, got 0")]
-    NoVocabulary,
-    #[error("cannot start the engine thread: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
 /// How a shutdown went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownOutcome {
-    /// The engine thread has ended; what was unfinished at the end of the grace
-    /// was cancelled.
+    /// The engine thread has ended. Requests that were unfinished at the end of the grace period
+    /// were cancelled.
     Stopped,
-    /// A forward is still running; its thread was left behind.
+    /// A forward pass is still running, and its thread was left behind.
     Stuck,
 }
 
 impl Engine {
-    /// Starts the engine thread and the device's, and waits until `build` has made the
-    /// executor on the latter (device queues belong to the thread that made them, so an
-    /// executor need not be `Send`).
+    /// Starts the engine thread and the device thread, and waits until `build` has made the
+    /// executor on the device thread. (Device queues belong to the thread that made them, so an
+    /// executor need not be `Send`.)
     ///
     /// # Errors
-    /// What `build` reports, or bounds that let nothing run.
+    /// What `build` reports, or bounds with which no request could run.
     pub fn spawn<E, F>(config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
     where
         E: Executor,
@@ -75,16 +58,16 @@ impl Engine {
                 let inbox = Arc::clone(&inbox);
                 move || {
                     let _stop = StopOnExit(&inbox);
-                    let landed = {
+                    let completed = {
                         let inbox = Arc::clone(&inbox);
-                        move || inbox.landed()
+                        move || inbox.step_completed()
                     };
-                    let device = match Device::start(build, landed) {
+                    let device = match Device::start(build, completed) {
                         Ok(device) => device,
                         Err(error) => return drop(report.send(Err(error))),
                     };
                     let limits = device.limits;
-                    let mut core = Core::new(config, device, Arc::clone(&inbox));
+                    let mut core = EngineCore::new(config, device, Arc::clone(&inbox));
                     if report.send(Ok(limits)).is_ok() {
                         core.serve();
                     }
@@ -105,13 +88,8 @@ impl Engine {
     }
 }
 
-/// The longest sequence that one request alone can always finish.
-pub(crate) fn context_limit(limits: ExecutorLimits) -> usize {
-    limits.max_model_len.min(limits.kv_slots)
-}
-
-/// Marks the inbox stopped however the thread ends, so that no caller waits for
-/// an engine that is gone.
+/// Marks the inbox as stopped, however the thread ends, so that no caller waits for an engine
+/// that is gone.
 struct StopOnExit<'a>(&'a Inbox);
 
 impl Drop for StopOnExit<'_> {
@@ -120,25 +98,25 @@ impl Drop for StopOnExit<'_> {
     }
 }
 
-/// Sees an engine; see [`EngineHandle::watch`].
+/// A view of an engine that does not keep it running; see [`EngineHandle::watch`].
 #[derive(Clone, Debug)]
 pub struct EngineWatch(Arc<Inbox>);
 
 impl EngineWatch {
-    /// As [`EngineHandle::stats`].
+    /// The same as [`EngineHandle::stats`].
     pub fn stats(&self) -> EngineStats {
         self.0.stats()
     }
 
-    /// How long the engine has had work and has finished no step of it; zero when it
-    /// has none. A large value is an engine that is stuck.
+    /// How long the engine has had work without finishing a step; zero if it has no work. A
+    /// large value means that the engine is stuck.
     pub fn heartbeat_age(&self) -> Duration {
         self.0.heartbeat_age()
     }
 }
 
-/// A handle to the engine, shared by all callers. When the last clone is
-/// dropped, the engine finishes what it has and its thread ends.
+/// A handle to the engine, shared by all callers. When the last clone is dropped, the engine
+/// finishes its requests and its thread ends.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     shared: Arc<Shared>,
@@ -162,18 +140,19 @@ impl EngineHandle {
     /// Queues a request. `params.max_tokens` beyond the context length is cut to it.
     ///
     /// # Errors
-    /// A prompt or parameter that the model cannot take, a full queue, or an
-    /// engine that is shutting down; nothing was queued then.
+    /// A prompt or parameter that the model cannot take, a full queue, or an engine that is
+    /// shutting down. Nothing was queued then.
     pub fn submit(&self, request: Request) -> Result<Generation, SubmitError> {
         let mut generations = self.submit_all(vec![request])?;
-        Ok(generations.pop().expect("one for each request"))
+        Ok(generations.pop().expect("there is one for each request"))
     }
 
     /// As [`submit`](Self::submit), for requests that belong together: the scheduler sees all
-    /// of them before it chooses whom to start, as far as it takes in so many at once.
+    /// of them before it chooses which one to start, unless they are more than it takes in at
+    /// once.
     ///
     /// # Errors
-    /// Those of [`submit`](Self::submit); none of them was queued then.
+    /// The errors of [`submit`](Self::submit). None of the requests was queued then.
     pub fn submit_all(&self, requests: Vec<Request>) -> Result<Vec<Generation>, SubmitError> {
         let mut sent = Vec::with_capacity(requests.len());
         let mut streams = Vec::with_capacity(requests.len());
@@ -183,11 +162,8 @@ impl EngineHandle {
             streams.push(events);
         }
         let first = self.shared.inbox.submit(sent)?;
-        let generations = (0..).zip(streams).map(|(n, events)| Generation {
-            id: first.after(n),
-            events,
-            inbox: Arc::clone(&self.shared.inbox),
-            ended: false,
+        let generations = (0..).zip(streams).map(|(n, events)| {
+            Generation::new(first.after(n), events, Arc::clone(&self.shared.inbox))
         });
         Ok(generations.collect())
     }
@@ -227,18 +203,18 @@ impl EngineHandle {
         Ok(request)
     }
 
-    /// The engine at the end of its latest step, and what waits now.
+    /// The engine at the end of its latest step, with the requests that wait now.
     pub fn stats(&self) -> EngineStats {
         self.shared.inbox.stats()
     }
 
-    /// Whether the engine thread is there. It ends after a shutdown, or by a bug
-    /// of ours: then every stream has failed, and nothing will be served again.
+    /// Whether the engine thread is running. It ends after a shutdown, or by a bug: then every
+    /// stream has failed, and no request will be served again.
     pub fn is_running(&self) -> bool {
         !self.shared.inbox.is_stopped()
     }
 
-    /// Whether a policy of this engine looks at [`Request::priority`].
+    /// Whether a policy of this engine uses [`Request::priority`].
     pub fn heeds_priority(&self) -> bool {
         self.shared.heeds_priority
     }
@@ -247,14 +223,14 @@ impl EngineHandle {
         self.shared.limits
     }
 
-    /// Tokens that prompt and output of one request may have together.
+    /// The most tokens that prompt and output of one request may have together.
     pub fn context_limit(&self) -> usize {
         context_limit(self.shared.limits)
     }
 
-    /// Ends the requests that `target` names and that are there now, with
-    /// [`FinishReason::Aborted`](crate::FinishReason::Aborted); answers how many
-    /// there were. Those that run end with the step they are in.
+    /// Ends the requests that `target` names and that have arrived by now, with
+    /// [`FinishReason::Aborted`](crate::FinishReason::Aborted). The answer is their number.
+    /// Running requests end with the step that they are in.
     pub fn abort(&self, target: AbortTarget) -> Pending<usize> {
         self.command(|before, reply| Command::Abort {
             target,
@@ -263,20 +239,20 @@ impl EngineHandle {
         })
     }
 
-    /// Forgets every cached prefix; answers how many tokens they had, or that
-    /// requests run, and then nothing was forgotten. Requests that wait hold
-    /// nothing in the cache, and do not matter.
+    /// Forgets every cached prefix. The answer is the number of tokens that they had, or an
+    /// error if requests run; then nothing was forgotten. Waiting requests hold nothing in the
+    /// cache, and do not matter.
     pub fn flush_cache(&self) -> Pending<Result<usize, CacheInUse>> {
         self.command(|_, reply| Command::FlushCache(reply))
     }
 
-    /// Computes nothing from the next step on, until [`resume`](Self::resume) or
-    /// a shutdown. Requests are accepted as before, and wait.
+    /// Stops computing after the current step, until [`resume`](Self::resume) or a shutdown.
+    /// Requests are still accepted, and wait.
     pub fn pause(&self, mode: PauseMode) -> Pending<()> {
         self.command(|_, reply| Command::Pause(mode, reply))
     }
 
-    /// Goes on after a pause; without one it does nothing.
+    /// Ends a pause. Without a pause it does nothing.
     pub fn resume(&self) -> Pending<()> {
         self.command(|_, reply| Command::Resume(reply))
     }
@@ -290,18 +266,18 @@ impl EngineHandle {
         Pending(receiver)
     }
 
-    /// Has `observer` told of every step from here on; it takes the place of another.
+    /// Reports every step from now on to `observer`, which replaces an earlier observer.
     pub fn observe(&self, observer: StepObserver) {
         self.shared.inbox.command(|_| Command::Observe(observer));
     }
 
-    /// A look at the engine that does not keep it running.
+    /// A view of the engine that does not keep it running.
     pub fn watch(&self) -> EngineWatch {
         EngineWatch(Arc::clone(&self.shared.inbox))
     }
 
-    /// Stops accepting, lets what is running or waiting finish within `grace`,
-    /// cancels the rest, and waits for the thread to end. Blocks.
+    /// Stops accepting requests, lets running and waiting requests finish within `grace`,
+    /// cancels the rest, and waits for the thread to end. This blocks.
     pub fn shutdown(&self, grace: Duration) -> ShutdownOutcome {
         self.shared.inbox.close(Instant::now().checked_add(grace));
         if !self
@@ -318,7 +294,7 @@ impl EngineHandle {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(thread) = thread {
-            // The inbox is stopped: a panic on the thread has been told to every stream.
+            // If the thread panicked, every stream has failed by now.
             let _ = thread.join();
         }
         ShutdownOutcome::Stopped

@@ -1,42 +1,47 @@
-//! What the engine tells about its steps, for whoever measures.
+//! Reports of the engine's steps for observers that measure them.
 
 use std::fmt;
 use std::time::Instant;
 
 use crate::stats::EngineStats;
 
-/// One step: a forward of the model and what led to it and followed it.
+/// One step: a forward pass of the model with its scheduling and sampling.
 #[derive(Clone, Debug)]
 pub struct StepReport {
     pub started: Instant,
-    /// The batch was chosen and went to the device. If that was at another one, both times are
-    /// when it was done with that.
+    /// When the batch was complete and went to the device. If the device was still busy with
+    /// the step before, `started` and `scheduled` are both the time at which that step was
+    /// complete.
     pub scheduled: Instant,
-    /// The logits were on the host, or the forward had failed.
+    /// When the output was on the host, or the forward pass had failed.
     pub forwarded: Instant,
-    /// Tokens were sampled. They are sent, and requests start, while the device is at the
-    /// next step: it has waited from `forwarded` to the next `scheduled`, if there was work.
-    /// If it had that before, this is `forwarded`, so that no time is in two steps.
+    /// When the tokens were sampled. They are sent, and requests start, while the device
+    /// computes the next step; so the device is idle from `forwarded` to the next
+    /// `scheduled`, if there is work. With overlap scheduling the device had the next step
+    /// already, and this equals `forwarded`, so that no time is counted in two steps.
     pub finished: Instant,
-    /// Sequences that computed more than one token, and how many tokens.
+    /// Sequences that computed more than one token.
     pub prefill_rows: usize,
+    /// The tokens of those sequences.
     pub prefill_tokens: usize,
+    /// Sequences that computed one token.
     pub decode_rows: usize,
     pub failed: bool,
-    /// The requests in the batch, by the ids that [`Generation::id`](crate::Generation::id)
-    /// has, and how many tokens each computed; empty where the observer does not ask for them.
+    /// The requests in the batch, by their [`Generation::id`](crate::Generation::id), and the
+    /// number of tokens that each computed. Empty unless the observer
+    /// [asks for it](StepObserver::requests).
     pub requests: Vec<(u64, usize)>,
     /// Requests that started for the first time.
     pub started_requests: u64,
-    /// The engine before the step and after it; counters differ by what the step did.
+    /// The statistics before the step. Counters in `after` differ by what the step did.
     pub before: EngineStats,
     pub after: EngineStats,
 }
 
-/// Called on the engine thread after each step, before its last events are sent. It
-/// must not wait for anything.
+/// Called on the engine thread after each step, before the final events of its requests are
+/// sent. It must not block.
 pub struct StepObserver {
-    /// Whether it wants to be told of each request in a step.
+    /// Whether [`StepReport::requests`] is filled in.
     pub requests: bool,
     pub observe: Box<dyn FnMut(StepReport) + Send>,
 }
@@ -50,9 +55,9 @@ impl fmt::Debug for StepObserver {
 }
 
 impl StepReport {
-    /// `batch`: for each sequence its request's id and its tokens; `before` and `after` the
-    /// step.
-    pub(crate) fn finish(
+    /// `batch` has the request id and the number of tokens of each sequence; `before` and
+    /// `after` are the statistics around the step.
+    pub(crate) fn new(
         [started, scheduled, forwarded, finished]: [Instant; 4],
         batch: impl Iterator<Item = (u64, usize)>,
         with_requests: bool,

@@ -1,5 +1,7 @@
-//! Where callers' threads and the engine thread meet: one mutex, one condition
-//! variable, held for a few moves on either side.
+//! Where callers' threads and the engine thread meet: one mutex and one condition variable,
+//! which either side holds for a few moves only.
+
+mod mail;
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;
@@ -14,106 +16,30 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::command::Command;
 use crate::request::{Event, Request, SubmitError};
+use crate::request_id::RequestId;
 use crate::stats::EngineStats;
 
-/// Ascending in order of arrival.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct RequestId(u64);
+pub(crate) use mail::{Mail, NewRequest, Phase, Wait, Withdrawal};
 
-impl RequestId {
-    pub fn number(self) -> u64 {
-        self.0
-    }
-
-    /// The `n`-th after it.
-    pub fn after(self, n: u64) -> Self {
-        Self(self.0 + n)
-    }
-}
-
-impl RequestId {
-    pub const FIRST: Self = Self(0);
-
-    /// In no order, and the same in every run.
-    pub fn shuffled(self) -> u64 {
-        let mut mixed = (self.0 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed ^ mixed >> 31
-    }
-}
-
-/// Why a consumer no longer wants the rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Withdrawal {
-    Cancelled,
-    Satisfied,
-}
-
-/// An accepted request on its way to the engine thread.
-#[derive(Debug)]
-pub(crate) struct Submission {
-    pub id: RequestId,
-    pub request: Request,
-    pub events: UnboundedSender<Event>,
-    pub queued: Instant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
-    Open,
-    /// Nothing new is accepted; what is there may go on until the deadline.
-    Closing {
-        deadline: Option<Instant>,
-    },
-    /// The engine thread is gone.
-    Stopped,
-}
-
-/// Requests taken in at once: a burst of thousands holds up no step by more than a fraction
-/// of a millisecond.
-const MOST_TAKEN: usize = 64;
-
-/// What the engine thread waits for when it looks into the inbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// It has work.
-    Not,
-    /// It has nothing to do.
-    ForMail,
-    /// The device is at a step, or at two. New requests can be taken in meanwhile.
-    ForLanding { of: usize },
-}
-
-/// What arrived since the last look.
-#[derive(Debug)]
-pub(crate) struct Mail {
-    /// The device has done what it was at, or the first of two.
-    pub landed: bool,
-    /// The first of those that came.
-    pub submitted: Vec<Submission>,
-    pub withdrawn: Vec<(RequestId, Withdrawal)>,
-    /// In the order in which they were given, when the device is at nothing and the
-    /// requests that came before them are taken.
-    pub commands: Vec<Command>,
-    /// Whether others wait until the device is at nothing.
-    pub commands_wait: bool,
-    pub phase: Phase,
-}
+/// The most requests that are collected at once, so that a burst of thousands delays no step
+/// by more than a fraction of a millisecond.
+const MOST_COLLECTED: usize = 64;
 
 #[derive(Debug)]
 struct State {
-    submitted: VecDeque<Submission>,
+    requests: VecDeque<NewRequest>,
     withdrawn: Vec<(RequestId, Withdrawal)>,
-    /// Each with the next request that came after it.
+    /// Each command with the id of the first request that arrived after it.
     commands: Vec<(RequestId, Command)>,
-    landed: bool,
+    step_completed: bool,
     phase: Phase,
     next_id: u64,
-    /// As the engine thread last published it; `waiting` is without `submitted`.
+    /// The statistics that the engine thread published last. `waiting` does not count
+    /// `requests`.
     stats: EngineStats,
-    /// When the engine thread last had a step behind it and looked here, or work came
-    /// after it had none.
-    beat: Instant,
+    /// When the engine thread last collected its mail after a step, or when work arrived while
+    /// it was idle.
+    heartbeat: Instant,
 }
 
 impl State {
@@ -122,17 +48,20 @@ impl State {
     }
 
     fn waiting(&self) -> usize {
-        self.stats.waiting + self.submitted.len()
+        self.stats.waiting + self.requests.len()
     }
 
-    /// Whether there is something to take.
-    fn has_news(&self, wait: Wait) -> bool {
-        let requests = !self.submitted.is_empty() || !self.withdrawn.is_empty();
+    fn ends(&self, wait: Wait) -> bool {
+        let requests = !self.requests.is_empty() || !self.withdrawn.is_empty();
         match wait {
-            Wait::Not => true,
+            Wait::No => true,
             Wait::ForMail => requests || !self.commands.is_empty() || self.phase != Phase::Open,
-            Wait::ForLanding { .. } => requests || self.landed,
+            Wait::ForStep { .. } => requests || self.step_completed,
         }
+    }
+
+    fn next_id(&self) -> RequestId {
+        RequestId::FIRST.after(self.next_id)
     }
 }
 
@@ -147,14 +76,14 @@ impl Inbox {
     /// An inbox that accepts requests while fewer than `limit` wait.
     pub fn new(limit: usize) -> Self {
         let state = State {
-            submitted: VecDeque::new(),
+            requests: VecDeque::new(),
             withdrawn: Vec::new(),
             commands: Vec::new(),
-            landed: false,
+            step_completed: false,
             phase: Phase::Open,
             next_id: 0,
             stats: EngineStats::default(),
-            beat: Instant::now(),
+            heartbeat: Instant::now(),
         };
         Self {
             state: Mutex::new(state),
@@ -163,14 +92,17 @@ impl Inbox {
         }
     }
 
-    // Every critical section leaves the state whole, so that a panic elsewhere
-    // on a thread that held the lock is no reason to stop serving.
+    // Every critical section leaves the state consistent, so a panic elsewhere on a thread
+    // that held the lock is no reason to stop serving.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    /// Queues all of `requests` at once, or none of them; returns the first one's id, which
-    /// the others' follow.
+/// The callers' side.
+impl Inbox {
+    /// Queues all of `requests` at once, or none of them. Returns the id of the first request;
+    /// the ids of the others follow it.
     pub fn submit(
         &self,
         requests: Vec<(Request, UnboundedSender<Event>)>,
@@ -182,16 +114,16 @@ impl Inbox {
         if state.waiting() + requests.len() > self.limit {
             return Err(SubmitError::QueueFull { limit: self.limit });
         }
-        let first = RequestId(state.next_id);
+        let first = state.next_id();
         let queued = Instant::now();
         if state.is_idle() {
-            // Nobody waited for the engine until now.
-            state.beat = queued;
+            // The engine had nothing to do until now.
+            state.heartbeat = queued;
         }
         for (request, events) in requests {
-            let id = RequestId(state.next_id);
+            let id = state.next_id();
             state.next_id += 1;
-            state.submitted.push_back(Submission {
+            state.requests.push_back(NewRequest {
                 id,
                 request,
                 events,
@@ -212,19 +144,19 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Passes on the command that `make` makes, given the id of the next request
-    /// to come. An engine that has stopped drops it, which tells its sender.
+    /// Passes on the command that `make` returns, given the id of the next request to arrive.
+    /// An engine that has stopped drops the command, which closes the channel for its answer.
     pub fn command(&self, make: impl FnOnce(RequestId) -> Command) {
         let mut state = self.state();
         if state.phase != Phase::Stopped {
-            let next = RequestId(state.next_id);
+            let next = state.next_id();
             state.commands.push((next, make(next)));
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Accepts nothing from now on. An earlier deadline stays.
+    /// Accepts no requests from now on. An earlier deadline stays.
     pub fn close(&self, deadline: Option<Instant>) {
         let mut state = self.state();
         state.phase = match state.phase {
@@ -246,20 +178,20 @@ impl Inbox {
         }
     }
 
-    /// How long the engine has had work and has finished no step of it.
+    /// How long the engine has had work without finishing a step.
     pub fn heartbeat_age(&self) -> Duration {
         let state = self.state();
         if state.is_idle() || state.stats.paused {
             return Duration::ZERO;
         }
-        state.beat.elapsed()
+        state.heartbeat.elapsed()
     }
 
     pub fn is_stopped(&self) -> bool {
         self.state().phase == Phase::Stopped
     }
 
-    /// Waits until the engine thread has ended; `false` if it has not in time.
+    /// Waits until the engine thread has ended; `false` if it has not within `timeout`.
     pub fn wait_stopped(&self, timeout: Duration) -> bool {
         let start = Instant::now();
         let mut state = self.state();
@@ -281,36 +213,37 @@ impl Inbox {
     /// Takes what arrived, after waiting for it as `wait` says.
     pub fn collect(&self, wait: Wait) -> Mail {
         let mut state = self.state();
-        while !state.has_news(wait) {
+        while !state.ends(wait) {
             state = self
                 .changed
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         }
         let state = &mut *state;
-        let landed = matches!(wait, Wait::ForLanding { .. }) && std::mem::take(&mut state.landed);
-        let count = state.submitted.len().min(MOST_TAKEN);
-        let submitted: Vec<_> = state.submitted.drain(..count).collect();
-        // They go on to count as waiting until the next publication.
+        let step_completed =
+            matches!(wait, Wait::ForStep { .. }) && std::mem::take(&mut state.step_completed);
+        let count = state.requests.len().min(MOST_COLLECTED);
+        let requests: Vec<_> = state.requests.drain(..count).collect();
+        // Until the statistics are published again, these still count as waiting.
         state.stats.waiting += count;
-        let next = state.submitted.front().map(|first| first.id);
-        let is_known = |id: RequestId| next.is_none_or(|next| id < next);
-        let withdrawn = state.withdrawn.extract_if(.., |(id, _)| is_known(*id));
+        let next = state.requests.front().map(|first| first.id);
+        let is_taken = |id: RequestId| next.is_none_or(|next| id < next);
+        let withdrawn = state.withdrawn.extract_if(.., |(id, _)| is_taken(*id));
         let withdrawn = withdrawn.collect();
-        let at = match wait {
-            Wait::ForLanding { of } => of - usize::from(landed),
-            Wait::Not | Wait::ForMail => 0,
+        let still_in_flight = match wait {
+            Wait::ForStep { in_flight } => in_flight - usize::from(step_completed),
+            Wait::No | Wait::ForMail => 0,
         };
-        let between_steps = at == 0;
+        let between_steps = still_in_flight == 0;
         let due = |before: RequestId| between_steps && next.is_none_or(|next| before <= next);
         let commands = state.commands.extract_if(.., |(before, _)| due(*before));
         let commands = commands.map(|(_, command)| command).collect();
-        if between_steps || landed {
-            state.beat = Instant::now();
+        if between_steps || step_completed {
+            state.heartbeat = Instant::now();
         }
         Mail {
-            landed,
-            submitted,
+            step_completed,
+            requests,
             withdrawn,
             commands,
             commands_wait: !state.commands.is_empty(),
@@ -318,26 +251,26 @@ impl Inbox {
         }
     }
 
-    /// The device has done the first of what it is at, or never will.
-    pub fn landed(&self) {
-        self.state().landed = true;
+    /// The device has completed the oldest step in flight, or its thread has ended.
+    pub fn step_completed(&self) {
+        self.state().step_completed = true;
         self.changed.notify_all();
     }
 
-    /// Makes `stats` what callers see, and what the queue's bound counts.
+    /// Makes `stats` what callers see, and what the bound of the queue counts.
     pub fn publish(&self, stats: EngineStats) {
         let mut state = self.state();
         state.stats = stats;
     }
 
-    /// The engine thread ends, in whatever way. Drops what it never took, which
-    /// tells those callers.
+    /// The engine thread ends, for whatever reason. Drops all uncollected mail, which closes
+    /// the channels of the callers who wait for it.
     pub fn stop(&self) {
         let mut state = self.state();
         state.phase = Phase::Stopped;
         state.stats.waiting = 0;
         state.withdrawn.clear();
-        let unserved = std::mem::take(&mut state.submitted);
+        let unserved = std::mem::take(&mut state.requests);
         let unanswered = std::mem::take(&mut state.commands);
         drop(state);
         drop(unserved);

@@ -1,49 +1,52 @@
-//! One request's KV slots, and the ways they move between it and the cache.
+//! The KV slots of a request, and how they pass between the request and the prefix cache.
 
 use std::ops::Range;
 
-use hearth_radix::{KvCache, KvCopy, KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock};
+use hearth_forward::KvCopy;
+use hearth_radix::{KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock, TieredCache};
 
 use crate::active::ActiveRequest;
-use crate::batch::Row;
 use crate::config::EngineConfig;
+use crate::slot_table::TableSpan;
 
-/// The host's copy of a prefix is taken from this many tokens on that the device lacks:
-/// a copy costs less than computing them does, but for what every copy costs.
+/// A prefix is loaded from the host's memory if the host has at least this many tokens of it
+/// that the device lacks: a copy costs less than computing the tokens, except for its fixed
+/// cost.
 const WORTH_LOADING: usize = 32;
 
-/// The slots of a running request. The first `lock.tokens()` belong to the
-/// cache, which keeps them as long as the lock lives; the rest to the request.
+/// The slots of a running request. The first `lock.tokens()` belong to the cache, which keeps
+/// them as long as the lock lives; the others belong to the request.
 #[derive(Debug)]
 pub(crate) struct RequestKv {
-    /// In order of position; at least `computed`.
+    /// The slots in order of position; at least `computed`.
     pub slots: Vec<u32>,
-    /// Where they are in the tables of the batches, of which there are two.
-    pub rows: [Row; 2],
+    /// The places of `slots` in the slot tables of the two batches.
+    pub spans: [TableSpan; 2],
     lock: Option<PrefixLock>,
-    /// What the host has and is not copied to the slots yet.
+    /// The prefix in the host's memory, until all of it has been copied to `slots`.
     host: Option<Prefix>,
     /// Tokens whose keys and values are in their slots.
     pub computed: usize,
 }
 
 impl RequestKv {
+    /// Slots that belong to the cache.
     fn cached(&self) -> usize {
         self.lock.as_ref().map_or(0, PrefixLock::tokens)
     }
 
-    /// Tokens that need not be computed, when the host's are copied.
+    /// Tokens that need not be computed once the host's have been copied.
     pub fn reused(&self) -> usize {
         let host = self.host.as_ref().map_or(0, |host| host.slots.len());
         self.computed.max(host)
     }
 
-    /// Whether tokens are to be copied from the host before any can be computed.
-    pub fn loads(&self) -> bool {
+    /// Whether tokens must be copied from the host before any can be computed.
+    pub fn needs_load(&self) -> bool {
         self.host.is_some()
     }
 
-    /// The next `count` tokens are in their slots.
+    /// The next `count` tokens have been copied to their slots.
     pub fn loaded(&mut self, count: usize) {
         self.computed += count;
         if self.computed >= self.reused() {
@@ -51,28 +54,29 @@ impl RequestKv {
         }
     }
 
-    /// What the host has is not to be had any more.
+    /// The prefix in the host's memory is gone.
     pub fn lose_host(&mut self) {
         self.host = None;
     }
 
-    /// Slots that are neither free nor the cache's.
+    /// Slots that belong to the request.
     pub fn held(&self) -> usize {
         self.slots.len() - self.cached()
     }
 }
 
-/// The KV pool with its cache; without `reuse` the cache stays empty.
+/// The KV pool with its prefix cache.
 #[derive(Debug)]
 pub(crate) struct Kv {
-    cache: KvCache,
+    cache: TieredCache,
+    /// Whether prompts reuse the KV of earlier ones; otherwise the cache stays empty.
     reuse: bool,
 }
 
 impl Kv {
-    /// Of `slots` slots, and as many as `host_slots` in the host's memory.
+    /// A pool of `slots` slots on the device and `host_slots` in the host's memory.
     pub fn new(slots: usize, host_slots: usize, config: &EngineConfig) -> Self {
-        let cache = KvCache::new(slots, config.page_size, config.eviction);
+        let cache = TieredCache::new(slots, config.page_size, config.eviction);
         let cache = match host_slots {
             0 => cache,
             host => {
@@ -89,7 +93,7 @@ impl Kv {
         self.cache.usage()
     }
 
-    /// What the cache has for `request`.
+    /// How much of `request` the cache has.
     pub fn peek(&mut self, request: &ActiveRequest) -> Peeked {
         if !self.reuse {
             return Peeked::default();
@@ -98,22 +102,23 @@ impl Kv {
         self.cache.peek(&request.namespace, reusable)
     }
 
-    /// Slots for all tokens of `request`, of which the cache has what `peek` just
-    /// `found`; `None` if fewer than `spare` would be left to be had.
+    /// Allocates slots for all tokens of `request`. The cache has the prefix that
+    /// [`peek`](Self::peek) just `found`. `None` if fewer than `reserve` slots would be left that
+    /// are free or can be evicted.
     pub fn admit(
         &mut self,
         request: &ActiveRequest,
         found: Peeked,
-        spare: usize,
+        reserve: usize,
     ) -> Option<RequestKv> {
-        // What it reuses it cannot evict as well.
+        // The slots that the request reuses cannot be evicted for it as well.
         let available = self.cache.usage().available() - found.unlocked;
-        if request.tokens.len() - found.tokens + spare > available {
+        if request.tokens.len() - found.tokens + reserve > available {
             return None;
         }
         let mut kv = RequestKv {
             slots: Vec::new(),
-            rows: Default::default(),
+            spans: Default::default(),
             lock: None,
             host: None,
             computed: 0,
@@ -132,19 +137,19 @@ impl Kv {
             kv.host = host.filter(|host| host.slots.len() >= kv.computed + WORTH_LOADING);
         }
         let need = request.tokens.len() - kv.computed;
-        // Output tokens follow; one allocation now spares several in the steps.
+        // Output tokens will follow; one allocation now saves several in later steps.
         kv.slots.reserve(need + need / 4);
         self.cache.allocate(need, &mut kv.slots).ok()?;
         Some(kv)
     }
 
-    /// From here on a step may copy `tokens` to the host, and as many from there.
+    /// Allows the next step to copy `tokens` tokens to the host, and as many from the host.
     pub fn allow_copies(&mut self, tokens: usize) {
         self.cache.allow_copies(tokens);
     }
 
-    /// Has tokens of `kv` copied from the host, as many as this step may; returns how
-    /// many. They are there when the copies are done.
+    /// Schedules copies of tokens of `kv` from the host, as many as this step may copy; returns
+    /// how many. They are in their slots when the copies are done.
     pub fn load(&mut self, kv: &RequestKv) -> usize {
         let Some(host) = &kv.host else { return 0 };
         let missing = kv.computed..host.slots.len();
@@ -152,17 +157,17 @@ impl Kv {
             .load(&host.slots[missing.clone()], &kv.slots[missing])
     }
 
-    /// What is to be copied before the forward of this step, in this order.
+    /// The copies to make before the forward pass of this step, in this order.
     pub fn take_copies(&mut self) -> Vec<KvCopy> {
         self.cache.take_copies()
     }
 
-    /// Whether the next step has something to copy.
+    /// Whether copies are scheduled for the next step.
     pub fn has_copies(&self) -> bool {
         self.cache.has_copies()
     }
 
-    /// Drops what the host has; no request may hold any of it.
+    /// Forgets everything in the host's memory. No request may hold any of it.
     pub fn forget_host(&mut self) {
         self.cache.forget_host();
     }
@@ -171,14 +176,14 @@ impl Kv {
         self.cache.host_usage()
     }
 
-    /// `count` slots more for `kv`, or none.
+    /// Allocates `count` more slots for `kv`, or none.
     pub fn grow(&mut self, kv: &mut RequestKv, count: usize) -> Result<(), OutOfSlots> {
         self.cache.allocate(count, &mut kv.slots)
     }
 
-    /// Caches what `kv` has computed of `request`, which goes on with it. Returns
-    /// which of its tokens the cache did not have from it before.
-    pub fn checkpoint(&mut self, request: &ActiveRequest, kv: &mut RequestKv) -> Range<usize> {
+    /// Puts the computed tokens of `request` into the cache; the request continues to use them.
+    /// Returns the positions of the tokens that it had not put there before.
+    pub fn insert(&mut self, request: &ActiveRequest, kv: &mut RequestKv) -> Range<usize> {
         let before = kv.cached();
         if self.reuse && kv.computed >= before + self.cache.page_size() {
             let tokens = &request.tokens[..kv.computed];
@@ -187,24 +192,25 @@ impl Kv {
                 .cache
                 .insert(&request.namespace, tokens, request.priority, slots);
             kv.lock = Some(lock);
-            // Where the cache had them already, it keeps its own.
-            kv.rows.iter_mut().for_each(|row| row.changed(before));
+            // Tokens that the cache had already keep the cache's slots.
+            let spans = kv.spans.iter_mut();
+            spans.for_each(|span| span.invalidate_from(before));
         }
         before..kv.cached()
     }
 
-    /// Takes back what the request holds, and unlocks what it read.
+    /// Frees the slots that belong to the request, and unlocks those of the cache.
     pub fn release(&mut self, kv: RequestKv) {
         self.cache.free(&kv.slots[kv.cached()..]);
     }
 
-    /// Forgets all that no request reads, the host's copies too; returns how many slots
-    /// that were.
+    /// Forgets all cached tokens that no request reads, including copies in the host's memory.
+    /// Returns the number of slots that they had.
     pub fn flush(&mut self) -> usize {
         self.cache.flush()
     }
 
-    /// Every invariant of tree and pool, given all that requests hold.
+    /// Checks every invariant of tree and pool, given the slots of all requests.
     #[cfg(test)]
     pub fn check<'a>(&mut self, requests: impl Iterator<Item = &'a RequestKv>) {
         let held: Vec<u32> = requests

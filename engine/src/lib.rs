@@ -1,53 +1,69 @@
 //! The engine: scheduler, continuous batching, sampling, stop conditions.
 //!
-//! One thread owns the scheduler and the prefix cache, another the executor, which runs
-//! forward after forward while the first prepares the next; callers hold an
-//! [`EngineHandle`] and read [`Generation`]s. Text is made of tokens outside those threads,
-//! by [`output`].
+//! One thread owns the scheduler and the prefix cache, another one the executor, which runs one
+//! forward pass after another while the first thread prepares the next. Callers hold an
+//! [`EngineHandle`] and read [`Generation`]s. Tokens become text outside of those threads, in
+//! [`output`].
 //!
-//! **Architecture invariant.** The engine names no tensor library and no HTTP
-//! library; the model is behind [`Executor`].
+//! The modules, in the order in which a request meets them:
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `request`, `sampling::params`, `pooling` | what a caller asks for, and the events that come back |
+//! | `engine`, `config`, `policy`, `error`, `limits` | starts an engine; the handle checks and submits requests |
+//! | `generation` | a request as its caller sees it: a stream of events |
+//! | `inbox`, `request_id`, `command` | where callers, operators and the engine thread meet |
+//! | `step` | the engine thread's loop: schedule, submit, overlap, complete |
+//! | `active` | a request's tokens, sampler and grammar while it is in the engine |
+//! | `queue` | waiting requests, in the order of the policy |
+//! | `scheduler` | which requests start, run, are preempted and finish |
+//! | `kv`, `running` | the slots of a running request, and the prefix cache they come from |
+//! | `batch`, `slot_table` | the ragged batch of one forward pass |
+//! | `device` | the device thread, which drives the executor |
+//! | [`constraint`] | grammars, evaluated on threads of their own |
+//! | `sampling` | from a row of logits to a token and its log-probabilities |
+//! | [`output`] | from tokens to text, stop strings included; on the caller's side |
+//! | `stats`, `events` | what operators and observers see |
+//!
+//! **Architecture Invariant.** The engine names no tensor library and no HTTP library; it
+//! drives a model through [`hearth_forward::Executor`] only.
+
 mod active;
-mod admission;
 mod batch;
-pub mod command;
-pub mod config;
+mod command;
+mod config;
 pub mod constraint;
-pub mod detokenize;
 mod device;
-pub mod engine;
-pub mod events;
-pub mod executor;
+mod engine;
+mod error;
+mod events;
+mod generation;
 mod inbox;
 mod kv;
-pub mod logprobs;
-mod nucleus;
+mod limits;
 pub mod output;
-pub mod params;
-pub mod penalties;
-pub mod pooling;
+mod policy;
+mod pooling;
 mod queue;
-pub mod request;
-pub mod rng;
-pub mod sampler;
+mod request;
+mod request_id;
+mod running;
+mod sampling;
 mod scheduler;
-mod softmax;
-pub mod stats;
+mod slot_table;
+mod stats;
 mod step;
-pub mod stop;
-mod topk;
 
 pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
-pub use engine::{Engine, EngineHandle, EngineWatch, ShutdownOutcome, SpawnError};
+pub use engine::{Engine, EngineHandle, EngineWatch, ShutdownOutcome};
+pub use error::{BuildError, SpawnError};
 pub use events::{StepObserver, StepReport};
-pub use executor::{
-    BuildError, Choice, Choices, Executor, ExecutorError, ExecutorLimits, ForwardBatch, LogitEdit,
-    Logits, Sequence, TokenChoice,
-};
-pub use hearth_radix::{CopyDirection, EvictionPolicy, HostWritePolicy, KvCopy, PageSizeError};
-pub use params::{ParamError, SamplingParams};
+pub use generation::Generation;
+pub use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError};
+pub use policy::SchedulePolicy;
 pub use pooling::Pooling;
-pub use queue::SchedulePolicy;
-pub use request::{Event, FinishReason, Generation, Request, SubmitError, TokenEvent, Usage};
+pub use request::{Event, FinishReason, Request, SubmitError, TokenEvent, Usage};
+pub use sampling::params::{ParamError, SamplingParams};
+pub use sampling::{logprobs, params, sampler};
 pub use stats::{EngineStats, KvStats};

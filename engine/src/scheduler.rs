@@ -1,79 +1,86 @@
-//! Who runs next, with which slots.
+//! Decides which requests run next, and with which slots.
 
-mod ahead;
-mod ending;
+mod admission;
+mod completion;
+mod finish;
 mod grammars;
-mod host;
-mod landing;
-mod room;
-mod starting;
+mod host_copies;
+mod new_token_ratio;
+mod overlap;
+mod preemption;
 
-use std::time::{Duration, Instant};
-
+use hearth_forward::ExecutorLimits;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::active::{ActiveRequest, Running};
-use crate::admission::NewTokenRatio;
-use crate::batch::{Load, StepBatch};
+use crate::active::ActiveRequest;
+use crate::batch::{HostLoad, StepBatch};
 use crate::config::EngineConfig;
-use crate::constraint::{Grace, Habits};
-use crate::executor::ExecutorLimits;
-use crate::inbox::Submission;
+use crate::constraint::{ForcedTextPredictor, WaitBudget};
+use crate::inbox::NewRequest;
 use crate::kv::Kv;
 use crate::queue::WaitingQueue;
 use crate::request::Event;
+use crate::running::Running;
 use crate::stats::{EngineStats, KvStats};
+use new_token_ratio::NewTokenRatio;
 
-/// Logits that a step may compute for log-probabilities of tokens that are not sampled,
+/// The most logits that a step computes for log-probabilities of tokens that are not sampled,
 /// in values (64 MiB).
 const SCORED_LOGITS: usize = 16 << 20;
 
-/// Tokens that a step may copy to the host, and from there, for each that it may compute,
-/// which takes longer: so that the copies of a step take no longer than a step.
-const COPIES: usize = 4;
+/// How many tokens a step may copy to the host, and as many from the host, for each token that
+/// it may compute. Computing takes longer, so the copies of a step take no longer than a step.
+const COPIES_PER_TOKEN: usize = 4;
 
-/// Requests start in the order of the policy; `running` is in the order of start.
+/// Whether a step is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeviceIs {
+    /// No step is in flight, and requests may leave `running`.
+    Idle,
+    /// A step is in flight. Its batch names requests by their places in `running`, so requests
+    /// may be added at the end, but none may leave.
+    Busy,
+}
+
+/// The requests of the engine, waiting and running, and their slots.
 ///
-/// A step has three parts. While the device waits, [`advance`](Self::advance) samples from
-/// what it computed and [`schedule`](Self::schedule) makes its next batch. While it computes,
-/// [`look_ahead`](Self::look_ahead) does the rest: it settles the step before, and prepares
-/// the one after. Meanwhile requests join `running` at its end, but none leaves it: the
-/// batch that is computed names them by their places. Where nothing depends on what it gives,
-/// the device has the [step after it](Self::follow) before it is done.
+/// A step has three parts. While the device is idle, [`complete`](Self::complete) samples from
+/// the output of the step before, and [`schedule`](Self::schedule) makes the next batch. While
+/// the device is busy, [`prepare_next`](Self::prepare_next) does the rest: it
+/// [flushes](Self::flush_step) the step before and starts requests for the one after. Where the
+/// step after does not depend on the output of the current one, it is scheduled and submitted
+/// while the device is busy, too ([`overlap`](Self::overlap)).
 ///
-/// It cannot get stuck. A request that runs alone always fits, since submission
-/// bounds it by the pool and everything else is free or evictable then; and of
-/// those with the highest priority the one that runs longest is never preempted,
-/// so that it ends.
+/// The scheduler cannot get stuck. A request that runs alone always fits, because it is refused
+/// if it is longer than the pool, and because all other slots are free or can be evicted. Of the
+/// running requests with the highest priority, the one that has run longest is never preempted,
+/// so it finishes.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     config: EngineConfig,
     limits: ExecutorLimits,
+    /// Requests that hold no slots; they start in the order of the policy.
     waiting: WaitingQueue,
+    /// Requests that hold slots, in the order of their start.
     running: Vec<Running>,
-    /// Those that are done, until there is time to take their slots.
-    leaving: Vec<Running>,
+    /// Requests that have ended, until [`flush_step`](Self::flush_step) frees their slots.
+    ended: Vec<Running>,
     kv: Kv,
-    ratio: NewTokenRatio,
-    habits: Habits,
-    /// When the latest step was scheduled.
-    batch_made: Instant,
-    /// How long the device was at the one that landed last.
-    step_took: Duration,
-    /// Batches that the device is at: none, one, or one and that after it.
-    in_flight: usize,
-    /// Whether a request may be able to start that could not when it was last looked at.
+    new_token_ratio: NewTokenRatio,
+    forced_text: ForcedTextPredictor,
+    /// Whether a request may be able to start that could not when admission was last tried.
     may_start: bool,
     /// Steps scheduled, for `config.retract_every`.
     scheduled: u64,
-    /// Counters only; `kv`, `waiting` and `running` are filled in by `stats`.
+    /// The counters of the statistics; [`stats`](Self::stats) fills in the other fields.
     counters: EngineStats,
-    /// Last events, kept back until the statistics they change are published.
-    farewells: Vec<(UnboundedSender<Event>, Event)>,
+    /// Final events of requests, held back until the statistics that they change have been
+    /// published.
+    final_events: Vec<(UnboundedSender<Event>, Event)>,
 }
 
 impl Scheduler {
-    /// `host_slots` are those of the second pool.
+    /// `host_slots` is the number of slots of the pool in the host's memory.
     pub fn new(config: EngineConfig, limits: ExecutorLimits, host_slots: usize) -> Self {
         let mut scheduler = Self {
             kv: Kv::new(limits.kv_slots, host_slots, &config),
@@ -81,92 +88,81 @@ impl Scheduler {
             config,
             limits,
             running: Vec::new(),
-            leaving: Vec::new(),
-            ratio: NewTokenRatio::new(),
-            habits: Habits::new(limits.vocab_size),
-            batch_made: Instant::now(),
-            step_took: Duration::ZERO,
-            in_flight: 0,
+            ended: Vec::new(),
+            new_token_ratio: NewTokenRatio::new(),
+            forced_text: ForcedTextPredictor::new(limits.vocab_size),
             may_start: false,
             scheduled: 0,
             counters: EngineStats::default(),
-            farewells: Vec::new(),
+            final_events: Vec::new(),
         };
         scheduler.allow_copies();
         scheduler
     }
 
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty() && self.leaving.is_empty()
+        self.waiting.is_empty() && self.running.is_empty() && self.ended.is_empty()
     }
 
-    pub fn enqueue(&mut self, submitted: Vec<Submission>) {
-        for submission in submitted {
-            let request = ActiveRequest::new(submission, &self.habits);
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Puts new requests into the queue.
+    pub fn enqueue(&mut self, requests: Vec<NewRequest>) {
+        for request in requests {
+            let request = ActiveRequest::new(request, &self.forced_text);
             self.waiting.push(request);
             self.counters.received += 1;
             self.may_start = true;
         }
     }
 
-    /// Fills `batch` with the next step: every decoding request's row, then chunks
-    /// of several prompts as far as the token budget goes. Requests whose grammars are
-    /// late are not in it.
+    /// Fills `batch` with the next step: a row for every request that decodes, then chunks of
+    /// several prompts as far as the token budget allows. Requests whose grammars are late are
+    /// left out. The device must be idle.
     pub fn schedule(&mut self, batch: &mut StepBatch) {
         batch.clear();
-        self.hear_grammars(&mut Grace::none(), &mut Grace::none());
-        self.part();
-        self.begin_grammars(&mut Grace::to_begin());
+        self.poll_running_grammars(&mut WaitBudget::none(), &mut WaitBudget::none());
+        self.remove_ended();
+        self.poll_waiting_grammars(&mut WaitBudget::for_new_requests());
         self.scheduled += 1;
         if let Some(every) = self.config.retract_every
             && self.scheduled.is_multiple_of(every)
         {
             self.retract(1);
         }
-        // The device waits: what could not start before is not looked at again.
-        let may_start = self.may_start || self.waiting.has_followers() || self.running.is_empty();
+        // The device waits, so requests that could not start before are not tried again.
+        let may_start = self.may_start || self.waiting.has_parked() || self.running.is_empty();
         if self.make_room_to_decode() && may_start && self.has_place() {
-            self.settle();
-            self.admit();
+            self.flush_step();
+            self.admit(DeviceIs::Idle);
         }
         self.fill(batch);
         batch.copies = self.kv.take_copies();
         self.allow_copies();
-        self.in_flight = usize::from(!batch.asks_for_nothing());
-        self.batch_made = Instant::now();
     }
 
-    /// When the latest step was scheduled.
-    pub fn scheduled_at(&self) -> Instant {
-        self.batch_made
-    }
-
-    /// A batch has landed, which took the device so long.
-    pub fn landed(&mut self, took: Duration) {
-        self.step_took = took;
-        self.in_flight = self.in_flight.saturating_sub(1);
-    }
-
-    /// What can be done of the next step while the device is at this one.
-    pub fn look_ahead(&mut self) {
-        self.settle();
-        self.begin_grammars(&mut Grace::none());
-        self.admit();
-        self.reserve();
+    /// Does all work for the next step that can be done while the device is busy.
+    pub fn prepare_next(&mut self) {
+        self.flush_step();
+        self.poll_waiting_grammars(&mut WaitBudget::none());
+        self.admit(DeviceIs::Busy);
+        self.reserve_next_slots();
     }
 
     fn fill(&mut self, batch: &mut StepBatch) {
         let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
         for (index, running) in self.running.iter_mut().enumerate() {
-            if running.kv.loads() {
+            if running.kv.needs_load() {
                 let tokens = self.kv.load(&running.kv);
                 let request = index;
-                batch.loads.push(Load { request, tokens });
+                batch.loads.push(HostLoad { request, tokens });
                 continue;
             }
             match running.pending() {
-                // What comes next depends on its grammar, which need not keep the others.
+                // The next row depends on the grammar, which must not delay other requests.
                 _ if running.request.is_late() => {}
                 1 => grant(batch, index, running, 1, &mut scored_rows),
                 _ => prefills.push(index),
@@ -175,10 +171,10 @@ impl Scheduler {
         self.share_among_prefills(&mut prefills, batch, &mut scored_rows);
     }
 
-    /// Divides what the decoding requests left of the token budget: at least half
-    /// of it to the prompt that started first, so that it gets done; the rest to the
-    /// others, those with least left to compute first, so that none of them waits
-    /// for a long one.
+    /// Divides the rest of the token budget among the prompts. At least half of it goes to the
+    /// prompt that started first, so that it completes soon. The rest goes to the others in
+    /// the order of how little they have left to compute, so that short prompts do not wait for
+    /// long ones.
     fn share_among_prefills(
         &mut self,
         prefills: &mut [usize],
@@ -204,34 +200,30 @@ impl Scheduler {
         }
     }
 
-    pub fn running(&self) -> usize {
-        self.running.len()
-    }
-
-    /// Those that hold slots.
-    fn holding(&self) -> impl Iterator<Item = &Running> {
-        self.running.iter().chain(&self.leaving)
-    }
-
-    /// The next step may copy so much, and what is evicted until then counts.
+    /// Sets how many tokens the next step may copy. Evictions from now on count.
     fn allow_copies(&mut self) {
-        let tokens = self.config.max_batch_tokens.saturating_mul(COPIES);
+        let tokens = self
+            .config
+            .max_batch_tokens
+            .saturating_mul(COPIES_PER_TOKEN);
         self.kv.allow_copies(tokens);
     }
 
-    /// The last events of requests that ended; to be sent once `stats` is out.
-    pub fn take_farewells(&mut self) -> Vec<(UnboundedSender<Event>, Event)> {
-        std::mem::take(&mut self.farewells)
+    /// The final events of requests that ended, to be sent after [`stats`](Self::stats) has
+    /// been published.
+    pub fn take_final_events(&mut self) -> Vec<(UnboundedSender<Event>, Event)> {
+        std::mem::take(&mut self.final_events)
     }
 
     pub fn stats(&mut self, steps: u64) -> EngineStats {
         let usage = self.kv.usage();
+        let holding = self.running.iter().chain(&self.ended);
         let kv = KvStats {
             total: usage.total,
             free: usage.free,
             evictable: usage.evictable,
             protected: usage.protected,
-            held: self.holding().map(|running| running.kv.held()).sum(),
+            held: holding.map(|running| running.kv.held()).sum(),
         };
         let usage = self.kv.host_usage();
         let host = KvStats {
@@ -254,8 +246,8 @@ impl Scheduler {
     }
 }
 
-/// Adds `tokens` of `running` to the batch, or as many as have not more rows for
-/// log-probabilities than `scored_rows`, which are taken from it.
+/// Adds `tokens` of `running` to the batch, or fewer if they have more rows for
+/// log-probabilities than `scored_rows`, from which these rows are subtracted.
 fn grant(
     batch: &mut StepBatch,
     index: usize,
@@ -263,8 +255,8 @@ fn grant(
     mut tokens: usize,
     scored_rows: &mut usize,
 ) {
-    // Not all of a chunk's rows need be wanted: after a preemption it may
-    // begin before the first whose log-probability is still missing.
+    // The logits of a chunk's first rows may be unwanted: after a preemption, the chunk may
+    // begin before the first token whose log-probability is still missing.
     let start = running.kv.computed;
     let mut wanted = running.request.wanted_logprobs(start, start + tokens);
     if wanted.len() > *scored_rows {

@@ -1,12 +1,14 @@
 //! A snapshot of the engine, taken between steps.
 
-/// Where the KV slots are. Every slot is in exactly one of the four places.
+/// Where the KV slots of one pool are. Every slot is counted in exactly one of `free`,
+/// `evictable`, `protected` and `held`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvStats {
+    /// All slots of the pool.
     pub total: usize,
-    /// On the free list.
+    /// Slots on the free list.
     pub free: usize,
-    /// Cached, and used by no running request: the next to go when room is needed.
+    /// Cached, and read by no running request: the first to be evicted.
     pub evictable: usize,
     /// Cached, and read by at least one running request.
     pub protected: usize,
@@ -20,51 +22,52 @@ impl KvStats {
         self.evictable + self.protected
     }
 
-    /// Whether no slot is lost and none is counted twice. Always true; tests
-    /// look, and debug builds at every step.
+    /// Whether no slot is lost and none is counted twice. This is always true: tests check
+    /// it, and debug builds check it at every step.
     pub fn is_conserved(&self) -> bool {
         self.free + self.cached() + self.held == self.total
     }
 }
 
-/// The engine at the end of its latest step. Counters count from the start.
+/// The engine at the end of its latest step. Counters count from the start of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     pub kv: KvStats,
-    /// The second pool, in the host's memory: copies of what was cached, `protected`
-    /// while a request is about to take them back. All zero without one.
+    /// The second pool, in the host's memory: copies of cached tokens. They are `protected`
+    /// while a request is about to copy them back. All fields are zero without such a pool.
     pub host: KvStats,
-    /// Requests that hold no slots yet, or had to give them back.
+    /// Requests that hold no slots yet, or were preempted.
     pub waiting: usize,
     /// Requests that hold slots.
     pub running: usize,
-    /// Nothing is computed until somebody resumes.
+    /// Nothing is computed until an operator resumes the engine.
     pub paused: bool,
     pub steps: u64,
-    /// Prompt tokens of started requests, cached ones included.
+    /// Prompt tokens of started requests, cached tokens included.
     pub prompt_tokens: u64,
-    /// Prompt tokens that were not computed because the cache had them.
+    /// Prompt tokens that were not computed because they were cached.
     pub cached_tokens: u64,
-    /// Of them, those that came from the host.
+    /// Those of `cached_tokens` that came from the host's memory.
     pub host_tokens: u64,
-    /// Tokens copied to the host, and back.
+    /// Tokens copied from the device to the host.
     pub demoted_tokens: u64,
+    /// Tokens copied from the host back to the device.
     pub loaded_tokens: u64,
     /// Tokens sampled.
     pub generated_tokens: u64,
-    /// Output tokens that a grammar forced: forward passes saved.
+    /// Output tokens that a grammar forced; each saved a forward pass.
     pub forced_tokens: u64,
-    /// Tokens that went through the model: prompts, outputs, and what was
-    /// computed again after a preemption.
+    /// Tokens that went through the model: prompts, outputs, and tokens that were computed
+    /// again after a preemption.
     pub computed_tokens: u64,
-    /// Requests taken in: those that wait, run, or have ended.
+    /// Requests that the engine thread took in, whether they wait, run or have ended.
     pub received: u64,
     /// Requests that got slots, each counted once.
     pub started: u64,
     pub finished: u64,
     pub cancelled: u64,
     pub failed: u64,
-    /// Times a running request went back to the queue for want of slots.
+    /// How often a running request went back to the queue because slots ran out.
     pub preemptions: u64,
 }
 

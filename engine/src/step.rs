@@ -1,300 +1,270 @@
-//! The engine's inner loop: what the device computed is sampled, the next step is launched,
-//! and all else is done while the device is at it. Where nothing depends on what comes of a
-//! step, the one after it is launched, too, so that the device goes on at once.
+//! The engine thread's loop.
+//!
+//! ```text
+//! schedule ──▶ submit ──▶ overlap ──▶ complete ──▶ schedule ...
+//!                 │          ▲            ▲
+//!                 │          │ prepare    │ output
+//!                 ▼          │ step n+1   │
+//!              the device computes step n ┘
+//! ```
+//!
+//! The device is idle only from `complete` to the next `submit`. Where step n+1 does not depend
+//! on the output of step n, `overlap` submits it as well, and the device is never idle.
 
 mod commands;
+mod in_flight;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
 use crate::batch::StepBatch;
 use crate::config::EngineConfig;
-use crate::constraint::Grace;
-use crate::device::{Device, Landing, Order};
+use crate::constraint::WaitBudget;
+use crate::device::Device;
 use crate::events::{StepObserver, StepReport};
-use crate::executor::Choice;
 use crate::inbox::{Inbox, Mail, Phase, Wait};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{DeviceIs, Scheduler};
 use crate::stats::EngineStats;
+use in_flight::{CompletedStep, InFlight};
 
-/// All that the engine thread owns.
-pub(crate) struct Core {
-    /// What the device is at: nothing, a step, or a step and the one after it. Dropped before
-    /// the device is: that waits for its thread, which may wait for choices.
-    flights: VecDeque<Flight>,
-    /// Whether the device is to tell when it is done with the first of them.
-    called: bool,
-    device: Device,
+/// Everything that the engine thread owns.
+pub(crate) struct EngineCore {
+    in_flight: InFlight,
     scheduler: Scheduler,
-    /// Batches that the device is not at; there are two.
-    spare: Vec<StepBatch>,
-    /// When it was done with the step before.
-    landed: Instant,
     inbox: Arc<Inbox>,
+    /// Steps completed.
     steps: u64,
-    /// Whether requests wait, those that hold slots too, until somebody resumes.
+    /// Whether all requests wait, including those that hold slots, until an operator resumes
+    /// the engine.
     paused: bool,
     observer: Option<StepObserver>,
-    /// As the observer knows it.
-    told: EngineStats,
-    /// Of what landed last, until there is time to tell of it.
+    /// The statistics of the latest report.
+    observed: EngineStats,
+    /// Reports of completed steps, until there is time to pass them to the observer.
     reports: Vec<StepReport>,
 }
 
-struct Flight {
-    /// The device has its `forward`.
-    batch: StepBatch,
-    /// When its step began.
-    started: Instant,
-    /// When the device got it.
-    scheduled: Instant,
-    /// Where the device takes what is wanted at the rows where it chooses.
-    choices: Sender<Vec<Choice>>,
-}
-
-impl Core {
+impl EngineCore {
     pub fn new(config: EngineConfig, device: Device, inbox: Arc<Inbox>) -> Self {
-        let executor_chooses = device.chooses;
         let scheduler = Scheduler::new(config, device.limits, device.host_slots);
-        let batch = |table| StepBatch::new(executor_chooses, table);
         let mut core = Self {
-            flights: VecDeque::new(),
-            called: false,
-            device,
+            in_flight: InFlight::new(device),
             scheduler,
-            // The first is enough where no step is launched ahead.
-            spare: vec![batch(1), batch(0)],
-            landed: Instant::now(),
             inbox,
             steps: 0,
             paused: false,
             observer: None,
-            told: EngineStats::default(),
+            observed: EngineStats::default(),
             reports: Vec::new(),
         };
         core.publish();
         core
     }
 
-    /// Serves until the inbox is closed and what it gave is done.
+    /// Serves until the inbox is closed and all its requests have ended.
     pub fn serve(&mut self) {
         loop {
-            let mail = self.inbox.collect(match self.flights.len() {
-                0 if self.paused || self.scheduler.is_idle() => Wait::ForMail,
-                0 => Wait::Not,
-                of => Wait::ForLanding { of },
-            });
-            if mail.landed {
-                // Who wants no more by now leaves with it, also where the device goes on.
-                self.scheduler.withdraw(&mail.withdrawn);
-                self.land();
+            let mail = self.inbox.collect(self.wait());
+            let may_overlap = mail.phase == Phase::Open && !mail.commands_wait;
+            if mail.step_completed {
+                // Withdrawn requests leave with this step, even if another one is in flight.
+                self.scheduler.withdraw(&mail.withdrawn, DeviceIs::Busy);
+                self.complete();
             }
-            let goes_on = goes_on(&mail);
-            self.scheduler.enqueue(mail.submitted);
-            // Those, too, who came and went since the last look.
-            self.scheduler.withdraw(&mail.withdrawn);
-            if !self.flights.is_empty() {
-                self.prepare();
-                self.call(goes_on);
-                continue;
+            let is_over = self.receive(mail);
+            if is_over {
+                return self.publish();
             }
-            mail.commands.into_iter().for_each(|c| self.obey(c));
-            if let Phase::Closing { deadline } = mail.phase {
-                // Nobody could resume what then never ends.
-                self.paused = false;
-                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                    self.scheduler.cancel_all();
-                }
-                if self.scheduler.is_idle() {
-                    return self.publish();
-                }
-            }
+            self.step(may_overlap);
+        }
+    }
+
+    /// Keeps the device busy: schedules and submits a step if none is in flight, and overlaps it
+    /// with other work. [`complete`](Self::complete) follows when the device is done.
+    fn step(&mut self, may_overlap: bool) {
+        if self.in_flight.is_empty() {
             if self.paused {
-                self.publish();
-            } else {
-                self.step(goes_on);
+                return self.publish();
+            }
+            let started = Instant::now();
+            match self.schedule() {
+                Some(batch) => self.submit(batch, started),
+                None => return self.await_grammars(),
             }
         }
+        self.overlap(may_overlap);
     }
 
-    /// Launches one forward of the model, for all requests that can use one. What is left to
-    /// do of the step before is done while it runs, and what can be of the next one; it is
-    /// launched, too, if it can be and the engine `goes_on` to it.
-    fn step(&mut self, goes_on: bool) {
-        let started = Instant::now();
-        let mut batch = self.spare.pop().expect("the device is at nothing");
+    /// The next step, for all requests that can use one. `None` if there is nothing to compute.
+    fn schedule(&mut self) -> Option<StepBatch> {
+        let mut batch = self.in_flight.take_spare().expect("no step is in flight");
         self.scheduler.schedule(&mut batch);
-        if batch.asks_for_nothing() {
-            self.spare.push(batch);
-            let waits = self.scheduler.waits_for_grammars();
-            debug_assert!(
-                waits || self.scheduler.is_idle(),
-                "whoever waits alone gets on"
-            );
-            self.publish();
-            if waits {
-                self.scheduler.await_grammars();
-                self.publish();
-            }
-            return;
+        if batch.is_empty() {
+            self.in_flight.put_spare(batch);
+            return None;
         }
-        self.launch(batch, started);
-        let chosen = self.choose(&mut Grace::none(), false);
-        if !self.device.chooses {
-            self.call(false);
-        }
-        self.prepare();
-        if !chosen {
-            // The masks that were not there yet have had all of this time.
-            self.choose(&mut Grace::to_follow(), true);
-        }
-        self.call(goes_on);
+        Some(batch)
     }
 
-    fn launch(&mut self, mut batch: StepBatch, started: Instant) {
-        let (choices, taken) = channel();
-        self.device.launch(Order {
-            copies: std::mem::take(&mut batch.copies),
-            forward: std::mem::take(&mut batch.forward),
-            choices: taken,
-        });
-        self.flights.push_back(Flight {
-            batch,
-            started,
-            scheduled: self.scheduler.scheduled_at(),
-            choices,
-        });
+    fn submit(&mut self, batch: StepBatch, started: Instant) {
+        self.in_flight.submit(batch, started);
+        self.send_sample_requests(&mut WaitBudget::none(), false);
+        if !self.in_flight.samples_on_device() {
+            self.in_flight.notify();
+        }
     }
 
-    /// Tells the device, which is at the forward, what is wanted at the rows where it chooses,
-    /// if all of it is known; `finally` something is in any case, as the device waits for it.
-    /// Returns whether it was told.
-    fn choose(&mut self, grace: &mut Grace, finally: bool) -> bool {
-        let Some(flight) = self.flights.back_mut() else {
-            return false;
-        };
-        let choices = self.scheduler.choices(&mut flight.batch, grace, finally);
-        if let Some(choices) = choices {
-            // A device that is gone, or failed before it asked, wants none.
-            let _ = flight.choices.send(choices);
-            return true;
+    /// Works while the device is busy: finishes the step before, prepares the next one, and
+    /// submits it if it does not depend on the output of the step in flight.
+    fn overlap(&mut self, may_overlap: bool) {
+        self.scheduler.prepare_next();
+        self.publish();
+        // Grammars that were late have had all of this time.
+        self.send_sample_requests(&mut WaitBudget::for_next_row(), true);
+        if may_overlap && self.in_flight.can_overlap() {
+            self.submit_overlapping();
         }
-        false
+        self.in_flight.notify();
     }
 
-    /// Has the device tell when it is done with what it is at. Before that it gets the step
-    /// after, if the engine `goes_on` to it whatever comes of this one.
-    fn call(&mut self, goes_on: bool) {
-        if self.called {
-            return;
-        }
-        if goes_on && self.device.chooses {
-            self.run_ahead();
-        }
-        self.device.call();
-        self.called = true;
-    }
-
-    fn run_ahead(&mut self) {
+    /// Submits the step after the one in flight, if its batch can be made already.
+    fn submit_overlapping(&mut self) {
         let started = Instant::now();
-        let Some(mut batch) = self.spare.pop() else {
+        let Some(mut batch) = self.in_flight.take_spare() else {
             return;
         };
-        let before = &self.flights[0].batch;
-        match self.scheduler.follow(before, &mut batch) {
-            Some(choices) => {
-                self.launch(batch, started);
-                let _ = self.flights[1].choices.send(choices);
+        let before = self.in_flight.oldest_batch();
+        match self.scheduler.overlap(before, &mut batch) {
+            Some(sample_requests) => {
+                self.in_flight.submit(batch, started);
+                self.in_flight.send_sample_requests(sample_requests);
             }
-            None => self.spare.push(batch),
+            None => self.in_flight.put_spare(batch),
         }
     }
 
-    /// The device is done with the first step that it was at, or is lost, and all are.
-    fn land(&mut self) {
-        self.called = false;
-        while self.take_in() && !self.flights.is_empty() {}
+    /// Tells the executor, which is at the latest step, how to sample, unless it knows. With
+    /// `must_answer`, this happens even if some grammars are late, because the executor waits.
+    fn send_sample_requests(&mut self, budget: &mut WaitBudget, must_answer: bool) {
+        let Some(batch) = self.in_flight.batch_without_sample_requests() else {
+            return;
+        };
+        let requests = self.scheduler.sample_requests(batch, budget, must_answer);
+        if let Some(requests) = requests {
+            self.in_flight.send_sample_requests(requests);
+        }
     }
 
-    /// Samples from what the device computed, and no more, as it may wait. Returns whether it
-    /// is lost.
-    fn take_in(&mut self) -> bool {
-        let Landing {
-            copied,
-            logits,
-            lost,
-            order,
-            at,
-        } = self.device.land();
-        let flight = self.flights.pop_front().expect("what lands was launched");
-        let Flight {
+    /// Completes the oldest step in flight, or all of them if the device is lost.
+    fn complete(&mut self) {
+        while self.complete_oldest() && !self.in_flight.is_empty() {}
+    }
+
+    /// Samples from the output of the oldest step, and does no more, because the device may be
+    /// idle. Returns whether the device is lost.
+    fn complete_oldest(&mut self) -> bool {
+        let CompletedStep {
             mut batch,
+            copied,
+            mut output,
+            lost,
             started,
-            scheduled,
-            ..
-        } = flight;
-        Order {
-            copies: batch.copies,
-            forward: batch.forward,
-            ..
-        } = order;
-        // The device was at the step before.
-        let [started, scheduled] = [started, scheduled].map(|time| time.max(self.landed));
-        self.landed = at;
+            submitted,
+            completed,
+        } = self.in_flight.complete();
         if let Err(error) = copied {
             self.scheduler.fail_copies(&mut batch, &error);
         }
-        self.scheduler
-            .landed(at.saturating_duration_since(scheduled));
-        let failed = lost || logits.is_err();
-        let mut logits = logits;
-        let chosen = logits.as_mut().ok().map(|logits| &mut logits.chosen);
-        self.scheduler.leave_out(&mut batch, chosen);
-        match logits {
-            Ok(mut logits) if !lost => self.scheduler.advance(&batch, &mut logits),
+        let sampled = output.as_mut().ok().map(|output| &mut output.sampled);
+        self.scheduler.drop_ended_rows(&mut batch, sampled);
+        let failed = lost || output.is_err();
+        match output {
+            Ok(mut output) if !lost => {
+                let took = completed.saturating_duration_since(submitted);
+                self.scheduler.complete(&batch, &mut output, took);
+            }
             Err(error) if !lost => self.scheduler.fail(&batch, &error),
             Ok(_) => self.scheduler.lose_device(&batch, "the device is lost"),
             Err(error) => self.scheduler.lose_device(&batch, &error),
         }
-        // Copies alone are no step, nor is what nobody waits for any more.
+        // Copies alone are not a step, and neither is a batch whose requests have all ended.
         if !batch.grants.is_empty() {
             self.steps += 1;
-            // Else the device goes on, and this time is the next step's.
-            let finished = match self.flights.is_empty() {
+            let finished = match self.in_flight.is_empty() {
                 true => Instant::now(),
-                false => at,
+                // The device is at the next step already, in whose time this sampling is.
+                false => completed,
             };
-            self.report(&batch, [started, scheduled, at, finished], failed);
+            self.report(&batch, [started, submitted, completed, finished], failed);
         }
-        self.spare.push(batch);
+        self.in_flight.put_spare(batch);
         lost
     }
 
-    /// Notes what is to be told of a step, where somebody observes the engine.
+    /// What to wait for before the next turn of the loop.
+    fn wait(&self) -> Wait {
+        match self.in_flight.len() {
+            0 if self.paused || self.scheduler.is_idle() => Wait::ForMail,
+            0 => Wait::No,
+            in_flight => Wait::ForStep { in_flight },
+        }
+    }
+
+    /// Takes new requests in and, between two steps, carries out commands. Returns whether the
+    /// engine is closed and has nothing left to do.
+    fn receive(&mut self, mail: Mail) -> bool {
+        self.scheduler.enqueue(mail.requests);
+        // This also ends requests that arrived and were withdrawn in the same mail.
+        let device = self.in_flight.device();
+        self.scheduler.withdraw(&mail.withdrawn, device);
+        if device == DeviceIs::Busy {
+            return false;
+        }
+        for command in mail.commands {
+            self.execute(command);
+        }
+        let Phase::Closing { deadline } = mail.phase else {
+            return false;
+        };
+        // A paused engine would never end, because no operator can resume it any more.
+        self.paused = false;
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            self.scheduler.cancel_all();
+        }
+        self.scheduler.is_idle()
+    }
+
+    /// Notes the report of a step for the observer, if there is one.
     fn report(&mut self, batch: &StepBatch, times: [Instant; 4], failed: bool) {
         let Some(observer) = &self.observer else {
             return;
         };
-        let shares = batch.grants.iter().map(|grant| (grant.id, grant.tokens));
+        let tokens = batch.grants.iter().map(|grant| (grant.id, grant.tokens));
         let after = self.scheduler.stats(self.steps);
-        let before = std::mem::replace(&mut self.told, after);
+        let before = std::mem::replace(&mut self.observed, after);
         let with_requests = observer.requests;
-        let report = StepReport::finish(times, shares, with_requests, failed, [before, after]);
+        let report = StepReport::new(times, tokens, with_requests, failed, [before, after]);
         self.reports.push(report);
     }
 
-    /// Works while the device does: on what is left of the step before, and on the next.
-    fn prepare(&mut self) {
-        self.scheduler.look_ahead();
+    /// There is nothing to compute: waits a moment for grammars, if requests wait for them.
+    fn await_grammars(&mut self) {
+        let awaits_grammars = self.scheduler.awaits_grammars();
+        debug_assert!(
+            awaits_grammars || self.scheduler.is_idle(),
+            "a request that runs alone can always continue"
+        );
         self.publish();
+        if awaits_grammars {
+            self.scheduler.await_grammars();
+            self.publish();
+        }
     }
 
-    /// Tells all that is left to tell. Statistics before last events, so that whoever has
-    /// seen a request end sees its slots returned.
+    /// Sends all reports, statistics and events. The statistics are published before the final
+    /// events, so that a client that has seen its request end sees its slots returned.
     fn publish(&mut self) {
-        self.scheduler.settle();
+        self.scheduler.flush_step();
         for report in self.reports.drain(..) {
             if let Some(observer) = &mut self.observer {
                 (observer.observe)(report);
@@ -305,14 +275,9 @@ impl Core {
             ..self.scheduler.stats(self.steps)
         };
         self.inbox.publish(stats);
-        for (consumer, event) in self.scheduler.take_farewells() {
-            // A consumer that is gone wants no farewell.
+        for (consumer, event) in self.scheduler.take_final_events() {
+            // A consumer that is gone needs no final event.
             let _ = consumer.send(event);
         }
     }
-}
-
-/// Whether nobody wants the engine to stop after the step that it is at.
-fn goes_on(mail: &Mail) -> bool {
-    mail.phase == Phase::Open && !mail.commands_wait
 }

@@ -1,4 +1,4 @@
-//! Outputs that follow a grammar, with and without jump-forward, alone and in a crowd.
+//! Outputs that match a grammar, with and without jump-forward, alone and beside other requests.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,11 +6,12 @@ mod common;
 use std::sync::Arc;
 
 use common::{Answer, Fixture, VOCAB, answer, prompt, request};
-use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
+use hearth_engine::constraint::{Constrain, Constraint, Grammar};
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::{EngineConfig, Event, FinishReason, Request};
+use hearth_forward::TokenMask;
 
-/// One set of tokens for each place; whole after the last.
+/// Allows one set of tokens for each position. The output is complete after the last one.
 #[derive(Clone, Debug)]
 struct Places {
     sets: Vec<Vec<u32>>,
@@ -25,7 +26,7 @@ impl Places {
         }
     }
 
-    /// `free` places of ten tokens each, `fixed` places of one each, and again.
+    /// `free` positions of ten tokens each and then `fixed` positions of one each, repeated.
     fn alternating(free: usize, fixed: usize, times: usize) -> Self {
         let ten = |seed: usize| (0..10).map(|i| (seed * 7 + i) as u32 % 90).collect();
         let round = |time: usize| -> Vec<Vec<u32>> {
@@ -55,7 +56,7 @@ impl Grammar for Places {
 }
 
 impl Constraint for Places {
-    fn mask(&mut self) -> Result<Mask, String> {
+    fn mask(&mut self) -> Result<TokenMask, String> {
         let mut mask = vec![0; VOCAB.div_ceil(32)];
         for token in &self.sets[self.at] {
             mask[*token as usize / 32] |= 1 << (token % 32);
@@ -104,7 +105,7 @@ fn run(fixture: &Fixture, request: Request) -> Answer {
 const WHOLE: FinishReason = FinishReason::Stop { token: None };
 
 #[test]
-fn the_output_follows_the_grammar_and_ends_with_it() {
+fn the_output_matches_the_grammar_and_ends_with_it() {
     let fixture = Fixture::new(EngineConfig::default(), 512);
     let places = Places::alternating(2, 3, 4);
     let answer = run(&fixture, constrained(&[1, 2, 3], 100, &places, false));
@@ -120,7 +121,7 @@ fn the_output_follows_the_grammar_and_ends_with_it() {
 fn jumping_forward_gives_the_same_tokens_in_fewer_steps() {
     for first in [0, 2] {
         let mut places = Places::alternating(2, 3, 4);
-        // With and without a beginning that is forced.
+        // With and without a forced beginning.
         places.sets.rotate_left(first);
         let mut seen = Vec::new();
         for jump in [false, true] {
@@ -135,8 +136,8 @@ fn jumping_forward_gives_the_same_tokens_in_fewer_steps() {
             assert_eq!(stats.generated_tokens + stats.forced_tokens, 20);
         }
         assert_eq!(seen[0].0, seen[1].0);
-        // A step does not wait for a grammar: what it forces may come after a row that was
-        // not needed, as may the end.
+        // A step does not wait for a grammar: forced tokens may come after a row that turns out to
+        // be unnecessary, and so may the end.
         assert!((20..=21).contains(&seen[0].1), "{}", seen[0].1);
         assert!((8..=12).contains(&seen[1].1), "{}", seen[1].1);
     }
@@ -150,7 +151,7 @@ fn forced_tokens_keep_to_max_tokens_and_to_stop_tokens() {
         let answer = run(&fixture, constrained(&[1], most, &places, true));
         let (reason, usage) = answer.end.unwrap();
         assert_eq!((answer.tokens.len(), usage.completion_tokens), (most, most));
-        // A whole output is one, also with the last token that it may have.
+        // A complete output finishes as complete even with the last token that it may have.
         let expected = if most == 5 {
             WHOLE
         } else {
@@ -169,7 +170,7 @@ fn forced_tokens_keep_to_max_tokens_and_to_stop_tokens() {
 }
 
 #[test]
-fn an_output_without_a_choice_needs_one_step_and_is_cached_like_a_prompt() {
+fn a_fully_forced_output_needs_one_step_and_is_cached_like_a_prompt() {
     let fixture = Fixture::new(EngineConfig::default(), 512);
     let places = Places::new(&[&[5], &[7], &[8]]);
     for round in 0..2 {
@@ -181,14 +182,14 @@ fn an_output_without_a_choice_needs_one_step_and_is_cached_like_a_prompt() {
     }
     let stats = fixture.engine.stats();
     assert_eq!((stats.prompt_tokens, stats.cached_tokens), (4, 2));
-    // What was forced is in the tree as ordinary tokens.
+    // Forced tokens are in the tree like ordinary tokens.
     let answer = run(&fixture, request(&[1, 2, 5, 7, 8, 9], 1));
     assert_eq!(answer.cached_tokens, 5);
     fixture.assert_idle_and_conserved();
 }
 
 #[test]
-fn preemption_in_the_middle_of_a_jump_loses_nothing() {
+fn preemption_between_forced_tokens_loses_nothing() {
     let places = Places::alternating(1, 4, 6);
     let alone = Fixture::new(EngineConfig::default(), 512);
     let requests: Vec<Request> = (0..6)
@@ -246,7 +247,7 @@ fn penalties_see_forced_tokens() {
         request.params.presence_penalty = presence_penalty;
         run(&fixture, request).tokens[1]
     };
-    // The model's own difference between the two is less than what the penalty adds.
+    // The difference between the two logits is less than the penalty.
     assert!(
         second(2.0) == 6 || second(-2.0) == 5,
         "the forced 5 was not counted"
@@ -259,7 +260,7 @@ fn forced_tokens_have_the_log_probabilities_that_the_model_gives_them() {
     for first in 0..5 {
         let mut places = Places::alternating(2, 3, 4);
         places.sets.rotate_left(first);
-        // All rows at once, and a few at a time with interruptions.
+        // All rows at once, and a few at a time with preemptions.
         for (max_batch_tokens, retract_every) in [(2048, None), (4, Some(3))] {
             let config = EngineConfig {
                 max_batch_tokens,
@@ -283,14 +284,14 @@ fn forced_tokens_have_the_log_probabilities_that_the_model_gives_them() {
                 if let Event::PromptLogprobs(prompt) = event {
                     let prompt: Vec<_> = prompt.into_iter().skip(3).map(Option::unwrap).collect();
                     for ((place, prompt), token) in places.sets.iter().zip(prompt).zip(&jumped) {
-                        let choice = place.len() > 1;
+                        let is_free = place.len() > 1;
                         let total: f32 = token.top.iter().map(|(_, l)| l.exp()).sum();
-                        assert!(choice || prompt == *token, "as if it had been in a prompt");
+                        assert!(is_free || prompt == *token, "as in a prompt");
                         assert!(
-                            !choice || token.logprob > prompt.logprob,
+                            !is_free || token.logprob > prompt.logprob,
                             "of ten, not of all"
                         );
-                        assert!(choice || token.logprob < 0.0 && total < 0.9);
+                        assert!(is_free || token.logprob < 0.0 && total < 0.9);
                     }
                 }
             }
@@ -301,7 +302,7 @@ fn forced_tokens_have_the_log_probabilities_that_the_model_gives_them() {
 }
 
 #[test]
-fn an_output_that_ends_by_force_has_all_of_its_log_probabilities() {
+fn an_output_that_ends_with_forced_tokens_has_all_of_its_log_probabilities() {
     let fixture = Fixture::new(EngineConfig::default(), 512);
     let places = Places::new(&[&[5], &[7], &[8], &[9]]);
     for (most, stop, expected) in [
@@ -312,12 +313,12 @@ fn an_output_that_ends_by_force_has_all_of_its_log_probabilities() {
     ] {
         let mut request = constrained(&[1, 2], most, &places, true);
         request.params.stop_token_ids = stop.into_iter().collect();
-        // Once computed, once from the cache.
+        // Once computed and once from the cache.
         let first = scored(&fixture, request.clone());
         let second = scored(&fixture, request.clone());
         assert_eq!(first.len(), expected);
         assert_eq!(first, second);
-        // The prompt's own come before, from the same forward.
+        // The log-probabilities of the prompt come before, from the same forward pass.
         request.params.prompt_logprobs = Some(0);
         assert_eq!(scored(&fixture, request), first);
     }

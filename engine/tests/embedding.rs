@@ -1,5 +1,5 @@
-//! An embedding depends on the prompt alone: not on how it is cut into chunks, on what is
-//! cached, or on how often it gave its slots back.
+//! An embedding depends on the prompt only: not on its chunks, on the cache, or on how often its
+//! request was preempted.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -28,7 +28,7 @@ fn reference(prompt: &[u32], pooling: Pooling) -> Vec<f32> {
     }
 }
 
-/// Both poolings of prompts that share beginnings, with requests that generate between.
+/// Embeds prompts that share prefixes, with both kinds of pooling, beside requests that generate.
 fn assert_embeddings(fixture: &Fixture) {
     let shared = prompt(7, 60);
     let prompts: Vec<Vec<u32>> = (0..12)
@@ -63,7 +63,7 @@ fn assert_embeddings(fixture: &Fixture) {
 }
 
 #[test]
-fn an_embedding_is_that_of_the_prompt_however_it_is_cut() {
+fn an_embedding_is_the_same_for_chunks_of_any_size() {
     for (max_batch_tokens, prefill_chunk) in [(2048, 512), (64, 7), (3, 1)] {
         let config = EngineConfig {
             max_batch_tokens,
@@ -76,7 +76,7 @@ fn an_embedding_is_that_of_the_prompt_however_it_is_cut() {
 }
 
 #[test]
-fn an_embedding_survives_that_its_request_gives_way() {
+fn an_embedding_survives_the_preemption_of_its_request() {
     for page_size in [1, 16] {
         let config = EngineConfig {
             max_batch_tokens: 24,

@@ -1,4 +1,4 @@
-//! A pool too small for what is asked, with a second one in the host's memory.
+//! A pool that is too small for the requests, with a second pool in the host's memory.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,24 +6,25 @@ mod common;
 use std::sync::atomic::Ordering;
 
 use common::{Answer, Fixture, POLICIES, answer, expected, prompt, request};
-use hearth_engine::{CopyDirection, EngineConfig, Event, HostWritePolicy, Request};
+use hearth_engine::{EngineConfig, Event, HostWritePolicy, Request};
+use hearth_forward::CopyDirection;
 
 fn run(fixture: &Fixture, request: Request) -> Answer {
     answer(fixture.engine.submit(request).unwrap())
 }
 
-/// Conversations in turns, and again: each shares its beginning with two others.
+/// Conversations of several turns, the last of them repeated. Each shares its prefix with two others.
 fn conversations() -> Vec<Vec<u32>> {
-    let one = |turn: usize, who: u64| {
-        let shared = prompt(who / 3, 60);
-        [shared, prompt(100 + who, 20 + 15 * turn)].concat()
+    let one = |turn: usize, client: u64| {
+        let shared = prompt(client / 3, 60);
+        [shared, prompt(100 + client, 20 + 15 * turn)].concat()
     };
-    let turns = (0..3).flat_map(|turn| (0..6).map(move |who| one(turn, who)));
-    turns.chain((0..6).map(|who| one(2, who))).collect()
+    let turns = (0..3).flat_map(|turn| (0..6).map(move |client| one(turn, client)));
+    turns.chain((0..6).map(|client| one(2, client))).collect()
 }
 
 #[test]
-fn outputs_are_the_same_with_a_host_and_less_is_computed() {
+fn with_a_host_tier_outputs_are_the_same_and_less_is_computed() {
     for (index, schedule) in POLICIES.into_iter().enumerate() {
         for (page_size, retract_every) in [(1, None), (16, None), (4, Some(3))] {
             let config = EngineConfig {
@@ -35,7 +36,7 @@ fn outputs_are_the_same_with_a_host_and_less_is_computed() {
                     HostWritePolicy::WriteThrough,
                     HostWritePolicy::WriteThroughSelective,
                 ][index % 3],
-                // Loads and prompts in pieces, under some policies.
+                // Under some policies, loads and prompts are divided into pieces.
                 max_batch_tokens: if index % 2 == 0 { 2048 } else { 24 },
                 ..EngineConfig::default()
             };
@@ -68,7 +69,7 @@ fn outputs_are_the_same_with_a_host_and_less_is_computed() {
 }
 
 #[test]
-fn each_policy_copies_when_it_says() {
+fn each_write_policy_copies_at_its_own_time() {
     let (first, second) = (prompt(1, 50), prompt(2, 50));
     let copies = |host_writes, first_three: u64, all: u64| {
         let config = EngineConfig {
@@ -78,12 +79,12 @@ fn each_policy_copies_when_it_says() {
         let fixture = Fixture::with_host(config, 150, 1000);
         let copied = |expected| {
             fixture.assert_idle_and_conserved();
-            // What the last step computed is copied when it is done.
+            // Tokens of the last step are copied when it is complete.
             fixture.wait_until("as many are copied", |f| {
                 f.engine.stats().demoted_tokens == expected
             });
         };
-        // Twice the one, once the other; the device has room for both, and then for neither.
+        // One prompt twice, the other once. The device has room for both, and then for neither.
         for prompt in [&first, &first, &second] {
             run(&fixture, request(prompt, 1));
         }
@@ -93,12 +94,12 @@ fn each_policy_copies_when_it_says() {
     };
     copies(HostWritePolicy::WriteBack, 0, 100);
     copies(HostWritePolicy::WriteThrough, 100, 249);
-    // Of the one, all but its last token was found.
+    // Of the first prompt, all tokens but the last were found in the cache.
     copies(HostWritePolicy::WriteThroughSelective, 49, 49);
 }
 
 #[test]
-fn usage_counts_what_the_host_had_as_cached() {
+fn tokens_from_the_host_count_as_cached() {
     let fixture = Fixture::with_host(EngineConfig::default(), 120, 500);
     let (first, second) = (prompt(1, 90), prompt(2, 100));
     for (prompt, cached) in [(&first, 0), (&second, 0), (&first, 89)] {
@@ -116,7 +117,7 @@ fn usage_counts_what_the_host_had_as_cached() {
 }
 
 #[test]
-fn no_step_copies_more_than_four_times_what_it_may_compute() {
+fn no_step_copies_more_than_four_times_the_tokens_that_it_may_compute() {
     let config = EngineConfig {
         max_batch_tokens: 16,
         ..EngineConfig::default()
@@ -136,10 +137,10 @@ fn no_step_copies_more_than_four_times_what_it_may_compute() {
     );
 }
 
-/// An engine whose device has lost `text`, which the host has the beginning of.
+/// Makes the device evict `text`, whose prefix stays in the host's memory.
 fn evicted(fixture: &Fixture, text: &[u32]) {
     run(fixture, request(text, 2));
-    // Little by little, so that each step can copy what it evicts.
+    // The other prompts are short, so that each step can copy all that it evicts.
     for other in 10..18 {
         run(fixture, request(&prompt(other, 25), 2));
     }
@@ -153,7 +154,7 @@ fn slow_copies() -> EngineConfig {
 }
 
 #[test]
-fn decoding_goes_on_while_others_load() {
+fn requests_decode_while_others_load() {
     let fixture = Fixture::with_host(slow_copies(), 200, 1000);
     let first = prompt(1, 150);
     evicted(&fixture, &first);
@@ -170,7 +171,7 @@ fn decoding_goes_on_while_others_load() {
 }
 
 #[test]
-fn an_abort_in_the_middle_of_a_load_loses_and_leaks_nothing() {
+fn an_abort_during_a_load_loses_and_leaks_no_slots() {
     let (fixture, permits) = Fixture::gated_with_host(slow_copies(), 200, 1000);
     let first = prompt(1, 150);
     fixture.copies.gated.store(false, Ordering::SeqCst);
@@ -196,7 +197,7 @@ fn an_abort_in_the_middle_of_a_load_loses_and_leaks_nothing() {
 }
 
 #[test]
-fn failed_copies_end_who_needed_them_and_empty_the_host() {
+fn failed_copies_end_the_requests_that_need_them_and_empty_the_host() {
     let fixture = Fixture::with_host(EngineConfig::default(), 220, 1000);
     let (first, second) = (prompt(1, 150), prompt(2, 200));
     run(&fixture, request(&first, 2));
@@ -210,7 +211,7 @@ fn failed_copies_end_who_needed_them_and_empty_the_host() {
         let host = f.engine.stats().host;
         host.free == host.total
     });
-    // Demotions fail, too, and nobody minds.
+    // Demotions fail, too, which affects no request.
     assert_eq!(
         run(&fixture, request(&first, 4)).tokens,
         expected(&first, 4)
@@ -227,7 +228,7 @@ fn failed_copies_end_who_needed_them_and_empty_the_host() {
 }
 
 #[test]
-fn a_host_smaller_than_a_prompt_keeps_its_beginning() {
+fn a_host_pool_smaller_than_a_prompt_keeps_the_beginning_of_it() {
     let fixture = Fixture::with_host(EngineConfig::default(), 120, 40);
     for round in 0..6 {
         let text = prompt(round % 2, 90);

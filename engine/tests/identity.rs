@@ -1,5 +1,5 @@
-//! The output of a request depends on the request alone: not on the cache, on
-//! its neighbours, on how its prompt is cut, or on how often it was preempted.
+//! The output of a request depends on the request only: not on the cache, on other requests in the
+//! batch, on the chunks of its prompt, or on how often it was preempted.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,7 +11,7 @@ fn config() -> EngineConfig {
     EngineConfig::default()
 }
 
-/// Prompts that share beginnings of many lengths.
+/// Prompts that share prefixes of many lengths.
 fn family(count: u64) -> Vec<Vec<u32>> {
     let shared = prompt(1000, 80);
     (0..count)
@@ -70,7 +70,7 @@ fn a_prompt_gives_the_same_output_alone_and_in_a_batch_of_16() {
             ..config()
         };
         let (fixture, permits) = Fixture::gated(config, 4096);
-        // The first forward is held until all are there.
+        // The first forward pass is held back until all requests have arrived.
         let first = fixture.submit(&[5], 1);
         fixture.wait_until("running", |f| f.engine.stats().running == 1);
         let prompts = family(16);
@@ -112,14 +112,14 @@ fn a_prompt_gives_the_same_output_in_chunks_of_any_size() {
 }
 
 #[test]
-fn a_preempted_request_goes_on_where_it_was() {
+fn a_preempted_request_continues_where_it_stopped() {
     for prefix_cache in [true, false] {
         let config = EngineConfig {
             prefix_cache,
             ..config()
         };
-        // Prompts fit beside each other, outputs do not, and the estimate of
-        // 70 % admits more than can finish.
+        // All prompts fit, all outputs do not, and the estimate of 70 % admits more requests than can
+        // finish.
         let fixture = Fixture::new(config, 160);
         let prompts: Vec<_> = (0..12).map(|seed| prompt(seed, 8)).collect();
         assert_all_as_expected(&fixture, &prompts, 100);
@@ -137,7 +137,7 @@ fn two_hundred_prompts_give_the_same_outputs_under_every_policy_page_size_and_re
     let prompts = family(200);
     let outputs: Vec<_> = prompts.iter().map(|p| expected(p, 8)).collect();
     let check = |config: EngineConfig| {
-        // A third of what all 64 together would need.
+        // A third of the slots that all 64 together would need.
         let fixture = Fixture::new(config.clone(), 2048);
         let requests = prompts.iter().enumerate().map(|(i, prompt)| Request {
             priority: i as i32 % 3,
@@ -179,14 +179,14 @@ fn two_hundred_prompts_give_the_same_outputs_under_every_policy_page_size_and_re
 }
 
 #[test]
-fn a_pool_of_exactly_one_request_serves_any_number_of_them() {
+fn a_pool_for_exactly_one_request_serves_any_number_of_them() {
     let fixture = Fixture::new(config(), 40);
     let prompts: Vec<_> = (0..8).map(|seed| prompt(seed, 20)).collect();
     assert_all_as_expected(&fixture, &prompts, 20);
 }
 
 #[test]
-fn a_seeded_request_draws_the_same_tokens_whatever_the_batch() {
+fn a_seeded_request_samples_the_same_tokens_in_any_batch() {
     let params = SamplingParams {
         temperature: 1.0,
         seed: Some(42),
@@ -198,8 +198,8 @@ fn a_seeded_request_draws_the_same_tokens_whatever_the_batch() {
     };
     let alone = Fixture::new(config(), 4096);
     let alone = answer(alone.engine.submit(request(3)).unwrap()).tokens;
-    assert_ne!(alone, expected(&prompt(3, 10), 30), "it does sample");
-    // Crowded: a small pool, small chunks, neighbours, preemptions.
+    assert_ne!(alone, expected(&prompt(3, 10), 30), "it is not greedy");
+    // Now with a small pool, small chunks, other requests and preemptions.
     let crowd = EngineConfig {
         max_batch_tokens: 16,
         prefill_chunk: 4,

@@ -1,5 +1,4 @@
-//! Grammars that are slow, panic or hang, beside requests that have nothing to do with
-//! them.
+//! Grammars that are slow, panic or hang, beside requests without such grammars.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,10 +10,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use common::{Answer, Fixture, VOCAB, answer, expected, greedy, request};
-use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
+use hearth_engine::constraint::{Constrain, Constraint, Grammar};
 use hearth_engine::{AbortTarget, EngineConfig, Event, FinishReason, Request, SamplingParams};
+use hearth_forward::TokenMask;
 
-/// What a grammar is asked.
+/// A question that the engine asks a grammar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Question {
     Start,
@@ -25,8 +25,8 @@ enum Question {
 const QUESTIONS: [Question; 3] = [Question::Start, Question::Forced, Question::Mask];
 
 impl Question {
-    /// A number of tokens after which it is asked.
-    fn place(self) -> usize {
+    /// A number of tokens after which the question is asked.
+    fn position(self) -> usize {
         match self {
             Self::Start => 0,
             Self::Forced => 5,
@@ -35,10 +35,10 @@ impl Question {
     }
 }
 
-/// What it does when it is asked, after so many tokens.
+/// What a grammar does before it answers, given the question and the number of tokens.
 type Mischief = Arc<dyn Fn(Question, usize) + Send + Sync>;
 
-/// Ten tokens may come at each even place, and one at each odd one.
+/// Allows ten tokens at each even position, and one at each odd position.
 #[derive(Clone)]
 struct Naughty {
     length: usize,
@@ -81,7 +81,7 @@ impl Grammar for Naughty {
 }
 
 impl Constraint for Naughty {
-    fn mask(&mut self) -> Result<Mask, String> {
+    fn mask(&mut self) -> Result<TokenMask, String> {
         (self.mischief)(Question::Mask, self.at);
         let mut mask = vec![0; VOCAB.div_ceil(32)];
         let many = if self.at.is_multiple_of(2) { 10 } else { 1 };
@@ -111,7 +111,7 @@ impl Constraint for Naughty {
     }
 }
 
-/// Holds whoever comes until it is opened.
+/// Blocks threads until it is opened.
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -134,12 +134,12 @@ fn run(fixture: &Fixture, request: Request) -> Answer {
     answer(fixture.engine.submit(request).unwrap())
 }
 
-/// Tokens that came before the end, and the end's text.
+/// The number of tokens before the failure, and the text of the failure.
 fn failed(answer: Answer) -> (usize, String) {
     (answer.tokens.len(), answer.end.unwrap_err())
 }
 
-/// Those that walk grammars.
+/// The number of threads that evaluate grammars.
 fn threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     (cores / 2).clamp(2, 16)
@@ -148,18 +148,18 @@ fn threads() -> usize {
 const WHOLE: FinishReason = FinishReason::Stop { token: None };
 
 #[test]
-fn others_go_on_while_a_grammar_hangs_and_it_fails_alone() {
+fn other_requests_continue_while_a_grammar_hangs_and_only_its_request_fails() {
     for question in QUESTIONS {
         let fixture = Fixture::new(EngineConfig::default(), 1024);
         let gate = Arc::new(Gate::default());
         let hold = Arc::clone(&gate);
         let hanging = Naughty::request(&[1, 2], 20, move |asked, at| {
-            if (asked, at) == (question, question.place()) {
+            if (asked, at) == (question, question.position()) {
                 hold.pass();
             }
         });
         let hanging = fixture.engine.submit(hanging).unwrap();
-        // All of this ends before the gate is opened.
+        // These requests end before the gate is opened.
         let others = [
             fixture.submit(&[3, 4], 200),
             fixture
@@ -172,7 +172,7 @@ fn others_go_on_while_a_grammar_hangs_and_it_fails_alone() {
         assert_eq!(constrained.end.unwrap().0, WHOLE);
         let (tokens, error) = failed(answer(hanging));
         assert!(error.contains("took longer than 1000 ms"), "{error}");
-        assert_eq!(tokens, question.place());
+        assert_eq!(tokens, question.position());
         assert_eq!(run(&fixture, request(&[3, 4], 5)).tokens.len(), 5);
         gate.open();
         fixture.assert_idle_and_conserved();
@@ -180,7 +180,7 @@ fn others_go_on_while_a_grammar_hangs_and_it_fails_alone() {
 }
 
 #[test]
-fn more_hanging_grammars_than_threads_leave_the_threads_to_others() {
+fn more_hanging_grammars_than_threads_leave_threads_to_other_requests() {
     let fixture = Fixture::new(EngineConfig::default(), 1024);
     let gate = Arc::new(Gate::default());
     let hanging: Vec<_> = (0..threads() + 1)
@@ -188,7 +188,7 @@ fn more_hanging_grammars_than_threads_leave_the_threads_to_others() {
             let hold = Arc::clone(&gate);
             let question = QUESTIONS[1 + i % 2];
             let request = Naughty::request(&[1, 2], 20, move |asked, at| {
-                if (asked, at) == (question, question.place()) {
+                if (asked, at) == (question, question.position()) {
                     hold.pass();
                 }
             });
@@ -204,7 +204,8 @@ fn more_hanging_grammars_than_threads_leave_the_threads_to_others() {
     fixture.assert_idle_and_conserved();
 }
 
-/// With RUST_BACKTRACE a panic is told of for longer than a grammar may take.
+/// Keeps panics of workers silent: with RUST_BACKTRACE, printing one takes longer than a grammar may
+/// take.
 fn keep_workers_panics_short() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -215,19 +216,19 @@ fn keep_workers_panics_short() {
 }
 
 #[test]
-fn a_panic_at_any_question_ends_its_request_alone() {
+fn a_panic_at_any_question_ends_its_request_only() {
     keep_workers_panics_short();
     for question in QUESTIONS {
         let fixture = Fixture::new(EngineConfig::default(), 1024);
         let beside = fixture.submit(&[3, 4], 100);
         let panicking = Naughty::request(&[1, 2], 20, move |asked, at| {
             assert!(
-                (asked, at) != (question, question.place()),
-                "as it was told to"
+                (asked, at) != (question, question.position()),
+                "as the test says"
             );
         });
         let (_, error) = failed(run(&fixture, panicking));
-        assert!(error.contains("panicked: as it was told to"), "{error}");
+        assert!(error.contains("panicked: as the test says"), "{error}");
         assert_eq!(answer(beside).tokens, expected(&[3, 4], 100));
         fixture.assert_idle_and_conserved();
     }
@@ -244,7 +245,7 @@ fn outputs_do_not_depend_on_how_late_a_grammar_is() {
         let fixture = Fixture::new(config, slots);
         let running: Vec<_> = (0..6)
             .map(|i| {
-                // Late now and then, each at places of its own.
+                // Late from time to time, each at positions of its own.
                 let request = Naughty::request(&[1, i, 3], 24, move |_, at| {
                     if let Some(pause) = pause
                         && (at + i as usize).is_multiple_of(5)
@@ -284,9 +285,9 @@ fn outputs_do_not_depend_on_how_late_a_grammar_is() {
 }
 
 #[test]
-fn waiting_behind_slow_grammars_is_nobodys_fault() {
+fn the_time_in_the_queue_behind_slow_grammars_does_not_count() {
     let fixture = Fixture::new(EngineConfig::default(), 1024);
-    // Together they take several times what one of them may, on any number of threads.
+    // Together they take several times the time that one of them may take, on any number of threads.
     let slow = |question| {
         Naughty::request(&[1, 2], 2, move |asked, _| {
             if asked == question {
@@ -303,7 +304,7 @@ fn waiting_behind_slow_grammars_is_nobodys_fault() {
 }
 
 #[test]
-fn who_waits_for_a_grammar_can_be_aborted_and_counts_as_waiting() {
+fn a_request_that_waits_for_its_grammar_counts_as_waiting_and_can_be_aborted() {
     let fixture = Fixture::new(EngineConfig::default(), 1024);
     let gate = Arc::new(Gate::default());
     let begun = Arc::new(AtomicUsize::new(0));
@@ -330,7 +331,7 @@ fn who_waits_for_a_grammar_can_be_aborted_and_counts_as_waiting() {
 }
 
 #[test]
-fn a_late_mask_takes_its_request_out_of_the_steps_and_nobody_else() {
+fn a_late_mask_keeps_only_its_own_request_out_of_the_steps() {
     let fixture = Fixture::new(EngineConfig::default(), 1024);
     let gate = Arc::new(Gate::default());
     let hold = Arc::clone(&gate);
@@ -351,7 +352,7 @@ fn a_late_mask_takes_its_request_out_of_the_steps_and_nobody_else() {
     let before = fixture.steps().len();
     run(&fixture, request(&[3, 4], 100));
     let steps = fixture.steps().split_off(before);
-    // It is in the step that computed the row it waits with, and then in none.
+    // The late request is in the step that computed its row of logits, and then in none.
     let beside = steps.iter().filter(|step| step.sequences > 1).count();
     assert!((100..=101).contains(&steps.len()), "{}", steps.len());
     assert!(beside <= 1, "{beside}");

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use common::{FAILS, Fixture, PANICS, VOCAB, answer, expected, greedy, limits, prompt, request};
 use hearth_engine::{
-    BuildError, Choices, Engine, EngineConfig, Event, Executor, ExecutorError, ExecutorLimits,
-    FinishReason, ForwardBatch, Logits, Request, SamplingParams, ShutdownOutcome, SpawnError,
-    SubmitError,
+    BuildError, Engine, EngineConfig, Event, FinishReason, Request, SamplingParams,
+    ShutdownOutcome, SpawnError, SubmitError,
+};
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 
 fn config() -> EngineConfig {
@@ -27,7 +29,7 @@ fn a_dropped_generation_returns_its_slots_within_one_step() {
     fixture.wait_until("three steps", |f| f.engine.stats().steps == 3);
     fixture.wait_until("both run", |f| f.engine.stats().running == 2);
     drop(doomed);
-    // The forward that may have been scheduled already, and no other.
+    // At most the forward pass that was scheduled already.
     permits.send(()).unwrap();
     fixture.wait_until("one step more", |f| f.engine.stats().steps == 4);
     fixture.wait_until("its slots are back", |f| f.engine.stats().running == 1);
@@ -75,7 +77,7 @@ fn a_generation_that_is_stopped_counts_as_finished() {
 }
 
 #[test]
-fn of_requests_that_belong_together_all_are_queued_or_none() {
+fn requests_that_belong_together_are_queued_together_or_not_at_all() {
     let bounds = EngineConfig {
         max_queue: 3,
         ..config()
@@ -128,7 +130,7 @@ fn one_request_more_than_the_queue_holds_is_refused() {
 }
 
 #[test]
-fn an_idle_engine_does_nothing_and_wakes_at_once() {
+fn an_idle_engine_does_nothing_and_wakes_immediately() {
     let fixture = Fixture::new(config(), 256);
     fixture.run(&prompt(1, 4), 4);
     fixture.assert_idle_and_conserved();
@@ -139,7 +141,7 @@ fn an_idle_engine_does_nothing_and_wakes_at_once() {
 }
 
 #[test]
-fn what_the_model_cannot_take_is_refused_with_the_bound_and_the_value() {
+fn requests_that_the_model_cannot_take_are_refused_with_the_bound_and_the_value() {
     let fixture = Fixture::new(config(), 64);
     let submit = |request| fixture.engine.submit(request).unwrap_err();
     assert_eq!(submit(request(&[], 1)), SubmitError::EmptyPrompt);
@@ -219,7 +221,7 @@ fn a_stop_token_ends_the_output_and_is_not_part_of_it() {
 }
 
 #[test]
-fn zero_tokens_runs_the_prompt_and_leaves_it_cached() {
+fn a_request_for_zero_tokens_computes_and_caches_its_prompt() {
     let fixture = Fixture::new(config(), 256);
     let answer = fixture.run(&prompt(4, 10), 0);
     assert_eq!(answer.tokens, []);
@@ -228,24 +230,30 @@ fn zero_tokens_runs_the_prompt_and_leaves_it_cached() {
 }
 
 #[test]
-fn a_forward_that_fails_or_panics_fails_its_requests_and_no_others() {
-    for (poison, text) in [(FAILS, "out of memory"), (PANICS, "the device is gone")] {
+fn a_forward_pass_that_fails_or_panics_fails_its_own_requests_only() {
+    for (poison, text) in [
+        (FAILS, "the model failed: out of memory"),
+        (PANICS, "the model panicked: the device is gone"),
+    ] {
         let fixture = Fixture::new(config(), 256);
         let good = prompt(1, 20);
         assert_eq!(fixture.run(&good, 5).tokens, expected(&good, 5));
         let answer = fixture.run(&[&good[..], &[poison, 3]].concat(), 5);
-        assert!(answer.end.unwrap_err().contains(text));
+        assert_eq!(answer.end.unwrap_err(), text);
         fixture.assert_idle_and_conserved();
         let again = fixture.run(&good, 5);
         assert_eq!(again.tokens, expected(&good, 5));
-        assert_eq!(again.cached_tokens, 19, "what was cached before is whole");
+        assert_eq!(
+            again.cached_tokens, 19,
+            "prompts that were cached before are intact"
+        );
         let stats = fixture.engine.stats();
         assert_eq!((stats.failed, stats.finished), (1, 2));
     }
 }
 
 #[test]
-fn requests_that_wait_outlive_a_failed_forward() {
+fn waiting_requests_survive_a_failed_forward_pass() {
     let one_at_a_time = EngineConfig {
         max_running: 1,
         ..config()
@@ -259,7 +267,7 @@ fn requests_that_wait_outlive_a_failed_forward() {
 }
 
 #[test]
-fn shutdown_lets_requests_finish_within_the_grace() {
+fn a_shutdown_lets_requests_finish_within_the_grace_period() {
     let fixture = Fixture::new(config(), 256);
     let generation = fixture.submit(&prompt(1, 5), 50);
     let outcome = fixture.engine.shutdown(Duration::from_secs(20));
@@ -274,7 +282,7 @@ fn shutdown_lets_requests_finish_within_the_grace() {
 }
 
 #[test]
-fn shutdown_cancels_what_the_grace_did_not_suffice_for() {
+fn a_shutdown_cancels_requests_that_exceed_the_grace_period() {
     let (fixture, permits) = Fixture::gated(config(), 512);
     let running = fixture.submit(&prompt(1, 5), 400);
     fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
@@ -282,7 +290,7 @@ fn shutdown_cancels_what_the_grace_did_not_suffice_for() {
     std::thread::scope(|scope| {
         let shutdown = scope.spawn(|| fixture.engine.shutdown(Duration::ZERO));
         fixture.wait_until("closed", |f| {
-            // Not any error: these requests themselves fill the queue.
+            // Other errors would be wrong: only these requests can fill the queue.
             let refused = f.engine.submit(request(&[1], 1));
             matches!(refused, Err(SubmitError::ShuttingDown))
         });
@@ -297,7 +305,7 @@ fn shutdown_cancels_what_the_grace_did_not_suffice_for() {
 }
 
 #[test]
-fn requests_outlive_the_last_handle() {
+fn requests_finish_after_the_last_handle_is_dropped() {
     let fixture = Fixture::new(config(), 256);
     let generation = fixture.submit(&prompt(1, 5), 50);
     drop(fixture);
@@ -326,7 +334,7 @@ fn an_executor_that_cannot_be_built_is_reported() {
 }
 
 #[test]
-fn the_context_is_the_smaller_of_the_models_and_the_pools() {
+fn the_context_is_the_smaller_of_the_model_length_and_the_pool() {
     for (kv_slots, max_model_len) in [(64, 32), (32, 64)] {
         let limits = ExecutorLimits {
             max_model_len,
@@ -342,7 +350,7 @@ fn the_context_is_the_smaller_of_the_models_and_the_pools() {
 }
 
 #[test]
-fn events_come_to_an_async_task_too() {
+fn an_async_task_receives_events_too() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
         .unwrap();
@@ -371,7 +379,7 @@ fn events_come_to_an_async_task_too() {
 }
 
 #[test]
-fn a_handle_tells_whether_its_engine_is_there() {
+fn a_handle_tells_whether_its_engine_runs() {
     let fixture = Fixture::new(EngineConfig::default(), 64);
     assert!(fixture.engine.is_running());
     fixture.engine.shutdown(Duration::ZERO);
@@ -379,7 +387,7 @@ fn a_handle_tells_whether_its_engine_is_there() {
 }
 
 #[test]
-fn a_context_without_room_for_an_output_is_refused_in_words() {
+fn a_context_without_room_for_an_output_is_refused_with_a_reason() {
     let limits = limits(1);
     let spawned = Engine::spawn(EngineConfig::default(), move || Ok(NoModel(limits)));
     let message = spawned.unwrap_err().to_string();
@@ -393,17 +401,21 @@ fn a_context_without_room_for_an_output_is_refused_in_words() {
 struct NoModel(ExecutorLimits);
 
 impl Executor for NoModel {
-    type Flight = Logits;
+    type Submission = ForwardOutput;
 
     fn limits(&self) -> ExecutorLimits {
         self.0
     }
 
-    fn launch(&mut self, _: &ForwardBatch, _: &mut Choices<'_>) -> Result<Logits, ExecutorError> {
-        Err(ExecutorError::new("there is no model"))
+    fn submit(
+        &mut self,
+        _: &ForwardBatch,
+        _: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
+        Err(ForwardError::other("there is no model"))
     }
 
-    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-        Ok(logits)
+    fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+        Ok(output)
     }
 }

@@ -1,4 +1,4 @@
-//! A device that goes away in the middle, and comes back or does not.
+//! A device that is lost while it serves, and comes back or does not.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -8,29 +8,31 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::*;
-use hearth_engine::{
-    Choices, Engine, EngineConfig, EngineHandle, Executor, ExecutorError, ExecutorLimits,
-    ForwardBatch, KvCopy, Logits, ShutdownOutcome,
+use hearth_engine::{Engine, EngineConfig, EngineHandle, ShutdownOutcome};
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
 };
 
-/// What a test decides and sees.
+/// What a test controls and observes.
 #[derive(Clone, Default)]
 struct Switch {
-    /// Whether the device goes with the next forward, or copy.
-    goes: Arc<AtomicBool>,
-    /// Whether it goes when a forward is read.
-    goes_when_read: Arc<AtomicBool>,
-    /// Whether the next forward, or copy, fails, and no more; or the next that is read.
-    fails: Arc<AtomicBool>,
-    fails_when_read: Arc<AtomicBool>,
-    /// Forwards before any of that.
+    /// Whether the device is lost at the next submission or copy.
+    lost_at_submit: Arc<AtomicBool>,
+    /// Whether the device is lost at the next completion.
+    lost_at_complete: Arc<AtomicBool>,
+    /// Whether the next submission or copy fails, and the device is not lost.
+    fails_at_submit: Arc<AtomicBool>,
+    /// Whether the next completion fails, and the device is not lost.
+    fails_at_complete: Arc<AtomicBool>,
+    /// How many more forward passes succeed before any of the above.
     fuse: Arc<AtomicUsize>,
-    /// Whether it can be opened again.
+    /// Whether the device can be opened again.
     is_back: Arc<AtomicBool>,
+    /// Attempts to open the device again.
     attempts: Arc<AtomicUsize>,
 }
 
-/// A device whose slots are empty after it was opened again: reading one of before panics.
+/// A device whose slots are empty after it was opened again: reading an older slot panics.
 struct Fragile {
     model: FakeModel,
     switch: Switch,
@@ -38,36 +40,32 @@ struct Fragile {
 }
 
 impl Fragile {
-    /// Does what is told by the switch for whenever a device `goes`, or only `fails`.
-    fn obey(&mut self, goes: &AtomicBool, fails: &AtomicBool) -> Result<(), ExecutorError> {
+    /// Fails as the switches say, by which the device is `lost` or one call `fails`.
+    fn check(&mut self, lost: &AtomicBool, fails: &AtomicBool) -> Result<(), ForwardError> {
         if self.switch.fuse.load(Ordering::SeqCst) > 0 {
             return Ok(());
         }
-        self.lost |= goes.swap(false, Ordering::SeqCst);
+        self.lost |= lost.swap(false, Ordering::SeqCst);
         match self.lost {
-            true => Err(ExecutorError::new("the driver was reset")),
-            false if fails.swap(false, Ordering::SeqCst) => Err(ExecutorError::new("a hiccup")),
+            true => Err(ForwardError::other("the driver was reset")),
+            false if fails.swap(false, Ordering::SeqCst) => Err(ForwardError::other("a hiccup")),
             false => Ok(()),
         }
     }
 
-    fn fails(&mut self) -> Result<(), ExecutorError> {
-        let Switch { goes, fails, .. } = self.switch.clone();
-        self.obey(&goes, &fails)
+    fn check_submit(&mut self) -> Result<(), ForwardError> {
+        let switch = self.switch.clone();
+        self.check(&switch.lost_at_submit, &switch.fails_at_submit)
     }
 
-    fn fails_when_read(&mut self) -> Result<(), ExecutorError> {
-        let Switch {
-            goes_when_read,
-            fails_when_read,
-            ..
-        } = self.switch.clone();
-        self.obey(&goes_when_read, &fails_when_read)
+    fn check_complete(&mut self) -> Result<(), ForwardError> {
+        let switch = self.switch.clone();
+        self.check(&switch.lost_at_complete, &switch.fails_at_complete)
     }
 }
 
 impl Executor for Fragile {
-    type Flight = <FakeModel as Executor>::Flight;
+    type Submission = <FakeModel as Executor>::Submission;
 
     fn limits(&self) -> ExecutorLimits {
         self.model.limits()
@@ -77,43 +75,43 @@ impl Executor for Fragile {
         self.model.host_slots()
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        choices: &mut Choices<'_>,
-    ) -> Result<Self::Flight, ExecutorError> {
-        self.fails()?;
+        sample_requests: &mut SampleRequests<'_>,
+    ) -> Result<Self::Submission, ForwardError> {
+        self.check_submit()?;
         let fuse = &self.switch.fuse;
         fuse.store(
             fuse.load(Ordering::SeqCst).saturating_sub(1),
             Ordering::SeqCst,
         );
-        self.model.launch(batch, choices)
+        self.model.submit(batch, sample_requests)
     }
 
-    fn land(&mut self, flight: Self::Flight) -> Result<Logits, ExecutorError> {
-        assert!(!self.lost, "what is lost is not read");
-        self.fails_when_read()?;
-        self.model.land(flight)
+    fn complete(&mut self, submission: Self::Submission) -> Result<ForwardOutput, ForwardError> {
+        assert!(!self.lost, "nothing completes on a lost device");
+        self.check_complete()?;
+        self.model.complete(submission)
     }
 
-    fn chooses(&self) -> bool {
-        self.model.chooses()
+    fn samples_on_device(&self) -> bool {
+        self.model.samples_on_device()
     }
 
-    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
-        self.fails()?;
-        self.model.copy(copy)
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
+        self.check_submit()?;
+        self.model.copy_kv(copy)
     }
 
     fn is_lost(&self) -> bool {
         self.lost
     }
 
-    fn reopen(&mut self) -> Result<(), ExecutorError> {
+    fn reopen(&mut self) -> Result<(), ForwardError> {
         self.switch.attempts.fetch_add(1, Ordering::SeqCst);
         if !self.switch.is_back.load(Ordering::SeqCst) {
-            return Err(ExecutorError::new("no such device"));
+            return Err(ForwardError::other("no such device"));
         }
         self.model.forget();
         self.lost = false;
@@ -154,7 +152,7 @@ fn a_device_that_comes_back_serves_again_and_has_nothing_cached() {
         let prompts: Vec<_> = (0..6).map(|seed| prompt(seed, 20)).collect();
         assert_eq!(run(&engine, &prompts[0]).tokens, expected(&prompts[0], 5));
         switch.is_back.store(true, Ordering::SeqCst);
-        switch.goes.store(true, Ordering::SeqCst);
+        switch.lost_at_submit.store(true, Ordering::SeqCst);
         assert!(run(&engine, &prompts[0]).end.unwrap_err().contains("reset"));
         for prompt in &prompts {
             let answer = run(&engine, prompt);
@@ -170,13 +168,13 @@ fn a_device_that_comes_back_serves_again_and_has_nothing_cached() {
 }
 
 #[test]
-fn all_that_run_fail_and_those_that_wait_are_answered_too() {
+fn running_requests_fail_and_waiting_requests_are_answered_too() {
     let config = EngineConfig {
         max_running: 2,
         ..EngineConfig::default()
     };
     let (engine, switch) = start(config, 0);
-    switch.goes.store(true, Ordering::SeqCst);
+    switch.lost_at_submit.store(true, Ordering::SeqCst);
     let submitted = (0..5).map(|seed| engine.submit(request(&prompt(seed, 20), 5)).unwrap());
     for generation in submitted.collect::<Vec<_>>() {
         assert!(answer(generation).end.is_err());
@@ -193,13 +191,13 @@ fn all_that_run_fail_and_those_that_wait_are_answered_too() {
 }
 
 #[test]
-fn a_device_that_goes_during_a_copy_takes_both_pools_with_it() {
+fn a_device_that_is_lost_during_a_copy_loses_both_pools() {
     let (engine, switch) = start(EngineConfig::default(), 256);
     switch.is_back.store(true, Ordering::SeqCst);
     let mut failures = 0;
     for seed in 0..40 {
-        // Too much for the device's pool: what is evicted is copied to the host.
-        switch.goes.store(seed % 8 == 7, Ordering::SeqCst);
+        // This is too much for the device's pool: evicted prefixes are copied to the host.
+        switch.lost_at_submit.store(seed % 8 == 7, Ordering::SeqCst);
         let prompt = prompt(seed % 5 + 10 * (seed % 2), 90);
         let answer = run(&engine, &prompt);
         match answer.end {
@@ -215,16 +213,16 @@ fn a_device_that_goes_during_a_copy_takes_both_pools_with_it() {
 }
 
 #[test]
-fn an_engine_whose_device_never_comes_back_ends_when_it_is_told_to() {
+fn an_engine_whose_device_never_comes_back_can_be_shut_down() {
     let (engine, switch) = start(EngineConfig::default(), 0);
-    switch.goes.store(true, Ordering::SeqCst);
+    switch.lost_at_submit.store(true, Ordering::SeqCst);
     assert!(run(&engine, &prompt(1, 20)).end.is_err());
-    until("it is tried", || switch.attempts.load(Ordering::SeqCst) > 0);
+    until("an attempt", || switch.attempts.load(Ordering::SeqCst) > 0);
     assert_eq!(engine.shutdown(Duration::ZERO), ShutdownOutcome::Stopped);
 }
 
-/// Has `what` happen when two requests have run for a while, so that steps are launched ahead;
-/// returns how they end.
+/// Throws the switch `what` when two requests have run for a while, so that steps overlap. Returns
+/// how the requests end.
 fn amid_steps(switch: &Switch, engine: &EngineHandle, what: &AtomicBool) -> Vec<Answer> {
     switch.fuse.store(12, Ordering::SeqCst);
     what.store(true, Ordering::SeqCst);
@@ -234,17 +232,24 @@ fn amid_steps(switch: &Switch, engine: &EngineHandle, what: &AtomicBool) -> Vec<
 }
 
 #[test]
-fn a_device_that_goes_with_two_steps_under_way_takes_both_with_it() {
+fn a_device_that_is_lost_with_two_steps_in_flight_loses_both() {
     let (engine, switch) = start(EngineConfig::default(), 0);
     switch.is_back.store(true, Ordering::SeqCst);
-    for what in [&switch.goes, &switch.goes_when_read, &switch.goes] {
+    for what in [
+        &switch.lost_at_submit,
+        &switch.lost_at_complete,
+        &switch.lost_at_submit,
+    ] {
         for (seed, answer) in (0..).zip(amid_steps(&switch, &engine, what)) {
-            assert!(answer.end.is_err(), "nobody goes on without the device");
+            assert!(
+                answer.end.is_err(),
+                "no request continues without the device"
+            );
             assert!(answer.tokens.len() > 2);
             let right = expected(&prompt(seed, 20), answer.tokens.len());
             assert_eq!(answer.tokens, right);
         }
-        // Nobody who comes now is concerned, whatever of it is still to land.
+        // Requests that arrive now are not affected by steps that still have to complete.
         for seed in 0..2 {
             let answer = run(&engine, &prompt(seed, 20));
             assert_eq!(answer.tokens, expected(&prompt(seed, 20), 5));
@@ -258,9 +263,9 @@ fn a_device_that_goes_with_two_steps_under_way_takes_both_with_it() {
 }
 
 #[test]
-fn a_step_that_fails_beside_another_fails_its_requests_and_not_the_engine() {
+fn a_step_that_fails_while_another_is_in_flight_fails_its_requests_only() {
     let (engine, switch) = start(EngineConfig::default(), 0);
-    for what in [&switch.fails, &switch.fails_when_read] {
+    for what in [&switch.fails_at_submit, &switch.fails_at_complete] {
         for (seed, answer) in (0..).zip(amid_steps(&switch, &engine, what)) {
             assert!(answer.end.unwrap_err().contains("hiccup"));
             let right = expected(&prompt(seed, 20), answer.tokens.len());

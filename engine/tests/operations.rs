@@ -1,4 +1,4 @@
-//! What an operator may do to a running engine: abort, flush, pause, resume.
+//! The commands of an operator: abort, flush, pause, resume.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -28,7 +28,7 @@ fn reason(generation: Generation) -> FinishReason {
     answer(generation).end.unwrap().0
 }
 
-/// Lets one forward through after another until `done` is.
+/// Lets one forward pass after another complete until `done` returns.
 fn keep_stepping<T: Send>(permits: &Sender<()>, done: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let done = scope.spawn(done);
@@ -41,7 +41,7 @@ fn keep_stepping<T: Send>(permits: &Sender<()>, done: impl FnOnce() -> T + Send)
 }
 
 #[test]
-fn an_abort_ends_the_requests_it_names_running_or_waiting_and_no_others() {
+fn an_abort_ends_the_running_and_waiting_requests_that_it_names_and_no_others() {
     let two_at_a_time = EngineConfig {
         max_running: 2,
         ..config()
@@ -56,15 +56,15 @@ fn an_abort_ends_the_requests_it_names_running_or_waiting_and_no_others() {
     let waiting = named(&fixture, "a-2", 3);
     let nameless = fixture.submit(&prompt(4, 10), 40);
     let abort = fixture.engine.abort(AbortTarget::Prefix("a-".to_owned()));
-    // A request that comes after the abort is not meant by it.
+    // The abort does not concern a request that arrives after it.
     let later = named(&fixture, "a-3", 5);
     permits.send(()).unwrap();
     assert_eq!(abort.wait_blocking().unwrap(), 2);
     assert_eq!(reason(running), FinishReason::Aborted);
     assert_eq!(answer(waiting).tokens, []);
-    let nobody = fixture.engine.abort(AbortTarget::Id("b".to_owned()));
+    let unknown = fixture.engine.abort(AbortTarget::Id("b".to_owned()));
     drop(permits);
-    assert_eq!(nobody.wait_blocking().unwrap(), 0, "an id is not a prefix");
+    assert_eq!(unknown.wait_blocking().unwrap(), 0, "an id is not a prefix");
     for (seed, generation) in [(1, survivor), (4, nameless), (5, later)] {
         assert_eq!(answer(generation).tokens, expected(&prompt(seed, 10), 40));
     }
@@ -74,7 +74,7 @@ fn an_abort_ends_the_requests_it_names_running_or_waiting_and_no_others() {
 }
 
 #[test]
-fn aborting_all_twice_ends_all_once_and_leaves_the_engine_at_work() {
+fn aborting_all_requests_twice_ends_them_once_and_the_engine_still_serves() {
     let (fixture, permits) = Fixture::gated(config(), 512);
     let all: Vec<_> = (0..20)
         .map(|seed| fixture.submit(&prompt(seed, 10), 40))
@@ -96,7 +96,7 @@ fn aborting_all_twice_ends_all_once_and_leaves_the_engine_at_work() {
 }
 
 #[test]
-fn the_cache_is_flushed_when_nothing_runs_and_refused_when_something_does() {
+fn a_flush_of_the_cache_is_refused_while_requests_run() {
     let (fixture, permits) = Fixture::gated(config(), 512);
     let running = fixture.submit(&prompt(1, 50), 4);
     fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
@@ -119,7 +119,7 @@ fn the_cache_is_flushed_when_nothing_runs_and_refused_when_something_does() {
 }
 
 #[test]
-fn a_paused_engine_computes_nothing_and_goes_on_where_it_was() {
+fn a_paused_engine_computes_nothing_and_continues_where_it_stopped() {
     for mode in [PauseMode::InPlace, PauseMode::Retract] {
         let (fixture, permits) = Fixture::gated(config(), 512);
         let early = fixture.submit(&prompt(1, 20), 30);
@@ -147,7 +147,7 @@ fn a_paused_engine_computes_nothing_and_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_pause_may_end_what_runs_and_a_resume_without_one_does_nothing() {
+fn a_pause_can_abort_running_requests_and_a_resume_without_a_pause_does_nothing() {
     let (fixture, permits) = Fixture::gated(config(), 512);
     let doomed = fixture.submit(&prompt(1, 20), 30);
     fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
@@ -165,7 +165,7 @@ fn a_pause_may_end_what_runs_and_a_resume_without_one_does_nothing() {
 }
 
 #[test]
-fn what_waits_for_a_resume_can_be_aborted_and_dropped() {
+fn requests_that_wait_for_a_resume_can_be_aborted_and_dropped() {
     let fixture = Fixture::new(config(), 512);
     fixture
         .engine
@@ -182,7 +182,7 @@ fn what_waits_for_a_resume_can_be_aborted_and_dropped() {
 }
 
 #[test]
-fn a_shutdown_ends_a_pause_and_a_stopped_engine_says_so() {
+fn a_shutdown_ends_a_pause_and_a_stopped_engine_answers_no_command() {
     let fixture = Fixture::new(config(), 512);
     fixture
         .engine
@@ -198,7 +198,7 @@ fn a_shutdown_ends_a_pause_and_a_stopped_engine_says_so() {
 }
 
 #[test]
-fn a_hundred_thousand_aborts_in_a_burst_end_whom_they_name_and_leak_nothing() {
+fn a_burst_of_a_hundred_thousand_aborts_ends_the_named_requests_and_leaks_nothing() {
     let crowded = EngineConfig {
         max_queue: 20_000,
         ..config()
@@ -212,7 +212,7 @@ fn a_hundred_thousand_aborts_in_a_burst_end_whom_they_name_and_leak_nothing() {
     let waiting: Vec<_> = (0..10_000)
         .map(|i| named(&fixture, &format!("r{}", i % 100), 1))
         .collect();
-    // Half of them name nobody, and every one is said twice.
+    // Half of the aborts name no request, and every abort is given twice.
     let aborts: Vec<_> = (0..100_000)
         .map(|i| {
             let number = i % 50;
@@ -225,7 +225,11 @@ fn a_hundred_thousand_aborts_in_a_burst_end_whom_they_name_and_leak_nothing() {
         .into_iter()
         .map(|abort| abort.wait_blocking().unwrap())
         .sum();
-    assert_eq!(ended, 25 * 100, "the even ones below 50, each once");
+    assert_eq!(
+        ended,
+        25 * 100,
+        "the requests with even numbers below 50, each once"
+    );
     let begins_with_r9 = AbortTarget::Prefix("r9".to_owned());
     let ended = fixture.engine.abort(begins_with_r9).wait_blocking();
     assert_eq!(
@@ -246,7 +250,7 @@ fn a_hundred_thousand_aborts_in_a_burst_end_whom_they_name_and_leak_nothing() {
 }
 
 #[test]
-fn a_request_can_be_aborted_while_it_is_computed_and_after_it_gave_way() {
+fn a_request_can_be_aborted_while_it_is_computed_and_after_its_preemption() {
     let config = EngineConfig {
         max_batch_tokens: 2,
         prefill_chunk: 2,
@@ -272,7 +276,7 @@ fn a_request_can_be_aborted_while_it_is_computed_and_after_it_gave_way() {
 }
 
 #[test]
-fn pages_larger_than_the_pool_cache_nothing_and_hold_up_nobody() {
+fn pages_larger_than_the_pool_cache_nothing_and_delay_no_request() {
     let config = EngineConfig {
         page_size: 64,
         ..config()

@@ -1,4 +1,4 @@
-//! In which order waiting requests start, and what they wait for.
+//! The order in which waiting requests start, and what they wait for.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{Fixture, POLICIES, answer, expected, greedy, prompt, request};
 use hearth_engine::{EngineConfig, FinishReason, Request, SchedulePolicy};
 
-/// One at a time, each prompt in one step.
+/// Requests run one at a time, each prompt in one step.
 fn one_by_one(schedule: SchedulePolicy) -> EngineConfig {
     EngineConfig {
         schedule,
@@ -15,7 +15,7 @@ fn one_by_one(schedule: SchedulePolicy) -> EngineConfig {
     }
 }
 
-/// `start`, some tokens of its own, and `mark` at its end.
+/// A prompt of `start`, some tokens that no other prompt has, and `mark` at the end.
 fn marked(start: &[u32], mark: u32) -> Vec<u32> {
     [start, &prompt(u64::from(mark), 4), &[mark]].concat()
 }
@@ -44,7 +44,7 @@ fn first_come_first_served() {
 }
 
 #[test]
-fn the_longest_cached_prefix_goes_first() {
+fn the_longest_cached_prefix_starts_first() {
     let fixture = Fixture::new(one_by_one(SchedulePolicy::Lpm), 512);
     let cached = prompt(1, 60);
     fixture.run(&cached, 1);
@@ -54,17 +54,17 @@ fn the_longest_cached_prefix_goes_first() {
 }
 
 #[test]
-fn a_prefix_that_is_cached_while_others_wait_moves_them_up() {
+fn a_prefix_that_becomes_cached_moves_waiting_requests_up() {
     let fixture = Fixture::new(one_by_one(SchedulePolicy::Lpm), 512);
     let (a, b) = (prompt(1, 20), prompt(2, 20));
-    // None has anything cached, so the first goes; then those who share with it.
+    // Nothing is cached, so the first request starts, and then those that share its prefix.
     let requests = [(0, &a), (1, &b), (2, &a), (3, &b), (4, &a)];
     let requests = requests.map(|(mark, start)| request(&marked(start, mark), 2));
     assert_eq!(order(&fixture, requests.to_vec()), [0, 2, 4, 1, 3]);
 }
 
 #[test]
-fn the_heaviest_branch_is_walked_first_and_to_its_end() {
+fn the_heaviest_branch_is_walked_first_and_completely() {
     let fixture = Fixture::new(one_by_one(SchedulePolicy::DfsWeight), 512);
     let (a, b) = (prompt(1, 20), prompt(2, 20));
     let deep = [&b[..], &prompt(3, 10)].concat();
@@ -74,7 +74,7 @@ fn the_heaviest_branch_is_walked_first_and_to_its_end() {
 }
 
 #[test]
-fn the_longest_output_goes_first() {
+fn the_longest_output_starts_first() {
     let fixture = Fixture::new(one_by_one(SchedulePolicy::Lof), 512);
     let requests = [(0, 3), (1, 9), (2, 1), (3, 9)];
     let requests = requests.map(|(mark, tokens)| request(&marked(&[], mark), tokens));
@@ -82,7 +82,7 @@ fn the_longest_output_goes_first() {
 }
 
 #[test]
-fn the_highest_priority_goes_first() {
+fn the_highest_priority_starts_first() {
     let fixture = Fixture::new(one_by_one(SchedulePolicy::Priority), 512);
     let requests = [
         (0, 0),
@@ -100,7 +100,7 @@ fn the_highest_priority_goes_first() {
 }
 
 #[test]
-fn the_random_order_is_one_and_the_same_and_not_that_of_arrival() {
+fn the_random_order_is_the_same_in_every_run_and_not_that_of_arrival() {
     let once = || {
         let fixture = Fixture::new(one_by_one(SchedulePolicy::Random), 512);
         let requests = (0..20).map(|mark| request(&marked(&[], mark), 1));
@@ -115,8 +115,8 @@ fn the_random_order_is_one_and_the_same_and_not_that_of_arrival() {
 }
 
 #[test]
-fn a_higher_priority_takes_the_room_of_a_lower_one_which_goes_on_afterwards() {
-    // Room for one, by count or by slots.
+fn a_higher_priority_preempts_a_lower_one_which_continues_afterwards() {
+    // There is room for one request, by count or by slots.
     for (max_running, kv_slots) in [(1, 512), (8, 70)] {
         let config = EngineConfig {
             max_running,
@@ -134,9 +134,13 @@ fn a_higher_priority_takes_the_room_of_a_lower_one_which_goes_on_afterwards() {
             permits.send(()).unwrap();
         }
         fixture.wait_until("ten steps", |f| f.engine.stats().steps == 10);
-        assert_eq!(fixture.engine.stats().preemptions, 0, "equals wait");
+        assert_eq!(
+            fixture.engine.stats().preemptions,
+            0,
+            "a request of equal priority waits"
+        );
         let high = fixture.engine.submit(urgent(3, 1)).unwrap();
-        // The device has the next step, too.
+        // The next step is in flight, too.
         permits.send(()).unwrap();
         permits.send(()).unwrap();
         fixture.wait_until("it gave way", |f| f.engine.stats().preemptions == 1);
@@ -184,7 +188,7 @@ fn a_prefix_that_many_wait_for_is_computed_once_under_every_policy() {
 }
 
 #[test]
-fn long_prompts_hold_up_no_short_one_and_the_first_of_them_gets_half_of_every_step() {
+fn long_prompts_do_not_delay_a_short_one_and_the_first_of_them_gets_half_of_every_step() {
     let config = EngineConfig {
         max_batch_tokens: 64,
         prefill_chunk: 64,
@@ -195,7 +199,8 @@ fn long_prompts_hold_up_no_short_one_and_the_first_of_them_gets_half_of_every_st
     permits.send(()).unwrap();
     fixture.wait_until("they run", |f| f.engine.stats().running == 3);
     let short = fixture.submit(&prompt(9, 20), 2);
-    // The step that was scheduled, the short prompt's, and its second token's.
+    // The step that was scheduled already, the step of the short prompt, and the step of its second
+    // token.
     for _ in 0..4 {
         permits.send(()).unwrap();
     }
@@ -208,7 +213,7 @@ fn long_prompts_hold_up_no_short_one_and_the_first_of_them_gets_half_of_every_st
     let steps = fixture.steps();
     assert!(steps.iter().all(|step| step.tokens <= 64), "{steps:?}");
     assert!(steps.iter().any(|step| step.prefills > 2), "{steps:?}");
-    // 400 tokens, 32 of them and more in each step.
+    // 400 tokens, at least 32 of them in each step.
     let (first, end) = (prompt(1, 400), prompt(1, 400)[399]);
     let done = steps.iter().position(|step| step.ends.contains(&end));
     assert!(done.unwrap() <= first.len() / 32, "{steps:?}");
@@ -230,7 +235,7 @@ fn several_outputs_of_one_prompt_compute_it_once() {
 }
 
 #[test]
-fn followers_go_on_by_themselves_when_their_leader_leaves_or_fails() {
+fn parked_requests_continue_on_their_own_when_their_leader_ends_or_fails() {
     for fails in [false, true] {
         let config = EngineConfig {
             prefill_chunk: 16,
@@ -239,19 +244,23 @@ fn followers_go_on_by_themselves_when_their_leader_leaves_or_fails() {
         };
         let (fixture, permits) = Fixture::gated(config, 2048);
         let shared = prompt(1, 100);
-        // Its last chunk fails, after the others have begun to wait for it.
+        // The last chunk of the leader fails, after the others have begun to wait for it.
         let mut doomed = shared.clone();
         doomed.extend(fails.then_some(common::FAILS));
         let leader = fixture.submit(&doomed, 4);
         fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
         let own = |i: u64| [&shared[..], &prompt(100 + i, 8)].concat();
-        let followers: Vec<_> = (0..4).map(|i| fixture.submit(&own(i), 4)).collect();
+        let parked: Vec<_> = (0..4).map(|i| fixture.submit(&own(i), 4)).collect();
         for _ in 0..3 {
             permits.send(()).unwrap();
         }
         fixture.wait_until("three steps", |f| f.engine.stats().steps == 3);
         let stats = fixture.engine.stats();
-        assert_eq!((stats.running, stats.waiting), (1, 4), "they wait for it");
+        assert_eq!(
+            (stats.running, stats.waiting),
+            (1, 4),
+            "they wait for the leader"
+        );
         if fails {
             drop(permits);
             assert!(answer(leader).end.is_err());
@@ -259,22 +268,22 @@ fn followers_go_on_by_themselves_when_their_leader_leaves_or_fails() {
             drop(leader);
             drop(permits);
         }
-        for (i, follower) in (0..).zip(followers) {
-            assert_eq!(answer(follower).tokens, expected(&own(i), 4));
+        for (i, parked_request) in (0..).zip(parked) {
+            assert_eq!(answer(parked_request).tokens, expected(&own(i), 4));
         }
         fixture.assert_idle_and_conserved();
     }
 }
 
-/// Prompts that end in the leaves of a random tree, in random order, and how many
-/// tokens its edges have together.
+/// Prompts that end in the leaves of a random tree, in random order, and the number of tokens on
+/// all of its edges.
 fn tree_of_prompts(seed: u64) -> (Vec<Vec<u32>>, usize) {
     let mut random = prompt(seed, 10_000).into_iter();
     let mut below = |bound: u32| random.next().unwrap() % bound;
     let mut paths = vec![Vec::new()];
     let (mut edges, mut prompts) = (0, Vec::new());
     while let Some(path) = paths.pop() {
-        // Of a tree that would grow too large the rest of the branches are leaves.
+        // If the tree grows too large, all further branches are leaves.
         if path.len() > 150 || prompts.len() + paths.len() > 200 {
             prompts.push((below(97), path));
             continue;

@@ -1,4 +1,4 @@
-//! The sampler against a naive one that sorts the whole vocabulary in f64.
+//! The sampler compared with a naive one that sorts the whole vocabulary in f64.
 
 use hearth_engine::params::SamplingParams;
 use hearth_engine::sampler::{SampleError, SamplerState};
@@ -10,7 +10,7 @@ fn sample(params: &SamplingParams, logits: &[f32], generated: usize) -> u32 {
     sampled.expect("some token is not masked").token
 }
 
-/// The distribution that `params` define over `logits` without history, by the book.
+/// The distribution that `params` define over `logits` without earlier tokens, by definition.
 fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     let logits: Vec<f64> = logits
         .iter()
@@ -54,16 +54,25 @@ fn distribution(logits: &[f32], params: &SamplingParams) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
-/// Logits of `vocab` tokens, of a shape like a model's: a few likely tokens and a long tail.
+/// A hash of the two numbers (splitmix64).
+fn mix(seed: u64, index: u64) -> u64 {
+    let mut mixed = seed.wrapping_add((index + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ mixed >> 31
+}
+
+/// Logits of `vocab` tokens with a distribution like that of a model: a few likely tokens and a long
+/// tail.
 fn row(vocab: usize, seed: u64) -> Vec<f32> {
-    let uniform = |i: usize| hearth_engine::rng::uniform(seed, i as u64).max(1e-9);
+    let uniform = |i: usize| (mix(seed, i as u64) >> 11) as f64 / (1u64 << 53) as f64;
     (0..vocab)
-        .map(|i| (-2.0 * uniform(i).ln()) as f32)
+        .map(|i| (-2.0 * uniform(i).max(1e-9).ln()) as f32)
         .collect()
 }
 
-/// Draws many tokens and compares their counts with the naive distribution by chi-square; the draws
-/// are those of a fixed seed, so the outcome is too.
+/// Samples many tokens and compares their counts with the naive distribution by chi-square. The seed
+/// is fixed, so the result is the same in every run.
 fn assert_distributed(logits: &[f32], params: &SamplingParams) {
     const DRAWS: usize = 20_000;
     let params = SamplingParams {
@@ -79,7 +88,7 @@ fn assert_distributed(logits: &[f32], params: &SamplingParams) {
             .expect("not all is masked");
         counts[sampled.token as usize] += 1.0;
     }
-    // Rare tokens share a cell, so that every cell expects enough.
+    // Rare tokens share a cell, so that enough tokens are expected in every cell.
     let (mut cells, mut statistic, mut rare) = (0, 0.0, (0.0, 0.0));
     for (count, probability) in counts.iter().zip(&expected) {
         let mean = probability * DRAWS as f64;
@@ -99,7 +108,8 @@ fn assert_distributed(logits: &[f32], params: &SamplingParams) {
         cells += 1;
         statistic += (rare.0 - rare.1).powi(2) / rare.1;
     }
-    // The mean of chi-square is its degrees of freedom, its variance twice that: 4 sigma.
+    // The mean of chi-square is its degrees of freedom, and its variance twice that; the bound is 4
+    // sigma.
     let freedom = f64::from(cells - 1);
     let bound = freedom + 4.0 * (2.0 * freedom).sqrt();
     assert!(
@@ -174,7 +184,7 @@ fn samples_follow_the_naive_distribution() {
             },
         );
     }
-    // A flat row is the worst case of top-p: it must gather nearly all of it.
+    // A flat row is the worst case for top-p, which must sum nearly all of it.
     assert_distributed(
         &[0.25; 400],
         &SamplingParams {
@@ -255,7 +265,7 @@ fn penalties_see_the_tokens_sampled_before() {
     let tokens: Vec<u32> = (0..5)
         .map(|i| state.sample(&mut logits.to_vec(), i).expect("finite").token)
         .collect();
-    // The prompt does not count; each appearance costs a quarter.
+    // The prompt does not count; each occurrence subtracts a quarter.
     assert_eq!(tokens, [0, 1, 2, 0, 1]);
 
     let repetition = SamplingParams {
@@ -276,7 +286,8 @@ fn penalties_see_the_tokens_sampled_before() {
 
 #[test]
 fn top_p_is_a_share_of_what_min_p_and_top_k_left() {
-    // Half of all is a long tail that min_p drops: of the rest, the first two are 0.9.
+    // Half of the probability is a long tail that min_p drops. Of the rest, the first two tokens have
+    // 0.9.
     let mut probabilities = vec![0.25, 0.2, 0.05];
     probabilities.extend([0.005; 100]);
     let logits: Vec<f32> = probabilities.iter().map(|p: &f32| p.ln()).collect();
@@ -297,7 +308,7 @@ fn top_p_is_a_share_of_what_min_p_and_top_k_left() {
 }
 
 #[test]
-fn logprobs_are_the_raw_distribution_and_change_no_token() {
+fn logprobs_are_of_the_raw_distribution_and_change_no_token() {
     let logits = row(500, 5);
     let without = SamplingParams {
         temperature: 1.7,
@@ -336,7 +347,8 @@ fn logprobs_are_the_raw_distribution_and_change_no_token() {
 
 #[test]
 fn rounding_noise_of_another_batch_hardly_ever_changes_a_seeded_token() {
-    // Pairs of equal logits: sorted by probability, noise would swap the two of each pair.
+    // The logits are pairs of equal values: if tokens were sorted by probability, noise would swap
+    // the two of each pair.
     let logits: Vec<f32> = row(500, 6).iter().flat_map(|&x| [x, x]).collect();
     for (top_k, top_p) in [(None, 1.0), (Some(50), 1.0), (None, 0.9)] {
         let params = SamplingParams {
@@ -416,7 +428,7 @@ proptest! {
             let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             prop_assert_eq!(token, logits.iter().position(|&x| x == best).expect("one is finite"));
         } else {
-            // A hair wider than asked: f32 and f64 may place the last token differently.
+            // Slightly wider than the parameters: f32 and f64 may cut at different last tokens.
             let wider = SamplingParams {
                 top_p: (params.top_p + 1e-5).min(1.0),
                 min_p: (params.min_p - 1e-5).max(0.0),

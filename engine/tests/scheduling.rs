@@ -1,4 +1,4 @@
-//! What shares the model with what, and what is computed once.
+//! Which requests share a step, and which tokens are computed only once.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,7 +11,7 @@ fn config() -> EngineConfig {
 }
 
 #[test]
-fn a_cached_prompt_is_computed_but_for_its_last_token() {
+fn of_a_cached_prompt_only_the_last_token_is_computed() {
     let fixture = Fixture::new(config(), 512);
     assert_eq!(fixture.run(&prompt(1, 50), 4).cached_tokens, 0);
     let again = fixture.run(&prompt(1, 50), 4);
@@ -23,12 +23,12 @@ fn a_cached_prompt_is_computed_but_for_its_last_token() {
 }
 
 #[test]
-fn a_conversation_reuses_the_answers_it_got() {
+fn a_conversation_reuses_its_earlier_answers() {
     let fixture = Fixture::new(config(), 512);
     let mut conversation = prompt(1, 20);
     for round in 0..5 {
         let answer = fixture.run(&conversation, 10);
-        // The last sampled token was never put through the model.
+        // The last sampled token was never computed.
         let known = if round == 0 {
             0
         } else {
@@ -41,7 +41,7 @@ fn a_conversation_reuses_the_answers_it_got() {
 }
 
 #[test]
-fn requests_that_run_share_a_prompt_before_either_is_done() {
+fn running_requests_share_a_prompt_before_either_is_done() {
     let (fixture, permits) = Fixture::gated(config(), 512);
     let first = fixture.submit(&prompt(1, 40), 60);
     fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
@@ -106,7 +106,7 @@ fn several_prompts_and_decode_rows_share_a_step() {
 }
 
 #[test]
-fn a_short_prompt_is_not_held_up_by_a_long_one() {
+fn a_short_prompt_is_not_delayed_by_a_long_one() {
     let bounds = EngineConfig {
         max_batch_tokens: 32,
         prefill_chunk: 16,
@@ -116,7 +116,7 @@ fn a_short_prompt_is_not_held_up_by_a_long_one() {
     let long = fixture.submit(&prompt(1, 480), 1);
     fixture.wait_until("it runs", |f| f.engine.stats().running == 1);
     let short = fixture.submit(&prompt(2, 10), 2);
-    // The step that was waiting, the short prompt's, and its second token's.
+    // The step that was held back, the step of the short prompt, and the step of its second token.
     for _ in 0..3 {
         permits.send(()).unwrap();
     }
@@ -127,7 +127,7 @@ fn a_short_prompt_is_not_held_up_by_a_long_one() {
 }
 
 #[test]
-fn prompt_logprobs_are_the_same_in_any_chunks_and_ignore_the_cache() {
+fn prompt_logprobs_are_the_same_in_chunks_of_any_size_and_ignore_the_cache() {
     let collect = |fixture: &Fixture| {
         let params = SamplingParams {
             prompt_logprobs: Some(2),
@@ -141,7 +141,7 @@ fn prompt_logprobs_are_the_same_in_any_chunks_and_ignore_the_cache() {
         let mut found = None;
         while let Some(event) = generation.next_blocking() {
             if let Event::PromptLogprobs(logprobs) = event {
-                assert!(found.replace(logprobs).is_none(), "they come once");
+                assert!(found.replace(logprobs).is_none(), "they are sent once");
             }
         }
         found.unwrap()
@@ -165,7 +165,7 @@ fn prompt_logprobs_are_the_same_in_any_chunks_and_ignore_the_cache() {
 }
 
 #[test]
-fn prompt_logprobs_of_the_end_reuse_what_the_cache_has_of_the_beginning() {
+fn prompt_logprobs_of_the_end_reuse_the_cached_beginning() {
     let fixture = Fixture::new(config(), 512);
     let collect = |from: usize| {
         let params = SamplingParams {
@@ -195,7 +195,7 @@ fn prompt_logprobs_of_the_end_reuse_what_the_cache_has_of_the_beginning() {
         assert_eq!(tail.len(), 40);
         assert_eq!(tail[from + 1..], all[from + 1..], "from {from}");
         assert!(tail[..=from].iter().all(Option::is_none), "from {from}");
-        assert_eq!(cached, from, "what comes before is not computed again");
+        assert_eq!(cached, from, "the tokens before are not computed again");
     }
     // Beyond the prompt there is nothing to score.
     assert!(collect(99).0.iter().all(Option::is_none));

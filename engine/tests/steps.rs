@@ -1,5 +1,5 @@
-//! What an observer is told of the engine's steps, and a stream of its times.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! The reports of the engine's steps to an observer, and the times in the events of a request.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod common;
 
@@ -20,13 +20,13 @@ fn observed(config: EngineConfig, kv_slots: usize) -> (Fixture, Receiver<StepRep
 }
 
 #[test]
-fn an_observer_is_told_of_every_step_with_its_rows_requests_and_times() {
+fn an_observer_gets_a_report_of_every_step_with_its_rows_requests_and_times() {
     let (fixture, reports) = observed(EngineConfig::default(), 256);
     let generation = fixture.submit(&prompt(1, 20), 3);
     let id = generation.id();
     let before = Instant::now();
     common::answer(generation);
-    // The report of a step is there before the end of whoever ends in it.
+    // The report of a step arrives before the final events of the requests that end in it.
     let reports: Vec<_> = reports.try_iter().collect();
     assert_eq!(reports.len(), 3);
     let rows = |report: &StepReport| {
@@ -59,7 +59,7 @@ fn an_observer_is_told_of_every_step_with_its_rows_requests_and_times() {
 }
 
 #[test]
-fn a_forward_that_failed_is_told_as_failed() {
+fn a_failed_forward_pass_is_reported_as_failed() {
     let (fixture, reports) = observed(EngineConfig::default(), 256);
     fixture.run(&[1, 2, FAILS], 3).end.unwrap_err();
     let reports: Vec<_> = reports.try_iter().collect();
@@ -67,14 +67,14 @@ fn a_forward_that_failed_is_told_as_failed() {
 }
 
 #[test]
-fn a_stream_says_when_it_was_queued_started_preempted_and_got_its_tokens() {
+fn events_have_the_times_of_queueing_start_preemption_and_tokens() {
     let config = EngineConfig {
         retract_every: Some(4),
         ..EngineConfig::default()
     };
     let (fixture, _reports) = observed(config, 256);
     let begun = Instant::now();
-    // Both begin in one step: on its own, the first would be done before the second comes.
+    // Both start in the same step: otherwise the first could be done before the second arrives.
     let paused = fixture.engine.pause(PauseMode::InPlace);
     paused.wait_blocking().unwrap();
     let streams = [1, 2].map(|seed| fixture.submit(&prompt(seed, 10), 30));
@@ -99,7 +99,10 @@ fn a_stream_says_when_it_was_queued_started_preempted_and_got_its_tokens() {
         assert!(times.len() >= 34 && times.is_sorted(), "{times:?}");
     }
     assert_eq!(preempted, fixture.engine.stats().preemptions);
-    assert!(preempted > 0, "all but the oldest were to be retracted");
+    assert!(
+        preempted > 0,
+        "all but the oldest are retracted every four steps"
+    );
 }
 
 #[test]

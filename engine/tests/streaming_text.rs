@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hearth_engine::detokenize::IncrementalDecoder;
-use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream, token_text};
+use hearth_engine::output::{
+    Detokenize, IncrementalDecoder, TextDelta, TextOptions, TextStream, token_text,
+};
 use proptest::prelude::*;
 
 /// The first id that is not a single byte, in both tokenizers.
@@ -56,8 +57,8 @@ impl Detokenize for ByteLevel {
     }
 }
 
-/// SentencePiece with byte fallback, as Llama 2 and Mistral have it: "▁" is a space, the first of
-/// which is dropped, and a run of byte tokens is decoded together or not at all.
+/// SentencePiece with byte fallback, as in Llama 2 and Mistral: "▁" is a space, the first of which
+/// is dropped, and a run of byte tokens is decoded together or not at all.
 struct SentencePiece;
 
 const TEXT_PIECES: [&str; 7] = ["▁Hello", "▁world", "▁", "a", "▁a", "é", "\n"];
@@ -117,7 +118,7 @@ fn bytes_of(text: &str) -> Vec<u32> {
 }
 
 #[test]
-fn a_character_leaves_whole_when_its_last_byte_has_come() {
+fn a_character_is_returned_when_its_last_byte_has_arrived() {
     for tokenizer in [
         Arc::new(ByteLevel::default()) as Arc<dyn Detokenize>,
         Arc::new(SentencePiece),
@@ -157,7 +158,7 @@ fn a_token_without_text_does_not_cost_the_next_one_its_space() {
 
 #[test]
 fn a_prompt_that_ends_in_byte_tokens_does_not_break_the_output() {
-    // The last tokens of the prompt begin within a character, whatever their number.
+    // Any number of last tokens of the prompt begins within a character.
     for prompt in ["😀😀😀", "€€€€", "a😀€é"] {
         let (_, text) = streamed(Arc::new(SentencePiece), &bytes_of(prompt), &bytes_of("😀é"));
         assert_eq!(text, "😀é");
@@ -165,14 +166,14 @@ fn a_prompt_that_ends_in_byte_tokens_does_not_break_the_output() {
 }
 
 #[test]
-fn a_run_of_bytes_that_turns_invalid_does_not_take_back_what_has_left() {
+fn a_run_of_bytes_that_becomes_invalid_does_not_take_back_returned_text() {
     let ids = [&bytes_of("é")[..], &[0xff], &[PIECES + 1]].concat();
     let (pieces, _) = streamed(Arc::new(SentencePiece), &[], &ids);
     assert_eq!(pieces, ["", "é", "", "\u{fffd} world", ""]);
 }
 
 #[test]
-fn endless_half_characters_cost_a_bounded_window_each() {
+fn each_token_of_an_endless_run_of_unfinished_characters_decodes_a_bounded_window() {
     const TOKENS: usize = 20_000;
     for id in [0x80, 0xe2, 0xff, PIECES + 4, PIECES + 6, UNKNOWN] {
         let tokenizer = Arc::new(ByteLevel::default());
@@ -203,7 +204,7 @@ fn tokens_are_reported_with_the_delta_that_holds_their_text() {
     assert_eq!(stream.offset(), 0);
     assert_eq!(stream.push(0xa9), delta("é", 2));
     assert_eq!(stream.offset(), 1);
-    // "lo" may begin the stop string, so "Hello" has not wholly left.
+    // "lo" may begin the stop string, so "Hello" is not completely returned yet.
     assert_eq!(stream.push(PIECES), delta("Hel", 0));
     assert_eq!(stream.offset(), 6);
     let stop = TextDelta {
@@ -259,7 +260,7 @@ fn a_part_of_a_character_is_shown_as_bytes() {
     );
 }
 
-/// Byte-level tokens in any order: valid text, halves of characters, bytes that are none.
+/// Byte-level tokens in any order: valid text, parts of characters, and invalid bytes.
 fn byte_level_ids(most: usize) -> impl Strategy<Value = Vec<u32>> {
     let id = prop_oneof![
         6 => PIECES..PIECES + BYTE_PIECES.len() as u32,
@@ -286,7 +287,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn byte_level_text_is_that_of_decoding_at_once(
+    fn streamed_byte_level_text_equals_decoding_at_once(
         ids in byte_level_ids(60),
         prompt in "[a-zé😀]{0,8}",
     ) {
@@ -296,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn sentence_piece_text_is_that_of_decoding_at_once(
+    fn streamed_sentence_piece_text_equals_decoding_at_once(
         ids in sentence_piece_ids(),
         prompt in sentence_piece_ids(),
     ) {
@@ -309,7 +310,7 @@ proptest! {
     }
 
     #[test]
-    fn invalid_sentence_piece_bytes_disturb_no_other_text(
+    fn invalid_sentence_piece_bytes_affect_no_other_text(
         ids in prop::collection::vec(prop_oneof![
             2 => 0x80u32..0x100,
             1 => (PIECES..PIECES + 5).boxed(),
@@ -343,10 +344,10 @@ proptest! {
             given += &delta.text;
             reported += delta.tokens;
             if delta.stop.is_none() && deltas.iter().all(|d: &TextDelta| d.stop.is_none()) {
-                // All that the reported tokens spell has been given.
+                // All text of the reported tokens has been returned.
                 let spelled = tokenizer.decode(&ids[..reported], true);
-                let settled = spelled.trim_end_matches(char::REPLACEMENT_CHARACTER);
-                prop_assert!(given.starts_with(settled));
+                let finished = spelled.trim_end_matches(char::REPLACEMENT_CHARACTER);
+                prop_assert!(given.starts_with(finished));
             }
             deltas.push(delta);
         }

@@ -1,4 +1,4 @@
-//! Many requests, a pool that is far too small, and consumers that leave.
+//! Many requests, a pool that is far too small, and consumers that go away.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -152,7 +152,7 @@ fn run(config: EngineConfig, kv_slots: usize, clients: &[Client]) {
                     let whole = expected(&client.prompt(), client.max_tokens.min(room));
                     match answer.end {
                         Ok(_) => assert_eq!(answer.tokens, whole),
-                        // It shared a forward with a poisoned prompt.
+                        // It was in a batch with a prompt that fails or panics.
                         Err(_) => {
                             assert!(any_poison);
                             assert_eq!(answer.tokens, whole[..answer.tokens.len()]);
@@ -171,7 +171,7 @@ fn run(config: EngineConfig, kv_slots: usize, clients: &[Client]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn every_output_is_right_and_every_slot_comes_back(
+    fn every_output_is_right_and_every_slot_is_returned(
         config in config(),
         kv_slots in 20..200_usize,
         clients in vec(client(), 1..60),

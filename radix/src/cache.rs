@@ -1,21 +1,22 @@
-//! The tree and the pool together: who has which slot.
+//! The tree and the pool of one tier together: which slots are free, cached or handed out.
 
 use crate::check::{Violation, ensure};
 use crate::evict::EvictionPolicy;
-use crate::host::HostTier;
 use crate::lock::PrefixLock;
+use crate::node::NodeId;
 use crate::pool::SlotPool;
 use crate::tree::{PageSizeError, Peeked, RadixTree};
 
 /// A cached prefix of a prompt.
 #[derive(Debug)]
 pub struct Prefix {
-    /// One slot per token of the prefix, in order. They stay the cache's.
+    /// One slot per token of the prefix, in order. They still belong to the cache.
     pub slots: Vec<u32>,
+    /// Keeps the slots from being evicted.
     pub lock: PrefixLock,
 }
 
-/// There are fewer free and evictable slots than were asked for.
+/// An allocation asked for more slots than are free or evictable.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{wanted} KV slots wanted, {available} free or evictable")]
 pub struct OutOfSlots {
@@ -23,30 +24,32 @@ pub struct OutOfSlots {
     pub available: usize,
 }
 
-/// Where the slots are; what is in none of the three is held by requests.
+/// Counts of slots by state. The slots that are neither free nor evictable nor protected are
+/// held by requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KvUsage {
     pub total: usize,
     pub free: usize,
+    /// Cached, and covered by no lock.
     pub evictable: usize,
+    /// Cached, and covered by at least one lock.
     pub protected: usize,
 }
 
 impl KvUsage {
-    /// Slots that can be had without taking any from a request.
+    /// Slots that can be allocated without taking any from a request.
     pub fn available(&self) -> usize {
         self.free + self.evictable
     }
 }
 
-/// All KV slots of a model: free, cached, or handed out.
+/// All KV slots of one tier: free, cached, or handed out to requests.
 #[derive(Debug)]
 pub struct KvCache {
     pool: SlotPool,
-    tree: RadixTree,
+    pub(crate) tree: RadixTree,
+    /// Evicted slots on their way to the pool; kept so that its allocation is reused.
     evicted: Vec<u32>,
-    /// Keeps copies.
-    pub(crate) host: Option<Box<HostTier>>,
 }
 
 impl KvCache {
@@ -62,11 +65,10 @@ impl KvCache {
             pool: SlotPool::new(slots),
             tree,
             evicted: Vec::new(),
-            host: None,
         })
     }
 
-    /// How much of `tokens` is cached; changes nothing.
+    /// How much of `tokens` is cached. Changes nothing, not even recency.
     pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
         self.tree.peek(namespace, tokens)
     }
@@ -77,18 +79,26 @@ impl KvCache {
         let lock = self
             .tree
             .match_prefix(namespace, tokens, priority, &mut slots);
-        if let Some(host) = &mut self.host {
-            host.used(&self.tree, &lock);
-        }
         Prefix { slots, lock }
     }
 
-    /// Appends `count` slots to `slots`, evicting cached prefixes if it must.
-    /// They are the caller's until it frees or inserts them.
+    /// Appends `count` slots to `slots`, evicting cached prefixes if too few slots are free.
+    /// The slots belong to the caller until it frees or inserts them.
     ///
     /// # Errors
-    /// If there is no room; then nothing was evicted and nothing appended.
+    /// If there are not enough slots; then nothing was evicted and nothing appended.
     pub fn allocate(&mut self, count: usize, slots: &mut Vec<u32>) -> Result<(), OutOfSlots> {
+        self.allocate_with(count, slots, |_, _| {})
+    }
+
+    /// Does what [`allocate`](Self::allocate) does, and calls `before_eviction` with each leaf
+    /// that is about to lose slots.
+    pub(crate) fn allocate_with(
+        &mut self,
+        count: usize,
+        slots: &mut Vec<u32>,
+        before_eviction: impl FnMut(&RadixTree, NodeId),
+    ) -> Result<(), OutOfSlots> {
         let missing = count.saturating_sub(self.pool.free_slots());
         if missing > 0 {
             let available = self.usage().available();
@@ -98,23 +108,23 @@ impl KvCache {
                     available,
                 });
             }
-            let Self { host, evicted, .. } = self;
-            self.tree.evict_telling(missing, evicted, |tree, leaf| {
-                if let Some(host) = host {
-                    host.evicting(tree, leaf);
-                }
-            });
+            self.tree
+                .evict_with(missing, &mut self.evicted, before_eviction);
             self.pool.free(&self.evicted);
             self.evicted.clear();
         }
         let allocated = self.pool.allocate(count, slots);
-        assert!(allocated, "eviction frees what it counts as evictable");
+        assert!(
+            allocated,
+            "eviction frees every slot that was counted as evictable"
+        );
         Ok(())
     }
 
-    /// Gives `slots`, which hold `tokens`, to the cache; see
-    /// [`RadixTree::insert`]. Of them, the first `lock.tokens()` are the cache's
-    /// afterwards, duplicates replaced and freed; the rest stay the caller's.
+    /// Gives `slots`, which hold `tokens`, to the cache; see [`RadixTree::insert`].
+    ///
+    /// Afterwards the first `lock.tokens()` of them belong to the cache, with duplicates
+    /// replaced and freed; the rest still belong to the caller.
     pub fn insert(
         &mut self,
         namespace: &str,
@@ -124,24 +134,19 @@ impl KvCache {
     ) -> PrefixLock {
         let insertion = self.tree.insert(namespace, tokens, priority, slots);
         self.pool.free(&insertion.duplicates);
-        if let Some(host) = &mut self.host {
-            host.used(&self.tree, &insertion.lock);
-        }
         insertion.lock
     }
 
-    /// Drops every prefix that no lock covers, from the host too; returns how many slots
-    /// that were.
+    /// Drops every prefix that no lock covers; returns how many slots that freed.
     pub fn flush(&mut self) -> usize {
-        let of_host = self.forget_host();
         self.tree.evict(usize::MAX, &mut self.evicted);
         self.pool.free(&self.evicted);
         let flushed = self.evicted.len();
         self.evicted = Vec::new();
-        flushed + of_host
+        flushed
     }
 
-    /// Takes back slots that the caller holds.
+    /// Takes back slots that belong to the caller.
     pub fn free(&mut self, slots: &[u32]) {
         self.pool.free(slots);
     }
@@ -159,16 +164,13 @@ impl KvCache {
         }
     }
 
-    /// Checks every invariant of tree and pool against the slots that the
-    /// callers know they hold; O(size of the pool). For tests.
+    /// Checks every invariant of the tree and the pool, given all slots `held` by callers;
+    /// O(size of the pool). For tests.
     ///
     /// # Errors
     /// The first violation found, in words.
     pub fn check(&mut self, held: &[u32]) -> Result<(), Violation> {
         self.tree.check()?;
-        if let Some(host) = &mut self.host {
-            host.check()?;
-        }
         let usage = self.usage();
         let sum = usage.available() + usage.protected + held.len();
         ensure(sum == usage.total, || {

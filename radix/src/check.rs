@@ -1,4 +1,4 @@
-//! The tree's invariants, recomputed from nothing. For tests: it visits all.
+//! Recomputes the tree's invariants from scratch. For tests: every check visits every node.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +24,8 @@ impl RadixTree {
     /// # Errors
     /// The first violation found, in words.
     pub fn check(&mut self) -> Result<(), Violation> {
-        let tree = self.settled();
+        self.apply_releases();
+        let tree = &*self;
         let mut below = HashMap::<_, (usize, usize)>::new();
         for node in tree.nodes.values() {
             if let Some(parent) = node.parent() {
@@ -76,7 +77,7 @@ impl RadixTree {
         })
     }
 
-    /// Checks `node`, below which are `count` children with `locks` locks.
+    /// Checks `node`, which has `count` children that have `locks` locks in total.
     fn check_node(
         &self,
         id: NodeId,
@@ -88,7 +89,11 @@ impl RadixTree {
             format!("{id:?} counts {} children, {count} name it", node.children)
         })?;
         ensure(node.tokens.len() == node.slots.len(), || {
-            format!("{id:?}: a slot per token")
+            format!(
+                "{id:?} has {} tokens in {} slots",
+                node.tokens.len(),
+                node.slots.len()
+            )
         })?;
         let parent = match &node.parent {
             Parent::Namespace(name) => {
@@ -112,16 +117,16 @@ impl RadixTree {
             },
         )?;
         ensure(node.locks >= locks, || {
-            format!("{id:?} is locked less than what is below it")
+            format!("{id:?} has fewer locks than its children")
         })?;
         ensure(
             self.leaves.contains(id, node) == node.is_idle_leaf(),
-            || format!("{id:?} and the eviction order disagree whether it is an idle leaf"),
+            || format!("the eviction order is wrong about whether {id:?} is an idle leaf"),
         )?;
         let above = self
             .nodes
             .get(parent)
-            .ok_or_else(|| Violation(format!("{id:?}: orphan")))?;
+            .ok_or_else(|| Violation(format!("{id:?} has a parent that does not exist")))?;
         ensure(
             above.parent().is_none() || above.last_used >= node.last_used,
             || format!("{id:?} was used later than its parent"),

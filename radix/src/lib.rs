@@ -3,15 +3,16 @@
 //! A KV slot holds the keys and values of one token at one position. The tree
 //! maps prefixes of token ids, under a namespace, to the slots that hold them,
 //! so that requests with a common prefix share memory and computation
-//! (RadixAttention, arXiv 2312.07104). [`KvCache`] joins the tree to the pool of
-//! free slots; [`RadixTree`] is the tree alone.
+//! (RadixAttention, arXiv 2312.07104).
 //!
-//! A second tier may hold copies of what was cached, in slots of its own somewhere else
-//! (the host's memory): this crate says which slot is to be copied where.
+//! [`RadixTree`] is the tree alone. [`KvCache`] joins the tree to the pool of free slots.
+//! [`TieredCache`] is the `KvCache` of the device's slots together with an optional second one,
+//! which holds copies of cached prefixes in slots of the host's memory. This crate only decides
+//! which slot is copied where; the caller makes the copies.
 //!
-//! At every moment `free + evictable + protected + held = total`: a slot is free,
-//! or cached and idle, or cached and in use, or held by a request that has not
-//! given it to the tree.
+//! At every moment `free + evictable + protected + held = total`: a slot is free, or
+//! cached and covered by no lock, or cached and locked, or held by a request that has not
+//! given it to the cache.
 //!
 //! **Architecture invariant.** No tensors, no HTTP, no clocks, no threads, no
 //! I/O. Recency is a counter. Methods return numbers; nothing is recorded.
@@ -23,13 +24,15 @@ mod host;
 mod lock;
 mod node;
 mod pool;
+mod tiered;
 mod tree;
 
 pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;
 pub use evict::EvictionPolicy;
-pub use host::{CopyDirection, HostWritePolicy, KvCopy};
+pub use host::HostWritePolicy;
 pub use lock::PrefixLock;
 pub use node::common_prefix;
 pub use pool::SlotPool;
+pub use tiered::TieredCache;
 pub use tree::{Insertion, PageSizeError, Peeked, RadixTree};

@@ -5,19 +5,19 @@ use std::rc::Rc;
 
 use crate::node::NodeId;
 
-/// Nodes whose locks were dropped since the tree last looked.
+/// The last nodes of the paths whose locks were dropped since the tree last applied releases.
 pub(crate) type Released = Rc<RefCell<Vec<NodeId>>>;
 
-/// Keeps a prefix in the tree for as long as it lives.
+/// Keeps a prefix in the tree for as long as the lock lives.
 ///
-/// It cannot be cloned, and dropping it is the only way to release it, so that a
-/// release without its lock, or two for one, cannot be written. A drop has no
-/// access to the tree: it leaves a note, which the tree reads before it next
-/// decides or counts anything.
+/// A lock cannot be cloned, and dropping it is the only way to release it, so that code cannot
+/// release a prefix that it has not locked, or release a lock twice. A drop has no access to
+/// the tree: it adds the node to a shared list, which the tree applies before it next
+/// evicts or counts anything.
 #[derive(Debug)]
 #[must_use = "the prefix may be evicted as soon as its lock is dropped"]
 pub struct PrefixLock {
-    /// The deepest node of the locked path; `None` locks nothing.
+    /// The deepest node of the locked path, or `None` if the lock covers nothing.
     node: Option<NodeId>,
     tokens: usize,
     released: Released,

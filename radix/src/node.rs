@@ -12,8 +12,8 @@ pub(crate) type Nodes = SlotMap<NodeId, Node>;
 
 #[derive(Debug)]
 pub(crate) enum Parent {
-    /// This node is the root of a namespace: no tokens, never evicted while it
-    /// has children, gone when it has none.
+    /// This node is the root of a namespace. It has no tokens, and is removed with its last
+    /// child.
     Namespace(Arc<str>),
     Node(NodeId),
 }
@@ -22,7 +22,7 @@ pub(crate) enum Parent {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub parent: Parent,
-    /// The edge's label: whole pages, not empty except at a root.
+    /// The edge's label: one or more whole pages, or empty at a root.
     pub tokens: Vec<u32>,
     /// The KV slot of each token.
     pub slots: Vec<u32>,
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub last_used: u64,
     /// The tree's counter at the insertion of these tokens.
     pub created: u64,
-    /// Requests that computed or matched it.
+    /// How many requests computed or matched these tokens.
     pub uses: u64,
     /// The highest of those requests' priorities.
     pub priority: i32,
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    /// Whether eviction may take it.
+    /// Whether eviction may remove or shorten this node.
     pub fn is_idle_leaf(&self) -> bool {
         self.children == 0 && self.locks == 0 && self.parent().is_some()
     }
@@ -55,8 +55,8 @@ impl Node {
 
 /// Finds a node's child by the child's first page.
 ///
-/// One table for the whole tree, keyed by what the nodes hold anyway: an entry
-/// costs one node id, and a node without children nothing.
+/// There is one table for the whole tree, and its keys are read from the nodes: an entry
+/// costs one node id, and a node without children costs nothing.
 #[derive(Debug)]
 pub(crate) struct ChildIndex {
     table: HashTable<NodeId>,
@@ -110,9 +110,10 @@ fn hash(hasher: &DefaultHashBuilder, page_size: usize, node: &Node) -> u64 {
     hasher.hash_one((parent, &node.tokens[..page_size]))
 }
 
-/// How many tokens `a` and `b` have in common at their start.
+/// The length of the longest common prefix of `a` and `b`.
 pub fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    // Whole blocks compare as memory; only the block that differs is looked into.
+    // Whole blocks are compared with memcmp; only the block that differs is compared token by
+    // token.
     const BLOCK: usize = 64;
     let same = a
         .chunks(BLOCK)

@@ -3,7 +3,7 @@
 /// Slots `0..total`, each free or in use.
 #[derive(Debug)]
 pub struct SlotPool {
-    /// A stack: what was freed last is used next, while it is warm.
+    /// A stack: the slot freed last is allocated next, while its memory is still in caches.
     free: Vec<u32>,
     in_use: Vec<bool>,
 }
@@ -27,8 +27,8 @@ impl SlotPool {
         self.free.len()
     }
 
-    /// Appends `count` slots to `slots`, or nothing and returns `false` if fewer
-    /// are free.
+    /// Appends `count` slots to `slots` and returns `true`; appends nothing and returns `false`
+    /// if fewer are free.
     #[must_use]
     pub fn allocate(&mut self, count: usize, slots: &mut Vec<u32>) -> bool {
         let Some(keep) = self.free.len().checked_sub(count) else {
@@ -42,8 +42,8 @@ impl SlotPool {
     }
 
     /// # Panics
-    /// If a slot is free already: two requests would come to write the same
-    /// memory, and one would silently answer with the other's text.
+    /// If a slot is free already: two requests would later write to the same memory, and one
+    /// of them would silently continue the other's text.
     pub fn free(&mut self, slots: &[u32]) {
         for &slot in slots {
             let in_use = std::mem::replace(&mut self.in_use[slot as usize], false);
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_come_in_ascending_order_from_a_new_pool_and_come_back() {
+    fn a_new_pool_hands_out_slots_in_ascending_order_and_takes_them_back() {
         let mut pool = SlotPool::new(4);
         let mut slots = Vec::new();
         assert!(pool.allocate(3, &mut slots));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_for_more_than_is_free_takes_nothing() {
+    fn an_allocation_of_more_slots_than_are_free_takes_none() {
         let mut pool = SlotPool::new(2);
         let mut slots = vec![];
         assert!(!pool.allocate(3, &mut slots));

@@ -17,23 +17,25 @@ pub struct PageSizeError {
     pub given: usize,
 }
 
-/// What [`RadixTree::peek`] saw.
+/// What [`RadixTree::peek`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peeked {
     /// Length of the cached prefix.
     pub tokens: usize,
-    /// The part of it that no lock covers: evictable until it is matched.
+    /// The part of that prefix that no lock covers: it is evictable until it is matched.
     pub unlocked: usize,
 }
 
-/// How a walk down the tree counts for the nodes it visits.
+/// What a walk down the tree records in each node it visits.
 #[derive(Clone, Copy)]
 struct Access {
+    /// Added to the node's count of uses.
     uses: u64,
+    /// The priority of the request.
     priority: i32,
 }
 
-/// A cached prefix with all that is known of it.
+/// A cached prefix, read back from the tree.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub namespace: Arc<str>,
@@ -42,18 +44,18 @@ pub(crate) struct Path {
     pub priority: i32,
 }
 
-/// What [`RadixTree::insert`] did.
+/// The result of [`RadixTree::insert`].
 #[derive(Debug)]
 pub struct Insertion {
-    /// On all whole pages of what was inserted.
+    /// Covers all whole pages of the inserted tokens.
     pub lock: PrefixLock,
-    /// The caller's slots for tokens the tree has in other slots. They are the
-    /// caller's to free; the tree keeps its own, which others may be reading.
+    /// The caller's slots for tokens that the tree already had in other slots. The caller
+    /// frees them; the tree keeps its own slots, which other requests may be reading.
     pub duplicates: Vec<u32>,
 }
 
-/// Token prefixes and their KV slots, by namespace; `""` is the namespace of
-/// requests that name none. Requests of different namespaces never meet.
+/// Token prefixes and their KV slots, by namespace; `""` is the namespace of requests that
+/// name none. Requests of different namespaces never share a prefix.
 ///
 /// Only whole pages are cached: matches and insertions are cut down to a
 /// multiple of the page size.
@@ -69,7 +71,8 @@ pub struct RadixTree {
     released: Released,
     /// Counts matches and insertions; a node's recency is its value.
     clock: u64,
-    /// The tree's slots along the latest insertion, kept for its allocation.
+    /// Scratch space of `insert`: the slots that the tree has for the inserted tokens.
+    /// It is a field so that its allocation is reused.
     present: Vec<u32>,
 }
 
@@ -94,10 +97,9 @@ impl RadixTree {
         })
     }
 
-    /// How much of `tokens` is cached, without using it: nothing is locked, split
-    /// or marked.
+    /// How much of `tokens` is cached. Nothing is locked, split or marked as used.
     pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
-        self.settle();
+        self.apply_releases();
         let mut found = Peeked::default();
         let Some(&root) = self.roots.get(namespace) else {
             return found;
@@ -116,9 +118,9 @@ impl RadixTree {
         found
     }
 
-    /// Finds the longest cached prefix of `tokens` for a request of `priority`, marks it as used now, locks
-    /// it, and appends its slots to `slots`. A match that ends inside an edge
-    /// splits it there, so that locks and recency are exact to the token.
+    /// Finds the longest cached prefix of `tokens` for a request of `priority`, marks it as
+    /// used now, locks it, and appends its slots to `slots`. A match that ends inside an edge
+    /// splits the edge there, so that locks and recency are exact to the page.
     pub fn match_prefix(
         &mut self,
         namespace: &str,
@@ -126,7 +128,7 @@ impl RadixTree {
         priority: i32,
         slots: &mut Vec<u32>,
     ) -> PrefixLock {
-        self.settle();
+        self.apply_releases();
         let Some(&root) = self.roots.get(namespace) else {
             return self.lock(None, 0);
         };
@@ -136,12 +138,13 @@ impl RadixTree {
         self.lock(Some(node), slots.len() - before)
     }
 
-    /// Caches `tokens`, computed by a request of `priority` in the caller's
-    /// `slots`, one per token. A request that caches itself piece by piece, as
-    /// it computes, is one use of each token and not many. Where the tree
-    /// has a prefix already it keeps its own slots, writes them over the
-    /// caller's, and returns the caller's as duplicates. The slots of the
-    /// unaligned tail stay the caller's.
+    /// Caches `tokens`, which a request of `priority` computed in the caller's `slots`, one
+    /// slot per token.
+    ///
+    /// Where the tree has a prefix already, it keeps its own slots, writes them over the
+    /// caller's, and returns the caller's as duplicates. The slots of the tail that fills no
+    /// whole page still belong to the caller. A request that inserts its tokens piece by
+    /// piece, as it computes them, counts as one use of each token.
     ///
     /// # Panics
     /// If there is not one slot per token.
@@ -153,7 +156,7 @@ impl RadixTree {
         slots: &mut [u32],
     ) -> Insertion {
         assert_eq!(tokens.len(), slots.len(), "one KV slot per token");
-        self.settle();
+        self.apply_releases();
         let whole = tokens.len() / self.page_size * self.page_size;
         if whole == 0 {
             return Insertion {
@@ -183,35 +186,36 @@ impl RadixTree {
         }
     }
 
-    /// Takes at least `count` slots of unlocked prefixes out of the tree, or all
-    /// there are, and appends them to `slots`. The last leaf is cut from its
-    /// end, by whole pages, and not taken whole: its beginning is as good as ever.
+    /// Takes at least `count` slots of unlocked prefixes out of the tree, or all of them if
+    /// there are fewer, and appends them to `slots`. The last leaf is shortened from its end
+    /// by whole pages instead of being removed, because its beginning is still a valid prefix.
     pub fn evict(&mut self, count: usize, slots: &mut Vec<u32>) {
-        self.evict_telling(count, slots, |_, _| {});
+        self.evict_with(count, slots, |_, _| {});
     }
 
-    /// As [`evict`](Self::evict); `tell` hears of each leaf before it loses anything.
-    pub(crate) fn evict_telling(
+    /// Does what [`evict`](Self::evict) does, and calls `before_eviction` with each leaf that
+    /// is about to lose slots.
+    pub(crate) fn evict_with(
         &mut self,
         count: usize,
         slots: &mut Vec<u32>,
-        mut tell: impl FnMut(&Self, NodeId),
+        mut before_eviction: impl FnMut(&Self, NodeId),
     ) {
-        self.settle();
+        self.apply_releases();
         let enough = slots.len().saturating_add(count);
         while slots.len() < enough {
             let Some(leaf) = self.leaves.first() else {
                 return;
             };
-            tell(self, leaf);
-            let there = self.nodes[leaf].tokens.len();
-            let wanted = (enough - slots.len()).min(there);
-            let keep = there - wanted.next_multiple_of(self.page_size);
+            before_eviction(self, leaf);
+            let len = self.nodes[leaf].tokens.len();
+            let wanted = (enough - slots.len()).min(len);
+            let keep = len - wanted.next_multiple_of(self.page_size);
             self.cut(leaf, keep, slots);
         }
     }
 
-    /// The prefix that ends with `node`, from its beginning.
+    /// The whole prefix that ends with `node`.
     pub(crate) fn path(&self, node: NodeId) -> Path {
         let mut edges = Vec::new();
         let (mut id, priority) = (node, self.nodes[node].priority);
@@ -236,13 +240,13 @@ impl RadixTree {
 
     /// Cached tokens that no lock covers.
     pub fn evictable(&mut self) -> usize {
-        self.settle();
+        self.apply_releases();
         self.evictable
     }
 
     /// Cached tokens under at least one lock.
     pub fn protected(&mut self) -> usize {
-        self.settle();
+        self.apply_releases();
         self.protected
     }
 
@@ -250,8 +254,9 @@ impl RadixTree {
         self.page_size
     }
 
-    /// Follows `tokens` down from `root` as far as the tree has them, splitting
-    /// the edge on which they part, and appends their slots.
+    /// Walks from `root` down along `tokens` as far as the tree has them, splits the edge
+    /// inside which the tokens and the tree differ, and appends the slots of the walk to
+    /// `slots`. Returns the last node of the walk.
     fn descend(
         &mut self,
         root: NodeId,
@@ -274,6 +279,7 @@ impl RadixTree {
         node
     }
 
+    /// Records `access` in a node, and moves the node in the eviction order.
     fn touch(&mut self, id: NodeId, access: Access) {
         let node = &mut self.nodes[id];
         let was_leaf = node.is_idle_leaf() && self.leaves.remove(id, node);
@@ -285,15 +291,15 @@ impl RadixTree {
         }
     }
 
-    /// Cuts the edge of `id` in two at `at` tokens and returns the new upper
-    /// node. `id` stays the lower one: locks on it go on to cover the whole path.
+    /// Splits the edge of `id` after `at` tokens and returns the new upper node. `id` remains
+    /// the lower node, so that locks on it still cover the whole path.
     fn split(&mut self, id: NodeId, at: usize) -> NodeId {
         self.index.remove(&self.nodes, id);
         let lower = &mut self.nodes[id];
         let tokens = lower.tokens.split_off(at);
         let slots = lower.slots.split_off(at);
         let mut upper = Node {
-            // Replaced below, when the upper node has an id.
+            // A placeholder; the two parents are swapped below.
             parent: Parent::Node(id),
             tokens: std::mem::replace(&mut lower.tokens, tokens),
             slots: std::mem::replace(&mut lower.slots, slots),
@@ -312,6 +318,7 @@ impl RadixTree {
         upper
     }
 
+    /// Adds a leaf with `tokens` and their `slots` below `parent`.
     fn append(&mut self, parent: NodeId, tokens: &[u32], priority: i32, slots: &[u32]) -> NodeId {
         let above = &mut self.nodes[parent];
         if above.is_idle_leaf() {
@@ -335,8 +342,8 @@ impl RadixTree {
         id
     }
 
-    /// Shortens an idle leaf to `keep` tokens, or removes it, and with it its
-    /// namespace if that is empty then.
+    /// Shortens an idle leaf to `keep` tokens and appends the slots of the others to `slots`.
+    /// If `keep` is zero, removes the leaf, and also its namespace if it was the last leaf.
     fn cut(&mut self, leaf: NodeId, keep: usize, slots: &mut Vec<u32>) {
         let node = &mut self.nodes[leaf];
         self.evictable -= node.tokens.len() - keep;
@@ -360,6 +367,7 @@ impl RadixTree {
         }
     }
 
+    /// The root of `namespace`, created if there is none.
     fn root(&mut self, namespace: &str) -> NodeId {
         if let Some(&root) = self.roots.get(namespace) {
             return root;
@@ -380,8 +388,9 @@ impl RadixTree {
         root
     }
 
+    /// Locks the path that ends with `node` and is `tokens` long.
     fn lock(&mut self, node: Option<NodeId>, tokens: usize) -> PrefixLock {
-        // A root is no prefix: locking it would only keep its namespace alive.
+        // Locking a root protects no tokens; it would only keep an empty namespace alive.
         let node = node.filter(|_| tokens > 0);
         if let Some(id) = node {
             self.leaves.remove(id, &self.nodes[id]);
@@ -399,8 +408,8 @@ impl RadixTree {
         PrefixLock::new(node, tokens, &self.released)
     }
 
-    /// Carries out the releases of the locks dropped since the last call.
-    fn settle(&mut self) {
+    /// Unlocks the paths of the locks that were dropped since the last call.
+    pub(crate) fn apply_releases(&mut self) {
         while let Some(id) = self.released.borrow_mut().pop() {
             let mut above = Some(id);
             while let Some(id) = above {
@@ -417,10 +426,5 @@ impl RadixTree {
                 self.leaves.insert(id, node);
             }
         }
-    }
-
-    pub(crate) fn settled(&mut self) -> &Self {
-        self.settle();
-        self
     }
 }

@@ -1,4 +1,4 @@
-//! The cache against a naive model: a map of every cached prefix.
+//! Compares the cache with a naive model: a map of every cached prefix.
 #![allow(clippy::unwrap_used)] // helpers are not #[test] functions, which may
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 const SLOTS: usize = 96;
 
-/// A cached page, known by all tokens up to its end.
+/// A cached page; its key in the map is all tokens up to its end.
 #[derive(Debug)]
 struct Page {
     slots: Vec<u32>,
@@ -20,7 +20,7 @@ struct Page {
     locks: usize,
 }
 
-/// What the radix tree stands for, without a tree: each operation is a scan.
+/// Does what the radix tree does, without a tree: each operation scans the map.
 struct Model {
     page_size: usize,
     policy: EvictionPolicy,
@@ -76,7 +76,7 @@ impl Model {
         }
     }
 
-    /// Smaller is evicted earlier.
+    /// The page with the smallest rank is evicted first.
     fn rank(&self, page: &Page) -> (i64, u64) {
         let first = match self.policy {
             EvictionPolicy::Lru => 0,
@@ -89,7 +89,8 @@ impl Model {
         (first, page.last_used)
     }
 
-    /// Drops the first by rank of the unlocked pages that nothing extends.
+    /// Drops at least `count` slots of unlocked pages that no longer prefix extends, in order of
+    /// rank.
     fn evict(&mut self, count: usize) -> Vec<u32> {
         let mut evicted = Vec::new();
         while evicted.len() < count {
@@ -117,7 +118,7 @@ impl Model {
     }
 }
 
-/// A request: its slots up to `lock.tokens()` are the cache's, the rest its own.
+/// A request. Its slots up to `lock.tokens()` belong to the cache, the rest to the request.
 struct Running {
     namespace: u8,
     tokens: Vec<u32>,
@@ -128,13 +129,13 @@ struct Running {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Match, and allocate the rest.
+    /// Match a prefix, and allocate slots for the other tokens.
     Admit {
         namespace: u8,
         tokens: Vec<u32>,
         priority: i32,
     },
-    /// Cache a share of what a running request has computed.
+    /// Cache a share of the tokens of a running request.
     Checkpoint {
         request: usize,
         share: f64,
@@ -150,7 +151,7 @@ enum Op {
         namespace: u8,
         tokens: Vec<u32>,
     },
-    /// Forget all that nobody uses.
+    /// Drop everything that no request uses.
     Flush,
 }
 
@@ -285,7 +286,7 @@ impl World {
             slots[..new.tokens()],
             self.model.find(*namespace, tokens, *priority)[..]
         );
-        // The model's lookup above counts as a use; let the cache have it too.
+        // The model's lookup above counts as a use, so the cache has to have the same use.
         drop(self.cache.match_prefix(&name, tokens, *priority));
         *lock = new;
     }
@@ -327,7 +328,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
-    fn the_cache_is_the_map_of_its_prefixes_whatever_happens(
+    fn the_cache_equals_the_model_after_every_operation(
         page_size in prop_oneof![Just(1_usize), Just(2), Just(4), Just(8), Just(64)],
         policy in prop_oneof![
             Just(EvictionPolicy::Lru),

@@ -1,25 +1,25 @@
-//! Both tiers with memory behind them: what a slot holds, and what was ever cached.
+//! Both tiers with simulated memory: every slot holds the value of its prefix, and prefixes
+//! are found where the write policy says.
 #![allow(clippy::unwrap_used)] // helpers are not #[test] functions, which may
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use hearth_radix::{
-    CopyDirection, EvictionPolicy, HostWritePolicy, KvCache, KvCopy, Prefix, PrefixLock,
-};
+use hearth_forward::{CopyDirection, KvCopy};
+use hearth_radix::{EvictionPolicy, HostWritePolicy, Prefix, PrefixLock, TieredCache};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 const SLOTS: usize = 48;
 
-/// What is computed for the last token of a prefix.
+/// The value that stands for the keys and values of the last token of a prefix.
 fn value(namespace: u8, prefix: &[u32]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (namespace, prefix).hash(&mut hasher);
     hasher.finish()
 }
 
-/// A request: `computed` of its tokens are in its slots, and it loads what `host` has.
+/// A request whose first `computed` tokens are in its slots, and which loads more from `host`.
 struct Running {
     namespace: u8,
     tokens: Vec<u32>,
@@ -30,12 +30,12 @@ struct Running {
 }
 
 struct World {
-    cache: KvCache,
+    cache: TieredCache,
     page_size: usize,
     device: Vec<u64>,
     host: Vec<u64>,
     running: Vec<Running>,
-    /// Every prefix of whole pages that was in the cache since it was last flushed.
+    /// Every prefix of whole pages that was cached at any time since the last flush.
     ever: HashSet<(u8, Vec<u32>)>,
     /// Those of them that another request found in the cache.
     shared: HashSet<(u8, Vec<u32>)>,
@@ -49,7 +49,7 @@ impl World {
         eviction: EvictionPolicy,
         policy: HostWritePolicy,
     ) -> Self {
-        let cache = KvCache::new(SLOTS, page_size, eviction).unwrap();
+        let cache = TieredCache::new(SLOTS, page_size, eviction).unwrap();
         Self {
             cache: cache.with_host(host_slots, eviction, policy).unwrap(),
             page_size,
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// One step of a request: loads what it can, or computes up to `share` of the rest.
+    /// One step of a request: loads as many tokens as it may, or computes `share` of the rest.
     fn advance(&mut self, index: usize, share: f64) {
         let Running {
             namespace,
@@ -181,7 +181,7 @@ enum Op {
     Advance(usize, f64),
     Release(usize),
     Flush,
-    /// What the next operations may copy.
+    /// How many tokens each of the next operations may copy.
     Allow(usize),
 }
 
@@ -210,7 +210,7 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
-    fn a_slot_of_either_tier_holds_what_its_prefix_says_and_a_large_host_has_what_its_policy_says(
+    fn slots_of_both_tiers_hold_their_prefixes_and_a_large_host_has_the_prefixes_its_policy_copies(
         page_size in prop_oneof![Just(1_usize), Just(2), Just(8)],
         host_slots in prop_oneof![Just(0_usize), Just(7), Just(40), Just(5000)],
         eviction in prop_oneof![
@@ -261,17 +261,18 @@ proptest! {
             if bounded || host_slots < 5000 {
                 continue;
             }
-            // The naive model: whatever was ever cached is in one of the tiers; on the host,
-            // if it is written at once; and there if and only if it was shared, if that is
-            // when it is written.
+            // The naive model. With write-back, every prefix that was ever cached is in one of
+            // the tiers; with write-through, it is on the host; with selective write-through,
+            // it is on the host if and only if it was shared.
             for key in &world.ever {
                 let (namespace, prefix) = key;
                 let name = namespace.to_string();
-                let on_host = world.cache.peek_host(&name, prefix);
+                let on_host = world.cache.match_host(&name, prefix, 0);
+                let on_host = on_host.map_or(0, |prefix| prefix.slots.len());
                 match policy {
                     HostWritePolicy::WriteBack => {
-                        let there = world.cache.peek(&name, prefix).tokens;
-                        prop_assert_eq!(there.max(on_host), prefix.len());
+                        let on_device = world.cache.peek(&name, prefix).tokens;
+                        prop_assert_eq!(on_device.max(on_host), prefix.len());
                     }
                     HostWritePolicy::WriteThrough => prop_assert_eq!(on_host, prefix.len()),
                     HostWritePolicy::WriteThroughSelective => {
@@ -283,7 +284,7 @@ proptest! {
         for (namespace, prefix) in world.ever.clone() {
             let name = namespace.to_string();
             let device = world.cache.match_prefix(&name, &prefix, 0).slots;
-            // What is used may be copied.
+            // The match may have caused a copy to the host.
             world.carry_out();
             world.assert_holds(namespace, &prefix, &device, false);
             if let Some(host) = world.cache.match_host(&name, &prefix, 0) {
@@ -301,13 +302,13 @@ proptest! {
 }
 
 #[test]
-fn what_was_loaded_back_is_not_copied_to_the_host_again() {
+fn tokens_loaded_from_the_host_are_not_copied_to_it_again() {
     let mut world = World::new(1, 200, EvictionPolicy::Lru, HostWritePolicy::WriteBack);
     world.cache.allow_copies(usize::MAX);
     let first: Vec<u32> = (0..40).collect();
     let second: Vec<u32> = (100..140).collect();
     let mut copies = Vec::new();
-    // Of 48 slots, 8 keep what they had.
+    // The device has 48 slots: 8 tokens of the earlier prompt are not evicted.
     for tokens in [&first, &second, &first, &second] {
         world.copied = [0; 2];
         world.admit(0, tokens.clone());

@@ -1,4 +1,4 @@
-//! The tree's rules, one by one.
+//! Each rule of the tree and the single-tier cache, in a test of its own.
 #![allow(clippy::unwrap_used)] // helpers are not #[test] functions, which may
 
 use hearth_radix::{EvictionPolicy, KvCache, OutOfSlots, RadixTree};
@@ -25,7 +25,7 @@ fn hit(cache: &mut KvCache, namespace: &str, tokens: &[u32]) -> Vec<u32> {
 }
 
 #[test]
-fn what_was_inserted_is_found_with_its_slots() {
+fn an_inserted_prefix_is_found_with_its_slots() {
     let mut cache = cache(16, 1);
     let slots = put(&mut cache, "", &[1, 2, 3]);
     assert_eq!(hit(&mut cache, "", &[1, 2, 3, 4]), slots);
@@ -35,7 +35,7 @@ fn what_was_inserted_is_found_with_its_slots() {
 }
 
 #[test]
-fn a_match_that_ends_inside_an_edge_gives_the_part_in_common() {
+fn a_match_that_ends_inside_an_edge_returns_the_common_part() {
     let mut cache = cache(32, 1);
     let slots = put(&mut cache, "", &[1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(hit(&mut cache, "", &[1, 2, 3, 9]), slots[..3]);
@@ -65,7 +65,7 @@ fn duplicates_are_freed_and_the_callers_slots_point_into_the_tree() {
 }
 
 #[test]
-fn namespaces_never_share() {
+fn namespaces_share_no_prefixes() {
     let mut cache = cache(16, 1);
     put(&mut cache, "a", &[1, 2]);
     put(&mut cache, "", &[1, 2, 3]);
@@ -100,7 +100,7 @@ fn children_that_share_part_of_a_page_share_nothing() {
 }
 
 #[test]
-fn the_least_recently_used_leaf_goes_first() {
+fn the_least_recently_used_leaf_is_evicted_first() {
     let mut cache = cache(6, 1);
     put(&mut cache, "", &[1, 2]);
     put(&mut cache, "", &[3, 4]);
@@ -116,7 +116,7 @@ fn the_least_recently_used_leaf_goes_first() {
 }
 
 #[test]
-fn a_leaf_is_cut_from_its_end_and_only_as_far_as_needed() {
+fn a_leaf_is_shortened_from_its_end_only_as_far_as_needed() {
     let mut cache = cache(8, 1);
     let slots = put(&mut cache, "", &[1, 2, 3, 4, 5, 6, 7, 8]);
     let mut held = Vec::new();
@@ -143,7 +143,7 @@ fn a_parent_is_evicted_only_after_its_children() {
 }
 
 #[test]
-fn a_locked_path_is_never_evicted_and_a_dropped_lock_gives_it_back() {
+fn a_locked_path_is_evicted_only_after_its_lock_is_dropped() {
     let mut cache = cache(4, 1);
     put(&mut cache, "", &[1, 2, 3, 4]);
     let prefix = cache.match_prefix("", &[1, 2, 3], 0);
@@ -167,7 +167,7 @@ fn a_locked_path_is_never_evicted_and_a_dropped_lock_gives_it_back() {
 }
 
 #[test]
-fn a_lock_goes_on_to_cover_its_path_when_the_path_is_split() {
+fn a_lock_still_covers_its_path_after_the_path_is_split() {
     let mut cache = cache(8, 1);
     put(&mut cache, "", &[1, 2, 3, 4]);
     let whole = cache.match_prefix("", &[1, 2, 3, 4], 0);
@@ -182,7 +182,7 @@ fn a_lock_goes_on_to_cover_its_path_when_the_path_is_split() {
 }
 
 #[test]
-fn an_empty_namespace_leaves_nothing_behind() {
+fn a_namespace_is_removed_with_its_last_prefix() {
     let mut cache = cache(2, 1);
     for salt in 0..100 {
         put(&mut cache, &salt.to_string(), &[1, 2]);
@@ -212,8 +212,8 @@ fn a_page_size_is_a_power_of_two_up_to_64() {
     }
 }
 
-/// Uses a full cache of four prompts, each of the tokens `[n, 0]`, in a way that no
-/// two policies take alike, and returns the order in which it then evicts them.
+/// Fills a cache with four prompts, each of the tokens `[n, 0]`, uses them so that every
+/// policy evicts in a different order, and returns that order.
 fn eviction_order(policy: EvictionPolicy) -> Vec<u32> {
     let mut cache = KvCache::new(8, 1, policy).unwrap();
     let put = |cache: &mut KvCache, n: u32, priority: i32| {
@@ -241,7 +241,7 @@ fn eviction_order(policy: EvictionPolicy) -> Vec<u32> {
 }
 
 #[test]
-fn every_policy_evicts_in_its_own_order() {
+fn each_policy_has_its_own_eviction_order() {
     assert_eq!(eviction_order(EvictionPolicy::Lru), [2, 1, 3, 4]);
     assert_eq!(eviction_order(EvictionPolicy::Lfu), [2, 4, 3, 1]);
     assert_eq!(eviction_order(EvictionPolicy::Fifo), [1, 2, 3, 4]);
@@ -250,7 +250,7 @@ fn every_policy_evicts_in_its_own_order() {
 }
 
 #[test]
-fn a_request_that_caches_itself_in_pieces_is_one_use() {
+fn a_request_that_inserts_its_tokens_in_pieces_counts_as_one_use() {
     let mut tree = RadixTree::new(1, EvictionPolicy::Lfu).unwrap();
     let mut chunks = [1, 2, 3, 4].map(|n| [n; 4]);
     let mut slots = [0, 1, 2, 3];
@@ -266,14 +266,14 @@ fn a_request_that_caches_itself_in_pieces_is_one_use() {
 }
 
 #[test]
-fn the_output_of_a_request_goes_before_its_prompt() {
+fn the_output_of_a_request_is_evicted_before_its_prompt() {
     let mut cache = cache(12, 1);
     let mut slots = Vec::new();
     cache.allocate(8, &mut slots).unwrap();
     let prompt = cache.insert("", &[1, 2, 3, 4], 0, &mut slots[..4]);
     let whole = cache.insert("", &[1, 2, 3, 4, 5, 6, 7, 8], 0, &mut slots);
     drop((prompt, whole));
-    // Another that shares the prompt keeps it younger than the first's output.
+    // Another request that shares the prompt makes it more recent than the first's output.
     drop(cache.match_prefix("", &[1, 2, 3, 4, 9], 0));
     put(&mut cache, "", &[20, 21]);
     let mut held = Vec::new();
@@ -284,7 +284,7 @@ fn the_output_of_a_request_goes_before_its_prompt() {
 }
 
 #[test]
-fn a_peek_sees_what_a_match_would_give_and_changes_nothing() {
+fn a_peek_finds_as_much_as_a_match_and_changes_nothing() {
     let mut cache = cache(16, 2);
     put(&mut cache, "", &[1, 2, 3, 4, 5, 6]);
     put(&mut cache, "", &[7, 8]);

@@ -4,6 +4,10 @@ use std::io::{IsTerminal, stderr};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result, anyhow};
+use hearth_api::grammars::Grammars;
+use hearth_api::served::{Defaults, Formats, ModelInfo, Served, TextCodec};
+use hearth_api::state::unix_time;
+use hearth_api::tools;
 use hearth_engine::{BuildError, Engine, EngineConfig};
 use hearth_model::checkpoint::{self, Checkpoint};
 use hearth_model::device::DeviceSpec;
@@ -14,13 +18,8 @@ use hearth_model::{LargestStep, LoadOptions, Report};
 
 use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
 use crate::executor::{ModelExecutor, Reload};
-use crate::grammars::Grammars;
-use crate::http::openai::sampling::Defaults;
-use crate::http::state::unix_time;
 use crate::kernel_cache;
-use crate::served::{Formats, ModelInfo, Served, TextCodec};
 use crate::text::{IdText, ModelText};
-use crate::tools;
 use crate::warmup::Sizes;
 
 /// The seed of random weights, fixed so that they are the same model every time.
@@ -45,7 +44,7 @@ pub fn load(config: &Config) -> Result<Served> {
         running: engine_config.max_running,
         tokens: engine_config.max_batch_tokens,
     };
-    let engine = Engine::spawn(engine_config, move || {
+    let engine = Engine::spawn(engine_config.clone(), move || {
         let (executor, info) = executor(&build_config, checkpoint, Some(sizes))
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
         // The receiver below waits for this, so sending does not fail.
@@ -69,7 +68,7 @@ pub fn load(config: &Config) -> Result<Served> {
         grammars: Arc::new(grammars),
         info,
         pooling: config.pooling.into(),
-        max_queue: config.max_queue,
+        engine_config,
         created: unix_time(),
         lost,
     })
@@ -146,6 +145,10 @@ pub fn executor(
             .model
             .clone()
             .unwrap_or_else(|| "embedded".to_owned()),
+        load_format: match config.load_format {
+            LoadFormat::Auto => "auto",
+            LoadFormat::Dummy => "dummy",
+        },
         architecture: report.architecture.clone(),
         parameters: report.parameters,
         hidden_size: report.hidden_size,

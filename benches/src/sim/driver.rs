@@ -1,4 +1,4 @@
-//! The clients: they send a call when the one before it is answered.
+//! The clients: they send a call when the call before it has been answered.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use hearth_engine::{
 
 use super::workload::{Call, Workload};
 
-/// A call that was answered: its prompt, and its output.
+/// An answered call.
 #[derive(Clone, Debug)]
 pub struct Answered {
     pub prompt: Vec<u32>,
@@ -26,40 +26,28 @@ struct Open {
     next: Vec<Call>,
 }
 
-/// A call of a session, and the tokens that it goes on from.
+/// The session of a call, the tokens that the call continues from, and the call.
 type Next = (usize, Vec<u32>, Call);
 
-pub struct Driver {
+struct Driver {
     engine: Option<EngineHandle>,
     waiting: VecDeque<Call>,
     concurrent: usize,
     /// Calls sent so far.
     sent: u64,
     open: Vec<Open>,
-    /// Calls of each started session that are not answered.
+    /// The number of unanswered calls of each started session.
     open_of: Vec<usize>,
     answered: Vec<Answered>,
 }
 
-/// The engine's thread advances it in every step, the caller's when there is none.
+/// Advanced by the device thread in every step, and by the caller's thread when the engine is idle.
 #[derive(Clone)]
 pub struct SharedDriver(Arc<Mutex<Driver>>);
 
 impl Driver {
-    pub fn shared(workload: &Workload) -> SharedDriver {
-        SharedDriver(Arc::new(Mutex::new(Self {
-            engine: None,
-            waiting: workload.sessions.iter().cloned().collect(),
-            concurrent: workload.concurrent,
-            sent: 0,
-            open: Vec::new(),
-            open_of: Vec::new(),
-            answered: Vec::new(),
-        })))
-    }
-
-    /// Begins as many sessions as there is room for beside those with an open call; those
-    /// of `next` are about to have one.
+    /// Begins sessions up to the concurrent number. Sessions with an open call count, and so do
+    /// the sessions of `next`, which are about to have one.
     fn begin_sessions(&mut self, next: &mut Vec<Next>) {
         let is_live =
             |session: &usize| self.open_of[*session] > 0 || next.iter().any(|n| n.0 == *session);
@@ -73,7 +61,7 @@ impl Driver {
         }
     }
 
-    /// Sends the calls of `next`, all at once.
+    /// Sends all calls of `next` together.
     fn send(&mut self, next: Vec<Next>) -> Result<(), SubmitError> {
         let Some(engine) = &self.engine else {
             return Ok(());
@@ -103,7 +91,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Waits until all that ended in the first `steps` steps is known to have.
+    /// Waits until the answers of all requests that ended in the first `steps` steps have arrived.
     fn await_answers(&mut self, steps: u64) {
         let Some(engine) = self.engine.clone() else {
             return;
@@ -126,7 +114,7 @@ impl Driver {
         }
     }
 
-    /// Waits until the engine has taken in all that was sent.
+    /// Waits until the engine thread has received all calls that were sent.
     fn await_receipt(&self) {
         let received = |engine: &EngineHandle| engine.stats().received;
         while self
@@ -162,7 +150,7 @@ impl Driver {
 }
 
 impl Open {
-    /// Takes in what came; never waits.
+    /// Reads the events that have arrived, without waiting.
     fn is_answered(&mut self) -> bool {
         while !self.answered {
             let mut context = Context::from_waker(Waker::noop());
@@ -179,19 +167,31 @@ impl Open {
 }
 
 impl SharedDriver {
+    pub fn new(workload: &Workload) -> Self {
+        Self(Arc::new(Mutex::new(Driver {
+            engine: None,
+            waiting: workload.sessions.iter().cloned().collect(),
+            concurrent: workload.concurrent,
+            sent: 0,
+            open: Vec::new(),
+            open_of: Vec::new(),
+            answered: Vec::new(),
+        })))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Driver> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the first calls, as if all had come at the same moment.
+    /// Sends the first calls, as if all had arrived at the same moment.
     pub fn start(&self, engine: &EngineHandle) -> anyhow::Result<()> {
         self.lock().engine = Some(engine.clone());
         self.together(engine, Driver::advance)
     }
 
-    /// Goes on during the step after `steps` others. What those were answered is waited for,
-    /// and that the engine has what comes of it, so that every run is like the next, however
-    /// the threads are scheduled.
+    /// Sends the next calls during the step after `steps` others. This waits for the answers of
+    /// those steps, and until the engine has received the new calls, so that every run is the
+    /// same however the threads are scheduled.
     pub fn advance(&self, steps: u64) -> Result<(), SubmitError> {
         let mut driver = self.lock();
         driver.await_answers(steps);
@@ -200,7 +200,7 @@ impl SharedDriver {
         Ok(())
     }
 
-    /// Goes on for an engine that has nothing to do; returns whether all is done.
+    /// Sends the next calls if the engine is idle. Returns whether the workload is done.
     pub fn advance_if_idle(&self, engine: &EngineHandle) -> anyhow::Result<bool> {
         let stats = engine.stats();
         if !stats.is_idle() {
@@ -212,7 +212,7 @@ impl SharedDriver {
         Ok(driver.open.is_empty() && driver.waiting.is_empty())
     }
 
-    /// Calls in the order of their answers.
+    /// The answered calls, in the order of their answers.
     pub fn calls(&self) -> Vec<Answered> {
         std::mem::take(&mut self.lock().answered)
     }

@@ -1,24 +1,22 @@
-//! An executor that takes the time a device would, by a formula.
+//! An executor that takes the time of a device, by a formula.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use hearth_engine::{
-    Choices, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits,
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
 };
 
 use super::driver::SharedDriver;
+use super::vocab::VOCAB;
 
-/// Token ids of prompts and outputs are below this.
-pub const VOCAB: usize = 1024;
-
-/// A 7B model in f16 on a card of 600 GB/s and some 70 TFLOP/s, as in the paper:
-/// a step reads 13.5 GB of weights or computes 14 GFLOP a token, whichever takes
-/// longer, and reads half a megabyte of KV for each token of context.
+/// A 7B model in f16 on a card with 600 GB/s and some 70 TFLOP/s, as in the paper: a step reads
+/// 13.5 GB of weights or computes 14 GFLOP per token, whichever takes longer, and reads half a
+/// megabyte of KV for each token of context.
 const WEIGHTS_NS: u64 = 22_000_000;
 const TOKEN_NS: u64 = 200_000;
 const CONTEXT_NS: u64 = 800;
-/// That half a megabyte over a bus of 25 GB/s.
+/// The same half a megabyte over a bus with 25 GB/s.
 const COPY_NS: u64 = 20_000;
 
 /// Simulated nanoseconds since the start.
@@ -54,7 +52,7 @@ impl SimExecutor {
 }
 
 impl Executor for SimExecutor {
-    type Flight = Logits;
+    type Submission = ForwardOutput;
 
     fn limits(&self) -> ExecutorLimits {
         ExecutorLimits {
@@ -68,42 +66,41 @@ impl Executor for SimExecutor {
         self.host_slots
     }
 
-    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
         let time = copy.device.len() as u64 * COPY_NS;
         self.clock.0.fetch_add(time, Ordering::Relaxed);
         Ok(())
     }
 
-    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-        Ok(logits)
+    fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+        Ok(output)
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        _: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+        _: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
         let tokens = batch.tokens.len() as u64 * TOKEN_NS;
         let context = batch.sequences.iter().map(|s| u64::from(s.context));
         let context = context.sum::<u64>() * CONTEXT_NS;
         self.clock
             .0
             .fetch_add(WEIGHTS_NS.max(tokens) + context, Ordering::Relaxed);
-        // Answers of the step before bring the next requests.
+        // The answers of the step before lead to the next requests.
         self.driver
             .advance(self.steps)
-            .map_err(ExecutorError::new)?;
+            .map_err(ForwardError::other)?;
         self.steps += 1;
-        // One hot token a row, a different one each time.
-        let mut values = vec![0.0; batch.logit_rows.len() * VOCAB];
-        for row in values.chunks_exact_mut(VOCAB) {
+        // One token per row is certain, a different one each time.
+        let mut logits = vec![0.0; batch.logit_rows.len() * VOCAB];
+        for row in logits.chunks_exact_mut(VOCAB) {
             self.rows += 1;
             row[(self.rows.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 54) as usize % VOCAB] = 1.0;
         }
-        Ok(Logits {
-            values,
-            vocab: VOCAB,
-            ..Logits::default()
+        Ok(ForwardOutput {
+            logits,
+            ..ForwardOutput::default()
         })
     }
 }

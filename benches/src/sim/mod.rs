@@ -1,37 +1,38 @@
-//! The scheduler and the prefix cache without a model: a real engine over an
-//! executor that computes nothing and tells the time by a cost model, so that hit
-//! rates and makespans are the same on every machine.
+//! The scheduler and the prefix cache without a model: a real engine over an executor that computes
+//! nothing and advances a simulated clock by a cost model. Hit rates and makespans are therefore the
+//! same on every machine.
 
 mod driver;
 mod executor;
 mod optimum;
 pub mod overhead;
 pub mod tree;
+mod vocab;
 pub mod workload;
 
 use hearth_engine::{Engine, EngineConfig, EngineStats};
 
-use driver::Driver;
+use driver::SharedDriver;
 use executor::{Clock, SimExecutor};
 use workload::Workload;
 
-/// What one run came to.
+/// The results of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Share of all prompt tokens that was reused.
+    /// Fraction of all prompt tokens that were reused.
     pub hit_rate: f64,
-    /// The share that an unbounded cache would have, each request coming alone.
+    /// The hit rate of an unbounded cache that serves the requests one after another.
     pub best_hit_rate: f64,
     /// Simulated seconds from the first request to the last answer.
     pub makespan: f64,
     pub stats: EngineStats,
 }
 
-/// Runs `workload` to its end on a device with `kv_slots` tokens of KV, beside a host with
-/// `host_slots`.
+/// Runs `workload` to its end on a device with `kv_slots` KV slots, and with `host_slots` slots in
+/// host memory.
 ///
 /// # Errors
-/// If the engine does not come up, or refuses a request.
+/// The engine does not start, or refuses a request.
 pub fn run(
     workload: &Workload,
     config: EngineConfig,
@@ -39,7 +40,7 @@ pub fn run(
     host_slots: usize,
 ) -> anyhow::Result<Outcome> {
     let clock = Clock::default();
-    let driver = Driver::shared(workload);
+    let driver = SharedDriver::new(workload);
     let executor = {
         let (clock, driver) = (clock.clone(), driver.clone());
         move || Ok(SimExecutor::new(kv_slots, host_slots, clock, driver))

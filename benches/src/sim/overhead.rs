@@ -1,44 +1,44 @@
-//! How long the device waits for the engine between two steps.
+//! Measures how long the device waits for the engine between two steps.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hearth_engine::{
-    Choices, Engine, EngineConfig, Executor, ExecutorError, ExecutorLimits, ForwardBatch, Logits,
-    PauseMode, Request, SamplingParams,
+use hearth_engine::{Engine, EngineConfig, PauseMode, Request, SamplingParams};
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 
-/// Small, so that sampling is a small part of it.
+/// A small vocabulary, so that sampling takes little time.
 const VOCAB: usize = 64;
 
-/// Takes its time over nothing, and notes how long it waited from one forward to the next.
+/// An executor that computes nothing, and records the time between one forward pass and the next.
 struct Gaps {
     limits: ExecutorLimits,
-    /// How long a forward takes.
+    /// Time that a forward pass takes.
     takes: Duration,
     gaps: Arc<Mutex<Vec<Duration>>>,
     last: Option<Instant>,
-    /// The first forward lasts until something comes.
+    /// The first forward pass lasts until something is received here.
     hold: Option<Receiver<()>>,
 }
 
 impl Executor for Gaps {
-    type Flight = Logits;
+    type Submission = ForwardOutput;
 
     fn limits(&self) -> ExecutorLimits {
         self.limits
     }
 
-    fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-        Ok(logits)
+    fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+        Ok(output)
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        _: &mut Choices<'_>,
-    ) -> Result<Logits, ExecutorError> {
+        _: &mut SampleRequests<'_>,
+    ) -> Result<ForwardOutput, ForwardError> {
         let gap = self.last.map(|last| last.elapsed());
         let mut gaps = self.gaps.lock().unwrap_or_else(PoisonError::into_inner);
         gaps.extend(gap);
@@ -47,34 +47,34 @@ impl Executor for Gaps {
             let _ = hold.recv();
         }
         if !self.takes.is_zero() {
-            // As a thread that waits for a device does.
+            // Sleeps like a thread that waits for a device.
             std::thread::sleep(self.takes);
         }
-        let logits = Logits {
-            values: vec![0.0; batch.logit_rows.len() * VOCAB],
-            vocab: VOCAB,
-            ..Logits::default()
+        let output = ForwardOutput {
+            logits: vec![0.0; batch.logit_rows.len() * VOCAB],
+            ..ForwardOutput::default()
         };
         self.last = Some(Instant::now());
-        Ok(logits)
+        Ok(output)
     }
 }
 
-/// The time between two forwards, in microseconds.
+/// The time between two forward passes, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Overhead {
     pub median: f64,
     pub p99: f64,
     pub worst: f64,
-    /// The first, after which those that wait are taken in.
+    /// The first gap, in which the waiting requests are added to the queue.
     pub first: f64,
 }
 
-/// Measures 400 steps that take the device `takes`, of `running` requests that decode with `context` tokens each
-/// while `waiting` others, half of which share a prefix of 500 tokens, find no room.
+/// Measures 400 steps, each of which takes the device the time `takes`. In each step `running`
+/// requests with `context` tokens decode, while `waiting` others wait for their turn. Half of these
+/// share a prefix of 500 tokens.
 ///
 /// # Errors
-/// If the engine does not come up, or refuses a request.
+/// The engine does not start, or refuses a request.
 pub fn measure(
     mut config: EngineConfig,
     running: usize,
@@ -85,7 +85,7 @@ pub fn measure(
     const STEPS: usize = 400;
     config.max_running = running;
     config.max_queue = running + waiting + 1;
-    // All of them start in the first step.
+    // All running requests start in the first step.
     config.max_batch_tokens = running * context;
     config.prefill_chunk = context;
     let (release, hold) = channel();
@@ -120,7 +120,7 @@ pub fn measure(
                 temperature: 0.0,
                 ..SamplingParams::default()
             },
-            // Those that run are not to give way, whatever the policy.
+            // The running requests must not be preempted under any policy.
             priority: i32::try_from(max_tokens).unwrap_or(i32::MAX),
             ..Request::default()
         })

@@ -1,10 +1,10 @@
-//! Programs of language model calls, after the kinds that the paper measures
-//! (arXiv 2312.07104, section 6). All sizes in tokens; all drawn from one seed.
+//! Programs of language model calls, of the kinds that the paper measures
+//! (arXiv 2312.07104, section 6). All sizes are in tokens, and all are drawn from one seed.
 
-use super::executor::VOCAB;
+use super::vocab::VOCAB;
 
-/// A call, and those that its answer leads to: their prompts are this one's prompt,
-/// its output, and their own `suffix`.
+/// A call, and the calls that its answer leads to. The prompts of these consist of the prompt of
+/// this call, its output, and their own `suffix`.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub suffix: Vec<u32>,
@@ -15,10 +15,10 @@ pub struct Call {
 #[derive(Clone, Debug)]
 pub struct Workload {
     pub name: &'static str,
-    /// Each begins with a whole prompt.
+    /// The first call of each session, whose `suffix` is a whole prompt.
     pub sessions: Vec<Call>,
-    /// Sessions at a time, the next one starting when one is done; all at once for
-    /// an offline batch.
+    /// How many sessions run at the same time: the next one starts when one is done. All of them
+    /// for an offline batch.
     pub concurrent: usize,
 }
 
@@ -51,7 +51,7 @@ impl Random {
     }
 }
 
-/// All kinds, each `scale` times as many requests as the smallest sensible number.
+/// A workload of each kind, with `scale` times the smallest sensible number of requests.
 pub fn all(scale: usize) -> Vec<Workload> {
     vec![
         few_shot(scale),
@@ -62,7 +62,7 @@ pub fn all(scale: usize) -> Vec<Workload> {
     ]
 }
 
-/// Questions of many subjects, each subject with its examples; a batch, shuffled.
+/// Questions about many subjects, each subject with its examples; an offline batch in random order.
 fn few_shot(scale: usize) -> Workload {
     let mut random = Random(1);
     let mut sessions = Vec::new();
@@ -107,7 +107,7 @@ fn chat(scale: usize) -> Workload {
     }
 }
 
-/// Problems whose every thought has three that go on from it, three deep, online.
+/// Problems in which three thoughts continue from every thought, three levels deep, online.
 fn tree_of_thought(scale: usize) -> Workload {
     fn thoughts(random: &mut Random, depth: usize) -> Vec<Call> {
         if depth == 0 {
@@ -134,8 +134,8 @@ fn tree_of_thought(scale: usize) -> Workload {
     }
 }
 
-/// Agents of a few kinds, each kind with long instructions, that call, read an
-/// observation and call again, online.
+/// Agents of a few kinds, each kind with long instructions. They call, read an observation and call
+/// again, online.
 fn agents(scale: usize) -> Workload {
     let mut random = Random(4);
     let kinds: Vec<_> = (0..6).map(|_| random.tokens(1500, 2500)).collect();

@@ -1,4 +1,4 @@
-//! The threads that walk grammars.
+//! The threads that evaluate grammars.
 
 use std::collections::VecDeque;
 use std::num::NonZero;
@@ -7,16 +7,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long one piece of work may take. It takes microseconds; what takes longer is an
-/// abuse or a fault.
-pub(super) const BUDGET: Duration = Duration::from_secs(1);
+/// How long one job may take. A job takes microseconds; one that takes longer is an abuse or a
+/// fault.
+pub(super) const TIME_LIMIT: Duration = Duration::from_secs(1);
 
-/// Which work goes first.
+/// Which jobs go first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
-    /// A request that runs needs it for its next step.
+    /// A running request needs the job for its next step.
     Next,
-    /// A request has come. However many do, one thread is left for those that run.
+    /// A new request needs the job. However many requests arrive, one thread is left for the
+    /// running ones.
     Begin,
 }
 
@@ -25,11 +26,11 @@ enum Progress {
     Queued,
     Running(Instant),
     Done,
-    /// Its worker is written off: another one has taken its place.
+    /// The job took too long; another thread has taken the place of its worker.
     Abandoned,
 }
 
-/// One piece of work, as far as the engine thread sees it.
+/// One job, as the engine thread sees it.
 #[derive(Debug)]
 pub(super) struct Job {
     urgency: Urgency,
@@ -41,11 +42,11 @@ impl Job {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the work up if it has taken longer than [`BUDGET`] since a worker began it:
-    /// what lay before it in the queue does not count. Returns whether it has.
+    /// Abandons the job if it has taken longer than [`TIME_LIMIT`] since a worker began it; the
+    /// time in the queue does not count. Returns whether it was abandoned.
     pub fn abandon_if_overdue(&self) -> bool {
         let mut progress = self.progress();
-        let overdue = matches!(*progress, Progress::Running(since) if since.elapsed() > BUDGET);
+        let overdue = matches!(*progress, Progress::Running(since) if since.elapsed() > TIME_LIMIT);
         if overdue {
             *progress = Progress::Abandoned;
             workers().release(self.urgency);
@@ -61,10 +62,11 @@ type Work = Box<dyn FnOnce() + Send>;
 struct Queue {
     next: VecDeque<(Arc<Job>, Work)>,
     begin: VecDeque<(Arc<Job>, Work)>,
-    /// Workers that begin an output right now.
+    /// Workers that run a job of [`Urgency::Begin`].
     beginning: usize,
-    /// Workers that sleep, and whether one of them was woken and has not looked yet.
+    /// Workers that sleep.
     asleep: usize,
+    /// Whether a worker was woken that has not taken the lock yet.
     waking: bool,
 }
 
@@ -74,7 +76,7 @@ struct Workers {
     threads: usize,
 }
 
-/// Has `work` done by a worker.
+/// Queues `work` for a worker.
 pub(super) fn submit(urgency: Urgency, work: impl FnOnce() + Send + 'static) -> Arc<Job> {
     let job = Arc::new(Job {
         urgency,
@@ -91,8 +93,8 @@ pub(super) fn submit(urgency: Urgency, work: impl FnOnce() + Send + 'static) -> 
     job
 }
 
-/// The workers, started when the first is used; half of the cores, as the model's own
-/// threads need theirs.
+/// The workers, which are started at the first use. There is one for every two cores, because
+/// the model's own threads need cores too.
 fn workers() -> &'static Workers {
     static WORKERS: OnceLock<Workers> = OnceLock::new();
     static STARTED: OnceLock<()> = OnceLock::new();
@@ -113,7 +115,7 @@ impl Workers {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread; one that had to be given up ends when its work does.
+    /// Starts a thread. The thread of an abandoned job ends when that job ends.
     fn replace_one(&'static self) {
         let started = thread::Builder::new()
             .name("hearth-mask".to_owned())
@@ -127,7 +129,7 @@ impl Workers {
         loop {
             let (job, work) = self.take();
             *job.progress() = Progress::Running(Instant::now());
-            // Work contains its own panics; should one come through, the thread stays.
+            // Jobs catch their own panics; should one come through, the thread survives it.
             drop(catch_unwind(AssertUnwindSafe(work)));
             let mut progress = job.progress();
             if matches!(*progress, Progress::Abandoned) {
@@ -138,7 +140,7 @@ impl Workers {
         }
     }
 
-    /// A worker is done with work of this kind.
+    /// A worker is done with a job of this urgency.
     fn release(&self, urgency: Urgency) {
         if urgency == Urgency::Begin {
             let mut queue = self.queue();
@@ -147,8 +149,8 @@ impl Workers {
         }
     }
 
-    /// Has somebody look at `queue`. Waking takes longer than most work does: one is woken
-    /// at a time, and wakes the next if there is more.
+    /// Wakes a worker for `queue`. Waking takes longer than most jobs do, so one worker is woken
+    /// at a time, and wakes the next if there are more jobs.
     fn wake_one(&self, mut queue: MutexGuard<'_, Queue>) {
         if queue.asleep > 0 && !queue.waking {
             queue.waking = true;

@@ -1,4 +1,4 @@
-//! Every order in which callers and the engine thread can meet, by
+//! Every order in which callers and the engine thread can meet, explored by
 //! [loom](https://docs.rs/loom):
 //! `cargo test -p hearth-engine --features loom --lib interleavings`.
 
@@ -25,16 +25,16 @@ fn submit(inbox: &Inbox) -> Result<(RequestId, UnboundedReceiver<Event>), Submit
     Ok((id, events))
 }
 
-/// An engine thread that starts and ends requests at once, until it is closed.
+/// An engine thread that starts and finishes requests immediately, until it is closed.
 fn serve(inbox: &Inbox) {
-    let mut held: Vec<Submission> = Vec::new();
+    let mut held: Vec<NewRequest> = Vec::new();
     loop {
         let mail = inbox.collect(if held.is_empty() {
             Wait::ForMail
         } else {
-            Wait::Not
+            Wait::No
         });
-        held.extend(mail.submitted);
+        held.extend(mail.requests);
         held.retain(|held| !mail.withdrawn.iter().any(|(id, _)| *id == held.id));
         for command in mail.commands {
             if let Command::Resume(reply) = command {
@@ -42,7 +42,7 @@ fn serve(inbox: &Inbox) {
             }
         }
         inbox.publish(EngineStats::default());
-        for Submission { events, .. } in held.drain(..) {
+        for NewRequest { events, .. } in held.drain(..) {
             let finished = Event::Finished(FinishReason::Length, crate::Usage::default());
             let _ = events.send(finished);
         }
@@ -94,11 +94,11 @@ fn a_cancellation_wakes_an_engine_that_sleeps_and_is_never_lost() {
                 inbox.withdraw(id, Withdrawal::Cancelled);
             }
         });
-        // A lost one would leave this loop asleep for ever, which loom sees.
+        // A lost cancellation would leave this loop asleep for ever, which loom detects.
         let (mut submitted, mut withdrawn) = (Vec::new(), Vec::new());
         while withdrawn.is_empty() {
             let mail = inbox.collect(Wait::ForMail);
-            submitted.extend(mail.submitted.iter().map(|submission| submission.id));
+            submitted.extend(mail.requests.iter().map(|request| request.id));
             withdrawn.extend(mail.withdrawn.iter().map(|(id, _)| *id));
             assert!(
                 submitted.len() >= withdrawn.len(),
@@ -111,16 +111,16 @@ fn a_cancellation_wakes_an_engine_that_sleeps_and_is_never_lost() {
 }
 
 #[test]
-fn a_queue_of_one_takes_one_of_two_however_they_come() {
+fn a_queue_of_one_accepts_one_of_two_requests_in_any_order() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new(1));
         let other = thread::spawn({
             let inbox = Arc::clone(&inbox);
             move || submit(&inbox).is_ok()
         });
-        // What was taken counts until it is published that it does not wait.
+        // A collected request counts as waiting until new statistics are published.
         let own = submit(&inbox).is_ok();
-        let taken = inbox.collect(Wait::Not).submitted.len();
+        let taken = inbox.collect(Wait::No).requests.len();
         let accepted = usize::from(own) + usize::from(other.join().unwrap());
         assert_eq!((accepted, inbox.stats().waiting), (1, 1));
         assert!(taken <= 1);
@@ -140,13 +140,13 @@ fn a_command_is_answered_or_dropped_when_the_engine_ends() {
         inbox.close(None);
         serve(&inbox);
         operator.join().unwrap();
-        // Never still open: whoever waits for it would wait for ever.
+        // An open channel without an answer would make the operator wait for ever.
         assert_ne!(answer.try_recv(), Err(oneshot::error::TryRecvError::Empty));
     });
 }
 
 #[test]
-fn whoever_waits_for_the_end_is_woken_by_it() {
+fn a_thread_that_waits_for_the_engine_to_stop_is_woken() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::new(1));
         let waiter = thread::spawn({
@@ -161,31 +161,32 @@ fn whoever_waits_for_the_end_is_woken_by_it() {
 }
 
 #[test]
-fn an_engine_that_waits_for_the_device_hears_of_it_and_of_mail_and_obeys_afterwards() {
+fn an_engine_that_waits_for_a_step_is_woken_by_it_and_by_requests_and_executes_commands_afterwards()
+{
     loom::model(|| {
         let inbox = Arc::new(Inbox::new(1));
         let (reply, _answer) = oneshot::channel();
         let device = thread::spawn({
             let inbox = Arc::clone(&inbox);
-            move || inbox.landed()
+            move || inbox.step_completed()
         });
         inbox.command(|_| Command::Resume(reply));
         let caller = thread::spawn({
             let inbox = Arc::clone(&inbox);
             move || submit(&inbox).expect("it is open").0
         });
-        let (mut submitted, mut landed) = (Vec::new(), false);
-        while !landed {
-            let mail = inbox.collect(Wait::ForLanding { of: 1 });
-            landed = mail.landed;
-            assert_eq!(mail.commands.len(), usize::from(landed), "between steps");
-            submitted.extend(mail.submitted.iter().map(|submission| submission.id));
+        let (mut submitted, mut completed) = (Vec::new(), false);
+        while !completed {
+            let mail = inbox.collect(Wait::ForStep { in_flight: 1 });
+            completed = mail.step_completed;
+            assert_eq!(mail.commands.len(), usize::from(completed), "between steps");
+            submitted.extend(mail.requests.iter().map(|request| request.id));
         }
         let id = caller.join().unwrap();
         device.join().unwrap();
-        let rest = inbox.collect(Wait::Not);
-        assert!(!rest.landed, "told once");
-        submitted.extend(rest.submitted.iter().map(|submission| submission.id));
+        let rest = inbox.collect(Wait::No);
+        assert!(!rest.step_completed, "reported once");
+        submitted.extend(rest.requests.iter().map(|request| request.id));
         assert_eq!(submitted, [id]);
     });
 }

@@ -15,7 +15,7 @@ fn submit(inbox: &Inbox) -> RequestId {
 }
 
 #[test]
-fn a_burst_is_taken_in_pieces_and_what_concerns_a_request_comes_with_it_or_later() {
+fn a_burst_is_collected_in_pieces_and_no_withdrawal_or_command_comes_before_its_request() {
     let inbox = Inbox::new(1000);
     let early: Vec<_> = (0..150).map(|_| submit(&inbox)).collect();
     let (reply, _answer) = oneshot::channel();
@@ -24,32 +24,36 @@ fn a_burst_is_taken_in_pieces_and_what_concerns_a_request_comes_with_it_or_later
     for &id in early.iter().chain(&late) {
         inbox.withdraw(id, Withdrawal::Cancelled);
     }
-    let (mut taken, mut withdrawn, mut obeyed) = (Vec::new(), Vec::new(), None);
+    let (mut taken, mut withdrawn, mut executed_after) = (Vec::new(), Vec::new(), None);
     while taken.len() < 200 {
-        let mail = inbox.collect(Wait::Not);
-        assert!((1..=MOST_TAKEN).contains(&mail.submitted.len()));
-        taken.extend(mail.submitted.iter().map(|submission| submission.id));
+        let mail = inbox.collect(Wait::No);
+        assert!((1..=MOST_COLLECTED).contains(&mail.requests.len()));
+        taken.extend(mail.requests.iter().map(|request| request.id));
         withdrawn.extend(mail.withdrawn.iter().map(|&(id, _)| id));
-        assert_eq!(taken, withdrawn, "as many as can be, and none too early");
-        assert_eq!(inbox.stats().waiting, 200, "whoever is taken still waits");
+        assert_eq!(taken, withdrawn, "as many as possible, and none too early");
+        assert_eq!(
+            inbox.stats().waiting,
+            200,
+            "a collected request still waits"
+        );
         if !mail.commands.is_empty() {
             assert!(taken.len() >= 150, "the command came after 150 requests");
-            assert_eq!(obeyed.replace(taken.len()), None, "given once");
+            assert_eq!(executed_after.replace(taken.len()), None, "given once");
         }
     }
     assert_eq!(taken, [early, late].concat());
-    assert_eq!(obeyed, Some(3 * MOST_TAKEN));
+    assert_eq!(executed_after, Some(3 * MOST_COLLECTED));
 }
 
 #[test]
-fn commands_wait_until_the_last_of_two_steps_has_landed() {
+fn commands_wait_until_the_last_of_two_steps_has_completed() {
     let inbox = Inbox::new(1);
     let (reply, _answer) = oneshot::channel();
     inbox.command(|_| Command::Resume(reply));
-    inbox.landed();
-    let mail = inbox.collect(Wait::ForLanding { of: 2 });
-    assert!(mail.landed && mail.commands.is_empty() && mail.commands_wait);
-    inbox.landed();
-    let mail = inbox.collect(Wait::ForLanding { of: 1 });
-    assert!(mail.landed && mail.commands.len() == 1 && !mail.commands_wait);
+    inbox.step_completed();
+    let mail = inbox.collect(Wait::ForStep { in_flight: 2 });
+    assert!(mail.step_completed && mail.commands.is_empty() && mail.commands_wait);
+    inbox.step_completed();
+    let mail = inbox.collect(Wait::ForStep { in_flight: 1 });
+    assert!(mail.step_completed && mail.commands.len() == 1 && !mail.commands_wait);
 }

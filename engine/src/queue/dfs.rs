@@ -1,14 +1,14 @@
-//! A depth-first walk over the tree that prompts form.
+//! A depth-first walk over the radix tree of prompts.
 
 use hearth_radix::common_prefix;
 
-/// The indices of `prompts`, each under a namespace, in the order of a depth-first
-/// walk over their radix tree: at each fork first the prompts that end there, then
-/// the branches by how many prompts they have, and of equal ones that of the
-/// earliest prompt.
+/// The indices of `prompts`, each with its namespace, in the order of a depth-first walk over
+/// their radix tree. At each fork, the prompts that end there come first, then the branches in
+/// the order of how many prompts they have, and of equal branches the one with the earliest
+/// prompt.
 ///
-/// Each token is looked at a constant number of times, and no stack is used whose
-/// depth a client could choose.
+/// Each token is looked at a constant number of times. There is no recursion, whose depth
+/// clients could choose.
 pub(crate) fn heaviest_first(prompts: &[(&str, &[u32])]) -> Vec<usize> {
     let mut order = Vec::with_capacity(prompts.len());
     let mut branches = groups((0..prompts.len()).collect(), |i| prompts[i].0);
@@ -30,7 +30,8 @@ pub(crate) fn heaviest_first(prompts: &[(&str, &[u32])]) -> Vec<usize> {
     order
 }
 
-/// `indices` in groups of equal keys, largest first, otherwise in their order.
+/// Divides `indices` into groups of equal keys. The largest group comes first, and equally
+/// large groups keep the order of their first members.
 fn groups<K: Ord>(mut indices: Vec<usize>, key: impl Fn(usize) -> K) -> Vec<Vec<usize>> {
     indices.sort_by_key(|&i| (key(i), i));
     let mut groups: Vec<Vec<usize>> = indices
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn branches_are_walked_one_after_another_the_heaviest_first() {
+    fn branches_are_walked_one_after_another_with_the_heaviest_first() {
         let prompts: [(&str, &[u32]); 8] = [
             ("", &[9]),
             ("", &[1, 2, 3]),
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_prompts_and_a_chain_of_two_thousand_forks_are_no_trouble() {
+    fn equal_prompts_and_a_chain_of_two_thousand_forks_are_ordered() {
         let long: Vec<u32> = (0..2_000).collect();
         let chain = (0..2_000).map(|end| ("", &long[..end]));
         let prompts: Vec<_> = chain.chain([("", &long[..]), ("", &long[..])]).collect();

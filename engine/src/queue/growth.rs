@@ -1,12 +1,13 @@
-//! Who has more of its prompt in the cache than when it was last looked at.
+//! Which waiting requests have more of their prompts in the cache than when they were last
+//! matched.
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::inbox::RequestId;
+use crate::request_id::RequestId;
 
-/// Waiting requests by the first page of their prompts that the cache does not
-/// have. When that page is cached, they are due for a look; nobody else is, so
-/// that a step need not match every prompt that waits.
+/// Waiting requests by the first page of their prompts that the cache does not have. When that
+/// page is cached, they are due to be matched again. No other requests are, so that a step
+/// need not match every waiting prompt.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
     missing: HashMap<u64, BTreeSet<RequestId>>,
@@ -14,7 +15,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// Waits for the page whose key is given.
+    /// The request is due when the page with this key is cached.
     pub fn watch(&mut self, page: u64, id: RequestId) {
         self.missing.entry(page).or_default().insert(id);
     }
@@ -28,17 +29,17 @@ impl Growth {
         }
     }
 
-    /// The page is cached now.
+    /// The page has been cached.
     pub fn cached(&mut self, page: u64) {
         self.due.extend(self.missing.remove(&page));
     }
 
-    pub fn is_due(&mut self, id: RequestId) {
+    pub fn make_due(&mut self, id: RequestId) {
         self.due.push(BTreeSet::from([id]));
     }
 
-    /// The next that is due, of those whose pages were cached last, as they are the
-    /// likeliest to have most in the cache. It may be gone by now.
+    /// The next request that is due: of those whose pages were cached last, because they are
+    /// the most likely to have the most in the cache. It may have left the queue by now.
     pub fn take_due(&mut self) -> Option<RequestId> {
         loop {
             let id = self.due.last_mut()?.pop_first();
@@ -50,8 +51,8 @@ impl Growth {
     }
 }
 
-/// The key of the page of `tokens` that begins at `at`, by its place, its content
-/// and what comes just before. Pages that collide cost a look and nothing else.
+/// The key of the page of `tokens` that begins at `at`: a hash of its position, its content and
+/// the tokens just before it. A collision costs one unnecessary match and nothing else.
 pub(crate) fn page_key(namespace: &str, tokens: &[u32], at: usize, page_size: usize) -> u64 {
     let before = at.saturating_sub(4);
     let mut key = at as u64 ^ (namespace.len() as u64) << 48;

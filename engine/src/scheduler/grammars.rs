@@ -1,66 +1,74 @@
-//! Answers of grammars, which come when they come.
+//! The answers of grammars, which arrive at any time.
+
+use hearth_forward::SampleRequest;
 
 use super::Scheduler;
-use crate::active::Running;
-use crate::batch::{Asked, StepBatch};
-use crate::constraint::Grace;
-use crate::executor::Choice;
+use crate::batch::{SampleKind, Sampling, StepBatch};
+use crate::constraint::WaitBudget;
+use crate::running::Running;
 
 impl Scheduler {
-    /// Takes in what the grammars of running requests have answered. `likely` is for those
-    /// that cannot go on without an answer, or after whose last token text is often forced.
-    pub(super) fn hear_grammars(&mut self, likely: &mut Grace, unlikely: &mut Grace) {
+    /// Applies the answers of the grammars of running requests. `likely` is the time to wait
+    /// for requests that cannot continue without an answer, or after whose last token text is
+    /// often forced; `unlikely` is for the others.
+    pub(super) fn poll_running_grammars(
+        &mut self,
+        likely: &mut WaitBudget,
+        unlikely: &mut WaitBudget,
+    ) {
         for Running { request, .. } in &mut self.running {
-            let heard = if request.is_worth_waiting_for() {
-                request.hear(likely)
+            let tokens = if request.is_worth_waiting_for() {
+                request.poll_grammar(likely)
             } else {
-                request.hear(unlikely)
+                request.poll_grammar(unlikely)
             };
-            self.counters.generated_tokens += heard.sampled as u64;
-            self.counters.forced_tokens += heard.forced as u64;
+            self.counters.generated_tokens += tokens.sampled as u64;
+            self.counters.forced_tokens += tokens.forced as u64;
         }
     }
 
-    /// What the executor is asked for at the rows of `batch` where it chooses, once all of it
-    /// is known; `finally` it is, as it has waited as long as it may: of a request whose mask is
-    /// late then it gives the logits.
-    pub fn choices(
+    /// The sample requests for the `sample_rows` of `batch`; `None` while some are not known.
+    /// With `must_answer`, because the executor waits, they are always returned: a request
+    /// whose mask is late then gets its row of logits.
+    pub fn sample_requests(
         &mut self,
         batch: &mut StepBatch,
-        grace: &mut Grace,
-        finally: bool,
-    ) -> Option<Vec<Choice>> {
-        let mut choices = Vec::new();
-        for grant in batch.grants.iter().filter(|grant| grant.chooses) {
-            let choice = self.running[grant.request].request.choice(grace);
-            choices.push(match choice {
-                None if finally => Choice::Logits,
-                choice => choice?,
+        budget: &mut WaitBudget,
+        must_answer: bool,
+    ) -> Option<Vec<SampleRequest>> {
+        let mut sample_requests = Vec::new();
+        let on_device = |sampling| sampling == Some(Sampling::OnDevice);
+        for grant in batch.grants.iter().filter(|g| on_device(g.sampling)) {
+            let running = &mut self.running[grant.request];
+            sample_requests.push(match running.request.sample_request(budget) {
+                None if must_answer => SampleRequest::Logits,
+                sample_request => sample_request?,
             });
         }
-        batch.asked.extend(choices.iter().map(Asked::from));
-        Some(choices)
+        let kinds = sample_requests.iter().map(SampleKind::from);
+        batch.sample_kinds.extend(kinds);
+        Some(sample_requests)
     }
 
-    /// Queues the requests whose grammars have begun.
-    pub(super) fn begin_grammars(&mut self, grace: &mut Grace) {
-        self.may_start |= self.waiting.has_beginners();
-        for (request, outcome) in self.waiting.begin_ready(grace) {
-            self.bid_farewell(request, outcome);
+    /// Queues the requests whose grammars have answered what their outputs begin with.
+    pub(super) fn poll_waiting_grammars(&mut self, budget: &mut WaitBudget) {
+        self.may_start |= self.waiting.awaits_grammars();
+        for (request, outcome) in self.waiting.poll_grammars(budget) {
+            self.finish(request, outcome);
         }
     }
 
-    /// Waits a moment for a grammar: there was nothing to compute.
+    /// Waits a moment for a grammar, because there is nothing to compute.
     pub fn await_grammars(&mut self) {
-        let mut grace = Grace::idle();
-        self.hear_grammars(&mut grace, &mut Grace::none());
-        self.begin_grammars(&mut grace);
-        self.retire_done();
+        let mut budget = WaitBudget::idle();
+        self.poll_running_grammars(&mut budget, &mut WaitBudget::none());
+        self.poll_waiting_grammars(&mut budget);
+        self.finish_ended();
     }
 
-    /// Whether there is nothing to compute until a grammar answers.
-    pub fn waits_for_grammars(&self) -> bool {
+    /// Whether requests wait for their grammars.
+    pub fn awaits_grammars(&self) -> bool {
         let late = self.running.iter().any(|r| r.request.is_late());
-        late || self.waiting.has_beginners()
+        late || self.waiting.awaits_grammars()
     }
 }

@@ -1,12 +1,15 @@
+use std::time::Duration;
+
+use hearth_forward::ForwardOutput;
 use hearth_radix::EvictionPolicy;
 
 use super::*;
-use crate::batch::Asked;
-use crate::executor::Logits;
-use crate::inbox::{Inbox, RequestId, Wait, Withdrawal};
-use crate::params::SamplingParams;
-use crate::queue::SchedulePolicy;
+use crate::batch::SampleKind;
+use crate::inbox::{Inbox, Wait, Withdrawal};
+use crate::policy::SchedulePolicy;
 use crate::request::Request;
+use crate::request_id::RequestId;
+use crate::sampling::params::SamplingParams;
 
 const LIMITS: ExecutorLimits = ExecutorLimits {
     kv_slots: 64,
@@ -14,18 +17,19 @@ const LIMITS: ExecutorLimits = ExecutorLimits {
     vocab_size: 4,
 };
 
-/// A scheduler without a thread, looked into after every move.
+/// A scheduler without a thread, whose invariants are checked after every call.
 struct Bench {
     inbox: Inbox,
     scheduler: Scheduler,
     batch: StepBatch,
-    /// For the step after it.
-    behind: StepBatch,
-    /// Steps that were launched ahead.
-    followed: usize,
+    /// The step after `batch`, if it overlaps.
+    next_batch: StepBatch,
+    /// Steps that were scheduled before the step before them completed.
+    overlapped: usize,
+    device: DeviceIs,
     random: u64,
     ids: Vec<RequestId>,
-    /// Whether nobody comes or goes while the device is at a batch.
+    /// Whether no request arrives or is withdrawn while the device is busy.
     quiet: bool,
 }
 
@@ -34,13 +38,14 @@ impl Bench {
         Self::with_executor(config, seed, false)
     }
 
-    fn with_executor(config: EngineConfig, seed: u64, chooses: bool) -> Self {
+    fn with_executor(config: EngineConfig, seed: u64, executor_samples: bool) -> Self {
         Self {
             inbox: Inbox::new(usize::MAX),
             scheduler: Scheduler::new(config, LIMITS, 0),
-            batch: StepBatch::new(chooses, 0),
-            behind: StepBatch::new(chooses, 1),
-            followed: 0,
+            batch: StepBatch::new(executor_samples, 0),
+            next_batch: StepBatch::new(executor_samples, 1),
+            overlapped: 0,
+            device: DeviceIs::Idle,
             random: seed,
             ids: Vec::new(),
             quiet: false,
@@ -55,7 +60,8 @@ impl Bench {
         (self.random >> 33) % bound
     }
 
-    /// Prompts of two tokens in random order, so that many share a beginning.
+    /// Submits a prompt of two different tokens in random order, so that many prompts share a
+    /// prefix.
     fn submit(&mut self) {
         let len = 1 + self.below(30) as usize;
         let params = SamplingParams {
@@ -69,7 +75,7 @@ impl Bench {
             ..SamplingParams::default()
         };
         let fcfs = self.scheduler.config.schedule == SchedulePolicy::Fcfs;
-        // Where room is short, who came first may have to give way to a higher one.
+        // Otherwise a request that arrived first could be preempted for one of higher priority.
         let priority = if fcfs { 0 } else { self.below(3) as i32 };
         let request = Request {
             prompt: (0..len).map(|_| self.below(2) as u32).collect(),
@@ -82,48 +88,56 @@ impl Bench {
         let id = self.inbox.submit(vec![(request, sender)]).unwrap();
         self.ids.push(id);
         self.scheduler
-            .enqueue(self.inbox.collect(Wait::Not).submitted);
+            .enqueue(self.inbox.collect(Wait::No).requests);
     }
 
     fn withdraw(&mut self) {
         let index = self.below(self.ids.len() as u64 + 1) as usize;
         if let Some(&id) = self.ids.get(index) {
             let twice = [(id, Withdrawal::Cancelled), (id, Withdrawal::Satisfied)];
-            self.scheduler.withdraw(&twice);
+            self.scheduler.withdraw(&twice, self.device);
         }
     }
 
-    /// A step, and steps that are launched ahead of its end and of one another.
+    /// A step, and the steps that overlap it and one another.
     fn step(&mut self, fails: bool) {
         self.scheduler.schedule(&mut self.batch);
+        if !self.batch.is_empty() {
+            self.device = DeviceIs::Busy;
+        }
         self.check();
-        let choices = self
-            .scheduler
-            .choices(&mut self.batch, &mut Grace::none(), true);
-        assert!(choices.is_some());
-        let mut under_way = true;
-        while under_way {
-            self.meanwhile();
-            let goes_on = self.below(3) > 0;
-            let choices = goes_on.then(|| self.scheduler.follow(&self.batch, &mut self.behind));
-            under_way = choices.flatten().is_some_and(|choices| {
-                assert_eq!(choices.len(), self.behind.forward.carried.len());
+        let requests =
+            self.scheduler
+                .sample_requests(&mut self.batch, &mut WaitBudget::none(), true);
+        assert!(requests.is_some());
+        let mut in_flight = true;
+        while in_flight {
+            self.work_beside_the_device();
+            let may_overlap = self.below(3) > 0;
+            let requests =
+                may_overlap.then(|| self.scheduler.overlap(&self.batch, &mut self.next_batch));
+            in_flight = requests.flatten().is_some_and(|requests| {
+                let carried = &self.next_batch.forward.carried_rows;
+                assert_eq!(requests.len(), carried.len());
                 true
             });
             self.check();
-            self.land(fails);
+            if !in_flight {
+                self.device = DeviceIs::Idle;
+            }
+            self.complete(fails);
             self.check();
-            if under_way {
-                std::mem::swap(&mut self.batch, &mut self.behind);
-                self.followed += 1;
+            if in_flight {
+                std::mem::swap(&mut self.batch, &mut self.next_batch);
+                self.overlapped += 1;
             }
         }
     }
 
-    /// While the device is at it, requests come and go.
-    fn meanwhile(&mut self) {
+    /// While the device is busy, requests arrive and are withdrawn.
+    fn work_beside_the_device(&mut self) {
         for _ in 0..self.below(3) {
-            self.scheduler.look_ahead();
+            self.scheduler.prepare_next();
             self.check();
             match self.below(6) {
                 0 if !self.quiet => self.submit(),
@@ -133,34 +147,38 @@ impl Bench {
         }
     }
 
-    fn land(&mut self, fails: bool) {
+    fn complete(&mut self, fails: bool) {
         let rows = self.batch.forward.logit_rows.len();
         let values = (0..rows * LIMITS.vocab_size).map(|_| self.below(100) as f32 / 20.0);
-        let mut logits = logits(values.collect(), LIMITS);
-        let asked = self.batch.asked.iter();
-        let tokens = asked.filter(|asked| **asked == Asked::Token).count();
-        // Seldom there is none to choose from.
-        logits.chosen = (0..tokens)
+        let mut output = ForwardOutput {
+            logits: values.collect(),
+            ..ForwardOutput::default()
+        };
+        let kinds = self.batch.sample_kinds.iter();
+        let tokens = kinds.filter(|kind| **kind == SampleKind::Token).count();
+        // Sometimes no token can be sampled.
+        output.sampled = (0..tokens)
             .map(|_| (self.below(50) > 0).then(|| self.below(4) as u32))
             .collect();
-        self.scheduler.landed(Duration::ZERO);
-        let chosen = Some(&mut logits.chosen);
-        self.scheduler.leave_out(&mut self.batch, chosen);
+        let sampled = Some(&mut output.sampled);
+        self.scheduler.drop_ended_rows(&mut self.batch, sampled);
         match fails {
-            true => self.scheduler.fail(&self.batch, "as it was told to"),
-            false => self.scheduler.advance(&self.batch, &mut logits),
+            true => self.scheduler.fail(&self.batch, "as the test says"),
+            false => self
+                .scheduler
+                .complete(&self.batch, &mut output, Duration::ZERO),
         }
     }
 
     fn check(&mut self) {
         let Scheduler {
             running,
-            leaving,
+            ended,
             waiting,
             kv,
             ..
         } = &mut self.scheduler;
-        let holding = running.iter().chain(&*leaving);
+        let holding = running.iter().chain(&*ended);
         kv.check(holding.map(|running| &running.kv));
         let running = running.iter().map(|running| running.request.id);
         let arrivals: Vec<_> = running.chain(waiting.iter().map(|r| r.id)).collect();
@@ -173,17 +191,9 @@ impl Bench {
     }
 }
 
-fn logits(values: Vec<f32>, limits: ExecutorLimits) -> Logits {
-    Logits {
-        values,
-        vocab: limits.vocab_size,
-        ..Logits::default()
-    }
-}
-
 #[test]
-fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
-    let (mut preemptions, mut followed) = (0, 0);
+fn no_slot_is_ever_lost_or_wrongly_shared_and_no_request_overtakes_another() {
+    let (mut preemptions, mut overlapped) = (0, 0);
     for seed in 0..90 {
         let config = EngineConfig {
             max_running: 1 + seed as usize % 12,
@@ -215,26 +225,26 @@ fn no_slot_is_ever_lost_or_shared_by_mistake_and_nobody_overtakes() {
         bench.quiet = true;
         while !bench.scheduler.is_idle() {
             bench.step(false);
-            let gets_on = bench.batch.tokens() > 0 || bench.scheduler.is_idle();
-            assert!(gets_on, "whoever waits gets on");
+            let continues = bench.batch.tokens() > 0 || bench.scheduler.is_idle();
+            assert!(continues, "some request continues in every step");
         }
         let stats = bench.scheduler.stats(0);
         assert_eq!((stats.kv.held, stats.kv.protected), (0, 0));
         let ended = stats.finished + stats.cancelled + stats.failed;
         assert_eq!(ended, bench.ids.len() as u64);
         preemptions += stats.preemptions;
-        followed += bench.followed;
+        overlapped += bench.overlapped;
     }
-    assert!(followed > 200, "steps are launched ahead: {followed}");
+    assert!(overlapped > 200, "steps overlap: {overlapped}");
     assert!(
         preemptions > 20,
-        "the pool is too small for all: {preemptions}"
+        "the pool is too small for all requests: {preemptions}"
     );
 }
 
-/// How many others start before a request with nothing in the cache, while two
-/// that have all of theirs there come in every step.
-fn passed_by(policy: SchedulePolicy) -> u64 {
+/// How many other requests start before one whose prompt is not cached, while in every step two
+/// requests arrive whose prompts are cached.
+fn overtaken(policy: SchedulePolicy) -> u64 {
     let config = EngineConfig {
         max_running: 1,
         schedule: policy,
@@ -255,7 +265,7 @@ fn passed_by(policy: SchedulePolicy) -> u64 {
         let id = bench.inbox.submit(vec![(request, sender)]).unwrap();
         bench
             .scheduler
-            .enqueue(bench.inbox.collect(Wait::Not).submitted);
+            .enqueue(bench.inbox.collect(Wait::No).requests);
         id
     };
     submit(&mut bench, vec![1; 20], 5);
@@ -277,26 +287,30 @@ fn passed_by(policy: SchedulePolicy) -> u64 {
 }
 
 #[test]
-fn a_request_without_a_match_starts_within_the_bound_whatever_keeps_coming() {
-    // Two more come with each start: two before its generation begins, and 256 join.
+fn a_request_without_a_match_starts_within_the_bound_while_others_keep_arriving() {
+    // Two requests arrive with each start: two before the round of the request begins, and 256
+    // join it.
     let bound = 1 + 2 + 256;
     for policy in [SchedulePolicy::Lpm, SchedulePolicy::Lof] {
-        let passed = passed_by(policy);
-        assert!((100..=bound).contains(&passed), "{policy:?}: {passed}");
+        let overtaken = overtaken(policy);
+        assert!(
+            (100..=bound).contains(&overtaken),
+            "{policy:?}: {overtaken}"
+        );
     }
-    assert!(passed_by(SchedulePolicy::Fcfs) <= 1);
-    assert!(passed_by(SchedulePolicy::DfsWeight) <= 3);
-    assert!(passed_by(SchedulePolicy::Random) <= bound);
+    assert!(overtaken(SchedulePolicy::Fcfs) <= 1);
+    assert!(overtaken(SchedulePolicy::DfsWeight) <= 3);
+    assert!(overtaken(SchedulePolicy::Random) <= bound);
 }
 
-/// With it, a step has room for eight rows of log-probabilities.
+/// With this vocabulary, a step has room for eight rows of log-probabilities.
 const WIDE: ExecutorLimits = ExecutorLimits {
     kv_slots: 1000,
     max_model_len: 500,
     vocab_size: SCORED_LOGITS / 8,
 };
 
-/// Prompts of `len` tokens that want all of their log-probabilities.
+/// A scheduler with prompts of `len` tokens that ask for all of their log-probabilities.
 fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
     let mut scheduler = Scheduler::new(config, WIDE, 0);
     let inbox = Inbox::new(usize::MAX);
@@ -313,7 +327,7 @@ fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
         let (sender, _) = tokio::sync::mpsc::unbounded_channel();
         inbox.submit(vec![(request, sender)]).unwrap();
     }
-    scheduler.enqueue(inbox.collect(Wait::Not).submitted);
+    scheduler.enqueue(inbox.collect(Wait::No).requests);
     scheduler
 }
 
@@ -323,12 +337,12 @@ fn prompt_logprobs_of_all_requests_together_keep_to_their_bound() {
     let mut batch = StepBatch::default();
     scheduler.schedule(&mut batch);
     let tokens: Vec<_> = batch.grants.iter().map(|grant| grant.tokens).collect();
-    // Five rows of the first prompt, whose last token's is not for a log-probability.
+    // Five rows of the first prompt: the row of its last token is for sampling.
     assert_eq!(tokens, [6, 3]);
 }
 
 #[test]
-fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
+fn a_chunk_that_begins_before_the_wanted_rows_also_keeps_to_the_bound() {
     let config = EngineConfig {
         max_batch_tokens: 5,
         prefill_chunk: 5,
@@ -340,12 +354,16 @@ fn a_chunk_that_begins_before_the_wanted_rows_keeps_to_their_bound_too() {
     let mut step = |scheduler: &mut Scheduler| {
         scheduler.schedule(&mut batch);
         let rows = batch.forward.logit_rows.len();
-        let mut logits = logits(vec![0.0; rows * WIDE.vocab_size], WIDE);
-        scheduler.advance(&batch, &mut logits);
+        let mut output = ForwardOutput {
+            logits: vec![0.0; rows * WIDE.vocab_size],
+            ..ForwardOutput::default()
+        };
+        scheduler.complete(&batch, &mut output, Duration::ZERO);
         (batch.grants[0].tokens, rows)
     };
     assert_eq!(step(&mut scheduler), (5, 5));
-    // Nothing of it is cached: it computes the five again, which want no logits now.
+    // None of its tokens are cached: it computes the five again, whose logits are not wanted any
+    // more.
     scheduler.preempt(0);
     scheduler.config.max_batch_tokens = 40;
     assert_eq!(step(&mut scheduler), (13, 8));

@@ -1,13 +1,14 @@
-//! What operators ask of the engine.
+//! The commands of operators.
 
-use super::Core;
+use super::EngineCore;
 use crate::command::{CacheInUse, Command, PauseMode};
 
-impl Core {
-    /// Carries out `command` between two steps; the statistics show it when its reply comes.
-    pub(super) fn obey(&mut self, command: Command) {
-        self.scheduler.settle();
-        // Whoever asked may be gone; what was asked for is done all the same.
+impl EngineCore {
+    /// Carries out `command` between two steps. The statistics show its effect before the reply
+    /// is sent.
+    pub(super) fn execute(&mut self, command: Command) {
+        self.scheduler.flush_step();
+        // The command is carried out even if the operator does not wait for the reply.
         match command {
             Command::Abort {
                 target,
@@ -42,7 +43,7 @@ impl Core {
                 let _ = reply.send(());
             }
             Command::Observe(observer) => {
-                self.told = self.scheduler.stats(self.steps);
+                self.observed = self.scheduler.stats(self.steps);
                 self.observer = Some(observer);
             }
         }

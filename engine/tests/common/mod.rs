@@ -1,31 +1,34 @@
-//! A model without arithmetic: what it stores in a slot is a hash of the whole
-//! prefix it read through the slot table, and its logits are a function of what
-//! it reads there. A wrong slot, a stale one, or one that was freed too early
-//! changes every token that follows.
-#![allow(dead_code, clippy::unwrap_used)] // each test file uses its part
+//! A model without arithmetic: it stores in a slot a hash of the whole prefix that it read
+//! through the slot table, and its logits are a function of what it reads there. A wrong slot, a
+//! stale one, or one that was freed too early changes every token that follows.
+#![allow(dead_code, clippy::unwrap_used)] // each test file uses a part of it
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-mod choose;
+mod sample;
 
 use hearth_engine::{
-    Choice, Choices, CopyDirection, Engine, EngineConfig, EngineHandle, Event, Executor,
-    ExecutorError, ExecutorLimits, FinishReason, ForwardBatch, Generation, KvCopy, Logits,
-    PauseMode, Request, SamplingParams, SchedulePolicy, Usage,
+    Engine, EngineConfig, EngineHandle, Event, FinishReason, Generation, PauseMode, Request,
+    SamplingParams, SchedulePolicy, Usage,
+};
+use hearth_forward::{
+    CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
+    SampleRequest, SampleRequests, SequenceSpan,
 };
 
 pub const VOCAB: usize = 101;
 /// Width of the hidden states.
 pub const HIDDEN: usize = 3;
-/// A token after which there is nothing to choose from.
+/// A token after which no token can be sampled.
 pub const SILENT: u32 = 98;
-/// A token whose forward fails.
+/// A token whose forward pass fails.
 pub const FAILS: u32 = 99;
-/// A token whose forward panics.
+/// A token whose forward pass panics.
 pub const PANICS: u32 = 100;
 
 fn mix(hash: u64, value: u64) -> u64 {
@@ -35,13 +38,13 @@ fn mix(hash: u64, value: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// What the KV of `token` after a prefix with the KV `before` is.
+/// The KV of `token` after a prefix with the KV `before`.
 fn store(before: Option<u64>, token: u32) -> u64 {
     mix(before.unwrap_or(0x5eed), u64::from(token) + 1)
 }
 
-/// `[VOCAB]` logits after a context whose slots hold `kv`. The poisonous tokens
-/// are never likely.
+/// `[VOCAB]` logits after a context whose slots hold `kv`. The tokens with special meanings are
+/// never likely.
 fn logits_of(kv: impl Iterator<Item = u64>) -> Vec<f32> {
     let context = kv.fold(7, mix);
     let logit = |token: u64| (mix(context, token) >> 40) as f32 / (1 << 24) as f32 * 8.0;
@@ -60,7 +63,7 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
     let mut output = Vec::new();
     for _ in 0..max_tokens {
         let logits = logits_of(kv.iter().copied());
-        // Of equal logits the sampler takes the first, as min_by does.
+        // Of equal logits the sampler takes the first, and so does min_by.
         let best = (0..VOCAB)
             .min_by(|&a, &b| logits[b].total_cmp(&logits[a]))
             .unwrap();
@@ -70,7 +73,7 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
     output
 }
 
-/// `[prompt.len(), HIDDEN]`: the hidden states of a prompt, computed as [`expected`] is.
+/// `[prompt.len(), HIDDEN]`: the hidden states of a prompt, computed like [`expected`].
 pub fn expected_hidden(prompt: &[u32]) -> Vec<Vec<f32>> {
     let mut kv = Vec::new();
     let states = prompt.iter().map(|&token| {
@@ -82,7 +85,7 @@ pub fn expected_hidden(prompt: &[u32]) -> Vec<Vec<f32>> {
     states.collect()
 }
 
-/// The size of one forward.
+/// The sizes of one forward pass.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub tokens: usize,
@@ -90,23 +93,23 @@ pub struct Step {
     pub prefills: usize,
     /// Rows of logits.
     pub rows: usize,
-    /// Tokens that the executor chose.
-    pub chosen: usize,
-    /// Rows at which it was to choose and had to give logits.
-    pub undecided: usize,
-    /// Whether it was launched before the one before it was read.
-    pub carries: bool,
-    /// The last token of each prefill, which tells whose it is.
+    /// Tokens that the executor sampled.
+    pub sampled: usize,
+    /// Rows whose logits were returned because their sample requests were late.
+    pub late_rows: usize,
+    /// Whether it was submitted before the one before it had completed.
+    pub overlaps: bool,
+    /// The last token of each prefill, by which a test recognises the request.
     pub ends: Vec<u32>,
 }
 
-/// The copies between device and host.
+/// The copies between the device and the host.
 #[derive(Clone)]
 pub struct Copies {
     pub done: Arc<Mutex<Vec<KvCopy>>>,
-    /// Whether the next ones fail.
+    /// Whether the next copies fail.
     pub fail: Arc<AtomicBool>,
-    /// Whether a gate counts.
+    /// Whether the gate is in force.
     pub gated: Arc<AtomicBool>,
 }
 
@@ -120,12 +123,12 @@ impl Default for Copies {
     }
 }
 
-/// What the device was told.
+/// The calls of the executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// A forward, by its number, and whether its tokens are those that the one before chooses.
-    Launch(usize, bool),
-    Land(usize),
+pub enum Call {
+    /// The number of the forward pass, and whether its tokens are carried from the one before it.
+    Submit(usize, bool),
+    Complete(usize),
 }
 
 pub struct FakeModel {
@@ -134,18 +137,18 @@ pub struct FakeModel {
     host: Vec<Option<u64>>,
     copies: Copies,
     steps: Arc<Mutex<Vec<Step>>>,
-    told: Arc<Mutex<Vec<Told>>>,
-    launched: usize,
-    /// What the latest forward chose at each of its rows.
+    calls: Arc<Mutex<Vec<Call>>>,
+    submitted: usize,
+    /// What the latest forward pass sampled at each of its rows.
     latest: Vec<Option<u32>>,
-    /// Whether it chooses tokens itself.
-    chooses: bool,
-    /// With a gate, each forward waits for one permit to be read, until the sender is gone.
+    samples_on_device: bool,
+    /// With a gate, the completion of each forward pass waits for one permit, until the sender is
+    /// gone.
     gate: Option<Receiver<()>>,
 }
 
 impl Executor for FakeModel {
-    type Flight = (usize, Logits);
+    type Submission = (usize, ForwardOutput);
 
     fn limits(&self) -> ExecutorLimits {
         self.limits
@@ -155,16 +158,16 @@ impl Executor for FakeModel {
         self.host.len()
     }
 
-    fn chooses(&self) -> bool {
-        self.chooses
+    fn samples_on_device(&self) -> bool {
+        self.samples_on_device
     }
 
-    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
         if copy.direction == CopyDirection::ToDevice {
             self.pass_gate();
         }
         if self.copies.fail.load(Ordering::SeqCst) {
-            return Err(ExecutorError::new("the bus is gone"));
+            return Err(ForwardError::other("the bus is gone"));
         }
         for (&device, &host) in copy.device.iter().zip(&copy.host) {
             let (device, host) = (&mut self.kv[device as usize], &mut self.host[host as usize]);
@@ -177,25 +180,28 @@ impl Executor for FakeModel {
         Ok(())
     }
 
-    fn land(&mut self, (number, logits): Self::Flight) -> Result<Logits, ExecutorError> {
-        self.told.lock().unwrap().push(Told::Land(number));
+    fn complete(
+        &mut self,
+        (number, output): Self::Submission,
+    ) -> Result<ForwardOutput, ForwardError> {
+        self.calls.lock().unwrap().push(Call::Complete(number));
         self.pass_gate();
-        Ok(logits)
+        Ok(output)
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        choices: &mut Choices<'_>,
-    ) -> Result<Self::Flight, ExecutorError> {
-        self.launched += 1;
-        let carries = !batch.carried.is_empty();
-        let told = Told::Launch(self.launched, carries);
-        self.told.lock().unwrap().push(told);
+        sample_requests: &mut SampleRequests<'_>,
+    ) -> Result<Self::Submission, ForwardError> {
+        self.submitted += 1;
+        let overlaps = !batch.carried_rows.is_empty();
+        let call = Call::Submit(self.submitted, overlaps);
+        self.calls.lock().unwrap().push(call);
         let latest = std::mem::take(&mut self.latest);
         let mut tokens = batch.tokens.clone();
-        for (token, &row) in tokens.iter_mut().zip(&batch.carried) {
-            assert_eq!(*token, 0, "nobody knows it");
+        for (token, &row) in tokens.iter_mut().zip(&batch.carried_rows) {
+            assert_eq!(*token, 0, "the token is not known yet");
             *token = latest[row as usize].unwrap_or(0);
         }
         let batch = &ForwardBatch {
@@ -207,14 +213,12 @@ impl Executor for FakeModel {
             sequences: batch.sequences.len(),
             prefills: batch.sequences.iter().filter(|s| s.tokens > 1).count(),
             rows: batch.logit_rows.len(),
-            chosen: 0,
-            undecided: 0,
-            carries,
-            ends: batch
-                .sequences
-                .iter()
-                .filter(|s| s.tokens > 1)
-                .map(|s| batch.tokens[(s.first_token + s.tokens) as usize - 1])
+            sampled: 0,
+            late_rows: 0,
+            overlaps,
+            ends: with_rows(batch)
+                .filter(|(_, tokens)| tokens.len() > 1)
+                .map(|(_, tokens)| batch.tokens[tokens.end - 1])
                 .collect(),
         });
         check_shape(batch);
@@ -223,22 +227,21 @@ impl Executor for FakeModel {
             .iter()
             .any(|token| [PANICS, FAILS].contains(token))
         {
-            // It is never read.
+            // It never completes.
             self.pass_gate();
         }
         if batch.tokens.contains(&PANICS) {
             panic!("the device is gone");
         }
         if batch.tokens.contains(&FAILS) {
-            return Err(ExecutorError::new("out of memory"));
+            return Err(ForwardError::other("out of memory"));
         }
-        let (mut values, mut hidden, mut to_choose) = (Vec::new(), Vec::new(), Vec::new());
-        for sequence in &batch.sequences {
-            let first = sequence.first_token as usize;
-            let end = first + sequence.tokens as usize;
+        let mut output = ForwardOutput::default();
+        let mut rows_to_sample = Vec::new();
+        for (sequence, rows) in with_rows(batch) {
             let (start, context) = (sequence.first_slot as usize, sequence.context as usize);
             let table = &batch.slot_table[start..start + context];
-            for row in first..end {
+            for row in rows {
                 let position = batch.positions[row] as usize;
                 let before = position.checked_sub(1);
                 let before = before.map(|p| self.kv[table[p] as usize].expect("KV is written"));
@@ -250,48 +253,50 @@ impl Executor for FakeModel {
                     logits.fill(f32::NAN);
                 }
                 if batch.logit_rows.contains(&(row as u32)) {
-                    values.extend_from_slice(&logits);
+                    output.logits.extend_from_slice(&logits);
                 }
-                if batch.choice_rows.contains(&(row as u32)) {
-                    to_choose.push(logits);
+                if batch.sample_rows.contains(&(row as u32)) {
+                    rows_to_sample.push(logits);
                 }
                 if batch.hidden_rows.contains(&(row as u32)) {
                     let read = table[..=position].iter();
                     let read = read.map(|&s| self.kv[s as usize].unwrap());
-                    hidden.extend(logits_of(read).iter().take(HIDDEN));
+                    output.hidden.extend(logits_of(read).iter().take(HIDDEN));
                 }
             }
         }
-        let (mut chosen, mut undecided) = (Vec::new(), Vec::new());
-        if !to_choose.is_empty() {
-            let choices = choices();
-            assert_eq!(choices.len(), to_choose.len());
-            for (logits, choice) in to_choose.into_iter().zip(choices) {
+        if !rows_to_sample.is_empty() {
+            let requests = sample_requests();
+            assert_eq!(requests.len(), rows_to_sample.len());
+            for (logits, request) in rows_to_sample.into_iter().zip(requests) {
                 let mut token = None;
-                match choice {
-                    Choice::Token(choice) => {
-                        token = choose::choose(&logits, &choice);
-                        chosen.push(token);
+                match request {
+                    SampleRequest::Token(params) => {
+                        token = sample::sample(&logits, &params);
+                        output.sampled.push(token);
                     }
-                    Choice::Logits => undecided.extend(logits),
-                    Choice::Nothing => {}
+                    SampleRequest::Logits => output.sample_logits.extend(logits),
+                    SampleRequest::Nothing => {}
                 }
                 self.latest.push(token);
             }
         }
         if let Some(step) = self.steps.lock().unwrap().last_mut() {
-            step.chosen = chosen.len();
-            step.undecided = undecided.len() / VOCAB;
+            step.sampled = output.sampled.len();
+            step.late_rows = output.sample_logits.len() / VOCAB;
         }
-        let logits = Logits {
-            values,
-            vocab: VOCAB,
-            hidden,
-            chosen,
-            undecided,
-        };
-        Ok((self.launched, logits))
+        Ok((self.submitted, output))
     }
+}
+
+/// The sequences of a batch, each with its rows.
+fn with_rows(batch: &ForwardBatch) -> impl Iterator<Item = (&SequenceSpan, Range<usize>)> {
+    let mut first = 0;
+    batch.sequences.iter().map(move |sequence| {
+        let rows = first..first + sequence.tokens as usize;
+        first = rows.end;
+        (sequence, rows)
+    })
 }
 
 impl FakeModel {
@@ -302,10 +307,10 @@ impl FakeModel {
             host: vec![None; host_slots],
             copies: Copies::default(),
             steps: Arc::default(),
-            told: Arc::default(),
-            launched: 0,
+            calls: Arc::default(),
+            submitted: 0,
             latest: Vec::new(),
-            chooses: true,
+            samples_on_device: true,
             gate: None,
         }
     }
@@ -326,11 +331,11 @@ impl FakeModel {
     }
 }
 
-/// What every batch promises to every executor.
+/// Checks what every executor may rely on.
 fn check_shape(batch: &ForwardBatch) {
     let tokens = batch.tokens.len();
     assert!(tokens > 0, "an empty batch is not run");
-    assert!(batch.carried.is_empty() || batch.carried.len() == tokens);
+    assert!(batch.carried_rows.is_empty() || batch.carried_rows.len() == tokens);
     assert_eq!(
         (batch.positions.len(), batch.write_slots.len()),
         (tokens, tokens)
@@ -339,45 +344,44 @@ fn check_shape(batch: &ForwardBatch) {
     assert_eq!(distinct.len(), tokens, "no slot is written twice");
     assert!(batch.logit_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.logit_rows.iter().all(|&row| (row as usize) < tokens));
-    assert!(batch.choice_rows.is_sorted_by(|a, b| a < b));
-    assert!(batch.choice_rows.iter().all(|&row| (row as usize) < tokens));
+    assert!(batch.sample_rows.is_sorted_by(|a, b| a < b));
+    assert!(batch.sample_rows.iter().all(|&row| (row as usize) < tokens));
     assert!(batch.hidden_rows.is_sorted_by(|a, b| a < b));
     assert!(batch.hidden_rows.iter().all(|&row| (row as usize) < tokens));
-    let mut token = 0;
-    let mut rows = Vec::new();
-    for sequence in &batch.sequences {
-        assert_eq!(sequence.first_token, token);
+    let mut end = 0;
+    let mut spans = Vec::new();
+    for (sequence, rows) in with_rows(batch) {
         assert!(sequence.tokens > 0 && sequence.tokens <= sequence.context);
-        let new = token as usize..(token + sequence.tokens) as usize;
-        token += sequence.tokens;
+        end = rows.end;
         let slot = sequence.first_slot + sequence.context;
-        rows.push(sequence.first_slot..slot);
+        spans.push(sequence.first_slot..slot);
         let old = sequence.context - sequence.tokens;
         let positions: Vec<u32> = (old..sequence.context).collect();
-        assert_eq!(batch.positions[new.clone()], positions);
+        assert_eq!(batch.positions[rows.clone()], positions);
         let written = &batch.slot_table[(slot - sequence.tokens) as usize..slot as usize];
         assert_eq!(
-            batch.write_slots[new], *written,
-            "new tokens are attended where written"
+            batch.write_slots[rows], *written,
+            "new tokens are attended where they are written"
         );
     }
-    assert_eq!(token as usize, tokens);
-    rows.sort_by_key(|row| row.start);
+    assert_eq!(end, tokens);
+    spans.sort_by_key(|span| span.start);
     assert!(
-        rows.is_sorted_by(|a, b| a.end <= b.start),
-        "no row overlaps another"
+        spans.is_sorted_by(|a, b| a.end <= b.start),
+        "no span overlaps another"
     );
     assert!(
-        rows.iter()
-            .all(|row| row.end as usize <= batch.slot_table.len())
+        spans
+            .iter()
+            .all(|span| span.end as usize <= batch.slot_table.len())
     );
 }
 
-/// An engine over the fake, with what a test needs to see and hold.
+/// An engine over the fake model, with what a test needs to observe and control it.
 pub struct Fixture {
     pub engine: EngineHandle,
     pub steps: Arc<Mutex<Vec<Step>>>,
-    pub told: Arc<Mutex<Vec<Told>>>,
+    pub calls: Arc<Mutex<Vec<Call>>>,
     pub copies: Copies,
 }
 
@@ -394,22 +398,24 @@ impl Fixture {
         Self::build(config, limits(kv_slots), None)
     }
 
-    /// Each forward waits for a permit from the sender, until it is dropped.
+    /// Each forward pass waits for a permit from the sender, until the sender is dropped.
     pub fn gated(config: EngineConfig, kv_slots: usize) -> (Self, Sender<()>) {
         let (permits, gate) = channel();
         (Self::build(config, limits(kv_slots), Some(gate)), permits)
     }
 
-    /// With `host_slots` beside the device's; loads from there wait for permits, too.
+    /// With `host_slots` in the host's memory.
     pub fn with_host(config: EngineConfig, kv_slots: usize, host_slots: usize) -> Self {
         Self::build_all(config, limits(kv_slots), host_slots, None)
     }
 
-    /// Over a model that leaves all choosing to the engine.
-    pub fn leaving_choices(config: EngineConfig, kv_slots: usize) -> Self {
+    /// Over a model that does not sample on the device.
+    pub fn sampling_on_host(config: EngineConfig, kv_slots: usize) -> Self {
         Self::build_any(config, limits(kv_slots), 0, None, false)
     }
 
+    /// As [`with_host`](Self::with_host) and [`gated`](Self::gated): loads from the host wait for
+    /// permits, too.
     pub fn gated_with_host(
         config: EngineConfig,
         kv_slots: usize,
@@ -438,20 +444,20 @@ impl Fixture {
         limits: ExecutorLimits,
         host_slots: usize,
         gate: Option<Receiver<()>>,
-        chooses: bool,
+        samples_on_device: bool,
     ) -> Self {
         let steps = Arc::default();
         let log = Arc::clone(&steps);
-        let told = Arc::default();
-        let tell = Arc::clone(&told);
+        let calls = Arc::default();
+        let called = Arc::clone(&calls);
         let copies = Copies::default();
-        let noted = copies.clone();
+        let copied = copies.clone();
         let build = move || {
             Ok(FakeModel {
-                copies: noted,
+                copies: copied,
                 steps: log,
-                told: tell,
-                chooses,
+                calls: called,
+                samples_on_device,
                 gate,
                 ..FakeModel::new(limits, host_slots)
             })
@@ -459,7 +465,7 @@ impl Fixture {
         Self {
             engine: Engine::spawn(config, build).unwrap(),
             steps,
-            told,
+            calls,
             copies,
         }
     }
@@ -476,8 +482,8 @@ impl Fixture {
         self.steps.lock().unwrap().clone()
     }
 
-    /// Waits for the engine to see what just happened; a test that needs more
-    /// than this has found a bug.
+    /// Waits until the engine has seen what just happened. A test that waits longer than this has
+    /// found a bug.
     pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !holds(self) {
@@ -490,7 +496,7 @@ impl Fixture {
         }
     }
 
-    /// Runs `requests` as if all had come at the same moment.
+    /// Runs `requests` as if all had arrived at the same moment.
     pub fn run_at_once(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Answer> {
         self.engine
             .pause(PauseMode::InPlace)
@@ -504,7 +510,7 @@ impl Fixture {
         submitted.into_iter().map(answer).collect()
     }
 
-    /// Nothing runs, nothing waits, and every slot is free or cached.
+    /// Checks that no request runs or waits, and that every slot is free or cached.
     pub fn assert_idle_and_conserved(&self) {
         self.wait_until("idle", |fixture| fixture.engine.stats().is_idle());
         let stats = self.engine.stats();
@@ -534,7 +540,7 @@ pub fn request(prompt: &[u32], max_tokens: usize) -> Request {
     }
 }
 
-/// A whole stream.
+/// All events of a request.
 #[derive(Debug)]
 pub struct Answer {
     pub cached_tokens: usize,
@@ -573,7 +579,7 @@ pub const POLICIES: [SchedulePolicy; 6] = [
     SchedulePolicy::Random,
 ];
 
-/// Deterministic and without structure.
+/// A prompt that is deterministic and has no structure.
 pub fn prompt(seed: u64, len: usize) -> Vec<u32> {
     (0..len as u64)
         .map(|i| (mix(seed + 1, i) % 97) as u32)

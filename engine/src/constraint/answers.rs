@@ -1,0 +1,153 @@
+//! Where a worker puts a grammar's answers for the engine thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hearth_forward::{TokenMask, panic_text};
+
+use super::grammar::{Constraint, Grammar};
+
+/// What follows from an output's latest token.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    /// The tokens that must come next.
+    pub forced: Vec<u32>,
+    /// Whether the output is complete.
+    pub complete: bool,
+}
+
+/// The answers about one output, shared between the engine thread and the worker that
+/// evaluates the grammar.
+#[derive(Default)]
+pub(super) struct Answers {
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+/// The answers that the engine thread has not taken yet.
+#[derive(Default)]
+pub(super) struct State {
+    pub progress: Option<Result<Progress, String>>,
+    pub mask: Option<Result<TokenMask, String>>,
+    /// The state of the output; a worker returns it together with the mask.
+    pub constraint: Option<Box<dyn Constraint>>,
+    /// Whether the engine thread waits for an answer.
+    is_awaited: bool,
+    /// Stops a computation of the constraint; known once the constraint has been created.
+    cancel: Option<Box<dyn Fn() + Send>>,
+    /// The request has ended, or its grammar took too long.
+    given_up: bool,
+}
+
+impl Answers {
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// On the engine thread: takes an answer, and waits for it at most `budget`.
+    pub fn wait<T>(&self, take: impl Fn(&mut State) -> Option<T>, budget: Duration) -> Option<T> {
+        let start = Instant::now();
+        let mut state = self.state();
+        let mut answer = take(&mut state);
+        while answer.is_none() && start.elapsed() < budget {
+            state.is_awaited = true;
+            let left = budget.saturating_sub(start.elapsed());
+            let woken = self.answered.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            answer = take(&mut state);
+        }
+        state.is_awaited = false;
+        answer
+    }
+
+    /// On a worker: advances the constraint that `make` returns by `token` and by the tokens
+    /// that this forces, at most `limit`. Then computes the mask.
+    pub fn work(
+        &self,
+        make: impl FnOnce() -> Result<Box<dyn Constraint>, String>,
+        token: Option<u32>,
+        limit: usize,
+    ) {
+        if self.state().given_up {
+            return;
+        }
+        let mut constraint = match guarded(make) {
+            Ok(constraint) => constraint,
+            Err(error) => return self.answer(|state| state.progress = Some(Err(error))),
+        };
+        let progress = guarded(|| advance(&mut *constraint, token, limit));
+        let continues = matches!(&progress, Ok(progress) if !progress.complete);
+        self.answer(|state| state.progress = Some(progress));
+        if continues {
+            let mask = guarded(|| constraint.mask());
+            self.answer(|state| {
+                state.mask = Some(mask);
+                state.constraint = Some(constraint);
+            });
+        }
+    }
+
+    /// On a worker: creates the state of an output.
+    pub fn start(&self, grammar: &dyn Grammar) -> Box<dyn Constraint> {
+        let constraint = grammar.start();
+        let cancel = constraint.canceller();
+        let mut state = self.state();
+        if state.given_up {
+            cancel();
+        }
+        state.cancel = Some(cancel);
+        drop(state);
+        constraint
+    }
+
+    fn answer(&self, put: impl FnOnce(&mut State)) {
+        let mut state = self.state();
+        put(&mut state);
+        let is_awaited = state.is_awaited;
+        drop(state);
+        if is_awaited {
+            self.answered.notify_one();
+        }
+    }
+
+    /// On the engine thread: no further answer is needed.
+    pub fn give_up(&self) {
+        let mut state = self.state();
+        state.given_up = true;
+        // Without a computation there is nothing to cancel, and another output may share parts
+        // of the constraint.
+        if state.constraint.is_none()
+            && let Some(cancel) = &state.cancel
+        {
+            cancel();
+        }
+    }
+}
+
+fn advance(
+    constraint: &mut dyn Constraint,
+    token: Option<u32>,
+    limit: usize,
+) -> Result<Progress, String> {
+    if let Some(token) = token {
+        constraint.consume(token)?;
+    }
+    let forced = match limit {
+        0 => Vec::new(),
+        limit => constraint.forced(limit),
+    };
+    for &token in &forced {
+        constraint.consume(token)?;
+    }
+    Ok(Progress {
+        forced,
+        complete: constraint.is_complete(),
+    })
+}
+
+/// A panic is a fault of the grammar, and ends the request with that grammar only.
+fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(format!("the grammar panicked: {}", panic_text(&*panic))))
+}

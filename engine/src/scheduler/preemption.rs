@@ -1,0 +1,93 @@
+//! Slots for the next tokens, and which requests are preempted when there are too few.
+
+use std::cmp::Reverse;
+
+use super::Scheduler;
+use crate::running::Running;
+
+impl Scheduler {
+    /// Gives every decoding request the slots for its next tokens (several where a grammar
+    /// forced some), and preempts requests while there are too few slots. Returns whether none
+    /// was preempted.
+    pub(super) fn make_room_to_decode(&mut self) -> bool {
+        if self.running.is_empty() {
+            self.new_token_ratio.reset();
+            return true;
+        }
+        let preemptions = self.counters.preemptions;
+        let missing = |running: &Running| {
+            let slots = running.kv.slots.len();
+            running.request.tokens.len().saturating_sub(slots)
+        };
+        let mut wanted: usize = self.running.iter().map(missing).sum();
+        if wanted > self.kv.usage().available() {
+            // The slots of ended requests may suffice.
+            self.flush_step();
+        }
+        while wanted > self.kv.usage().available() {
+            let victim = self.victim().expect("a request that misses slots runs");
+            wanted -= missing(&self.running[victim]);
+            self.preempt(victim);
+        }
+        for running in &mut self.running {
+            let missing = missing(running);
+            if missing > 0 {
+                self.kv
+                    .grow(&mut running.kv, missing)
+                    .expect("there is room for all missing slots");
+            }
+        }
+        let none_preempted = preemptions == self.counters.preemptions;
+        if none_preempted {
+            self.new_token_ratio.relax()
+        } else {
+            self.new_token_ratio.reset()
+        }
+        none_preempted
+    }
+
+    /// The request to preempt: of those with the lowest priority the one that started last,
+    /// because it has the least to compute again.
+    pub(super) fn victim(&self) -> Option<usize> {
+        (0..self.running.len()).min_by_key(|&i| (self.running[i].request.priority, Reverse(i)))
+    }
+
+    /// Sends a running request back to the queue. Its computed tokens stay cached until the
+    /// room is needed, and it keeps its output so far.
+    pub(super) fn preempt(&mut self, index: usize) {
+        let mut running = self.running.remove(index);
+        self.cache(&mut running);
+        let Running {
+            mut request, kv, ..
+        } = running;
+        self.kv.release(kv);
+        self.counters.preemptions += 1;
+        request.preempted();
+        self.waiting.put_back(request);
+        self.may_start = true;
+    }
+
+    /// Sends running requests back to the queue, except the `keep` that have run longest.
+    pub(super) fn retract(&mut self, keep: usize) {
+        while self.running.len() > keep {
+            self.preempt(self.running.len() - 1);
+        }
+    }
+
+    /// Sends all running requests back to the queue.
+    pub fn retract_all(&mut self) {
+        self.retract(0);
+    }
+
+    /// Allocates the slots of the tokens that are sampled next, so that the device need not
+    /// wait for the evictions that this takes. No request is preempted for it.
+    pub(super) fn reserve_next_slots(&mut self) {
+        for Running { request, kv, .. } in &mut self.running {
+            let has_slot = kv.slots.len() > request.tokens.len();
+            if request.outcome.is_none() && request.remaining() > 1 && !has_slot {
+                // If there is no slot, `make_room_to_decode` preempts for it after this step.
+                let _ = self.kv.grow(kv, 1);
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The device's cache together with an optional second tier in the host's memory.
+//!
+//! Prefixes are copied from the device to the host before they are evicted, or as soon as they
+//! have been used often enough, and copied back when a request has them in its prompt.
+
+use hearth_forward::KvCopy;
+
+use crate::cache::{KvCache, KvUsage, OutOfSlots, Prefix};
+use crate::check::Violation;
+use crate::evict::EvictionPolicy;
+use crate::host::{HostTier, HostWritePolicy};
+use crate::lock::PrefixLock;
+use crate::tree::{PageSizeError, Peeked};
+
+/// The KV slots of the device, and copies of cached prefixes in slots of the host.
+///
+/// Methods without `host` in their name work on the device's slots, as those of [`KvCache`] do.
+/// No data moves here: [`take_copies`](Self::take_copies) returns the copies that the caller
+/// has to make.
+#[derive(Debug)]
+pub struct TieredCache {
+    device: KvCache,
+    host: Option<HostTier>,
+}
+
+impl TieredCache {
+    /// A cache of `slots` slots on the device, without a host tier.
+    ///
+    /// # Errors
+    /// If `page_size` is not a power of two from 1 to 64.
+    pub fn new(
+        slots: usize,
+        page_size: usize,
+        policy: EvictionPolicy,
+    ) -> Result<Self, PageSizeError> {
+        Ok(Self {
+            device: KvCache::new(slots, page_size, policy)?,
+            host: None,
+        })
+    }
+
+    /// Adds a host tier of `slots` slots with the same page size, to which prefixes are
+    /// copied by `policy`.
+    ///
+    /// # Errors
+    /// As [`TieredCache::new`].
+    pub fn with_host(
+        mut self,
+        slots: usize,
+        eviction: EvictionPolicy,
+        policy: HostWritePolicy,
+    ) -> Result<Self, PageSizeError> {
+        self.host = Some(HostTier::new(slots, self.page_size(), eviction, policy)?);
+        Ok(self)
+    }
+
+    /// How much of `tokens` the device has cached. Changes nothing, not even recency.
+    pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
+        self.device.peek(namespace, tokens)
+    }
+
+    /// The longest prefix of `tokens` that the device has cached, locked, for a request of
+    /// `priority`.
+    pub fn match_prefix(&mut self, namespace: &str, tokens: &[u32], priority: i32) -> Prefix {
+        let prefix = self.device.match_prefix(namespace, tokens, priority);
+        if let Some(host) = &mut self.host {
+            host.after_use(&self.device.tree, &prefix.lock);
+        }
+        prefix
+    }
+
+    /// The longest prefix of `tokens` that the host has, in the host's slots; `None` without a
+    /// host tier. The slots belong to the host tier, and keep their contents as long as the
+    /// lock lives.
+    pub fn match_host(&mut self, namespace: &str, tokens: &[u32], priority: i32) -> Option<Prefix> {
+        let host = self.host.as_mut()?;
+        Some(host.cache.match_prefix(namespace, tokens, priority))
+    }
+
+    /// Appends `count` of the device's slots to `slots`; see [`KvCache::allocate`].
+    ///
+    /// # Errors
+    /// If there are not enough slots; then nothing was evicted and nothing appended.
+    pub fn allocate(&mut self, count: usize, slots: &mut Vec<u32>) -> Result<(), OutOfSlots> {
+        let Self { device, host } = self;
+        device.allocate_with(count, slots, |tree, leaf| {
+            if let Some(host) = host {
+                host.before_eviction(tree, leaf);
+            }
+        })
+    }
+
+    /// Gives `slots` of the device, which hold `tokens`, to the cache; see
+    /// [`KvCache::insert`].
+    pub fn insert(
+        &mut self,
+        namespace: &str,
+        tokens: &[u32],
+        priority: i32,
+        slots: &mut [u32],
+    ) -> PrefixLock {
+        let lock = self.device.insert(namespace, tokens, priority, slots);
+        if let Some(host) = &mut self.host {
+            host.after_use(&self.device.tree, &lock);
+        }
+        lock
+    }
+
+    /// Takes back slots of the device that belong to the caller.
+    pub fn free(&mut self, slots: &[u32]) {
+        self.device.free(slots);
+    }
+
+    /// Lets at most `tokens` more tokens be copied to the host, and as many to the device,
+    /// whatever was allowed before.
+    pub fn allow_copies(&mut self, tokens: usize) {
+        if let Some(host) = &mut self.host {
+            host.to_host_budget = tokens;
+            host.to_device_budget = tokens;
+        }
+    }
+
+    /// Decides to copy the locked slots `host` to the slots `device`, which the caller holds,
+    /// as many as may be copied; returns how many.
+    pub fn load(&mut self, host: &[u32], device: &[u32]) -> usize {
+        let tier = self.host.as_mut();
+        tier.map_or(0, |tier| tier.load(host, device))
+    }
+
+    /// Whether there are copies to make.
+    pub fn has_copies(&self) -> bool {
+        let host = self.host.as_ref();
+        host.is_some_and(|host| !host.copies.is_empty())
+    }
+
+    /// The copies to make, in this order, before anything else is written to a slot of the
+    /// device: evicted slots may be handed out again as soon as they were evicted.
+    pub fn take_copies(&mut self) -> Vec<KvCopy> {
+        match &mut self.host {
+            Some(host) => std::mem::take(&mut host.copies),
+            None => Vec::new(),
+        }
+    }
+
+    /// Drops every prefix that no lock covers, from both tiers; returns how many slots that
+    /// freed.
+    pub fn flush(&mut self) -> usize {
+        self.forget_host() + self.device.flush()
+    }
+
+    /// Drops every prefix of the host that no lock covers; returns how many slots that freed.
+    pub fn forget_host(&mut self) -> usize {
+        self.host.as_mut().map_or(0, |host| host.cache.flush())
+    }
+
+    pub fn page_size(&self) -> usize {
+        self.device.page_size()
+    }
+
+    /// The states of the device's slots.
+    pub fn usage(&mut self) -> KvUsage {
+        self.device.usage()
+    }
+
+    /// The states of the host's slots; all zero without a host tier.
+    pub fn host_usage(&mut self) -> KvUsage {
+        let host = self.host.as_mut();
+        host.map_or(KvUsage::default(), |host| host.cache.usage())
+    }
+
+    /// Checks every invariant of both tiers, given all of the device's slots `held` by
+    /// callers; O(size of the pools). For tests.
+    ///
+    /// # Errors
+    /// The first violation found, in words.
+    pub fn check(&mut self, held: &[u32]) -> Result<(), Violation> {
+        self.device.check(held)?;
+        match &mut self.host {
+            Some(host) => host.cache.check(&[]),
+            None => Ok(()),
+        }
+    }
+}
