@@ -313,7 +313,7 @@ mod tests {
         positions: 32,
         scored: 16,
         subgroup: 32,
-        apart: true,
+        subgroup_barrier: true,
         vector: 8,
     };
 

@@ -225,7 +225,7 @@ fn tokenizers_encode_as_the_ones_that_they_were_made_from() {
     ] {
         let bytes = golden(file);
         let files = Gguf::parse(&bytes).unwrap().tokenizer().unwrap().unwrap();
-        let tokenizer = Tokenizer::from_json(&files.tokenizer, &files.config, &Map::new()).unwrap();
+        let tokenizer = Tokenizer::from_json(&files.tokenizer, &files.config, &serde_json::Map::new()).unwrap();
         let cases = goldens().join("tokenizers").join(name).join("cases.json");
         let cases: Cases = serde_json::from_slice(&fs::read(cases).unwrap()).unwrap();
         for case in cases.encode {
@@ -256,7 +256,7 @@ fn one_file_has_a_tokenizer_a_template_and_special_tokens() {
         messages: &serde_json::json!([{"role": "user", "content": "hi"}]),
         tools: None,
         add_generation_prompt: true,
-        kwargs: &Map::new(),
+        kwargs: &serde_json::Map::new(),
     });
     assert_eq!(prompt.as_deref(), Ok("<s>hi"));
 }
