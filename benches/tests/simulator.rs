@@ -1,4 +1,4 @@
-//! What the simulator's figures stand on.
+//! The properties that the simulator's figures rely on.
 #![allow(clippy::unwrap_used)]
 
 use hearth_benches::sim::{self, workload};
@@ -26,7 +26,7 @@ fn a_cache_without_end_reuses_all_that_can_be_reused() {
             "{}: {run:?}",
             workload.name
         );
-        // Another order may be a little luckier about tokens equal by chance.
+        // Another order may match slightly more tokens that are equal by chance.
         assert!(run.hit_rate < run.best_hit_rate + 0.005, "{run:?}");
     }
 }

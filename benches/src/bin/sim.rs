@@ -30,7 +30,7 @@ enum Command {
     },
     /// How long the device waits between two steps
     Overhead,
-    /// What the tree's operations cost, by the tokens it holds
+    /// The time of the radix tree's operations, by the number of cached tokens
     Tree {
         #[arg(long, value_delimiter = ',', default_value = "1000000,10000000")]
         tokens: Vec<usize>,
@@ -106,7 +106,7 @@ fn policies(scale: usize, kv_tokens: usize, host_tokens: usize) -> anyhow::Resul
         for (name, config, kv_tokens, host_tokens) in runs {
             let run = sim::run(&workload, config, kv_tokens, host_tokens)?;
             let share = match run.best_hit_rate {
-                // Nothing but a token here and there that is equal by chance.
+                // Single tokens may still be equal by chance.
                 best if best < 0.01 => "-".to_owned(),
                 best => format!("{:.1} %", 100.0 * run.hit_rate / best),
             };

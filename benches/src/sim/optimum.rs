@@ -1,11 +1,11 @@
-//! The most that can be reused.
+//! The highest possible hit rate.
 
 use hearth_radix::{EvictionPolicy, RadixTree};
 
 use super::driver::Answered;
 
 /// The hit rate of an unbounded cache that serves `calls` one after another: every
-/// token of their tree is computed once, and the last of each prompt always.
+/// token of their tree is computed once, and the last token of each prompt always.
 pub fn hit_rate(calls: &[Answered]) -> f64 {
     let Ok(mut tree) = RadixTree::new(1, EvictionPolicy::Lru) else {
         return f64::NAN;
@@ -14,7 +14,7 @@ pub fn hit_rate(calls: &[Answered]) -> f64 {
     for Answered { prompt, output } in calls {
         tokens += prompt.len();
         hits += tree.peek("", &prompt[..prompt.len() - 1]).tokens;
-        // The last token of an output is never put through the model.
+        // The last token of an output is never computed.
         let computed = &output[..output.len().saturating_sub(1)];
         let whole = [&prompt[..], computed].concat();
         let mut slots: Vec<u32> = (next_slot..).take(whole.len()).collect();

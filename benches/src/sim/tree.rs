@@ -1,10 +1,10 @@
-//! What the tree's operations cost, and how that grows with what it holds.
+//! The time of the radix tree's operations and its memory, by the number of cached tokens.
 
 use std::time::Instant;
 
 use hearth_radix::{EvictionPolicy, RadixTree};
 
-/// Microseconds an operation, and bytes a cached token.
+/// Microseconds per operation, and bytes per cached token.
 #[derive(Clone, Copy, Debug)]
 pub struct TreeCosts {
     pub matched: f64,
@@ -17,7 +17,8 @@ const SHARED: usize = 500;
 const OWN: usize = 500;
 const OPERATIONS: usize = 5_000;
 
-/// A family's shared prefix and a tail of its own; the same in `tree_peer.py`.
+/// The shared prefix of a family, and a tail that no other sequence has; the same as in
+/// `tree_peer.py`.
 pub fn sequence(family: u64, member: u64) -> Vec<u32> {
     let stream = |seed: u64, len: usize| {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -33,12 +34,12 @@ pub fn sequence(family: u64, member: u64) -> Vec<u32> {
         .collect()
 }
 
-/// Fills a tree with `tokens` tokens in sequences of 1,000, ten of which share their
-/// first half, and measures matches of whole sequences, insertions of new ones into
-/// families that are there, and evictions of as much.
+/// Fills a tree with `tokens` tokens in sequences of 1,000, ten of which share their first half.
+/// Then measures matches of whole sequences, insertions of new sequences into existing families,
+/// and evictions of as many tokens.
 ///
 /// # Errors
-/// If the page size is none.
+/// If the page size is not valid.
 pub fn measure(tokens: usize, page_size: usize) -> anyhow::Result<TreeCosts> {
     let before = resident_bytes();
     let mut tree = RadixTree::new(page_size, EvictionPolicy::Lru)?;
@@ -99,7 +100,7 @@ fn micros(operations: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64() * 1e6 / OPERATIONS as f64
 }
 
-/// What the process has in memory; 0 where there is no `/proc`.
+/// The resident memory of the process in bytes; 0 where there is no `/proc`.
 fn resident_bytes() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()
