@@ -1,15 +1,18 @@
 #!/bin/sh
-# Hearth beside llama.cpp on this machine's CPU, in turns, the same shapes: prefill of 512 tokens,
-# decoding alone and eight at once, in each format. Prints every number and then the medians.
+# Measures Hearth beside llama.cpp on this machine's CPU, in turns, with the same shapes: prefill of 512
+# tokens, and decoding of one sequence and of eight, in each format. It prints every number and then the
+# medians.
 #
 #   LLAMA_BIN=.../build/bin benches/cpu.sh MODEL_DIR GGUF_PREFIX [ROUNDS] [FORMATS]
 #
-# MODEL_DIR has a config.json in Hugging Face format (benches/models/); weights are random.
-# GGUF_PREFIX-FORMAT.gguf are the same shapes, converted and quantised by llama.cpp, for each of
-# FORMATS ("f32 bf16 Q8_0 Q4_0"). Each round runs one program at a time. benches/http.sh has the
-# rest of the table: HTTP, shared prefixes, peak memory. Where they are set, TRANSFORMERS_PYTHON and
-# MISTRALRS_PYTHON are Pythons that have transformers and torch, and mistralrs: they take part, the
-# latter with the weights in PEER_WEIGHTS (benches/cpu_peer.py makes them).
+# MODEL_DIR has a config.json in Hugging Face format (benches/models/); the weights are random.
+# GGUF_PREFIX-FORMAT.gguf are files of the same shapes, converted and quantised by llama.cpp, for each of
+# FORMATS ("f32 bf16 Q8_0 Q4_0"). Each round runs one program at a time. benches/http.sh measures HTTP,
+# shared prefixes and peak memory.
+#
+# TRANSFORMERS_PYTHON may name a Python that has transformers and torch, and MISTRALRS_PYTHON one that has
+# mistralrs. Then these programs are measured too; mistral.rs takes its weights from PEER_WEIGHTS
+# (benches/peers/cpu_peer.py makes them).
 set -eu
 hearth=${HEARTH_BIN:-target/release/hearth}
 model=$1 prefix=$2 rounds=${3:-3} formats=${4:-f32 bf16 Q8_0 Q4_0} threads=$(nproc)
@@ -46,7 +49,7 @@ bench() {
 
 # peer WHO FORMAT PYTHON MODEL_DIR
 peer() {
-    "$3" "$(dirname "$0")/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -E '^(pp512|tg48|tg48x8) ' |
+    "$3" "$(dirname "$0")/peers/cpu_peer.py" "$1" "$4" "$2" 2>/dev/null | grep -E '^(pp512|tg48|tg48x8) ' |
         while read -r work value; do number "$1" "$2" "$work" "$value"; done
 }
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""The greedy texts of Hearth and llama-server on one GGUF file, and which of the two is nearer to the
-exact answer: transformers' in f64, on the same weights.
+"""Compares the greedy texts of Hearth and llama-server on one GGUF file, and determines which of the two is
+nearer to the exact answer, which is that of transformers in f64 on the same weights.
 
   LLAMA_SERVER=.../llama-server benches/gguf_texts.py FILE.gguf MODEL_DIR DTYPE [KV]
 
-MODEL_DIR is the checkpoint that FILE was converted from, DTYPE what Hearth computes in, and KV what
-llama.cpp keeps keys and values in (DTYPE). Both get the same token ids, 48 prompts of the
-conversations that hearth-tiny knows, and give up to 96 tokens. For every pair of texts that part, it
-prints the two tokens, and by how much Hearth's is preferred there: by the exact model, by Hearth and
-by llama.cpp; then how far the log-probabilities of each program are from the exact ones along its own
-text. Needs torch and transformers.
+MODEL_DIR is the checkpoint that FILE was converted from, DTYPE is the type in which Hearth computes, and KV is
+the type of llama.cpp's keys and values (by default DTYPE). Both programs get the same token ids, 48 prompts of
+the conversations that hearth-tiny knows, and generate up to 96 tokens. For every pair of texts that part, the
+script prints the two tokens, and by how much Hearth's token is preferred there by the exact model, by Hearth and
+by llama.cpp. Then it prints how far the log-probabilities of each program are from the exact ones along its own
+text. It needs torch and transformers.
 """
 import json
 import os
@@ -54,7 +54,7 @@ def post(path, body):
 
 
 def served(command, ready, ask, prompts):
-    """The answers of a server that is started for them."""
+    """Starts a server, and returns its answers to the prompts."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(600):
@@ -70,7 +70,7 @@ def served(command, ready, ask, prompts):
 
 
 def ask_llama(prompt):
-    """The ids, and the log-probabilities of the likeliest at each."""
+    """Returns the token ids, each with the log-probabilities of the most likely tokens there."""
     body = {"prompt": prompt, "n_predict": LENGTH, "temperature": 0, "n_probs": TOP, "cache_prompt": False}
     answer = post("/completion", body)["completion_probabilities"]
     top = [{other["id"]: other["logprob"] for other in token["top_logprobs"]} for token in answer]
@@ -96,8 +96,7 @@ def main():
         message = [{"role": "user", "content": text}]
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         prompts.append(tokenizer(text, add_special_tokens=False)["input_ids"])
-    # Without flash attention keys and values are in the type that was asked for, and nothing else is
-    # rounded to it.
+    # Without flash attention, only keys and values are rounded to the requested type.
     llama = [os.environ["LLAMA_SERVER"], "-m", file, "-c", "1024", "-np", "1", "-fa", "off"]
     llama += ["-ctk", kv, "-ctv", kv, "--port", str(PORT), "--no-webui"]
     serve = [hearth, "serve", "--model", file, "--device", "cpu", "--dtype", dtype, "--port", str(PORT)]
@@ -107,7 +106,7 @@ def main():
     end = tokenizer.eos_token_id
 
     def cut(tokens):
-        """What comes before the end."""
+        """Returns the tokens before the end-of-sequence token."""
         ids = [token for token, _ in tokens]
         return tokens[: ids.index(end)] if end in ids else tokens
 
@@ -133,7 +132,7 @@ def main():
         margin = (exact[choice[0]] - exact[choice[1]]).item()
         nearer += margin > 0
         words = [tokenizer.decode([token]) for token in choice]
-        # Where a text has ended, the end is not among them.
+        # Where a text has ended, the log-probabilities of its end are not known.
         said = [tokens[at][1] if at < len(tokens) else {} for tokens in (our, their)]
         said = [f"{top[choice[0]] - top[choice[1]]:+.4f}" if top.keys() >= set(choice) else "?" for top in said]
         print(f"{text!r} parts at {at}: {words[0]!r}, llama.cpp {words[1]!r}; exactly {margin:+.4f}, "

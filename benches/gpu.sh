@@ -1,26 +1,26 @@
 #!/bin/bash
-# Correctness, then timings, on the GPU of this machine: all that a table of results needs,
-# in one call of at most ten minutes.
+# Checks correctness and then measures speed on the GPU of this machine: one call of at most ten minutes gives
+# all figures of a table of results.
 #
-#   benches/gpu.sh [OUT]                 where cargo has built (cargo build --release --workspace)
-#   benches/gpu.sh --pack FILE.tar.xz    packs what a bare machine needs: this script, stripped
-#                                        binaries, models' shapes, goldens
-#   tar xJf FILE.tar.xz && hearth-gpu/benches/gpu.sh [OUT]       there
+#   benches/gpu.sh [OUT]                 on a machine with a build (cargo build --release --workspace)
+#   benches/gpu.sh --pack FILE.tar.xz    packs the files for a machine without a build: this script,
+#                                        stripped binaries, the shapes of models, goldens
+#   tar xJf FILE.tar.xz && hearth-gpu/benches/gpu.sh [OUT]       on that machine
 #
-# The bare machine has Python, a driver, NVRTC with CUDA's headers, and a Vulkan loader if Vulkan
-# is to be measured; with torch it also runs transformers beside. No network is used.
+# The machine needs Python, a driver, NVRTC with CUDA's headers, and a Vulkan loader if Vulkan is to be
+# measured. If it has torch, transformers is measured too. No network is used.
 #
-#   HEARTH_GPU_DEVICES   "cuda vulkan" by default; the first is the one of the full table
+#   HEARTH_GPU_DEVICES   "cuda vulkan" by default; the first device gets the full table
 #   HEARTH_GPU_SIZE      small: tiny shapes, to try this script out on the CPU and on lavapipe
-#   HEARTH_GPU_SECONDS   when to end, 570 by default
-#   HEARTH_GPU_LLAMA     llama_cpp_python-*.tar.gz, its sdist: llama.cpp is built for CUDA beside
-#                        all else, with its gguf-py, and measured if that is done in time; what is
-#                        built stays in HEARTH_GPU_LLAMA_BUILD, where the next call goes on
+#   HEARTH_GPU_SECONDS   the time limit of the whole script, 570 by default
+#   HEARTH_GPU_LLAMA     llama_cpp_python-*.tar.gz, a source package: llama.cpp is built from it for CUDA
+#                        beside everything else, and measured if the build is done in time. The build
+#                        stays in HEARTH_GPU_LLAMA_BUILD, where the next call continues it
 #
-# Every step ends within its time, and is noted in OUT/steps.txt: what fails or comes too late
-# loses no other step's result. A device whose kernels are wrong is not timed: timings of wrong
-# results are worth nothing. The status is 1 if a kernel or a golden was wrong, or not all were
-# looked at in time.
+# Every step ends within its time limit, and is noted in OUT/steps.txt. A step that fails or takes too long
+# does not affect the results of the others. A device whose kernels are wrong is not timed, because timings
+# of wrong results are worth nothing. The exit status is 1 if a kernel or a golden was wrong, or if not all
+# of them were checked in time.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
@@ -34,8 +34,9 @@ if [ "${1:-}" = --pack ]; then
     mkdir -p "$packed/hearth-gpu/target/release" "$packed/hearth-gpu/model"
     strip -o "$packed/hearth-gpu/target/release/hearth" "$hearth"
     strip -o "$packed/hearth-gpu/target/release/hearth-load" "$load"
-    mkdir "$packed/hearth-gpu/benches"
+    mkdir -p "$packed/hearth-gpu/benches/peers"
     cp -r "$here"/gpu* "$here/models" "$packed/hearth-gpu/benches"
+    cp "$here"/peers/gpu_* "$packed/hearth-gpu/benches/peers"
     # GGUF files are tested on the CPU.
     cp -r "$root/model/goldens" "$packed/hearth-gpu/model/goldens"
     rm -rf "$packed/hearth-gpu/model/goldens/gguf"
@@ -52,7 +53,7 @@ out=$(cd "$out" && pwd)
 devices=${HEARTH_GPU_DEVICES:-cuda vulkan}
 main=${devices%% *}
 if [ "${HEARTH_GPU_SIZE:-full}" = small ]; then
-    # A rasteriser takes minutes for all goldens, and the CPU for the kernels of a large model.
+    # All goldens take minutes on a rasteriser, and the kernels of a large model take minutes on the CPU.
     model=$root/model/goldens/llama-llama3-tied goldens=$out/goldens cases=3 context=24 decode=8 many=2 prefill=32 prefill_batch=2
     clients=4 requests=8 prompt=16 output=4 torch_steps=4 torch_device=cpu
     mkdir -p "$goldens" && cp -r "$model" "$goldens"
@@ -65,7 +66,7 @@ left() { echo $((${HEARTH_GPU_SECONDS:-570} - $(date +%s) + started)); }
 : >"$out/steps.txt"
 unwell=0
 
-# Of 16 bits, what a device has: as many bytes are read.
+# Prints the 16-bit type that a device computes in: bf16 and f16 read the same number of bytes.
 dtype_of() {
     case ${HEARTH_GPU_SIZE:-full}-$1 in
     small-*) echo f32 ;;
@@ -78,8 +79,8 @@ note() {
     printf '%-30s %s\n' "$1" "$2" | tee -a "$out/steps.txt"
 }
 
-# step NAME SECONDS COMMAND...: leaves what it prints in OUT/NAME.json, and what it says in
-# OUT/NAME.log.
+# step NAME SECONDS COMMAND...: runs the command, with its standard output in OUT/NAME.json and its standard
+# error in OUT/NAME.log.
 step() {
     local name=$1 most=$2 remaining begun status
     shift 2
@@ -101,7 +102,7 @@ step() {
     return $status
 }
 
-# What a run of the model has; trying kernels takes longer.
+# Seconds that a run of the model may take; runs that try kernels get more.
 within=60
 
 # bench NAME DEVICE FLAGS...
@@ -124,7 +125,7 @@ prefill() {
         --batch "$prefill_batch" "${@:3}"
 }
 
-# Whether every kernel and every golden is right on a device; also how fast the kernels are.
+# Checks that every kernel and every golden is right on a device, and measures the kernels' speed.
 well() {
     local speed=
     [ "${HEARTH_GPU_SIZE:-full}-$1" != small-cpu ] || speed=--no-speed
@@ -139,7 +140,7 @@ well() {
     unwell=1
     case $status in
     124 | 137)
-        # What is timed is looked at once more in its own sizes, when the model is loaded.
+        # The device may be timed: when the model is loaded, its kernels are checked once more in its sizes.
         note "$1" "not all was looked at in time"
         return 0 ;;
     esac
@@ -155,8 +156,8 @@ trap the_table EXIT
 "$hearth" devices | tee "$out/devices.txt"
 llama_build=${HEARTH_GPU_LLAMA_BUILD:-$out/llama-build}
 if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
-    # A session of its own, to be ended as one.
-    setsid nice -n 19 "$here/gpu_llama.sh" build "$HEARTH_GPU_LLAMA" "$llama_build" >"$out/llama-build.log" 2>&1 &
+    # The build gets a session of its own, so that it can be ended as a whole.
+    setsid nice -n 19 "$here/peers/gpu_llama.sh" build "$HEARTH_GPU_LLAMA" "$llama_build" >"$out/llama-build.log" 2>&1 &
     llama=$!
     trap 'kill -- -$llama 2>/dev/null; the_table' EXIT
 fi
@@ -171,7 +172,7 @@ if well "$main"; then
         decode "$main-$format" "$main" 1 --quantization "$format"
     done
 fi
-step peer 150 python3 "$here/gpu_peer.py" "$model" "$context" "$torch_steps" "$prefill" "$prefill_batch" \
+step peer 150 python3 "$here/peers/gpu_peer.py" "$model" "$context" "$torch_steps" "$prefill" "$prefill_batch" \
     "$many" "$torch_device"
 if [ -n "$timed" ]; then
     step http 120 python3 "$here/gpu_http.py" "$hearth" "$load" "$model" "$main" "$(dtype_of "$main")" "$clients" \
@@ -185,34 +186,34 @@ for device in ${devices#"$main"}; do
         prefill "$device" "$device"
     fi
 done
-# What a fixed order costs is asked of one device.
+# The cost of the fixed order is measured on one device.
 case " $timed " in *" $main "*)
     decode "$main-deterministic" "$main" 1 --deterministic
     decode "$main-deterministic" "$main" "$many" --deterministic
     prefill "$main-deterministic" "$main" --deterministic ;;
 esac
-# As it is started usually: the first of each times kernels. Last, as some of those were never run
-# anywhere, so that they take no other result with them.
+# These runs choose kernels as a normal start does, by timing them. They come last, because some of these
+# kernels have never run anywhere and must not cost the results of other steps.
 case " $timed " in *" $main "*)
     autotune= within=120 decode "$main-tuned" "$main" "$many"
     autotune= within=240 prefill "$main-tuned" "$main" ;;
 esac
 if [ -n "${HEARTH_GPU_LLAMA:-}" ]; then
-    # It is waited for as long as what comes after it needs no time.
+    # The script waits for the build as long as enough time is left for the steps after it.
     while kill -0 "$llama" 2>/dev/null && [ "$(left)" -gt 100 ]; do sleep 1; done
     if kill -0 "$llama" 2>/dev/null; then
         note llama "not run: not built in time; $llama_build stays for the next call"
     else
-        step llama 90 "$here/gpu_llama.sh" bench "$llama_build" "$model" "$context" "$decode" "$prefill" "$many"
+        step llama 90 "$here/peers/gpu_llama.sh" bench "$llama_build" "$model" "$context" "$decode" "$prefill" "$many"
     fi
 fi
-# More cases as long as there is time.
+# More random cases run for as long as there is time.
 [ "${HEARTH_GPU_SIZE:-full}" = small ] && rounds=1 || rounds=12
 for round in $(seq "$rounds"); do
     for device in $timed; do
         [ "$(left)" -gt 40 ] || break
         step "more-$round-$device" 120 "$hearth" doctor --device "$device" --cases "$cases" --no-speed --json
-        # 1 is what it says of a wrong kernel; it may also have been too slow.
+        # Status 1 means a wrong kernel; any other status may only mean that the step was too slow.
         [ $? -ne 1 ] || unwell=1
     done
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""How long a server of random weights takes to start, the first time and the second, and what it
-does for many clients at once; for gpu.sh, with the standard library alone. Prints a JSON object after
-each part, with all that is known then: the last one counts.
+"""Measures for gpu.sh how long a server of random weights takes for its first and its second start, and how
+it serves many clients at once. It needs only the standard library. After each part it prints a JSON object
+with all figures so far, so that the last object of the output is the result.
 
   gpu_http.py HEARTH HEARTH_LOAD MODEL_DIR DEVICE DTYPE CLIENTS REQUESTS PROMPT OUTPUT LOG
 """
@@ -22,7 +22,7 @@ log = open(sys.argv[10], "w")
 with open(os.path.join(model, "config.json")) as config:
     vocab = json.load(config)["vocab_size"]
 known = {}
-# So that no server outlives a step that took too long.
+# When a step takes too long, gpu.sh ends this script, and the server must end with it.
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("took too long"))
 
 
@@ -33,7 +33,7 @@ def free_port():
 
 
 class Server:
-    """Kernels are kept in `cache` and nowhere else."""
+    """A running server that keeps compiled kernels in `cache` and nowhere else."""
 
     def __init__(self, cache):
         self.url = f"http://127.0.0.1:{free_port()}"
@@ -61,7 +61,7 @@ class Server:
             return False
 
     def step_seconds(self):
-        """By phase of the engine's steps, summed since the start."""
+        """Returns the seconds of the engine's steps by phase, summed since the start."""
         sums = {}
         page = urllib.request.urlopen(f"{self.url}/metrics", timeout=30).read().decode()
         for line in page.splitlines():
@@ -87,7 +87,7 @@ def say(**figures):
 
 
 def idle_share(before, after):
-    """Of the time in which there was work: 1 - forward / (scheduler + execute)."""
+    """Returns the device's idle share of the time with work: 1 - forward / (scheduler + execute)."""
     try:
         forward, scheduler, execute = (after[name] - before.get(name, 0.0) for name in ("forward", "scheduler", "execute"))
         return 1 - forward / (scheduler + execute)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tables of what benches/gpu.sh has measured; nothing but the standard library.
+"""Prints tables of the results of benches/gpu.sh. It needs only the standard library.
 
   gpu_table.py doctor FILE
   gpu_table.py table OUT DEVICE MODEL_DIR CONTEXT DECODE
@@ -13,7 +13,7 @@ NOT_RUN = "not run"
 
 
 def read(path):
-    """The last line that is an object: a step that was cut off leaves what it knew before."""
+    """Returns the last line that is JSON; a step that was cut off has printed its figures up to then."""
     try:
         with open(path) as file:
             lines = file.read().splitlines()
@@ -62,7 +62,7 @@ def percent(part):
 
 
 class Run:
-    """What is in a folder of results."""
+    """The results in one folder."""
 
     def __init__(self, out, main, model, context, decode):
         self.out, self.main, self.context, self.decode = out, main, context, decode
@@ -70,7 +70,8 @@ class Run:
         self.peer = self.json("peer") or {}
         speeds = ((self.json(f"doctor-{main}") or {}).get("devices") or [{}])[0].get("speeds", [])
         best = lambda kernel, figure: [speed[figure] * 1e9 for speed in speeds if speed["kernel"] == kernel and speed["seconds"]]
-        # The better of what torch and our own kernels reach: a limit that we set ourselves is none.
+        # The limit is the better of torch's rate and that of Hearth's kernels, so that it is not Hearth's own rate
+        # if torch is faster.
         self.bandwidth = max(best("embed", "gb_per_s") + [self.peer.get("copy_bytes_per_s", 0)])
         self.rate = max(best("linear", "gflop_per_s") + [self.peer.get("bf16_flops_per_s", 0)])
         self.notes = {}
@@ -87,7 +88,7 @@ class Run:
         return self.notes.get(name, NOT_RUN)
 
     def decoded(self, name):
-        """Tokens a second, and which part of the time moving the bytes takes."""
+        """Returns tokens a second, and the share of the time that moving the bytes takes at the bandwidth."""
         measured = self.json(name)
         if not measured:
             return None
@@ -98,7 +99,7 @@ class Run:
         return got, floor and got * floor / row["batch"], row["batch"]
 
     def prefilled(self, name):
-        """Tokens a second, and the part of the matrix rate that their products and attention are."""
+        """Returns tokens a second, and the share of the matrix rate that products and attention reach."""
         measured = self.json(name)
         if not measured:
             return None
@@ -106,14 +107,14 @@ class Run:
         got, length = row["prefill_tokens_per_s"], row["prompt_tokens"]
         hidden, heads = config["hidden_size"], config["num_attention_heads"]
         width = config.get("head_dim") or hidden // heads
-        # Products, without the output projection of tokens that want no logits, and attention.
+        # Products (without the output projection of tokens whose logits are not needed) and attention.
         embedding = config["vocab_size"] * hidden
         layers = measured["model"]["parameters"] - embedding * (1 if config.get("tie_word_embeddings") else 2)
         flops = 2 * layers + 2 * length * config["num_hidden_layers"] * heads * width
         return got, got * flops / self.rate if self.rate else None, row["batch"], length
 
     def llama(self):
-        """What llama.cpp does: tokens a second of prefill, decoding alone, and decoding many."""
+        """Returns llama.cpp's tokens a second of prefill, of decoding one sequence, and of decoding many."""
         figures = {}
         try:
             with open(os.path.join(self.out, "llama.json")) as file:
@@ -171,7 +172,7 @@ def table(*arguments):
             print(f"| {work} | {on} | {run.why(name)} | | | |")
             continue
         got, part = figures[:2]
-        # Theirs is bf16: beside other formats it says nothing.
+        # The peers compute in bf16, so that only rows in that format are compared with them.
         ratios = [beside(got, value) if on == main else "" for value in theirs]
         print(f"| {work} | {on} | {got:.1f} | {percent(part)} of {limit} | {ratios[0]} | {ratios[1]} |")
     print("\n| of the same call | ratio |\n|---|---|")

@@ -1,18 +1,19 @@
 #!/bin/sh
-# Hearth beside llama-server over HTTP on this machine's CPU, alternating, the same shapes:
-# one client, eight clients, and eight clients whose prompts share 512 tokens.
+# Measures Hearth beside llama-server over HTTP on this machine's CPU, in turns, with the same shapes: one
+# client, eight clients, and eight clients whose prompts share 512 tokens.
 #
 #   LLAMA_SERVER=.../llama-server benches/http.sh MODEL_DIR GGUF [ROUNDS] [FLAGS]
 #
-# MODEL_DIR has a config.json in Hugging Face format (random weights), the GGUF file the same
-# shapes; FLAGS are Hearth's for the GGUF's format, "--quantization int8" for Q8_0. Prints a line of JSON per run, and each server's peak memory.
+# MODEL_DIR has a config.json in Hugging Face format (the weights are random), and the GGUF file has the same
+# shapes. FLAGS are Hearth's flags for the format of the GGUF file, for example "--quantization int8" for
+# Q8_0. It prints a line of JSON for each run, and each server's peak memory.
 set -eu
 hearth=${HEARTH_BIN:-target/release/hearth}
 load=${HEARTH_LOAD:-target/release/hearth-load}
 model=$1 gguf=$2 rounds=${3:-2} flags=${4:-} threads=$(nproc) port=8931
 url=http://127.0.0.1:$port
 
-# serve NAME READY COMMAND...: starts it, loads it once READY answers, stops it.
+# serve NAME READY COMMAND...: starts the server, loads it when the route READY answers, and stops it.
 serve() {
     name=$1 ready=$2
     shift 2

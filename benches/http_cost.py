@@ -1,15 +1,15 @@
-"""What a streamed token costs on the way to its client: Hearth beside FastAPI on uvicorn, both
+"""Measures the cost of a streamed token on the way to its client: Hearth beside FastAPI on uvicorn, both
 without a model, in turns.
 
     cargo build --release --workspace --examples --bins
     python benches/http_cost.py [ROUNDS]
 
-Run it with a Python that has fastapi and uvicorn[standard]; it prints two tables. The first has a
-model that answers at once, and counts the server's own CPU time, so that the load generator beside
-it and other programs do not: of the whole process, and without the engine's two threads, of which
-one schedules and samples and the other is the model; the other server has no counterpart of either.
-The second has a model that gives each stream a token every 20 ms: what is beyond that between two
-tokens is the server's doing (or the machine's, or the load generator's).
+Run it with a Python that has fastapi and uvicorn[standard]; it prints two tables. In the first the model
+answers at once, and only the server's own CPU time counts, not that of the load generator or of other
+programs. It is given for the whole process, and without the engine's two threads: one of them schedules and
+samples, the other is the model, and FastAPI's server has no counterpart of either. In the second the model
+gives each stream a token every 20 ms: any longer time between two tokens is caused by the server (or by the
+machine, or by the load generator).
 """
 
 import json
@@ -26,14 +26,14 @@ HERE = Path(__file__).parent
 RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")) / "release"
 PORT = 8932
 BEAT_MS = 20
-# Streams at once, requests, tokens of each.
+# (streams at once, requests, tokens of each request)
 AT_ONCE = [(1, 40, 512), (64, 256, 512), (512, 2048, 128)]
 AT_A_BEAT = [(1, 2, 128), (64, 128, 128), (512, 1024, 64)]
 
 
 def servers(beat_ms):
     return {
-        "fastapi": [sys.executable, HERE / "fastapi_instant.py", PORT, beat_ms],
+        "fastapi": [sys.executable, HERE / "peers" / "fastapi_instant.py", PORT, beat_ms],
         "hearth": [RELEASE / "examples" / "instant", "--port", PORT, "--beat-ms", beat_ms],
     }
 
@@ -42,7 +42,7 @@ ENGINE = ["hearth-engine", "hearth-device"]
 
 
 def cpu_seconds(pid):
-    """Of all threads, and of those that are not the engine's."""
+    """Returns the CPU seconds of all threads, and of those that are not the engine's."""
     whole = others = 0
     for task in Path(f"/proc/{pid}/task").iterdir():
         stat = (task / "stat").read_text()

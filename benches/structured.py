@@ -1,11 +1,11 @@
-"""Decode with and without a grammar, and with and without jump-forward, over HTTP.
+"""Measures decoding with and without a grammar, and with and without jump-forward, over HTTP.
 
     hearth & python benches/structured.py http://127.0.0.1:8000 [speed] [first] [abuse]
 
-speed: greedy, ten requests one after another from each of 1 and 8 clients; "mixed" are all of the
-schemas in both layouts, in turns. first: the time to the first text of a stream, with a schema that
-was there before and without one, in turns. abuse: the gaps of one stream while 64 grammars come
-that are refused, and without them.
+speed: greedy decoding, ten requests one after another from 1 client and from each of 8 clients; "mixed"
+takes all schemas in both layouts, in turns. first: the time to the first text of a stream, with a schema that
+has been compiled before and without a schema, in turns. abuse: the gaps between the tokens of one stream while
+64 grammars arrive that are refused, and without them.
 """
 
 import json
@@ -60,7 +60,7 @@ def post(body):
 
 
 def run(clients, bodies):
-    """Tokens a second."""
+    """Returns tokens a second."""
     tokens = []
     work = lambda: tokens.extend(post(bodies[i % len(bodies)]) for i in range(max(10, len(bodies))))
     threads = [threading.Thread(target=work) for _ in range(clients)]
@@ -71,7 +71,7 @@ def run(clients, bodies):
 
 
 def best(clients, *kinds):
-    """Of each, the best of seven: on a shared machine what disturbs only slows down. In turns."""
+    """Returns the best of seven runs of each kind, in turns: on a shared machine disturbances only slow down."""
     rounds = [[run(clients, bodies) for bodies in kinds] for _ in range(7)]
     return [max(speeds) for speeds in zip(*rounds)]
 
@@ -99,7 +99,7 @@ def speed():
 
 
 def times(body):
-    """When the request went out and when each text of its stream came."""
+    """Returns the times at which the request was sent and at which each text of its stream arrived."""
     stamps = [time.perf_counter()]
     with opened({**body, "stream": True}) as answer:
         for line in answer:

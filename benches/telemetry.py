@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""What telemetry costs: servers with and without it, loaded in turns, and long runs of requests.
+"""Measures the cost of telemetry: servers with and without it, loaded in turns, and long runs of requests.
 
     python benches/telemetry.py cost [ROUNDS]      # off, twice, on and detailed, in alternation
     python benches/telemetry.py scrape [SCRAPES]   # time of a scrape, by format
     python benches/telemetry.py growth [REQUESTS]  # memory over many requests of one token
 
-Needs target/release/{hearth,hearth-load} (or HEARTH_BIN, HEARTH_LOAD), and rotel from PyPI in
-the Python that runs it: the collector, which takes everything and keeps nothing.
+It needs target/release/{hearth,hearth-load} (or HEARTH_BIN, HEARTH_LOAD), and rotel from PyPI in the Python
+that runs it. rotel is the collector, which accepts everything and keeps nothing.
 
-"off" pushes nothing, logs no statistics and is not scraped; "on" has every vocabulary, OTLP with
-a trace per request, and a scrape each second; "detailed" adds a trace for each step. "control" is
-"off" once more: what it differs by is the measurement's own error, such as where a process's
-memory happens to lie, which is why the servers are started anew every few rounds. All of them are
-up all the time, and only one is loaded, so that what else the machine does falls on all alike; all
-have the same second of rest afterwards, and their order is drawn by lot. CPU time is the server's
-own, from its /metrics; the threads that only telemetry has, and the collector, are beside it.
+"off" pushes nothing, logs no statistics and is not scraped. "on" has every set of names, OTLP with a trace for
+each request, and a scrape each second. "detailed" adds a trace for each step. "control" is a second "off": the
+difference between the two is the error of the measurement, caused for example by the addresses of a process's
+memory, which is why the servers are started anew every few rounds. All servers are up all the time and one at a
+time is loaded, so that other work of the machine affects all of them alike. Each has the same second of rest
+after its load, and their order is drawn by lot. CPU time is the server's own; the CPU time of the threads that only
+telemetry has, and that of the collector, are given separately.
 """
 
 import gzip
@@ -36,7 +36,7 @@ HEARTH = os.environ.get("HEARTH_BIN", "target/release/hearth")
 LOAD = os.environ.get("HEARTH_LOAD", "target/release/hearth-load")
 LEVELS = ["off", "control", "on", "detailed"]
 PUSHING = ["on", "detailed"]
-# Rounds that a set of servers lives for, the first of which warms up.
+# The number of rounds for which a set of servers lives; the first round warms up.
 LIFE = 6
 
 
@@ -101,7 +101,7 @@ def spread(numbers):
 
 
 def cpu_us(pid, of_thread=lambda name: True):
-    """CPU time of the threads that there are, in microseconds."""
+    """Returns the CPU time of the threads that exist now, in microseconds."""
     total = 0
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         if of_thread((task / "comm").read_text()):
@@ -114,8 +114,8 @@ def of_telemetry(name):
 
 
 def measured(level, server, rotel, seed):
-    """One load, and the rest after it: what was put off is part of the cost, and spans are sent
-    within five seconds."""
+    """Measures one load and the rest after it, because work that was deferred is part of the cost; spans are
+    sent within five seconds."""
     process, port = server
     over = threading.Event()
 
@@ -206,7 +206,7 @@ def scrape(scrapes):
 
 
 def growth(requests):
-    """Connections of their own send `requests` completions of one token in batches of prompts."""
+    """Sends `requests` completions of one token, in batches of prompts over several connections."""
     process, port = serve("off", extra=["--metrics-names", "vllm,sglang,otel,plain", "--log-level", "warn",
                                         "--max-queue", "100000"])
     clients, each = 8, 8
@@ -217,7 +217,7 @@ def growth(requests):
 
     def client():
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        # Each prompt is a request to the engine, to the tree and to every instrument.
+        # Each prompt is a request of its own to the engine, the tree and every instrument.
         body = json.dumps({"prompt": [[65 + i % 26, 66] for i in range(each)], "max_tokens": 1, "ignore_eos": True})
         while total[0] < requests:
             connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})

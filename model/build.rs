@@ -1,4 +1,4 @@
-//! Sets `hearth_tiny` when the embedded model's files are there to be compiled in.
+//! Sets `hearth_tiny` if the files of the embedded model exist, so that they are compiled in.
 
 use std::path::Path;
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The pictures of the README and of docs/OBSERVABILITY.md, drawn from what a run recorded.
+"""Draws the pictures of the README and of docs/OBSERVABILITY.md from the records of a run.
 
-    python otel/pictures.py record   # runs a server, Prometheus and a collector: otel/pictures/*.json
-    python otel/pictures.py draw     # these into otel/pictures/*.svg
+    python otel/pictures.py record   # runs a server, Prometheus and a collector; writes otel/pictures/*.json
+    python otel/pictures.py draw     # draws otel/pictures/*.svg from these files
 
 `record` needs target/release/{hearth,hearth-load}, Debian's prometheus beside $HEARTH_PROMTOOL, and
-the Python of the tests. It asks a streamed chat of a server with detailed traces, and then loads
-one that runs 16 requests at a time with more and more clients, while Prometheus scrapes it and
-answers the queries of otel/dashboards/hearth.json.
+the Python environment of the tests. It sends a streamed chat to a server with detailed traces. Then
+it sends load from more and more clients to a server that runs 16 requests at a time, while
+Prometheus scrapes it and answers the queries of otel/dashboards/hearth.json.
 """
 
 import json
@@ -69,7 +69,7 @@ def serve(*flags):
 
 
 def record_trace():
-    # To a file: it would wait for whoever reads a pipe.
+    # The output goes to a file, because writes to a full pipe would block.
     got = pathlib.Path(tempfile.mkdtemp()) / "got"
     receiver = subprocess.Popen([sys.executable, ROOT / "tests/python/otlp_receiver.py"],
                                 stdin=subprocess.PIPE, stdout=got.open("w"))
@@ -80,7 +80,7 @@ def record_trace():
                         "--max-batch-tokens", "64")
     chat = {"stream": True, "max_tokens": 24, "temperature": 0, "ignore_eos": True,
             "messages": [{"role": "user", "content": "Tell me a story about a fox. " * 8}]}
-    # The first chat finds cold pages and idle threads.
+    # The first chat is slower than later ones, because pages are cold and threads are idle.
     ask(f"{url}/v1/chat/completions", {**chat, "messages": [{"role": "user", "content": "Hello"}]})
     caller = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     ask(f"{url}/v1/chat/completions", chat, caller)
@@ -146,7 +146,7 @@ def record_run():
 
 
 def lines(value):
-    """JSON with a line for each item, or each member."""
+    """JSON with one line per item or member."""
     write = lambda item: json.dumps(item, separators=(",", ":"))
     if isinstance(value, list):
         return "[\n" + ",\n".join(write(item) for item in value) + "\n]\n"
@@ -177,7 +177,7 @@ def shown(value, unit):
 
 
 def plot(parts, box, title, series, unit, phases, top=None):
-    """A panel: lines over time, and a grey rule where the number of clients changes."""
+    """A panel with lines over time, and a grey rule at each change of the number of clients."""
     x, y, width, height = box
     last = phases[-1]["to"]
     top = top or max([v for s in series for _, v in s["points"]] + [1e-9]) * 1.08
@@ -241,7 +241,7 @@ def draw_trace(spans):
         depth[span["id"]] = level
         rows.append((level, span))
     start, end = request[0]["start"], request[0]["end"]
-    # A step began before the exchange that it computes came to its queue.
+    # A step can begin before the request that it computes entered the queue.
     left, width, parts = 270, 520, [text(12, 22, "One chat request, and the first six steps of the engine that it took part in", 13, weight="bold")]
     scale = width / (end - start)
     y = 44

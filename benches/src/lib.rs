@@ -1,6 +1,14 @@
-//! Measurements over HTTP: a closed-loop load generator for any server with
-//! OpenAI's `/v1/completions`, so that peers are measured with the same tool. And
-//! measurements without a model ([`sim`]): the scheduler and the prefix cache alone.
+//! Two kinds of measurements: a closed-loop load generator for any server with OpenAI's
+//! `/v1/completions`, so that other servers are measured with the same tool; and measurements
+//! without a model ([`sim`]) of the scheduler and the prefix cache alone.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`cli`] | the flags of `hearth-load` |
+//! | [`prompts`] | prompts from a seed |
+//! | [`load`] | sends the requests and measures times |
+//! | [`report`] | rates and percentiles of a run |
+//! | [`sim`] | the engine over an executor that computes nothing (`hearth-sim`) |
 
 pub mod cli;
 pub mod load;

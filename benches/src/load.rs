@@ -1,4 +1,4 @@
-//! Sends the requests and takes the times.
+//! Sends the requests and measures their times.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -18,15 +18,15 @@ pub struct Sample {
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub output_tokens: u64,
-    /// Until the first chunk with a choice.
+    /// Time from sending the request to the first chunk with a choice.
     pub first_token: Duration,
-    /// Until the last chunk with a choice.
+    /// Time from sending the request to the last chunk with a choice.
     pub last_token: Duration,
-    /// Between chunks with a choice.
+    /// Times between consecutive chunks with a choice.
     pub gaps: Vec<Duration>,
 }
 
-/// All of a run.
+/// The results of a run.
 #[derive(Debug, Default)]
 pub struct Run {
     pub samples: Vec<Sample>,
@@ -35,6 +35,7 @@ pub struct Run {
 }
 
 impl Run {
+    /// The first error; empty if there is none.
     pub fn first_error(&self) -> &str {
         self.errors.first().map_or("", String::as_str)
     }
@@ -43,17 +44,22 @@ impl Run {
 /// Warms up, then runs the closed loop.
 ///
 /// # Errors
-/// The server is not there, or a warm-up request fails.
+/// The server cannot be reached, or a warm-up request fails.
 pub async fn run(cli: &Cli) -> anyhow::Result<Run> {
     let client = Client::new(&cli.url)?;
     let model = match &cli.model {
         Some(model) => model.clone(),
-        None => client.first_model().await.context("asking for the model")?,
+        None => client
+            .first_model()
+            .await
+            .context("cannot get the model's name from the server")?,
     };
     for index in 0..cli.warmup {
-        // Prompts of their own, beyond the measured ones: they must not warm the cache for these.
+        // Warm-up uses other prompts, so that it does not fill the cache for the measured ones.
         let body = body(cli, &model, cli.requests + index);
-        request(&client, &body).await.context("warming up")?;
+        request(&client, &body)
+            .await
+            .context("a warm-up request failed")?;
     }
     let next = Rc::new(Cell::new(0));
     let run = Rc::new(RefCell::new(Run::default()));
@@ -69,7 +75,7 @@ pub async fn run(cli: &Cli) -> anyhow::Result<Run> {
                 let mut run = run.borrow_mut();
                 match outcome {
                     Ok(sample) => run.samples.push(sample),
-                    Err(error) => run.errors.push(error.to_string()),
+                    Err(error) => run.errors.push(format!("{:#}", anyhow::Error::from(error))),
                 }
             }
         });
@@ -118,9 +124,11 @@ async fn request(client: &Client, body: &Value) -> Result<Sample, ClientError> {
         read_usage(&event, &mut sample);
     }
     if chunks == 0 {
-        return Err(ClientError::BrokenOff("no choices came".to_owned()));
+        return Err(ClientError::BrokenOff(
+            "the stream had no choices".to_owned(),
+        ));
     }
-    // A server without usage in its stream: a chunk is taken for a token.
+    // For a server whose stream has no usage, count each chunk as a token.
     if sample.output_tokens == 0 {
         sample.output_tokens = chunks;
     }
@@ -142,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn usage_is_read_where_the_server_sends_it() {
+    fn usage_is_read_from_the_event_that_has_it() {
         let mut sample = Sample::default();
         read_usage(&json!({"choices": [], "usage": null}), &mut sample);
         assert_eq!(sample.output_tokens, 0);

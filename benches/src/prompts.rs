@@ -1,4 +1,4 @@
-//! Prompts from a seed: the same on every machine, sharing as much as asked.
+//! Prompts from a seed: the same on every machine, with a shared prefix of a given length.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ const WORDS: [&str; 16] = [
     "small", "long", "under", "over", "again",
 ];
 
-/// SplitMix64: a few lines, and the prompts stay what they are whatever crate changes.
+/// SplitMix64. It is written out here so that no update of a crate changes the prompts.
 struct Random(u64);
 
 impl Random {
@@ -27,7 +27,7 @@ impl Random {
 
 /// The prompt of request `index`: the shared prefix, then its own part.
 pub fn prompt(cli: &Cli, index: u32) -> Value {
-    // Stream 0 is the shared prefix; every request has a stream of its own.
+    // Stream 0 gives the shared prefix; every request has its own stream for the rest.
     let stream = |stream: u64| Random(Random(cli.seed.wrapping_add(stream << 32)).next());
     let (mut shared, mut own) = (stream(0), stream(u64::from(index) + 1));
     let draws = (0..cli.shared_prefix)

@@ -1,4 +1,4 @@
-//! What a run amounts to.
+//! Rates and percentiles of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::cli::Cli;
 use crate::load::{Run, Sample};
 
-/// Times in milliseconds, rates in tokens per second of the whole run.
+/// The summary of a run. Times are in milliseconds; rates are tokens per second of the whole run.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     pub requests: usize,
@@ -20,14 +20,15 @@ pub struct Summary {
     pub output_tokens: u64,
     pub output_tokens_per_s: f64,
     pub total_tokens_per_s: f64,
-    /// Until the first token.
+    /// Time to the first token.
     pub ttft_ms: Percentiles,
     /// Mean time per output token after the first, per request.
     pub tpot_ms: Percentiles,
-    /// Between chunks, over all requests.
+    /// Time between chunks, over all requests.
     pub itl_ms: Percentiles,
 }
 
+/// Percentiles of times in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Percentiles {
     pub p50: f64,
@@ -42,7 +43,7 @@ impl Percentiles {
             .map(|time| time.as_secs_f64() * 1e3)
             .collect();
         ms.sort_by(f64::total_cmp);
-        // Nearest rank: a value that was measured, however few there are.
+        // Nearest rank, so that each percentile is a measured value.
         let at = |share: f64| {
             let rank = (share * ms.len() as f64).ceil() as usize;
             ms.get(rank.max(1) - 1).copied().unwrap_or(0.0)
@@ -56,6 +57,7 @@ impl Percentiles {
 }
 
 impl Summary {
+    /// Summarises `run`.
     pub fn of(cli: &Cli, run: &Run) -> Self {
         let sum = |tokens: fn(&Sample) -> u64| run.samples.iter().map(tokens).sum::<u64>();
         let prompt_tokens = sum(|sample| sample.prompt_tokens);
@@ -137,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_per_token_leaves_the_first_one_out() {
+    fn the_time_per_output_token_excludes_the_first_token() {
         let ms = Duration::from_millis;
         let sample = Sample {
             prompt_tokens: 10,

@@ -1,4 +1,4 @@
-//! The load generator against a server of a few lines.
+//! Tests the load generator with a minimal HTTP server.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const WARMUP: usize = 2;
 const CONCURRENCY: usize = 4;
 
-/// What the server saw.
+/// The requests that the server received.
 #[derive(Default)]
 struct Seen {
     bodies: Mutex<Vec<Value>>,
@@ -70,7 +70,7 @@ fn answer(mut socket: TcpStream, seen: &Seen) {
         bodies.push(serde_json::from_slice(&body).unwrap());
         bodies.len()
     };
-    // Nobody is answered until all clients are there, however slow the machine is.
+    // No request is answered until all clients have sent one, however slow the machine is.
     let deadline = Instant::now() + Duration::from_secs(20);
     while number > WARMUP
         && seen.most_in_flight.load(Ordering::SeqCst) < CONCURRENCY
@@ -86,7 +86,7 @@ fn answer(mut socket: TcpStream, seen: &Seen) {
         thread::sleep(Duration::from_millis(20));
         write!(socket, "data: {event}\n\n").unwrap();
     }
-    // Before the client can know, and send its next one.
+    // Counted before the client can see the end and send its next request.
     seen.in_flight.fetch_sub(1, Ordering::SeqCst);
     write!(
         socket,
@@ -140,7 +140,7 @@ fn every_request_is_sent_once_and_no_more_than_the_concurrency_at_a_time() {
     assert_eq!(
         prompts.len(),
         14,
-        "every prompt is different, those of the warm-up too"
+        "every prompt is different, including those of the warm-up"
     );
     assert!(
         bodies

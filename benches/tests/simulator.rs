@@ -1,4 +1,4 @@
-//! The properties that the simulator's figures rely on.
+//! Tests the properties that the simulator's figures rely on.
 #![allow(clippy::unwrap_used)]
 
 use hearth_benches::sim::{self, workload};
@@ -17,7 +17,7 @@ fn run(workload: &workload::Workload, schedule: SchedulePolicy, kv_slots: usize)
 }
 
 #[test]
-fn a_cache_without_end_reuses_all_that_can_be_reused() {
+fn an_unbounded_cache_reuses_everything_that_can_be_reused() {
     for workload in workload::all(1) {
         let run = run(&workload, SchedulePolicy::Lpm, 4 << 20);
         assert_eq!(run.stats.preemptions, 0);
@@ -26,13 +26,13 @@ fn a_cache_without_end_reuses_all_that_can_be_reused() {
             "{}: {run:?}",
             workload.name
         );
-        // Another order may match slightly more tokens that are equal by chance.
+        // Another order can have slightly more tokens that are equal by chance.
         assert!(run.hit_rate < run.best_hit_rate + 0.005, "{run:?}");
     }
 }
 
 #[test]
-fn the_default_policy_reuses_most_and_is_done_first_where_the_cache_is_too_small() {
+fn the_default_policy_reuses_more_and_ends_earlier_than_fcfs_with_a_small_cache() {
     let chat = &workload::all(1)[1];
     let agents = &workload::all(1)[3];
     for workload in [chat, agents] {
@@ -48,7 +48,7 @@ fn the_default_policy_reuses_most_and_is_done_first_where_the_cache_is_too_small
 }
 
 #[test]
-fn every_run_of_a_workload_comes_to_the_same() {
+fn every_run_of_a_workload_gives_the_same_result() {
     let agents = &workload::all(1)[3];
     for host_slots in [0, 131_072] {
         let run = || {
@@ -85,7 +85,7 @@ fn a_second_tier_brings_a_small_cache_close_to_the_optimum() {
 }
 
 #[test]
-fn a_second_tier_pays_where_much_of_the_context_would_be_computed_again() {
+fn a_second_tier_shortens_a_workload_that_would_recompute_much_context() {
     let agents = &workload::all(1)[3];
     let config = EngineConfig {
         max_queue: 10_000,
@@ -102,7 +102,7 @@ fn a_second_tier_pays_where_much_of_the_context_would_be_computed_again() {
 }
 
 #[test]
-fn what_shares_nothing_loses_nothing() {
+fn the_prefix_cache_does_not_slow_down_requests_that_share_nothing() {
     let none = &workload::all(1)[4];
     let on = run(none, SchedulePolicy::Fcfs, 65_536);
     let off = sim::run(

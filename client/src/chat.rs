@@ -1,10 +1,11 @@
-//! Chats: messages and what is asked of the answer.
+//! Chat completions: messages and sampling options.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::http::{Client, ClientError, Events};
 
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -13,13 +14,14 @@ pub enum Role {
     Assistant,
 }
 
+/// A message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Message {
     pub role: Role,
     pub content: String,
 }
 
-/// What is left out is the server's to choose.
+/// Sampling options. The server chooses those that are `None`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ChatOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +33,7 @@ pub struct ChatOptions {
 }
 
 impl Client {
-    /// The id of the first model the server has.
+    /// The id of the first model that the server lists.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -39,10 +41,10 @@ impl Client {
         let models = self.get("/v1/models").await?;
         let id = models["data"][0]["id"].as_str();
         id.map(str::to_owned)
-            .ok_or_else(|| ClientError::NotJson("a list of no models".to_owned()))
+            .ok_or_else(|| ClientError::NotJson("the list of models is empty".to_owned()))
     }
 
-    /// Streams the answer to `messages`; see [`text_of`](Events::text_of).
+    /// Streams the answer to `messages`; [`text_of`](Events::text_of) gives the text of a chunk.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -61,7 +63,7 @@ impl Client {
 }
 
 impl Events {
-    /// The text that a chat chunk adds to the first choice.
+    /// The text that a chunk adds to the first choice.
     pub fn text_of(chunk: &Value) -> &str {
         chunk["choices"][0]["delta"]["content"]
             .as_str()

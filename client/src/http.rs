@@ -1,4 +1,4 @@
-//! One server, its JSON routes and its streams.
+//! An HTTP client of one server, for JSON routes and streams.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,22 +8,34 @@ use serde_json::Value;
 use crate::sse::Parser;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of an error answer that is not JSON, this much is shown.
-const SHOWN_ERROR_BYTES: usize = 300;
+/// Characters shown of an error response that is not JSON.
+const SHOWN_ERROR_CHARS: usize = 300;
 
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection, or it broke.
-    #[error("{url}: {source}")]
+    /// The connection could not be made, or it broke. The source says why.
+    #[error("the request to {url} failed")]
     Transport { url: String, source: reqwest::Error },
-    /// The server refused; `message` is its own.
+    /// The server refused the request with this status and message.
     #[error("{status}: {message}")]
     Refused { status: u16, message: String },
-    /// The server broke off a stream.
-    #[error("the server broke off: {0}")]
+    /// The server ended a stream with an error event.
+    #[error("the server ended the stream with an error: {0}")]
     BrokenOff(String),
-    #[error("the server sent what is not JSON: {0}")]
+    /// The server sent something other than the expected JSON.
+    #[error("the server sent invalid JSON: {0}")]
     NotJson(String),
+}
+
+impl ClientError {
+    fn transport(url: &str, source: reqwest::Error) -> Self {
+        Self::Transport {
+            url: url.to_owned(),
+            // The error names the URL already.
+            source: source.without_url(),
+        }
+    }
 }
 
 /// A server at a base address such as `http://127.0.0.1:8000`. Cheap to clone.
@@ -34,8 +46,10 @@ pub struct Client {
 }
 
 impl Client {
+    /// Creates a client for the server at `base`, with or without `/v1` at its end.
+    ///
     /// # Errors
-    /// The TLS set-up failed.
+    /// TLS cannot be set up.
     pub fn new(base: &str) -> Result<Self, ClientError> {
         let base = base
             .trim_end_matches('/')
@@ -44,14 +58,11 @@ impl Client {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .build()
-            .map_err(|source| ClientError::Transport {
-                url: base.clone(),
-                source,
-            })?;
+            .map_err(|source| ClientError::transport(&base, source))?;
         Ok(Self { http, base })
     }
 
-    /// The JSON at `path`.
+    /// Gets the JSON at `path`.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -61,7 +72,7 @@ impl Client {
         json_of(&url, response).await
     }
 
-    /// The JSON that `path` answers to `body`.
+    /// Sends `body` to `path`, and returns the JSON of the response.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -71,7 +82,7 @@ impl Client {
         json_of(&url, response).await
     }
 
-    /// The events that `path` streams to `body`, up to `[DONE]`. Dropping the
+    /// Sends `body` to `path`, and streams the events of the response up to `[DONE]`. Dropping the
     /// stream closes the connection, which cancels the request.
     ///
     /// # Errors
@@ -92,10 +103,7 @@ impl Client {
         url: &str,
         request: reqwest::RequestBuilder,
     ) -> Result<reqwest::Response, ClientError> {
-        let transport = |source| ClientError::Transport {
-            url: url.to_owned(),
-            source,
-        };
+        let transport = |source| ClientError::transport(url, source);
         let response = request.send().await.map_err(transport)?;
         if response.status().is_success() {
             return Ok(response);
@@ -109,28 +117,25 @@ impl Client {
     }
 }
 
-/// The message in an OpenAI error, or the text as it is.
+/// The message of an OpenAI error, or the beginning of any other text.
 fn message_of(text: &str) -> String {
     let json = serde_json::from_str::<Value>(text).ok();
     let message = json
         .as_ref()
         .and_then(|json| json["error"]["message"].as_str());
     message.map_or_else(
-        || text.chars().take(SHOWN_ERROR_BYTES).collect(),
+        || text.chars().take(SHOWN_ERROR_CHARS).collect(),
         str::to_owned,
     )
 }
 
 async fn json_of(url: &str, response: reqwest::Response) -> Result<Value, ClientError> {
-    let transport = |source| ClientError::Transport {
-        url: url.to_owned(),
-        source,
-    };
+    let transport = |source| ClientError::transport(url, source);
     let text = response.text().await.map_err(transport)?;
     serde_json::from_str(&text).map_err(|error| ClientError::NotJson(error.to_string()))
 }
 
-/// The events of one answer; see [`Client::stream`].
+/// The events of a streamed response; see [`Client::stream`].
 #[derive(Debug)]
 pub struct Events {
     url: String,
@@ -140,16 +145,13 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` after `[DONE]`, or where the server ended without one.
+    /// The next event; `None` after `[DONE]`, or if the response ended without it.
     ///
     /// # Errors
-    /// The connection broke, the server sent an error event, or no JSON.
+    /// The connection broke, or the server sent an error event or invalid JSON.
     pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
         while self.ready.is_empty() {
-            let transport = |source| ClientError::Transport {
-                url: self.url.clone(),
-                source,
-            };
+            let transport = |source| ClientError::transport(&self.url, source);
             let Some(bytes) = self.response.chunk().await.map_err(transport)? else {
                 return Ok(None);
             };
@@ -184,24 +186,25 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_message_of_an_openai_error_is_shown_and_other_text_as_it_is() {
+    fn the_message_of_an_openai_error_is_shown_and_other_text_unchanged() {
         assert_eq!(message_of(r#"{"error": {"message": "no"}}"#), "no");
         assert_eq!(message_of("<html>"), "<html>");
     }
 
     #[test]
-    fn an_error_event_breaks_the_stream_off() {
+    fn an_error_event_ends_the_stream_with_its_message() {
         assert_eq!(
             decode(r#"{"choices": []}"#).unwrap(),
             json!({"choices": []})
         );
         let error = decode(r#"{"error": {"message": "the model failed"}}"#).unwrap_err();
-        assert_eq!(error.to_string(), "the server broke off: the model failed");
+        let message = "the server ended the stream with an error: the model failed";
+        assert_eq!(error.to_string(), message);
         assert!(matches!(decode("nonsense"), Err(ClientError::NotJson(_))));
     }
 
     #[test]
-    fn the_base_may_end_as_openai_clients_write_it() {
+    fn the_base_may_end_in_a_slash_or_in_v1() {
         for base in [
             "http://h:1",
             "http://h:1/",

@@ -1,10 +1,8 @@
-//! Talks to a Hearth server, or any other that speaks OpenAI's API.
+//! A client of Hearth, or of any other server with OpenAI's API. It has what `hearth chat --url`,
+//! the load generator and the end-to-end tests need.
 //!
-//! Today: what `hearth chat --url` and the load generator need. It is where the
-//! front-end language will stand.
-//!
-//! Architecture invariant: this crate knows the wire and nothing of the server
-//! behind it; it depends on no other crate of the workspace.
+//! Architecture invariant: this crate knows the wire format and not the server behind it; it
+//! depends on no other crate of the workspace.
 
 mod chat;
 mod http;

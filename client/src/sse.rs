@@ -1,6 +1,6 @@
-//! Server-sent events, read as they come.
+//! Parses server-sent events incrementally.
 
-/// Splits a byte stream into the data of its events, wherever the chunks end.
+/// Splits a byte stream into the data of its events. Chunks of the stream may end anywhere.
 #[derive(Debug, Default)]
 pub struct Parser {
     line: Vec<u8>,
@@ -9,7 +9,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// Takes in `chunk` and appends the data of each event that it completes to `events`.
+    /// Parses `chunk`, and appends the data of each event that it completes to `events`.
     pub fn push(&mut self, chunk: &[u8], events: &mut Vec<String>) {
         for &byte in chunk {
             if byte == b'\n' {
@@ -35,12 +35,12 @@ impl Parser {
             self.data
                 .extend_from_slice(value.strip_prefix(b" ").unwrap_or(value));
         }
-        // Comments and the other fields (event, id, retry) carry nothing here.
+        // Comments and other fields (event, id, retry) are ignored.
         self.line.clear();
     }
 }
 
-/// The data of all events in `bytes`, a whole body.
+/// The data of all events in `bytes`, which is a complete body.
 pub fn sse_data(bytes: &[u8]) -> Vec<String> {
     let mut events = Vec::new();
     Parser::default().push(bytes, &mut events);

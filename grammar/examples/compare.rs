@@ -1,12 +1,13 @@
-//! Times compiling and masks over a directory of schemas, beside llguidance alone, and
-//! writes what `benches/grammars.py` needs to time other engines on the same tokens:
+//! Measures the times of compiling and of masks over a directory of schemas, next to those of
+//! llguidance alone, and writes the file with which `benches/peers/grammars.py` measures other
+//! engines on the same tokens:
 //!
 //!     cargo run --release -p hearth-grammar --example compare -- cl100k_base.tiktoken \
 //!         grammar/tests/schemas sample.json
 //!
-//! Each valid instance is walked token by token, every mask timed; the two engines take
-//! turns, schema by schema.
-#![allow(clippy::unwrap_used, reason = "an example that cannot go on is over")]
+//! Each valid instance is consumed token by token, and every mask is timed. The two engines
+//! take turns, schema by schema.
+#![allow(clippy::unwrap_used, reason = "an example may panic")]
 
 #[path = "masks/tiktoken.rs"]
 mod tiktoken;
@@ -21,7 +22,7 @@ use serde_json::{Value, json};
 use tiktoken::{Tiktoken, report};
 use toktrie::TokEnv;
 
-/// As the natural layout has it.
+/// `value` as text in the natural layout.
 fn text_of(value: &Value) -> String {
     match value {
         Value::Array(items) => {
@@ -101,7 +102,7 @@ fn main() {
         let template = timed(&mut their_compiles, || {
             let parser = factory.create_parser(TopLevelGrammar::from_json_schema(laid_out));
             let template = Matcher::new(parser);
-            // Ours comes with its first mask, too.
+            // Our compilation includes the first mask.
             drop(template.deep_clone().compute_mask());
             template.deep_clone()
         });

@@ -1,8 +1,9 @@
-//! Times masks over a real vocabulary: `cargo run --release -p hearth-grammar --example
-//! masks -- cl100k_base.tiktoken` (a file of OpenAI's tiktoken: base64 bytes and rank).
+//! Measures the times of masks over a real vocabulary: `cargo run --release -p hearth-grammar
+//! --example masks -- cl100k_base.tiktoken` (a file of OpenAI's tiktoken: base64 bytes and
+//! rank).
 //!
 //! Outputs are random walks over the masks, so that no model is needed.
-#![allow(clippy::unwrap_used, reason = "an example that cannot go on is over")]
+#![allow(clippy::unwrap_used, reason = "an example may panic")]
 
 #[path = "masks/tiktoken.rs"]
 mod tiktoken;

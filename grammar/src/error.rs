@@ -1,20 +1,21 @@
-//! What can be wrong with a grammar.
+//! The errors of grammars.
 
 use std::fmt;
 
-/// How a grammar is refused; each is a code of the API.
+/// The kinds of errors; each is an error code of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// It cannot be read, or no text can match it.
+    /// The grammar cannot be read, or no text can match it.
     Invalid,
-    /// It asks for something that cannot be enforced, and is not weakened silently.
+    /// The grammar asks for something that cannot be enforced. It is refused instead of being
+    /// weakened silently.
     Unsupported,
-    /// It goes over a limit of size or time.
+    /// The grammar exceeds a limit of size or time.
     TooComplex,
 }
 
 impl Problem {
-    /// The API's word for it.
+    /// The error code of the API.
     pub fn code(self) -> &'static str {
         match self {
             Self::Invalid => "invalid_grammar",
@@ -24,16 +25,17 @@ impl Problem {
     }
 }
 
-/// A grammar that is refused. The text never repeats more than a few words of it.
+/// The reason why a grammar is refused. The text never quotes more than a few words of the
+/// grammar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct GrammarError {
     pub problem: Problem,
-    /// Where in a JSON Schema, as a JSON pointer (RFC 6901): `#/properties/a`.
+    /// The place in a JSON Schema, as a JSON pointer (RFC 6901): `#/properties/a`.
     pub pointer: Option<String>,
     pub message: String,
 }
 
-/// Longest piece of a message that others wrote: it may quote the grammar.
+/// The most bytes of a message that another library wrote, which may quote the grammar.
 const MAX_QUOTED: usize = 200;
 
 impl GrammarError {
@@ -57,6 +59,7 @@ impl GrammarError {
         Self::new(Problem::TooComplex, message)
     }
 
+    /// Adds the place in a JSON Schema.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
         self.pointer = Some(pointer.into());
@@ -67,14 +70,14 @@ impl GrammarError {
         Self::invalid("the grammar is unsatisfiable: no text can match it")
     }
 
-    /// Sorts what llguidance says into the three problems.
+    /// Classifies an error text of llguidance.
     pub(crate) fn from_llguidance(text: &str) -> Self {
         let lower = text.to_ascii_lowercase();
         let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
         let problem = if says(&["unsatisfiable", "noextension"]) {
             return Self::unsatisfiable();
         } else if says(&["symbols.len()"]) {
-            // An assertion of its compiler, which it turns into an error.
+            // An assertion of its compiler, which llguidance turns into an error.
             return Self::too_complex("the grammar has too many symbols");
         } else if says(&[
             "too many",
@@ -106,7 +109,7 @@ impl GrammarError {
     }
 }
 
-/// The first line of `text`, and no more than [`MAX_QUOTED`] bytes of it: further lines
+/// The first line of `text`, cut to [`MAX_QUOTED`] bytes. Further lines of llguidance's errors
 /// show the parser's state and the grammar.
 pub(crate) fn first_words(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default().trim();
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_first_words_of_what_others_say_are_repeated() {
+    fn only_the_first_words_of_other_libraries_errors_are_quoted() {
         let long = format!("{}\n<state>secret</state>", "é".repeat(300));
         let error = GrammarError::from_llguidance(&long);
         assert!(error.message.len() <= MAX_QUOTED + '…'.len_utf8());
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_are_told_apart() {
+    fn error_texts_of_llguidance_are_classified() {
         let code = |text| GrammarError::from_llguidance(text).problem.code();
         assert_eq!(
             code("too many expressions constructed"),

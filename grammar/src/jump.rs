@@ -1,15 +1,16 @@
-//! Jump-forward: from bytes that must follow to the tokens that the tokenizer would
-//! have made of them.
+//! Jump-forward: turns bytes that must follow into the tokens that the tokenizer would have
+//! made of them.
 //!
-//! Appending tokens that the tokenizer would not produce shifts the model's later
-//! choices (SGLang's article, "Tokenization boundary handling"), so three things are
-//! kept: the text is tokenised with the last output token before it, a token at the end
-//! that a longer one could still replace is held back, and no character is cut.
+//! Tokens that the tokenizer would not produce change what the model samples later (SGLang's
+//! article, "Tokenization boundary handling"). Therefore the text is tokenized together with
+//! the last output token before it, a token at the end is held back if a longer token could
+//! still replace it, and no character is cut in two.
 
 use crate::vocabulary::Vocabulary;
 
-/// The tokens of `forced`, given the `last` token of the output. `held_back` says how
-/// many of the tokens' last a longer token could reach over. Empty if nothing is sure.
+/// The tokens of the bytes `forced` after the `last` token of the output. `held_back` returns
+/// how many tokens at the end to hold back, because a longer token could replace them. Empty if
+/// no token is certain.
 pub(crate) fn tokens(
     vocabulary: &Vocabulary,
     last: Option<u32>,
@@ -23,8 +24,8 @@ pub(crate) fn tokens(
     let mut tokens = after_last(vocabulary, last, text)
         .or_else(|| vocabulary.encode(text))
         .unwrap_or_default();
-    // What follows the cut is not known to the tokenizer: its bytes count as an end that
-    // could be reached over.
+    // The tokenizer has not seen the bytes behind the last whole character, and the last token
+    // might be a different one with them.
     let held = if cut {
         tokens.len().min(1)
     } else {
@@ -37,7 +38,8 @@ pub(crate) fn tokens(
     tokens
 }
 
-/// Tokens of `text` where it follows `last`; `None` if the two would melt into one.
+/// The tokens of `text` after the token `last`; `None` if the tokenizer would merge the end of
+/// `last` with the beginning of `text`.
 fn after_last(vocabulary: &Vocabulary, last: Option<u32>, text: &str) -> Option<Vec<u32>> {
     let last = last.filter(|&token| vocabulary.is_text(token))?;
     let bytes = vocabulary.bytes_of(&[last]);
@@ -49,7 +51,8 @@ fn after_last(vocabulary: &Vocabulary, last: Option<u32>, text: &str) -> Option<
     })
 }
 
-/// `bytes` up to its last whole character; `None` if it begins within one.
+/// `bytes` up to the last whole character; `None` if there is none, or `bytes` begins within a
+/// character.
 fn whole_characters(bytes: &[u8]) -> Option<&str> {
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -63,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn characters_stay_whole() {
+    fn characters_are_not_cut_in_two() {
         assert_eq!(whole_characters("aé".as_bytes()), Some("aé"));
         assert_eq!(whole_characters(b"a\xc3"), Some("a"));
         assert_eq!(whole_characters(b"\xa9b"), None);

@@ -1,35 +1,48 @@
-//! Constrained decoding: which tokens may come next, and which must.
+//! Constrained decoding: which tokens may come next, and which tokens must.
 //!
-//! A [`Spec`] is compiled once into a [`Compiled`] grammar, which every request of the
-//! same grammar shares; each request walks it with a [`Matcher`] of its own. Regular
+//! A [`Spec`] is compiled once into a [`Compiled`] grammar, which all requests with the same
+//! grammar share. Each request follows the grammar with a [`Matcher`] of its own. Regular
 //! languages (`regex`, `choice`, grammars without recursion) run on our own compressed
-//! finite-state machine ([`fsm`]; SGLang, arXiv:2312.07104, section 4); JSON Schema and
-//! context-free grammars run on llguidance ([`llg`]).
+//! finite-state machine (`fsm`; SGLang, arXiv:2312.07104, section 4); JSON Schema and
+//! context-free grammars run on llguidance (`llg`).
+//!
+//! ```text
+//! CompilePool ─Spec─▶ Compiler ─▶ schema, lark, gbnf, structural, regex   (checks, translation)
+//!                        │
+//!                        ▼
+//!                     Compiled ─▶ Matcher ─▶ fsm or llg                     (masks, forced tokens)
+//! ```
 //!
 //! **Architecture invariant.** No tensor, no HTTP, no scheduling: bytes and token ids.
-pub mod cache;
-mod compile;
+
+mod compiled;
+mod compiler;
 mod error;
 mod fsm;
 mod gbnf;
+mod grammar_cache;
 mod jump;
 mod lark;
 mod llg;
-mod masks;
+mod mask;
+mod mask_cache;
 mod matcher;
 mod pool;
 mod regex;
 mod schema;
+mod spec;
 mod stats;
 mod structural;
+mod ticket;
 mod vocabulary;
 
-pub use compile::{Compiled, Compiler, Source, Spec, Whitespace};
+pub use compiled::{Compiled, Outcome};
+pub use compiler::Compiler;
 pub use error::{GrammarError, Problem};
+pub use mask::Mask;
 pub use matcher::{Canceller, MatchError, Matcher};
-pub use pool::{CompilePool, PoolFull, Ticket};
+pub use pool::{CompilePool, PoolFull};
+pub use spec::{Source, Spec, Whitespace};
 pub use stats::Stats;
+pub use ticket::Ticket;
 pub use vocabulary::{Vocabulary, VocabularySource};
-
-/// A set of tokens, one bit each: bit `t % 32` of word `t / 32` is token `t`.
-pub type Mask = std::sync::Arc<[u32]>;

@@ -1,4 +1,4 @@
-//! JSON Schema and context-free grammars, by llguidance.
+//! JSON Schema and context-free grammars, run by llguidance.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,27 +8,27 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory, TokenParser};
 use toktrie::TokEnv;
 
-use crate::Mask;
 use crate::error::{GrammarError, Problem};
-use crate::pool::Ticket;
+use crate::mask::Mask;
+use crate::ticket::Ticket;
 use crate::vocabulary::Vocabulary;
 
-/// A lexer that has met more states than this is not used again: it may have a quarter of a
-/// million of them, and an output must not fail for what others have met.
-const MOST_STATES: usize = 16_384;
-/// Memory of the lexers that wait for the next output, of all grammars together.
-const MOST_WARM_BYTES: usize = 32 << 20;
+/// A lexer that has created more states than this is not used again. Its limit is a quarter of
+/// a million states, and an output must not fail because of the states of earlier outputs.
+const MAX_WARM_STATES: usize = 16_384;
+/// The memory of the lexers that are kept for later outputs, of all grammars together.
+const MAX_WARM_BYTES: usize = 32 << 20;
 
-/// A grammar that is ready to be walked.
+/// A compiled grammar, from which the parsers of outputs are copied.
 pub(crate) struct Template {
-    /// At the beginning, with a lexer that has met nothing; cloned for each output. In a
-    /// lock, because its lexer is.
-    parser: Mutex<TokenParser>,
-    /// At the beginning, too, with the lexers of outputs that have ended. What a lexer has
-    /// met it need not work out again, which is most of the work on a text; and making one
-    /// anew takes longer than a mask.
+    /// A parser at the beginning, with a lexer that has no states yet. It is cloned for each
+    /// output.
+    parser: TokenParser,
+    /// Parsers at the beginning, with the lexers of outputs that have ended, and their sizes in
+    /// bytes. A lexer keeps the states that it has computed, which is most of the work on a
+    /// text; and creating a new lexer takes longer than computing a mask.
     warm: Mutex<Vec<(TokenParser, usize)>>,
-    /// Bytes of those, of all grammars of the vocabulary.
+    /// The bytes of the warm parsers of all grammars of the vocabulary.
     warm_bytes: Arc<AtomicUsize>,
 }
 
@@ -41,13 +41,13 @@ impl std::fmt::Debug for Template {
 impl Template {
     fn new(parser: TokenParser, warm_bytes: Arc<AtomicUsize>) -> Self {
         Self {
-            parser: Mutex::new(parser),
+            parser,
             warm: Mutex::default(),
             warm_bytes,
         }
     }
 
-    /// An output at its beginning, with a lexer that no other one uses meanwhile.
+    /// A parser for a new output, with a lexer that no other output uses at the same time.
     pub fn walk(self: &Arc<Self>) -> Walk {
         let mut warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner);
         let spare = warm.pop();
@@ -57,24 +57,21 @@ impl Template {
                 self.warm_bytes.fetch_sub(bytes, Ordering::Relaxed);
                 parser
             }
-            None => {
-                let parser = self.parser.lock().unwrap_or_else(PoisonError::into_inner);
-                // Deep: a plain clone would share the lexer and wait for it.
-                parser.deep_clone()
-            }
+            // A plain clone would share the lexer, and wait for its mutex.
+            None => self.parser.deep_clone(),
         };
         Walk::new(Arc::clone(self), parser)
     }
 
-    /// Keeps a lexer for the next output, if it is fit for one.
+    /// Keeps a lexer for a later output, unless it failed or is too large.
     fn keep(&self, parser: TokenParser) {
         let stats = parser.parser.lexer_stats();
-        if stats.error || stats.num_states > MOST_STATES {
+        if stats.error || stats.num_states > MAX_WARM_STATES {
             return;
         }
         let bytes = stats.num_bytes;
         let all = self.warm_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        if all > MOST_WARM_BYTES {
+        if all > MAX_WARM_BYTES {
             self.warm_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return;
         }
@@ -91,10 +88,10 @@ impl Drop for Template {
     }
 }
 
-/// One output's way through a grammar.
+/// The parser of one output.
 pub(crate) struct Walk {
     matcher: Matcher,
-    /// At the beginning, sharing the matcher's lexer.
+    /// A parser at the beginning that shares the matcher's lexer.
     parser: Option<TokenParser>,
     template: Arc<Template>,
 }
@@ -125,7 +122,8 @@ impl DerefMut for Walk {
 }
 
 impl Drop for Walk {
-    /// What failed or was cancelled may have left its lexer in the middle of something.
+    /// Gives the lexer back to the template, unless the matcher failed or was cancelled: its
+    /// lexer may be in an inconsistent state.
     fn drop(&mut self) {
         let sound = !self.matcher.is_error() && !self.matcher.is_cancelled();
         if let Some(parser) = self.parser.take_if(|_| sound) {
@@ -134,7 +132,8 @@ impl Drop for Walk {
     }
 }
 
-/// What all grammars of one vocabulary share: 0.2 s and 30 MB for 100,000 tokens.
+/// The data that all grammars of one vocabulary share. It takes 0.2 s and 30 MB for 100,000
+/// tokens.
 pub(crate) struct Llguidance {
     factory: ParserFactory,
     vocabulary: Arc<Vocabulary>,
@@ -153,7 +152,7 @@ impl Llguidance {
         let mut factory =
             ParserFactory::new_simple(&env).map_err(|error| refused(&error.to_string()))?;
         factory.quiet();
-        // Else errors show the grammar and all tokens so far.
+        // Verbose errors would show the grammar and all tokens so far.
         factory.limits_mut().verbose_errors = false;
         Ok(Self {
             factory,
@@ -162,11 +161,11 @@ impl Llguidance {
         })
     }
 
-    /// Compiles, and computes the first mask and one more: several grammars show only
-    /// then that they are too large, or match nothing.
+    /// Compiles `grammar`, and computes its first mask and one more: llguidance reports only
+    /// then that some grammars are too large or match nothing.
     ///
     /// # Errors
-    /// What llguidance refuses, or the ticket being cancelled.
+    /// If llguidance refuses the grammar, or the ticket is cancelled.
     pub fn compile(
         &self,
         grammar: TopLevelGrammar,
@@ -183,34 +182,34 @@ impl Llguidance {
             ticket.on_cancel(move || handle.cancel());
         }
         let mask = mask(&mut first, &self.vocabulary).map_err(|error| refused(&error))?;
-        self.look_ahead(first, &mask)?;
+        self.check_second_mask(first, &mask)?;
         Ok((template, mask))
     }
-}
 
-impl Llguidance {
-    /// Why `grammar` is refused before any mask, if it is.
+    /// The error with which `grammar` is refused before any mask is computed, if it is refused.
     pub fn refusal(&self, grammar: TopLevelGrammar) -> Option<GrammarError> {
         let refusal = self.factory.create_parser(grammar).err();
         refusal.map(|error| refused(&error.to_string()))
     }
 
-    /// Goes one step on, by what is forced or by any token of the first mask.
+    /// Advances by the forced tokens, or by any token of the mask `first`, and computes the
+    /// mask there.
     ///
     /// # Errors
-    /// A limit of the parser; that a token leads nowhere says nothing about others.
-    fn look_ahead(&self, mut matcher: Walk, mask: &[u32]) -> Result<(), GrammarError> {
-        let forced = matcher.consume_ff_tokens();
+    /// If the parser reaches a limit. Other errors are ignored: they say only that this one
+    /// token leads nowhere.
+    fn check_second_mask(&self, mut walk: Walk, first: &[u32]) -> Result<(), GrammarError> {
+        let forced = walk.consume_ff_tokens();
         if forced.is_empty() {
             let tokens = 0..self.vocabulary.trie().vocab_size() as u32;
-            let mut allowed = tokens.filter(|&t| mask[t as usize / 32] & (1 << (t % 32)) != 0);
+            let mut allowed = tokens.filter(|&t| first[t as usize / 32] & (1 << (t % 32)) != 0);
             let Some(token) = allowed.find(|&token| self.vocabulary.is_text(token)) else {
                 return Ok(());
             };
-            // What goes wrong is told below.
-            let _ = matcher.consume_token(token);
+            // The mask below fails if this fails.
+            let _ = walk.consume_token(token);
         }
-        let next = matcher.compute_mask_or_eos();
+        let next = walk.compute_mask_or_eos();
         match next.map_err(|error| refused(&error.to_string())) {
             Err(error) if error.problem == Problem::TooComplex => Err(error),
             _ => Ok(()),
@@ -218,7 +217,7 @@ impl Llguidance {
     }
 }
 
-/// The tokens that may follow.
+/// The tokens that may come next.
 pub(crate) fn mask(matcher: &mut Matcher, vocabulary: &Vocabulary) -> Result<Mask, String> {
     let allowed = matcher
         .compute_mask_or_eos()

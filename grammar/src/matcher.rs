@@ -1,29 +1,27 @@
-//! One output on its way through a grammar.
+//! The position of one output within a grammar.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::Mask;
 use crate::error::first_words;
 use crate::fsm::Fsm;
 use crate::jump;
-use crate::llg::Walk;
-use crate::masks::MaskCache;
+use crate::llg::{self, Walk};
+use crate::mask::Mask;
+use crate::mask_cache::MaskCache;
 use crate::stats::Counters;
 use crate::vocabulary::Vocabulary;
 
-/// Why an output cannot go on; it concerns this output alone.
+/// Why an output cannot go on. The error concerns this output alone.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
     #[error("token {0} is not allowed by the grammar here")]
     NotAllowed(u32),
-    #[error("there are only {given} tokens to take back, not {asked}")]
-    NothingToTakeBack { asked: usize, given: usize },
     #[error("the grammar cannot be followed further: {0}")]
     Engine(String),
 }
 
-/// Ends what a [`Matcher`] computes on another thread, which then fails.
+/// Cancels the computation of a [`Matcher`] on another thread, which then returns an error.
 #[derive(Clone)]
 pub struct Canceller(Option<llguidance::CancellationHandle>);
 
@@ -35,24 +33,24 @@ impl Canceller {
     }
 }
 
-/// The way of one output through a compiled grammar.
+/// Follows a compiled grammar along one output.
 pub struct Matcher {
-    way: Way,
+    state: State,
     vocabulary: Arc<Vocabulary>,
-    /// The mask of the very beginning, computed with the grammar.
-    first: Option<Mask>,
-    /// Tokens so far, ends included.
-    tokens: Vec<u32>,
-    /// Whether an end was among them.
+    /// The mask before the first token, which was computed with the grammar.
+    first: Mask,
+    /// The latest token, if there was any.
+    last: Option<u32>,
+    /// Whether the latest token ended the output.
     ended: bool,
     counters: Arc<Counters>,
 }
 
-pub(crate) enum Way {
+/// Where the output is in the grammar.
+pub(crate) enum State {
     Fsm {
         fsm: Arc<Fsm>,
-        /// Before each token, and now.
-        states: Vec<u32>,
+        state: u32,
         masks: Arc<MaskCache>,
     },
     Llguidance(Box<Walk>),
@@ -61,36 +59,40 @@ pub(crate) enum Way {
 impl std::fmt::Debug for Matcher {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Matcher")
-            .field("tokens", &self.tokens.len())
+            .field("last", &self.last)
             .field("ended", &self.ended)
             .finish_non_exhaustive()
     }
 }
 
 impl Matcher {
+    /// A matcher at the beginning; `first` is the mask there.
     pub(crate) fn new(
-        way: Way,
+        state: State,
         vocabulary: Arc<Vocabulary>,
-        first: Option<Mask>,
+        first: Mask,
         counters: Arc<Counters>,
     ) -> Self {
         Self {
-            way,
+            state,
             vocabulary,
             first,
-            tokens: Vec::new(),
+            last: None,
             ended: false,
             counters,
         }
     }
 
-    /// The tokens that may come next; those that end an output exactly where the grammar
-    /// accepts. Where text is forced it is the tokenizer's next token alone, though
-    /// [`Self::consume`] takes any other that spells it: the output is then the same as with
-    /// the forced tokens appended, and one that the model has seen the like of.
+    /// The tokens that may come next. The tokens that end an output are among them exactly
+    /// where the grammar accepts.
+    ///
+    /// Where text is forced, the mask has only the token that the tokenizer would make of it,
+    /// although [`Self::consume`] takes every token that spells the text. The output is then
+    /// the same as if the forced tokens were appended, and the model sees the tokens that it
+    /// knows from its training.
     ///
     /// # Errors
-    /// A limit of the parser, or a cancellation.
+    /// If the parser reaches a limit or is cancelled.
     pub fn mask(&mut self) -> Result<Mask, MatchError> {
         let began = Instant::now();
         let mask = self.make_mask();
@@ -99,140 +101,87 @@ impl Matcher {
     }
 
     fn make_mask(&mut self) -> Result<Mask, MatchError> {
-        if matches!(self.way, Way::Fsm { .. })
+        if matches!(self.state, State::Fsm { .. })
             && let Some(&token) = self.forced_tokens(1).first()
         {
             let mut mask = vec![0; self.vocabulary.mask_words()];
             mask[token as usize / 32] = 1 << (token % 32);
             return Ok(mask.into());
         }
-        if self.tokens.is_empty()
-            && let Some(first) = &self.first
-        {
-            return Ok(Mask::clone(first));
+        if self.last.is_none() {
+            return Ok(Mask::clone(&self.first));
         }
-        match &mut self.way {
-            Way::Fsm { fsm, states, masks } => {
-                Ok(fsm.mask(current(states), &self.vocabulary, masks))
-            }
-            Way::Llguidance(matcher) => {
-                crate::llg::mask(matcher, &self.vocabulary).map_err(|error| engine(&error))
+        match &mut self.state {
+            State::Fsm { fsm, state, masks } => Ok(fsm.mask(*state, &self.vocabulary, masks)),
+            State::Llguidance(walk) => {
+                llg::mask(walk, &self.vocabulary).map_err(|error| engine_error(&error))
             }
         }
     }
 
-    /// Goes on by `token`.
+    /// Advances by `token`.
     ///
     /// # Errors
-    /// It is not allowed here. The matcher is of no use any more.
+    /// If the token is not allowed here. The matcher must not be used afterwards.
     pub fn consume(&mut self, token: u32) -> Result<(), MatchError> {
         if self.ended {
             return Err(MatchError::NotAllowed(token));
         }
         let is_end = self.vocabulary.eos().contains(&token);
-        match &mut self.way {
-            Way::Fsm { fsm, states, .. } => {
-                let state = current(states);
+        match &mut self.state {
+            State::Fsm { fsm, state, .. } => {
                 let next = if is_end {
-                    fsm.is_accepting(state).then_some(state)
+                    fsm.is_accepting(*state).then_some(*state)
                 } else if self.vocabulary.is_text(token) {
-                    fsm.walk(state, self.vocabulary.trie().token(token))
+                    fsm.walk(*state, self.vocabulary.trie().token(token))
                 } else {
                     None
                 };
-                states.push(next.ok_or(MatchError::NotAllowed(token))?);
+                *state = next.ok_or(MatchError::NotAllowed(token))?;
             }
-            Way::Llguidance(matcher) => {
-                if matcher.is_stopped() && !(is_end && matcher.stop_reason().is_ok()) {
+            State::Llguidance(walk) => {
+                if walk.is_stopped() && !(is_end && walk.stop_reason().is_ok()) {
                     return Err(MatchError::NotAllowed(token));
                 }
-                if !matcher.is_stopped() {
-                    matcher
-                        .consume_token(token)
-                        .map_err(|error| engine(&error.to_string()))?;
+                if !walk.is_stopped() {
+                    walk.consume_token(token)
+                        .map_err(|error| engine_error(&error.to_string()))?;
                 }
             }
         }
-        self.tokens.push(token);
+        self.last = Some(token);
         self.ended = is_end;
         Ok(())
     }
 
-    /// Takes the last `count` tokens back.
-    ///
-    /// # Errors
-    /// There are not so many.
-    pub fn rollback(&mut self, count: usize) -> Result<(), MatchError> {
-        let given = self.tokens.len();
-        let Some(left) = given.checked_sub(count) else {
-            return Err(MatchError::NothingToTakeBack {
-                asked: count,
-                given,
-            });
-        };
-        match &mut self.way {
-            Way::Fsm { states, .. } => states.truncate(left + 1),
-            Way::Llguidance(matcher) => {
-                matcher
-                    .rollback(count)
-                    .map_err(|error| engine(&error.to_string()))?;
-            }
-        }
-        self.tokens.truncate(left);
-        self.ended = false;
-        Ok(())
-    }
-
-    /// Whether the output may end here.
-    pub fn is_accepting(&mut self) -> bool {
-        match &mut self.way {
-            Way::Fsm { fsm, states, .. } => fsm.is_accepting(current(states)),
-            Way::Llguidance(matcher) => {
-                (matcher.is_stopped() && matcher.stop_reason().is_ok())
-                    || matcher.is_accepting().unwrap_or(false)
-            }
-        }
-    }
-
-    /// Whether the output is whole and nothing but an end can follow.
+    /// Whether the output is complete, so that only an end can follow.
     pub fn is_complete(&self) -> bool {
         self.ended
-            || match &self.way {
-                Way::Fsm { fsm, states, .. } => {
-                    let state = current(states);
-                    fsm.is_accepting(state) && fsm.is_final(state)
-                }
-                Way::Llguidance(matcher) => matcher.is_stopped() && matcher.stop_reason().is_ok(),
+            || match &self.state {
+                State::Fsm { fsm, state, .. } => fsm.is_accepting(*state) && fsm.is_final(*state),
+                State::Llguidance(walk) => walk.is_stopped() && walk.stop_reason().is_ok(),
             }
     }
 
-    /// The bytes that must follow, up to a choice or a possible end.
-    pub fn forced_bytes(&mut self) -> Vec<u8> {
-        match &mut self.way {
-            Way::Fsm { fsm, states, .. } => fsm.forced(current(states)).0,
-            Way::Llguidance(matcher) => matcher.compute_ff_bytes(),
-        }
-    }
-
-    /// The tokens that must follow, as the tokenizer itself would make them of the text;
-    /// at most `limit`. They are not consumed. Empty where there is a choice.
+    /// The tokens that must follow, at most `limit`, as the tokenizer would make them of the
+    /// forced text. They are not consumed. Empty where the model has a choice.
     pub fn forced_tokens(&mut self, limit: usize) -> Vec<u32> {
         if limit == 0 || self.is_complete() || !self.vocabulary.can_force() {
             return Vec::new();
         }
-        let mut tokens = match &mut self.way {
-            Way::Fsm { fsm, states, .. } => {
-                let (bytes, end) = fsm.forced(current(states));
+        let mut tokens = match &mut self.state {
+            State::Fsm { fsm, state, .. } => {
+                let (bytes, end) = fsm.forced(*state);
                 if bytes.is_empty() {
                     return Vec::new();
                 }
                 let trie = self.vocabulary.trie();
-                jump::tokens(&self.vocabulary, self.tokens.last().copied(), &bytes, |t| {
-                    fsm.held_back(end, t, trie)
+                jump::tokens(&self.vocabulary, self.last, &bytes, |tokens| {
+                    fsm.held_back(end, tokens, trie)
                 })
             }
-            // The same by its own means: it sees its parser's states.
-            Way::Llguidance(matcher) => matcher.compute_ff_tokens(),
+            // llguidance does the same with the states of its own parser.
+            State::Llguidance(walk) => walk.compute_ff_tokens(),
         };
         tokens.truncate(limit);
         tokens
@@ -248,19 +197,15 @@ impl Matcher {
         }
     }
 
-    /// To end what this matcher computes elsewhere.
+    /// A handle that cancels what this matcher computes on another thread.
     pub fn canceller(&self) -> Canceller {
-        Canceller(match &self.way {
-            Way::Fsm { .. } => None,
-            Way::Llguidance(matcher) => matcher.cancellation_handle(),
+        Canceller(match &self.state {
+            State::Fsm { .. } => None,
+            State::Llguidance(walk) => walk.cancellation_handle(),
         })
     }
 }
 
-fn current(states: &[u32]) -> u32 {
-    *states.last().expect("there is a state before any token")
-}
-
-fn engine(text: &str) -> MatchError {
+fn engine_error(text: &str) -> MatchError {
     MatchError::Engine(first_words(text))
 }

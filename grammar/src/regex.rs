@@ -1,23 +1,23 @@
-//! Regular expressions: their bounds, and the parts of them that need care.
+//! Reads regular expressions and checks their bounds.
 
 use regex_syntax::hir::{Hir, HirKind, Look};
 use regex_syntax::{ParserBuilder, ast, hir};
 
 use crate::error::GrammarError;
 
-/// Bytes of a pattern.
+/// The most bytes of a pattern.
 pub(crate) const MAX_PATTERN_BYTES: usize = 16 * 1024;
-/// `n` of `x{n}`.
+/// The largest `n` of `x{n}`.
 pub(crate) const MAX_REPETITION: u32 = 10_000;
-/// Counts of nested repetitions, multiplied.
+/// The largest product of the counts of nested repetitions.
 const MAX_REPETITION_PRODUCT: u64 = 100_000;
-/// Groups within groups.
+/// The most levels of nested groups.
 const MAX_NESTING: u32 = 100;
 
-/// Reads a pattern of at most `max_bytes`; it must match whole text, UTF-8 only.
+/// Parses a pattern of at most `max_bytes`, which can match only valid UTF-8.
 ///
 /// # Errors
-/// What is wrong with it, or a count over the bounds.
+/// If the pattern cannot be read, is not supported, or exceeds a bound.
 pub(crate) fn parse(pattern: &str, max_bytes: usize) -> Result<Hir, GrammarError> {
     if pattern.len() > max_bytes {
         return Err(GrammarError::too_complex(format!(
@@ -89,8 +89,8 @@ fn check_repetitions(hir: &Hir, outer: u64) -> Result<(), GrammarError> {
     }
 }
 
-/// The pattern without anchors at its very ends, where they say nothing; `None` if it
-/// has others, or word boundaries.
+/// The pattern without the anchors at its ends, which have no effect because a pattern matches
+/// a whole text; `None` if the pattern has other anchors or word boundaries.
 pub(crate) fn without_anchors(hir: &Hir) -> Option<String> {
     let inner = match hir.kind() {
         HirKind::Concat(parts) => {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_bounded_alone_and_together() {
+    fn repetition_counts_are_bounded_alone_and_multiplied() {
         assert_eq!(
             refusal("a{1000000}").message,
             "a regex repetition count must be at most 10000, got 1000000"
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_enforced_is_refused_by_name() {
+    fn unsupported_features_are_refused_by_name() {
         assert!(refusal("(?=a)b").message.contains("look-around"));
         assert!(refusal(r"(a)\1").message.contains("back-references"));
         assert_eq!(refusal("(").problem, Problem::Invalid);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_at_the_ends_say_nothing() {
+    fn anchors_at_the_ends_are_removed() {
         let bare = |pattern| without_anchors(&parse(pattern, 100).unwrap());
         let matches = |pattern: &str, text: &str| {
             ::regex::Regex::new(&format!("^(?:{pattern})$"))

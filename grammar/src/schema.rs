@@ -1,121 +1,48 @@
-//! JSON Schemas before they are compiled: their bounds, and what of them cannot be
-//! enforced, with the place of it.
+//! Prepares JSON Schemas for llguidance: checks their bounds, and refuses parts that cannot be
+//! enforced, with their place.
 
 mod cost;
 mod dates;
+mod keywords;
 mod locate;
 mod parts;
+mod refusal;
 
 use std::fmt::Write;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 pub(crate) use self::cost::Costs;
+use self::keywords::{MAX_LITERAL_BYTES, check_keywords, check_values, drop_notes};
 pub(crate) use self::locate::locate;
-use crate::compile::Whitespace;
-use crate::error::GrammarError;
+use self::refusal::{below, too_many, wrong};
+use crate::error::{GrammarError, first_words};
 use crate::regex;
+use crate::spec::Whitespace;
 
-/// Bytes of a schema, as compact JSON.
+/// The most bytes of a schema, as compact JSON.
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
-/// Schemas within schemas.
+/// The most levels of nested schemas.
 const MAX_NESTING: usize = 64;
-/// Properties of one object: compiling takes more than linear time. Of those that may be
-/// left out each takes four places in a row of the parser, which has 2,000.
+/// The most properties of one object, because the time to compile grows faster than their
+/// number; and the most optional ones, because each takes four entries in a row of
+/// llguidance's parser, which has at most 2,000.
 const MAX_PROPERTIES: usize = 1_500;
 const MAX_OPTIONAL: usize = 450;
-/// Branches of one `anyOf`, `oneOf` or `allOf`.
+/// The most branches of one `anyOf`, `oneOf` or `allOf`.
 const MAX_BRANCHES: usize = 2_000;
-/// Values of any kind, at any depth.
+/// The most JSON values in a schema, of any kind and at any depth.
 const MAX_NODES: usize = 20_000;
-/// Values of one `enum`, and bytes of all of them together.
-const MAX_ENUM_VALUES: usize = 10_000;
-const MAX_ENUM_BYTES: usize = 512 * 1024;
-/// Bytes of a name or a fixed text: forcing text takes more than linear time.
-const MAX_LITERAL_BYTES: usize = 8_192;
-
-/// What llguidance enforces, or what has no say in validation.
-const SUPPORTED: [&str; 42] = [
-    "anyOf",
-    "oneOf",
-    "allOf",
-    "$ref",
-    "const",
-    "enum",
-    "type",
-    "items",
-    "additionalItems",
-    "prefixItems",
-    "minItems",
-    "maxItems",
-    "properties",
-    "additionalProperties",
-    "patternProperties",
-    "required",
-    "minProperties",
-    "maxProperties",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "format",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-    "$anchor",
-    "$defs",
-    "definitions",
-    "$schema",
-    "$id",
-    "id",
-    "$comment",
-    "title",
-    "description",
-    "default",
-    "readOnly",
-    "writeOnly",
-    "examples",
-    "contentMediaType",
-    "contentEncoding",
-];
-
-/// Notes that llguidance does not know; they are taken out.
-const NOTES: [&str; 10] = [
-    "deprecated",
-    "example",
-    "discriminator",
-    "externalDocs",
-    "xml",
-    "$vocabulary",
-    "contentSchema",
-    "markdownDescription",
-    "$dynamicAnchor",
-    "nullable",
-];
-
-const FORMATS: [&str; 10] = [
-    "date-time",
-    "time",
-    "date",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "uuid",
-    "uri",
-];
-
-/// `schema` as llguidance is to read it.
+/// `schema` in the form that llguidance compiles, with the layout `whitespace`.
 ///
 /// # Errors
-/// A bound, or a keyword that cannot be enforced, with its JSON pointer.
+/// If the schema exceeds a bound, or has a keyword that cannot be enforced. The error has the
+/// JSON pointer of the place.
 pub(crate) fn prepare(schema: &Value, whitespace: Whitespace) -> Result<Value, GrammarError> {
     prepare_beside(schema, whitespace, &mut Costs::default())
 }
 
-/// The same of a schema beside others, which all add to `costs`.
+/// Does the same as [`prepare`] for one of several schemas, which all add to `costs`.
 ///
 /// # Errors
 /// Those of [`prepare`].
@@ -159,10 +86,10 @@ pub(crate) fn prepare_beside(
     Ok(schema)
 }
 
-/// `lark` and a rule for each of the schemas that it refers to.
+/// `lark` with a rule added for each of the schemas that it refers to.
 ///
 /// # Errors
-/// Those of [`prepare`], with the schema's name before the pointer.
+/// Those of [`prepare`], with the schema's name in front of the pointer.
 pub(crate) fn within_lark(
     lark: &str,
     schemas: &[(String, Value)],
@@ -187,6 +114,7 @@ pub(crate) fn within_lark(
     Ok(text)
 }
 
+/// The number of JSON values in `value`, including itself.
 fn count(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(count).sum(),
@@ -195,19 +123,7 @@ fn count(value: &Value) -> usize {
     }
 }
 
-fn wrong(pointer: &str, message: impl Into<String>) -> GrammarError {
-    GrammarError::invalid(message).at(pointer)
-}
-
-fn too_many(pointer: &str, what: &str, most: usize, given: usize) -> GrammarError {
-    GrammarError::too_complex(format!("{what} must be at most {most}, got {given}")).at(pointer)
-}
-
-/// `pointer` and the next name on it.
-fn below(pointer: &str, name: &str) -> String {
-    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
-}
-
+/// Prepares a schema and all schemas within it.
 fn walk(
     schema: &mut Value,
     pointer: &str,
@@ -256,7 +172,7 @@ fn walk(
             if name.len() > MAX_LITERAL_BYTES {
                 let what = "the bytes of a property's name";
                 return Err(too_many(
-                    &crate::error::first_words(&pointer),
+                    &first_words(&pointer),
                     what,
                     MAX_LITERAL_BYTES,
                     name.len(),
@@ -280,7 +196,7 @@ fn walk(
     for key in ["items", "additionalItems", "additionalProperties"] {
         match schema.get_mut(key) {
             None => {}
-            // Drafts before 2020-12 list schemas by position here.
+            // In drafts before 2020-12, this is a list of schemas by position.
             Some(Value::Array(list)) if key == "items" => {
                 walk_list(list, &below(pointer, key), depth, costs)?;
             }
@@ -316,113 +232,7 @@ fn walk_list(
     Ok(())
 }
 
-fn drop_notes(schema: &mut Map<String, Value>) {
-    // `nullable: true` widens a type (OpenAPI): no mere note.
-    let is_note = |key: &str, value: &Value| match key {
-        "nullable" => *value == Value::Bool(false),
-        "uniqueItems" => *value == Value::Bool(false),
-        "x-guidance" => false,
-        key => NOTES.contains(&key) || key.starts_with("x-"),
-    };
-    schema.retain(|key, value| !is_note(key, value));
-}
-
-fn check_keywords(schema: &Map<String, Value>, pointer: &str) -> Result<(), GrammarError> {
-    let unknown: Vec<String> = schema
-        .keys()
-        .filter(|key| !SUPPORTED.contains(&key.as_str()))
-        .take(5)
-        .map(|key| format!("\"{}\"", crate::error::first_words(key)))
-        .collect();
-    if unknown.is_empty() {
-        return Ok(());
-    }
-    let message = format!(
-        "unsupported keyword(s) [{}]: what cannot be enforced is refused",
-        unknown.join(", ")
-    );
-    Err(GrammarError::unsupported(message).at(pointer))
-}
-
-fn check_values(schema: &Map<String, Value>, pointer: &str) -> Result<(), GrammarError> {
-    if let Some(reference) = schema.get("$ref") {
-        let pointer = below(pointer, "$ref");
-        match reference.as_str() {
-            Some(local) if local.starts_with('#') => {}
-            Some(_) => {
-                let message = "`$ref` must be local (#/...): nothing is fetched";
-                return Err(GrammarError::unsupported(message).at(pointer));
-            }
-            None => return Err(wrong(&pointer, "`$ref` must be a string")),
-        }
-    }
-    if let Some(values) = schema.get("enum") {
-        let pointer = below(pointer, "enum");
-        let Value::Array(values) = values else {
-            return Err(wrong(&pointer, "`enum` must be a list"));
-        };
-        if values.len() > MAX_ENUM_VALUES {
-            return Err(too_many(
-                &pointer,
-                "the values of `enum`",
-                MAX_ENUM_VALUES,
-                values.len(),
-            ));
-        }
-        let mut bytes = 0;
-        for (index, value) in values.iter().enumerate() {
-            check_literal(value, &format!("{pointer}/{index}"))?;
-            bytes += value.to_string().len();
-        }
-        if bytes > MAX_ENUM_BYTES {
-            return Err(too_many(
-                &pointer,
-                "the bytes of `enum`",
-                MAX_ENUM_BYTES,
-                bytes,
-            ));
-        }
-    }
-    if let Some(value) = schema.get("const") {
-        check_literal(value, &below(pointer, "const"))?;
-    }
-    if let Some(pattern) = schema.get("pattern") {
-        let pointer = below(pointer, "pattern");
-        let Some(pattern) = pattern.as_str() else {
-            return Err(wrong(&pointer, "`pattern` must be a string"));
-        };
-        regex::parse(pattern, regex::MAX_PATTERN_BYTES).map_err(|error| error.at(&pointer))?;
-    }
-    if let Some(format) = schema.get("format").and_then(Value::as_str)
-        && !FORMATS.contains(&format)
-        && may_be_string(schema)
-    {
-        let message = format!(
-            "unknown format \"{}\": it must be one of {}",
-            crate::error::first_words(format),
-            FORMATS.join(", ")
-        );
-        return Err(GrammarError::unsupported(message).at(below(pointer, "format")));
-    }
-    Ok(())
-}
-
-fn may_be_string(schema: &Map<String, Value>) -> bool {
-    match schema.get("type") {
-        None => true,
-        Some(Value::Array(types)) => types.iter().any(|kind| kind == "string"),
-        Some(kind) => kind == "string",
-    }
-}
-
-fn check_literal(value: &Value, pointer: &str) -> Result<(), GrammarError> {
-    let bytes = value.to_string().len();
-    if bytes <= MAX_LITERAL_BYTES {
-        return Ok(());
-    }
-    let what = "the bytes of a fixed value";
-    Err(too_many(pointer, what, MAX_LITERAL_BYTES, bytes))
-}
-
+#[cfg(test)]
+mod cost_tests;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! What grammars have cost and saved so far.
+//! Counts of what grammars have cost and saved.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,21 +8,21 @@ use crate::error::Problem;
 /// Totals since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Grammars that were compiled or refused anew, and the time that took.
+    /// Grammars that were compiled or refused without the cache, and the time that took.
     pub compilations: u64,
     pub compile_time: Duration,
-    /// Requests for a grammar that was in the cache, refusals too, and that was not.
+    /// Requests whose grammar, or its refusal, was in the cache, and requests whose was not.
     pub cache_hits: u64,
     pub cache_misses: u64,
-    /// Masks, and the time they took.
+    /// Masks that were computed, and the time that took.
     pub masks: u64,
     pub mask_time: Duration,
-    /// Tokens that were appended without being sampled: forwards saved.
+    /// Tokens that were appended without being sampled, each of which saved a forward pass.
     pub forced_tokens: u64,
     pub forced_bytes: u64,
-    /// Regular grammars too large for our own machine.
+    /// Regular grammars that were too large for our own machine.
     pub fallbacks: u64,
-    /// Refusals, those from the cache too, by [`Problem`].
+    /// Refusals by [`Problem`], including those from the cache.
     pub invalid: u64,
     pub unsupported: u64,
     pub too_complex: u64,

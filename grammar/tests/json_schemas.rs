@@ -1,14 +1,14 @@
-//! JSON Schemas with instances that are valid and others that are not: no invalid one is
-//! ever accepted, and what is not accepted of the valid ones is refused with its place.
+//! JSON Schemas with valid and invalid instances: no invalid instance is ever accepted, and a
+//! schema whose valid instances would not be accepted is refused with the place of the reason.
 //!
-//! The schemas of `tests/schemas` are made by the script there. `HEARTH_SCHEMAS=DIR` has
-//! those of another directory measured, too: files of `{schema, tests: [{valid, data}]}`,
-//! or of lists of them, in the directory and those within it.
+//! The schemas of `tests/schemas` are made by the script there. With `HEARTH_SCHEMAS=DIR`, the
+//! schemas of another directory are measured too: files of `{schema, tests: [{valid, data}]}`,
+//! or of lists of them, in the directory and below it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![allow(
     clippy::print_stdout,
-    reason = "the coverage of a set is what it is run for"
+    reason = "the test reports the coverage of a set of schemas"
 )]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use serde_json::Value;
 
 const LAYOUTS: [Whitespace; 2] = [Whitespace::Natural, Whitespace::Compact];
 
-/// An end, a token for each byte, and some that JSON is full of.
+/// A token that ends an output, a token for each byte, and some that are frequent in JSON.
 struct Words(Vec<Vec<u8>>);
 
 impl Words {
@@ -49,7 +49,7 @@ impl VocabularySource for Words {
     fn is_special(&self, token: u32) -> bool {
         token == 0
     }
-    /// The longest token at each place.
+    /// Encodes with the longest token at each place.
     fn encode(&self, text: &str) -> Option<Vec<u32>> {
         let (mut rest, mut ids) = (text.as_bytes(), Vec::new());
         while !rest.is_empty() {
@@ -64,7 +64,7 @@ impl VocabularySource for Words {
     }
 }
 
-/// As the layout has it: one way, and the order that the instance has.
+/// `value` as text in `layout`, with properties in the order of the instance.
 fn text_of(value: &Value, layout: Whitespace) -> String {
     let (comma, colon) = match layout {
         Whitespace::Natural => (", ", ": "),
@@ -90,16 +90,16 @@ fn text_of(value: &Value, layout: Whitespace) -> String {
     }
 }
 
-/// Whether `text` is a whole output.
+/// Whether `text` is a complete output.
 fn accepts(compiled: &Compiled, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     let fits = text
         .bytes()
         .all(|byte| matcher.consume(u32::from(byte) + 1).is_ok());
-    fits && matcher.is_accepting()
+    fits && matcher.consume(0).is_ok()
 }
 
-/// Whether the masks let the tokenizer's own tokens of `text` through to an end.
+/// Whether the masks allow the tokenizer's own tokens of `text`, and an end after them.
 fn lets_through(compiled: &Compiled, words: &Words, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     let has = |mask: &[u32], token: u32| mask[token as usize / 32] & (1 << (token % 32)) != 0;
@@ -139,7 +139,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Formats are checked by their own tables: implementations differ in them.
+/// A validator that checks the labels of the instances.
 fn label(schema: &Value) -> Option<jsonschema::Validator> {
     let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
     options.should_validate_formats(true).build(schema).ok()
@@ -255,13 +255,13 @@ fn report(what: &str, coverage: &Coverage) {
 }
 
 #[test]
-fn no_invalid_instance_is_accepted_and_no_valid_one_refused_without_its_place() {
+fn no_invalid_instance_is_accepted_and_refused_schemas_name_the_place() {
     let own = measure(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/schemas"));
     report("own schemas", &own);
     assert!(own.schemas >= 300, "{}", own.schemas);
     assert_eq!(own.mislabelled, Vec::<String>::new());
     assert_eq!(own.wrong, Vec::<String>::new());
-    // `multipleOf: 0.25` has all of its decimals written out: 1.50, and not 1.5.
+    // With `multipleOf: 0.25`, all decimals must be written: 1.50, and not 1.5.
     let short = |text: &&String| !text.starts_with("multipleOf.json: {\"type\":\"number\"");
     assert_eq!(own.missed.iter().find(short), None);
     assert_eq!(own.missed.len(), 2, "{:?}", own.missed);
@@ -271,7 +271,7 @@ fn no_invalid_instance_is_accepted_and_no_valid_one_refused_without_its_place() 
 }
 
 #[test]
-fn the_schemas_that_are_given_are_measured() {
+fn the_schemas_of_a_given_directory_are_measured() {
     let Some(directory) = std::env::var_os("HEARTH_SCHEMAS") else {
         println!("HEARTH_SCHEMAS is not set");
         return;
@@ -281,7 +281,7 @@ fn the_schemas_that_are_given_are_measured() {
     for missed in given.missed.iter().chain(&given.without_pointer).take(40) {
         println!("  {missed}");
     }
-    // Labels that are in doubt prove nothing.
+    // Instances whose label `jsonschema` disputes are ignored.
     let sure: Vec<_> = given
         .wrong
         .iter()

@@ -1,5 +1,6 @@
-//! Grammars of every kind over a vocabulary with all that real ones have: bytes, words
-//! that overlap, characters split over tokens, special tokens, doubles.
+//! Grammars of every kind over a vocabulary with the difficulties of real ones: bytes, words
+//! that overlap, characters split over tokens, special tokens, and two tokens with the same
+//! bytes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -48,7 +49,8 @@ const WORDS: [&[u8]; 32] = [
     b"will",
 ];
 
-/// Two ends, a special token, one that is nothing, 256 bytes, words, and a double.
+/// Two tokens that end an output, a special token, an empty one, 256 bytes, words, and a second
+/// token for one of the words.
 struct Words {
     tokens: Vec<Vec<u8>>,
 }
@@ -78,7 +80,7 @@ impl VocabularySource for Words {
     fn is_special(&self, token: u32) -> bool {
         token < 3
     }
-    /// The longest token at each place, the first of doubles.
+    /// Encodes with the longest token at each place, and the first one of equal tokens.
     fn encode(&self, text: &str) -> Option<Vec<u32>> {
         let (mut rest, mut ids) = (text.as_bytes(), Vec::new());
         while !rest.is_empty() {
@@ -136,6 +138,23 @@ fn is_allowed(mask: &[u32], token: u32) -> bool {
     mask[token as usize / 32] & (1 << (token % 32)) != 0
 }
 
+/// The bytes with which the tokens of `mask` begin; `None` stands for an end of the output.
+fn next_bytes(mask: &[u32]) -> BTreeSet<Option<u8>> {
+    let words = Words::new();
+    let tokens = (0..words.tokens.len() as u32).filter(|&token| is_allowed(mask, token));
+    tokens
+        .map(|token| match EOS.contains(&token) {
+            true => None,
+            false => words.tokens[token as usize].first().copied(),
+        })
+        .collect()
+}
+
+/// Whether more than one text can follow. A mask of forced text has only the tokenizer's token.
+fn is_choice(mask: &[u32]) -> bool {
+    next_bytes(mask).len() > 1
+}
+
 /// Pseudo-random numbers, so that a walk can be repeated.
 struct Random(u64);
 
@@ -170,11 +189,11 @@ fn a_token_is_in_the_mask_exactly_if_it_can_be_consumed() {
                     break;
                 }
                 let mask = matcher.mask().unwrap();
-                // Where text is forced, the mask holds the tokenizer's way only.
-                let exact = match compiled.is_fsm() {
-                    true => matcher.forced_tokens(1).is_empty(),
-                    false => matcher.forced_bytes().is_empty(),
-                };
+                // Where text is forced, the mask has only the tokenizer's token. Our own machine
+                // gives the whole mask where it holds the token back.
+                let on_our_machine = matches!(source, Source::Regex(_) | Source::Choice(_));
+                let exact =
+                    is_choice(&mask) || on_our_machine && matcher.forced_tokens(1).is_empty();
                 let ways: Vec<u32> = (0..size).filter(|&t| is_allowed(&mask, t)).collect();
                 assert!(!ways.is_empty(), "{source:?}: a dead end after {way:?}");
                 // All tokens are tried at the first places, some later on.
@@ -191,7 +210,7 @@ fn a_token_is_in_the_mask_exactly_if_it_can_be_consumed() {
                 for end in EOS {
                     assert_eq!(
                         is_allowed(&mask, end),
-                        matcher.is_accepting(),
+                        at().consume(end).is_ok(),
                         "{source:?}: an end after {way:?}"
                     );
                 }
@@ -206,39 +225,7 @@ fn a_token_is_in_the_mask_exactly_if_it_can_be_consumed() {
     assert!(allowed > 1_000 && refused > 10_000, "{allowed} {refused}");
 }
 
-#[test]
-fn taking_tokens_back_gives_the_same_masks() {
-    let compiler = compiler();
-    for source in sources() {
-        let compiled = compile(&compiler, source.clone()).unwrap();
-        let (mut matcher, mut random) = (compiled.matcher(), Random(7));
-        let mut masks = vec![matcher.mask().unwrap()];
-        while masks.len() < 20 && !matcher.is_complete() {
-            let mask = masks.last().unwrap();
-            let ways: Vec<u32> = (2..320)
-                .filter(|&t| t / 32 < mask.len() as u32 && is_allowed(mask, t))
-                .collect();
-            let Some(&token) = ways.get(random.below(ways.len().max(1))) else {
-                break;
-            };
-            matcher.consume(token).unwrap();
-            if !matcher.is_complete() {
-                masks.push(matcher.mask().unwrap());
-            }
-        }
-        if matcher.is_complete() {
-            matcher.rollback(1).unwrap();
-        }
-        while masks.len() > 1 {
-            assert_eq!(matcher.mask().unwrap(), masks.pop().unwrap(), "{source:?}");
-            matcher.rollback(1).unwrap();
-        }
-        assert_eq!(matcher.mask().unwrap(), masks[0], "{source:?}");
-        assert!(matcher.rollback(1).is_err());
-    }
-}
-
-/// A walk at random, and its masks.
+/// The masks of a random walk.
 fn masks_of(matcher: &mut hearth_grammar::Matcher, seed: u64) -> Vec<hearth_grammar::Mask> {
     let mut random = Random(seed);
     let mut masks = Vec::new();
@@ -252,7 +239,7 @@ fn masks_of(matcher: &mut hearth_grammar::Matcher, seed: u64) -> Vec<hearth_gram
 }
 
 #[test]
-fn outputs_of_a_grammar_have_the_same_masks_whatever_came_before_and_goes_on_beside() {
+fn the_masks_of_an_output_do_not_depend_on_earlier_or_concurrent_outputs() {
     for source in sources() {
         let compiled = compile(&compiler(), source.clone()).unwrap();
         let fresh: Vec<_> = (0..8)
@@ -262,7 +249,7 @@ fn outputs_of_a_grammar_have_the_same_masks_whatever_came_before_and_goes_on_bes
             })
             .collect();
         for round in 0..3 {
-            // One that is cancelled, one that fails and one that is still going on.
+            // One output is cancelled, one fails, and one goes on at the same time.
             let mut beside = compiled.matcher();
             let cancelled = compiled.matcher();
             cancelled.canceller().cancel();
@@ -282,7 +269,8 @@ fn outputs_of_a_grammar_have_the_same_masks_whatever_came_before_and_goes_on_bes
     }
 }
 
-/// Chooses at random where there is a choice, jumps where there is none.
+/// Chooses tokens at random where there is a choice. Where there is none, appends the forced
+/// tokens if `jump` is set.
 fn generate(compiled: &Compiled, seed: u64, jump: bool) -> (Vec<u32>, usize) {
     let (mut matcher, mut random) = (compiled.matcher(), Random(seed));
     let (mut tokens, mut forced) = (Vec::new(), 0);
@@ -302,7 +290,7 @@ fn generate(compiled: &Compiled, seed: u64, jump: bool) -> (Vec<u32>, usize) {
         }
         let mask = matcher.mask().unwrap();
         let ways: Vec<u32> = (0..290).filter(|&t| is_allowed(&mask, t)).collect();
-        // Ends whenever it may, so that it does.
+        // Ends as soon as it may, so that outputs do not become too long.
         let token = if is_allowed(&mask, EOS[1]) {
             EOS[1]
         } else {
@@ -317,7 +305,7 @@ fn generate(compiled: &Compiled, seed: u64, jump: bool) -> (Vec<u32>, usize) {
 }
 
 #[test]
-fn forced_tokens_are_those_of_the_tokenizer_and_leave_the_text_whole() {
+fn an_output_with_forced_tokens_is_a_text_that_the_grammar_accepts() {
     let (compiler, words) = (compiler(), Words::new());
     let mut total = 0;
     for source in sources() {
@@ -330,13 +318,13 @@ fn forced_tokens_are_those_of_the_tokenizer_and_leave_the_text_whole() {
                 assert_eq!(tokens.len(), 200, "{source:?}: cut within a character");
                 continue;
             };
-            // The text is whole as the grammar sees it, byte by byte.
+            // The grammar accepts the text byte by byte, too.
             let mut bytewise = compiled.matcher();
             for byte in text.bytes() {
                 bytewise.consume(4 + u32::from(byte)).unwrap();
             }
             assert!(
-                bytewise.is_accepting() || tokens.len() == 200,
+                bytewise.consume(EOS[0]).is_ok() || tokens.len() == 200,
                 "{source:?} {text:?}"
             );
         }
@@ -345,13 +333,13 @@ fn forced_tokens_are_those_of_the_tokenizer_and_leave_the_text_whole() {
 }
 
 #[test]
-fn without_jumping_forced_text_is_cut_as_with_it() {
+fn masks_allow_the_tokens_of_a_jump() {
     let compiler = compiler();
     for source in sources() {
         let compiled = compile(&compiler, source.clone()).unwrap();
         for seed in 0..20 {
             let (jumped, forced) = generate(&compiled, seed, true);
-            // The same choices, so that all that differs is how forced text is cut.
+            // The choices are the same, so only the tokens of forced text could differ.
             let mut matcher = compiled.matcher();
             for &token in jumped.iter().take(60) {
                 if matcher.is_complete() {
@@ -369,21 +357,19 @@ fn without_jumping_forced_text_is_cut_as_with_it() {
 }
 
 #[test]
-fn a_key_is_jumped_over_and_its_end_is_left_to_the_model() {
+fn the_tokens_of_a_key_are_forced_except_for_its_end() {
     let compiled = compile(&compiler(), sources()[2].clone()).unwrap();
     let mut matcher = compiled.matcher();
-    assert_eq!(matcher.forced_bytes(), b"{\"name\": \"");
     let words = Words::new();
     let text =
         |tokens: &[u32]| -> Vec<u8> { tokens.iter().flat_map(|&t| words.bytes(t)).collect() };
     let forced = matcher.forced_tokens(100);
-    // `": "` is not sure: `": ` and `"name"` could be its bytes, too.
+    // The rest, `": "`, is forced too, but a longer token could begin with its end.
     assert_eq!(text(&forced), b"{\"name");
     assert_eq!(matcher.forced_tokens(2), forced[..2], "the bound is kept");
     forced
         .iter()
         .for_each(|&token| matcher.consume(token).unwrap());
-    assert_eq!(matcher.forced_bytes(), b"\": \"");
     assert!(
         matcher.forced_tokens(100).is_empty(),
         "the rest is held back"
@@ -391,41 +377,39 @@ fn a_key_is_jumped_over_and_its_end_is_left_to_the_model() {
 }
 
 #[test]
-fn an_end_that_a_longer_token_could_replace_is_held_back() {
-    // After `he` only `llo` can follow, but `w` of "ill" | "will" is a choice.
+fn a_last_token_that_a_longer_one_could_replace_is_held_back() {
     let compiled = compile(&compiler(), Source::Regex("h(ello|ab|abc)".into())).unwrap();
     let mut matcher = compiled.matcher();
-    assert_eq!(matcher.forced_bytes(), b"h");
     assert!(
         matcher.forced_tokens(9).is_empty(),
         "`he` and `hello` begin with it"
     );
     matcher.consume(4 + u32::from(b'h')).unwrap();
     matcher.consume(4 + u32::from(b'e')).unwrap();
-    assert_eq!(matcher.forced_bytes(), b"llo");
     assert!(!matcher.forced_tokens(9).is_empty());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn our_masks_are_llguidances_where_it_forces_nothing(seed in any::<u64>(), index in 0usize..5) {
+    fn our_masks_equal_those_of_llguidance_where_there_is_a_choice(seed in any::<u64>(), index in 0usize..5) {
         let Source::Regex(pattern) = &sources()[index] else { panic!() };
         let compiler = compiler();
         let ours = compile(&compiler, Source::Regex(pattern.clone())).unwrap();
         let lark = format!("start: /{}/", pattern.replace('/', "\\/"));
         let theirs = compile(&compiler, Source::Lark(lark)).unwrap();
-        prop_assert!(ours.is_fsm() && !theirs.is_fsm());
+        prop_assert_eq!(compiler.stats().fallbacks, 0, "the regex runs on our own machine");
         let (mut a, mut b, mut random) = (ours.matcher(), theirs.matcher(), Random(seed));
         for _ in 0..20 {
             prop_assert_eq!(a.is_complete(), b.is_complete());
             if a.is_complete() { break; }
             let (mask, other) = (a.mask().unwrap(), b.mask().unwrap());
-            prop_assert_eq!(a.is_accepting(), b.is_accepting());
-            if b.forced_bytes().is_empty() {
+            let ends = |mask: &[u32]| EOS.map(|end| is_allowed(mask, end));
+            prop_assert_eq!(ends(&mask), ends(&other));
+            if is_choice(&other) {
                 prop_assert_eq!(&mask, &other);
             } else {
-                // Both hold the tokenizer's way, or what could still become it.
+                // Both have the tokenizer's token, or tokens that could still become it.
                 prop_assert!(mask.iter().zip(other.iter()).any(|(a, b)| a & b != 0));
             }
             let ways: Vec<u32> = (2..290).filter(|&t| is_allowed(&other, t)).collect();
@@ -438,7 +422,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_be_is_refused_within_its_bounds() {
+fn grammars_that_are_invalid_or_too_large_are_refused_in_time() {
     use Problem::{Invalid, TooComplex, Unsupported};
     let regex = |text: &str| Source::Regex(text.to_owned());
     let lark = |text: &str| Source::Lark(text.to_owned());
@@ -489,7 +473,7 @@ fn what_cannot_be_is_refused_within_its_bounds() {
         (Source::Choice(vec!["a".repeat(600_000)]), TooComplex),
     ];
     cases.push((lark(&"a: b\n".repeat(40_000)), TooComplex));
-    // What only the second token would show.
+    // Only the second mask shows that this grammar is too large.
     let terminals: String = (0..3000).map(|i| format!("| /x{i}[a-z]/ ")).collect();
     cases.push((lark(&format!("start: \"y\" {terminals}")), TooComplex));
     let compiler = compiler();
@@ -508,11 +492,12 @@ fn what_cannot_be_is_refused_within_its_bounds() {
 }
 
 #[test]
-fn what_a_dense_machine_cannot_hold_is_run_lazily() {
+fn regexes_too_large_for_our_machine_run_on_llguidance() {
     let compiler = compiler();
-    for pattern in ["(a|b)*a(a|b){30}", "^(a|b)*a(a|b){200}$", "\\w{1,300}"] {
+    let patterns = ["(a|b)*a(a|b){30}", "^(a|b)*a(a|b){200}$", "\\w{1,300}"];
+    for (before, pattern) in (0..).zip(patterns) {
         let compiled = compile(&compiler, Source::Regex(pattern.to_owned())).unwrap();
-        assert!(!compiled.is_fsm(), "{pattern}");
+        assert_eq!(compiler.stats().fallbacks, before + 1, "{pattern}");
         let mut matcher = compiled.matcher();
         matcher.consume(4 + u32::from(b'a')).unwrap();
         matcher.mask().unwrap();
@@ -520,7 +505,7 @@ fn what_a_dense_machine_cannot_hold_is_run_lazily() {
 }
 
 #[test]
-fn the_same_grammar_is_compiled_once_and_a_refusal_kept() {
+fn a_grammar_is_compiled_once_and_its_refusal_is_cached() {
     let compiler = compiler();
     for source in sources() {
         let spec = Spec::new(source);
@@ -549,7 +534,7 @@ fn the_same_grammar_is_compiled_once_and_a_refusal_kept() {
 }
 
 #[test]
-fn white_space_is_one_way_each_and_cannot_run_away() {
+fn each_layout_allows_exactly_one_white_space() {
     let compiler = compiler();
     let schema = json!({
         "type": "object", "required": ["a", "b"], "additionalProperties": false,
@@ -565,7 +550,13 @@ fn white_space_is_one_way_each_and_cannot_run_away() {
             whitespace,
         };
         let compiled = compiler.compile(&spec, &Ticket::default()).unwrap();
-        assert_eq!(compiled.matcher().forced_bytes(), text.as_bytes());
+        let mut matcher = compiled.matcher();
+        for byte in text.bytes() {
+            let next = next_bytes(&matcher.mask().unwrap());
+            assert_eq!(next, BTreeSet::from([Some(byte)]), "{text}");
+            matcher.consume(4 + u32::from(byte)).unwrap();
+        }
+        assert!(matcher.is_complete());
         let value: Value = serde_json::from_str(text).unwrap();
         assert_eq!(value["b"]["c"], true);
     }
@@ -578,7 +569,7 @@ fn white_space_is_one_way_each_and_cannot_run_away() {
 }
 
 #[test]
-fn every_end_of_the_model_is_allowed_where_the_grammar_accepts() {
+fn all_end_tokens_are_allowed_where_the_grammar_accepts() {
     let compiler = compiler();
     let compiled = compile(&compiler, Source::Choice(vec!["ab".into(), "abc".into()])).unwrap();
     let mut matcher = compiled.matcher();
@@ -594,6 +585,4 @@ fn every_end_of_the_model_is_allowed_where_the_grammar_accepts() {
     let mut ended = matcher;
     ended.consume(EOS[1]).unwrap();
     assert!(ended.is_complete() && ended.consume(EOS[0]).is_err());
-    let unique: BTreeSet<u32> = EOS.into();
-    assert_eq!(unique.len(), 2);
 }

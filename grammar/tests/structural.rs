@@ -1,4 +1,4 @@
-//! Structural tags: what a begin starts is whole, and all else is free.
+//! Structural tags: every tag that begins is whole, and all other text is free.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +9,7 @@ use hearth_grammar::{
 };
 use serde_json::{Value, json};
 
-/// An end, and a token for each byte.
+/// A token that ends an output, and a token for each byte.
 struct Bytes;
 
 impl VocabularySource for Bytes {
@@ -38,7 +38,7 @@ fn compile(tag: &Value) -> Result<Arc<Compiled>, GrammarError> {
     )
 }
 
-/// Whether `text` is a whole output, by consuming it and by the masks.
+/// Whether `text` is a complete output; checks that the masks agree.
 fn accepts(compiled: &Compiled, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     for byte in text.bytes() {
@@ -51,7 +51,13 @@ fn accepts(compiled: &Compiled, text: &str) -> bool {
         }
         assert!(allowed, "{text:?}: the mask lacked {:?}", byte as char);
     }
-    matcher.is_accepting()
+    let allowed = matcher.mask().unwrap()[0] & 1 != 0;
+    let accepted = matcher.consume(0).is_ok();
+    assert_eq!(
+        allowed, accepted,
+        "{text:?}: the mask is wrong about an end"
+    );
+    accepted
 }
 
 fn assert_language(tag: &Value, good: &[&str], bad: &[&str]) {
@@ -92,7 +98,7 @@ const BROKEN: [&str; 6] = [
 ];
 
 #[test]
-fn text_is_free_and_what_a_trigger_begins_is_whole_in_both_forms() {
+fn text_is_free_and_triggered_tags_are_whole_in_both_forms() {
     let legacy = json!({
         "type": "structural_tag",
         "structures": [
@@ -122,7 +128,7 @@ fn text_is_free_and_what_a_trigger_begins_is_whole_in_both_forms() {
 }
 
 #[test]
-fn the_first_tag_may_be_demanded_and_be_the_last() {
+fn a_first_tag_may_be_required_and_may_be_the_last() {
     let tags = |at_least_one: bool, stop_after_first: bool| {
         of(&json!({
             "type": "triggered_tags", "triggers": ["<a", "<b"],
@@ -143,7 +149,7 @@ fn the_first_tag_may_be_demanded_and_be_the_last() {
 }
 
 #[test]
-fn formats_are_put_together() {
+fn formats_can_be_combined() {
     let think = tag("<think>", &json!({"type": "any_text"}), "</think>");
     let call = tag("<call>", &schema(&add()), "</call>");
     let calls = json!({"type": "tags_with_separator", "tags": [call.clone()], "separator": ", "});
@@ -189,7 +195,7 @@ fn formats_are_put_together() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_by_name_with_its_place() {
+fn unsupported_and_invalid_tags_are_refused_with_their_place() {
     let any = json!({"type": "any_text"});
     let bad = json!({"properties": {"x": {"not": {}}}});
     let tagged = |tags: Value| json!({"type": "triggered_tags", "triggers": ["<a"], "tags": tags});

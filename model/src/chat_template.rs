@@ -1,4 +1,4 @@
-//! Chat templates: a conversation to the prompt that a model was trained on.
+//! Chat templates: they turn a conversation into the kind of prompt that a model was trained on.
 //!
 //! Templates are Jinja written for Python; this renders them as transformers does
 //! (`trim_blocks`, `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, a `tojson`
@@ -22,7 +22,8 @@ use minijinja::{Environment, ErrorKind, Value as Jinja};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Instructions that one rendering may take: a thousand times a long conversation's.
+/// The number of instructions after which a rendering is ended: a thousand times those of a long
+/// conversation.
 const FUEL: u64 = 20_000_000;
 
 /// What can go wrong between a conversation and a prompt.
@@ -52,14 +53,14 @@ pub enum ChatTemplateError {
     Endless,
 }
 
-/// What a conversation is rendered from.
+/// The variables of a template.
 #[derive(Debug, Clone, Copy)]
 pub struct ChatInput<'a> {
     /// A list of objects with `role` and `content`.
     pub messages: &'a Value,
     /// A list of tool schemas, as in the OpenAI API.
     pub tools: Option<&'a Value>,
-    /// End with the header of an assistant's message.
+    /// Whether the prompt ends with the header of an assistant's message.
     pub add_generation_prompt: bool,
     /// More variables (`chat_template_kwargs`), such as `enable_thinking`.
     pub kwargs: &'a Map<String, Value>,
@@ -73,7 +74,7 @@ pub struct ChatTemplate {
 
 struct Inner {
     environment: Environment<'static>,
-    /// Names and sources; a model with one template has it as `default`.
+    /// Sources by name. The only template of a model is named `default`.
     sources: BTreeMap<String, String>,
     /// `bos_token`, `eos_token` and the like, under those names.
     special_tokens: BTreeMap<String, String>,
@@ -92,8 +93,8 @@ impl ChatTemplate {
     /// `chat_template` of `tokenizer_config.json`, a string or a list of named templates.
     ///
     /// # Errors
-    /// [`ChatTemplateError::Missing`] when there is neither, and what is wrong with it
-    /// otherwise.
+    /// [`ChatTemplateError::Missing`] if there is neither; other variants if the template is
+    /// malformed.
     pub fn from_checkpoint(
         jinja: Option<&str>,
         tokenizer_config: &Map<String, Value>,
@@ -128,8 +129,8 @@ impl ChatTemplate {
         Self::new(sources, special_tokens)
     }
 
-    /// Compiles named templates; the one named `default` is the usual one, `tool_use` the one
-    /// for requests with tools.
+    /// Compiles named templates. `tool_use` is for requests with tools, and `default` for all
+    /// others.
     ///
     /// # Errors
     /// [`ChatTemplateError::Syntax`] with the template's name and the line.
@@ -157,16 +158,16 @@ impl ChatTemplate {
         })
     }
 
-    /// The source of the template that a request with or without tools is rendered by.
+    /// The source of the template for a request with or without tools.
     ///
     /// # Errors
-    /// [`ChatTemplateError::NoDefault`] when none of the named templates is for it.
+    /// [`ChatTemplateError::NoDefault`] if none of the named templates fits.
     pub fn source(&self, tools: bool) -> Result<&str, ChatTemplateError> {
         Ok(&self.inner.sources[self.select(tools)?])
     }
 
-    /// The prompt for a conversation. It holds the special tokens it needs, so it is encoded
-    /// without adding any.
+    /// The prompt for a conversation. It contains its special tokens, so it must be encoded without
+    /// adding any.
     ///
     /// # Errors
     /// [`ChatTemplateError::Refused`] when the template rejects the conversation, other variants
@@ -186,7 +187,7 @@ impl ChatTemplate {
             add_generation_prompt: input.add_generation_prompt,
         };
         let inner = &self.inner;
-        // Later ones win: a request may replace a special token, not its own messages.
+        // Later variables win: a request may replace a special token, but not its own messages.
         let context = [
             Jinja::from(Serde(&inner.special_tokens)),
             Jinja::from(Serde(input.kwargs)),
@@ -219,7 +220,7 @@ impl ChatTemplate {
     }
 }
 
-/// Marks an error as the template's own refusal, so that it is told from a fault.
+/// Marks an error as the template's own refusal, to distinguish it from a fault.
 #[derive(Debug)]
 struct RaisedByTemplate(String);
 
@@ -268,7 +269,7 @@ fn render_error(error: minijinja::Error) -> ChatTemplateError {
     }
 }
 
-/// The error without its place, which is reported apart.
+/// The error without its line, which is reported separately.
 fn describe(error: &minijinja::Error) -> String {
     match error.detail() {
         Some(detail) => format!("{}: {detail}", error.kind()),
@@ -276,8 +277,8 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
-/// `{% generation %}` marks what training learns from and renders as its content; Jinja's `if`
-/// has no scope of its own either.
+/// Replaces `{% generation %}` by `{% if true %}`. The tag marks the text that training learns
+/// from, and like Jinja's `if` it renders its content without a scope of its own.
 fn without_generation_tags(source: &str) -> Cow<'_, str> {
     if !source.contains("generation") {
         return Cow::Borrowed(source);
@@ -305,7 +306,7 @@ fn without_generation_tags(source: &str) -> Cow<'_, str> {
                 output.push_str("%}");
                 rest = &tag[length..];
             }
-            // Only the two bytes: a tag's text may hold "%}" in a string.
+            // Only two bytes are copied, because a string in the tag may contain "%}".
             None => {
                 output.push_str("{%");
                 rest = &tag[2..];

@@ -2,6 +2,7 @@
 //! a GGUF file, the Hugging Face Hub or the binary itself.
 
 mod embedded;
+mod error;
 mod generation;
 #[cfg(test)]
 mod tests;
@@ -12,58 +13,19 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::chat_template::{ChatTemplate, ChatTemplateError};
-use crate::config::{ConfigError, ModelConfig};
+use crate::config::ModelConfig;
 use crate::dtype::Dtype;
-use crate::gguf::{Gguf, GgufError};
-use crate::hub::{self, HubError, HubOptions};
-use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::weights::{self, WeightError, Weights};
+use crate::gguf::Gguf;
+use crate::hub::{self, HubOptions};
+use crate::tokenizer::Tokenizer;
+use crate::weights::{self, Weights};
 pub use embedded::EMBEDDED_NAME;
+pub use error::CheckpointError;
 pub use generation::{GenerationConfig, GenerationConfigError};
 
 const TOKENIZER: &str = "tokenizer.json";
 
-/// What can go wrong when a checkpoint is opened.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    #[error("{path} is neither a directory nor a GGUF file (*.gguf)")]
-    NotADirectory { path: PathBuf },
-    #[error("{place} has no {file}")]
-    MissingFile { place: String, file: String },
-    #[error("cannot read {path}: {source}")]
-    Io {
-        path: PathBuf,
-        source: std::io::Error,
-    },
-    #[error("{place}: {file} is not a JSON object: {reason}")]
-    Json {
-        place: String,
-        file: &'static str,
-        reason: String,
-    },
-    #[error("this binary was built without a model in it ({missing}); give --model")]
-    NotEmbedded { missing: &'static str },
-    #[error("{place}: {source}")]
-    Config { place: String, source: ConfigError },
-    #[error("{place}: {source}")]
-    Generation {
-        place: String,
-        source: GenerationConfigError,
-    },
-    #[error("{place}: {source}")]
-    Tokenizer {
-        place: String,
-        source: TokenizerError,
-    },
-    #[error("{file}: {source}")]
-    Gguf { file: PathBuf, source: GgufError },
-    #[error(transparent)]
-    Weights(#[from] WeightError),
-    #[error(transparent)]
-    Hub(#[from] HubError),
-}
-
-/// Where the numbers come from.
+/// Where the values of the weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadFormat {
     /// What the checkpoint has: safetensors files, or the tensors of a GGUF file.
@@ -73,15 +35,15 @@ pub enum LoadFormat {
     Dummy { seed: u64 },
 }
 
-/// One model, opened: everything but the weights is in memory and checked.
+/// An opened model: everything except the weights is in memory and checked.
 pub struct Checkpoint {
     /// The repository, or the last part of the directory's path.
     pub name: String,
     pub config: ModelConfig,
     pub generation: GenerationConfig,
-    /// `None` when there is none; see [`Checkpoint::tokenizer`].
+    /// `None` if the checkpoint has none; see [`Checkpoint::tokenizer`].
     pub tokenizer: Option<Tokenizer>,
-    /// An error when there is none or it does not compile: completions work without one.
+    /// An error if the checkpoint has none or it does not compile. Completions work without one.
     pub chat_template: Result<ChatTemplate, ChatTemplateError>,
     pub weights: Weights,
     place: String,
@@ -94,8 +56,8 @@ enum Files {
 }
 
 impl Checkpoint {
-    /// Opens what `--model` names: a directory, a file `*.gguf`, else a repository `org/name` of
-    /// the Hub.
+    /// Opens what `--model` names: a directory, a file `*.gguf`, or otherwise a repository
+    /// `org/name` of the Hub.
     ///
     /// # Errors
     /// [`CheckpointError`] names the file, field or tensor that is missing or wrong.
@@ -143,7 +105,7 @@ impl Checkpoint {
         })
     }
 
-    /// Opens a GGUF file, which has all parts in it.
+    /// Opens a GGUF file, which contains all parts of a checkpoint.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
@@ -175,7 +137,7 @@ impl Checkpoint {
         let name = path.file_stem().unwrap_or(path.as_os_str());
         Self::assemble(name.to_string_lossy().into_owned(), parts, |config| {
             Ok(match format {
-                LoadFormat::Safetensors => Weights::from_gguf(path.to_owned(), bytes, tensors),
+                LoadFormat::Safetensors => Weights::from_file(path.to_owned(), bytes, tensors),
                 LoadFormat::Dummy { seed } => dummy(config, seed),
             })
         })
@@ -239,7 +201,7 @@ impl Checkpoint {
         })
     }
 
-    /// The tokenizer, which a server cannot do without.
+    /// The tokenizer, without which a server cannot work.
     ///
     /// # Errors
     /// [`CheckpointError::MissingFile`] when the checkpoint has no `tokenizer.json`.
@@ -264,9 +226,9 @@ impl Checkpoint {
     }
 }
 
-/// Everything but the weights, before it is put together.
+/// The parts of a checkpoint except the weights.
 struct Parts {
-    /// For messages.
+    /// The directory or file, for messages.
     place: String,
     config: ModelConfig,
     generation: GenerationConfig,

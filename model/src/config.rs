@@ -1,9 +1,11 @@
 //! `config.json` of the supported families, read into one description of a decoder.
 //!
-//! Defaults are those of transformers' config classes, so that a file which leaves a field out
-//! means here what it means there. The sizes that every file has are required: a default for
-//! them would only turn a damaged file into a puzzling shape error later.
+//! Defaults are those of transformers' config classes, so that a missing field has the same
+//! meaning in both. The sizes that every file has are required: a default for them would only
+//! turn a damaged file into a puzzling shape error later.
 
+mod bounds;
+mod error;
 mod fields;
 #[cfg(test)]
 mod goldens;
@@ -17,39 +19,10 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::dtype::Dtype;
+use bounds::{MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_VOCAB, MAX_WIDTH};
+pub use error::ConfigError;
 use fields::Fields;
 pub use rope::{RopeConfig, RopeScaling};
-
-/// Bounds on sizes, far above any published model, so that products of them cannot overflow.
-const MAX_WIDTH: usize = 1 << 20;
-const MAX_LAYERS: usize = 1 << 12;
-const MAX_HEADS: usize = 1 << 12;
-const MAX_HEAD_DIM: usize = 1 << 12;
-const MAX_VOCAB: usize = 1 << 24;
-const MAX_POSITIONS: usize = 1 << 30;
-
-/// What can be wrong with a `config.json`.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ConfigError {
-    #[error("config.json is not a JSON object: {0}")]
-    Json(String),
-    #[error("config.json: architecture {given} is not supported; supported: {supported}")]
-    UnsupportedArchitecture { given: String, supported: String },
-    #[error("config.json: {field} = {given:?} is not supported; supported: {supported}")]
-    UnsupportedRope {
-        field: String,
-        given: String,
-        supported: &'static str,
-    },
-    #[error("config.json: {field} is missing")]
-    Missing { field: String },
-    #[error("config.json: {field} must be {bound}, got {given}")]
-    Invalid {
-        field: String,
-        bound: String,
-        given: String,
-    },
-}
 
 /// A family of decoder-only transformers, named as in `architectures`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,7 +106,7 @@ pub struct AttentionBias {
 }
 
 /// A decoder-only transformer: pre-norm RMSNorm, grouped-query attention with rotary positions,
-/// SwiGLU. Everything that the four families differ in is a field.
+/// SwiGLU. Each difference between the four families is a field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     pub architecture: Architecture,
@@ -156,10 +129,10 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// RMSNorm over each query and key head (`head_dim` wide) before the rotation.
     pub qk_norm: bool,
-    /// `[layers]`: `Some(w)` when a token sees only the last `w` positions, itself included.
+    /// `[layers]`: `Some(w)` if a token attends only the last `w` positions, its own included.
     pub sliding_window: Vec<Option<u32>>,
     pub rope: RopeConfig,
-    /// The format that the file says the weights are in; the weights themselves decide.
+    /// The format of the weights according to the file. The weights themselves decide.
     pub torch_dtype: Option<Dtype>,
     pub bos_token_id: Option<u32>,
     /// `generation_config.json` overrides these.

@@ -1,18 +1,18 @@
-//! The threads that a forward on the CPU is shared out over.
+//! The threads that compute a forward pass on the CPU.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder, Yield};
 
-/// A pool apart from rayon's global one, which tokenizing and compiling grammars use: a thread
-/// of a forward never takes up their work.
+/// A pool beside rayon's global one. Tokenization and grammar compilation use the global pool, so
+/// that the threads of a forward pass never take up their work.
 pub struct CpuThreads(ThreadPool);
 
 impl CpuThreads {
     /// One thread for each core, or `RAYON_NUM_THREADS`.
     ///
     /// # Errors
-    /// The system gives no threads.
+    /// The system cannot start the threads.
     pub fn start() -> Result<Self, ThreadPoolBuildError> {
         let pool = ThreadPoolBuilder::new().thread_name(|i| format!("hearth-cpu-{i}"));
         pool.build().map(Self)
@@ -20,15 +20,16 @@ impl CpuThreads {
 
     /// Runs `work`, whose parallel loops use the pool, while the other threads stay awake.
     ///
-    /// A forward is hundreds of short parallel loops with a little serial work between them, in
-    /// which idle threads fall asleep; waking them took a third of a decode step.
+    /// A forward pass is hundreds of short parallel loops with a little serial work between them,
+    /// during which idle threads fall asleep. Waking them took a third of a decode step.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.0.install(|| {
             let finished = AtomicBool::new(false);
             rayon::scope(|scope| {
                 let finished = &finished;
-                // Others take jobs from the front of this thread's queue, so that each of them
-                // gets one of these before any part of a loop; this thread takes from the back.
+                // The other threads take jobs from the front of this thread's queue, so each of
+                // them gets one of these before any part of a loop. This thread takes jobs from
+                // the back.
                 for _ in 1..rayon::current_num_threads() {
                     scope.spawn(move |_| wait_for_work(finished));
                 }
@@ -39,7 +40,7 @@ impl CpuThreads {
     }
 }
 
-/// Takes up work as soon as there is any.
+/// Executes work as soon as there is any, without sleeping.
 fn wait_for_work(finished: &AtomicBool) {
     while !finished.load(Ordering::Acquire) {
         if rayon::yield_now() != Some(Yield::Executed) {
@@ -48,7 +49,7 @@ fn wait_for_work(finished: &AtomicBool) {
     }
 }
 
-/// Also when the work panics: the scope waits for those who wait.
+/// Ends the waiting even when the work panics, because the scope waits for all its jobs.
 struct Finish<'a>(&'a AtomicBool);
 
 impl Drop for Finish<'_> {
@@ -82,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_reaches_the_caller_and_the_threads_work_on() {
+    fn a_panic_reaches_the_caller_and_the_threads_keep_working() {
         let threads = CpuThreads::start().unwrap();
         let failed = catch_unwind(AssertUnwindSafe(|| {
             threads.run(|| (0..100).into_par_iter().for_each(|i| assert!(i != 57)));

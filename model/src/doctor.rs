@@ -1,72 +1,70 @@
-//! Whether a device computes rightly, and how fast: every kernel against the reference of
-//! `hearth_shaders::check`, and tiny models against the logits that came with them.
+//! Diagnosis of a device (`hearth doctor`): whether it computes correctly, and how fast.
+//!
+//! Every kernel runs against the reference of `hearth_shaders::check`, and tiny models run against
+//! the logits that came with them ([`golden_logits`]).
 
 mod goldens;
-mod products;
-mod start;
-
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::DType;
 use burn_cuda::Cuda;
 use burn_flex::Flex;
 use burn_wgpu::Wgpu;
-use hearth_shaders::check::{self, Precision, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::check::{self, CASES_PER_SHAPE, Precision, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use crate::cpu_threads::CpuThreads;
-use crate::device::{self, Api, DeviceError, DeviceReport, DeviceSpec, Handle, Kind};
+use crate::device::{Api, DeviceError, DeviceReport, DeviceSpec, Handle, Kind, open};
+use crate::driver_panic::caught;
 use crate::dtype::Dtype;
+use crate::kernel_check::{check_case, precision};
+use crate::tuning;
 
 pub use hearth_shaders::check::{Case, Kernel, Speed};
 pub use hearth_shaders::tune::{Outcome, Tuned};
 pub use hearth_shaders::{AttentionTiles, Hardware};
 
 pub use goldens::{GoldenError, GoldenFinding, golden_directories, golden_logits};
-pub(crate) use products::{choose_products, products};
-pub(crate) use start::refuse_wrong_kernels;
 
-/// How thoroughly to look.
+/// How thoroughly to examine a device.
 #[derive(Debug, Clone, Copy)]
 pub struct Thoroughness {
-    /// Random cases of each kernel in each type.
+    /// Number of random cases of each kernel in each type.
     pub cases: usize,
-    /// Whether to time the kernels too.
+    /// Whether to time the kernels as well.
     pub speed: bool,
-    /// Whether to try the kernels that products of many tokens may be computed by.
+    /// Whether to time the alternative kernels for matrix multiplications of many tokens.
     pub products: bool,
     pub seed: u64,
 }
 
-/// What one device is like.
+/// What was found out about one device.
 #[derive(Debug)]
 pub struct Diagnosis {
     pub device: DeviceReport,
-    /// What kernels are compiled to.
+    /// The language that kernels are compiled to.
     pub language: &'static str,
-    /// What the driver tells beyond the report; `None` for the CPU.
+    /// What the driver tells in addition to the report; `None` for the CPU.
     pub hardware: Option<Hardware>,
-    /// What attention computes chunks of many tokens in, in each type, in the sizes of
-    /// Llama-3.2-1B; `None` where they go through the kernel of all tokens.
+    /// The tiles in which attention computes chunks of many tokens, for each type and in the
+    /// sizes of Llama-3.2-1B; `None` where such chunks use the general kernel.
     pub tiles: Vec<(Dtype, Option<AttentionTiles>)>,
     pub kernels: Vec<KernelFinding>,
-    /// The kernels for products of many tokens that a GPU would choose in the sizes of
-    /// Llama-3.2-1B, or why there are none; empty where they were not to be tried.
+    /// The kernels for matrix multiplications of many tokens that tuning takes on this GPU in
+    /// the sizes of Llama-3.2-1B, or why it failed; empty where tuning was not asked for.
     pub products: Vec<(Dtype, Result<Tuned, String>)>,
     pub speeds: Vec<SpeedFinding>,
 }
 
-/// A kernel in one type.
+/// How one kernel did in one type.
 #[derive(Debug)]
 pub struct KernelFinding {
     pub kernel: Kernel,
     pub dtype: Dtype,
     pub cases: usize,
-    /// The largest relative error of the cases that were right.
+    /// The largest relative error of the correct cases.
     pub error: f64,
     pub tolerance: f64,
-    /// What is wrong, if anything.
+    /// The first failure, if there was one.
     pub wrong: Option<String>,
 }
 
@@ -77,56 +75,57 @@ const CHUNK_HEADS: HeadLayout = HeadLayout {
     head_dim: 64,
 };
 
-/// How fast a kernel is at one size.
+/// How fast one kernel is at one size.
 #[derive(Debug)]
 pub struct SpeedFinding {
     pub case: Case,
     pub dtype: Dtype,
-    /// What was measured, or why not.
+    /// The measurement, or why there is none.
     pub speed: Result<Speed, String>,
 }
 
 impl Diagnosis {
-    /// Whether no kernel is wrong.
+    /// Whether every kernel computes correctly.
     pub fn is_healthy(&self) -> bool {
         self.kernels.iter().all(|finding| finding.wrong.is_none())
     }
 }
 
-/// Opens what `spec` means, and runs every kernel on it.
+/// Opens the device that `spec` names and runs every kernel on it.
 ///
 /// # Errors
-/// There is no such device, or it cannot be opened. That a kernel fails is a finding.
+/// There is no such device, or it cannot be opened. A kernel that fails is a finding instead.
 pub fn examine(spec: &DeviceSpec, how: Thoroughness) -> Result<Diagnosis, DeviceError> {
-    // What was compiled once before proves nothing.
-    let opened = device::open(spec, None)?;
+    // Without a kernel cache: a kernel compiled by an earlier start proves nothing.
+    let opened = open(spec, None)?;
     let report = opened.report;
     let software = report.kind == Kind::Software;
     Ok(match opened.handle {
         Handle::Cpu => {
-            let look = || Patient::<Flex>::new(report, &Default::default()).examine(how, false);
+            let examine =
+                || Examination::<Flex>::new(report, &Default::default()).examine(how, false);
             match CpuThreads::start() {
-                Ok(threads) => threads.run(look),
-                // Without threads of its own a forward has those of everybody.
-                Err(_) => look(),
+                Ok(threads) => threads.run(examine),
+                // Without a pool of its own a forward pass uses the global one.
+                Err(_) => examine(),
             }
         }
-        Handle::Cuda(cuda) => Patient::<Cuda>::new(report, &cuda).examine(how, false),
-        Handle::Wgpu(wgpu) => Patient::<Wgpu>::new(report, &wgpu).examine(how, software),
+        Handle::Cuda(cuda) => Examination::<Cuda>::new(report, &cuda).examine(how, false),
+        Handle::Wgpu(wgpu) => Examination::<Wgpu>::new(report, &wgpu).examine(how, software),
     })
 }
 
-struct Patient<'a, B: Kernels> {
+struct Examination<'a, B: Kernels> {
     report: DeviceReport,
     device: &'a B::Device,
 }
 
-impl<'a, B: Kernels> Patient<'a, B> {
+impl<'a, B: Kernels> Examination<'a, B> {
     fn new(report: DeviceReport, device: &'a B::Device) -> Self {
         Self { report, device }
     }
 
-    /// `slow`: sizes for a device that computes in software.
+    /// `slow` asks for the small sizes that suit a device which computes in software.
     fn examine(self, how: Thoroughness, slow: bool) -> Diagnosis {
         let dtypes = self.dtypes();
         let mut random = Random::seeded(how.seed);
@@ -134,23 +133,23 @@ impl<'a, B: Kernels> Patient<'a, B> {
         for &dtype in &dtypes {
             for kernel in Kernel::ALL
                 .into_iter()
-                .filter(|kernel| kernel.is_there::<B>())
+                .filter(|kernel| kernel.is_supported::<B>())
             {
                 kernels.push(self.check(kernel, dtype, how.cases, &mut random));
             }
         }
-        let timed = how.products && products::are_tuned(&self.report);
+        let timed = how.products && tuning::is_tuned(&self.report);
         let timed = dtypes.iter().filter(|_| timed);
         let products = timed
-            .map(|dtype| (*dtype, products::tune_llama::<B>(*dtype, self.device)))
+            .map(|dtype| (*dtype, tuning::tune_llama::<B>(*dtype, self.device)))
             .collect();
         let mut speeds = Vec::new();
         if how.speed {
-            // The narrowest type is what a large model is served in.
+            // Large models are served in the narrowest type.
             let dtype = dtypes.last().copied().unwrap_or(Dtype::F32);
             let cases = Case::for_speed(slow).into_iter();
-            for case in cases.filter(|case| case.kernel().is_there::<B>()) {
-                // The CPU has no other.
+            for case in cases.filter(|case| case.kernel().is_supported::<B>()) {
+                // The CPU has one order of sums, which was timed already.
                 if self.report.is_cpu() && case.summation() == Some(Summation::Fixed) {
                     continue;
                 }
@@ -209,57 +208,21 @@ impl<'a, B: Kernels> Patient<'a, B> {
         };
         let mut shape = random.clone();
         while finding.cases < cases && finding.wrong.is_none() {
-            // Few shapes among few cases too.
+            // The shape changes at least twice, even among few cases.
             if finding
                 .cases
-                .is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3)))
+                .is_multiple_of(CASES_PER_SHAPE.min(cases.div_ceil(3)))
             {
                 shape = Random::seeded(random.bits());
             }
             let case = Case::random(kernel, shape.clone(), random);
-            match right::<B>(&case, precision, tolerance, random, self.device) {
+            match check_case::<B>(&case, precision, tolerance, random, self.device) {
                 Ok(error) => finding.error = finding.error.max(error),
                 Err(wrong) => finding.wrong = Some(wrong),
             }
             finding.cases += 1;
         }
         finding
-    }
-}
-
-/// The error of a case, or in words what is wrong with it: a driver that refuses a kernel
-/// shows as a panic.
-fn right<B: Kernels>(
-    case: &Case,
-    precision: Precision,
-    tolerance: f64,
-    random: &mut Random,
-    device: &B::Device,
-) -> Result<f64, String> {
-    caught(|| check::check::<B>(case, precision, tolerance, random, device))
-        .map_err(|panic| format!("{case:?}: {panic}"))?
-        .map_err(|mismatch| mismatch.to_string())
-}
-
-fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(&*panic))
-}
-
-/// What a panic said, as far as it said it in words.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    let text = text.unwrap_or("no reason given");
-    // CubeCL appends hundreds of lines of a kernel that a compiler refused to what that said.
-    let said = text.split_once("[Source]").map_or(text, |(said, _)| said);
-    said.trim().to_owned()
-}
-
-fn precision(dtype: Dtype, cpu: bool) -> Precision {
-    let dtype = DType::from(dtype);
-    match cpu {
-        true => Precision::on_cpu(dtype),
-        false => Precision::uniform(dtype),
     }
 }
 
@@ -287,16 +250,16 @@ mod tests {
         };
         let diagnosis = examine(&spec, how).unwrap();
         assert!(diagnosis.is_healthy(), "{:?}", diagnosis.kernels);
-        // All but the choice of tokens, which the CPU leaves to the engine, and what a GPU does
-        // with blocks.
+        // All but sampling, which the CPU leaves to the engine, and the two kernels with which a
+        // GPU handles blocks.
         assert_eq!(diagnosis.kernels.len(), 3 * (Kernel::ALL.len() - 3));
         assert!(diagnosis.kernels.iter().all(|finding| finding.cases == 2));
         assert!(diagnosis.tiles.iter().all(|(_, tiles)| tiles.is_none()));
     }
 
     #[test]
-    fn a_kernel_that_is_off_or_fails_is_a_finding() {
-        let off = KernelFinding {
+    fn a_wrong_kernel_makes_a_device_unhealthy() {
+        let wrong = KernelFinding {
             kernel: Kernel::Linear,
             dtype: Dtype::F32,
             cases: 1,
@@ -305,31 +268,14 @@ mod tests {
             wrong: Some("y[0] is 1, not 2".to_owned()),
         };
         let diagnosis = Diagnosis {
-            device: device::list().pop().unwrap(),
+            device: crate::device::list().pop().unwrap(),
             language: "",
             hardware: None,
             tiles: Vec::new(),
-            kernels: vec![off],
+            kernels: vec![wrong],
             products: Vec::new(),
             speeds: Vec::new(),
         };
         assert!(!diagnosis.is_healthy());
-        // A tolerance that no rounding meets stands for a kernel that computes wrongly.
-        let case = Case::RmsNorm {
-            tokens: 3,
-            hidden: 64,
-        };
-        let wrong = right::<Flex>(
-            &case,
-            precision(Dtype::F32, true),
-            0.0,
-            &mut Random::seeded(1),
-            &Default::default(),
-        );
-        assert!(wrong.unwrap_err().contains("normed["));
-        assert_eq!(
-            caught(|| panic!("lost")).map(|(): ()| ()),
-            Err("lost".to_owned())
-        );
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use burn::tensor::DType;
 use half::{bf16, f16};
 
 /// A floating-point format of weights, activations or KV entries.
@@ -28,9 +29,9 @@ impl Dtype {
         bytes
     }
 
-    /// As [`Dtype::encode`], to the start of `bytes`.
+    /// As [`Dtype::encode`], but into the start of `bytes`.
     pub fn encode_into(self, values: impl Iterator<Item = f32>, bytes: &mut [u8]) {
-        // Into place, by fixed widths: collecting byte by byte takes minutes for a large model.
+        // In place and by fixed widths: collecting byte by byte takes minutes for a large model.
         match self {
             Dtype::F32 => {
                 for (slot, value) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(values) {
@@ -50,7 +51,7 @@ impl Dtype {
         }
     }
 
-    /// The values of elements in this format: as many as both slices have room for.
+    /// Decodes elements of this format, as many as both slices have room for.
     pub fn decode(self, bytes: &[u8], values: &mut [f32]) {
         match self {
             Dtype::F32 => {
@@ -78,6 +79,16 @@ impl Dtype {
             "float16" | "half" | "f16" | "fp16" => Some(Dtype::F16),
             "bfloat16" | "bf16" => Some(Dtype::Bf16),
             _ => None,
+        }
+    }
+}
+
+impl From<Dtype> for DType {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => DType::F32,
+            Dtype::F16 => DType::F16,
+            Dtype::Bf16 => DType::BF16,
         }
     }
 }

@@ -1,14 +1,12 @@
 //! GGUF: one file with the config, the tokenizer, the chat template and the weights
 //! (github.com/ggml-org/ggml, docs/gguf.md).
 //!
-//! The file is turned into what a Hugging Face checkpoint consists of, so that everything
-//! after this module knows one kind of model: metadata becomes a [`ModelConfig`], a
-//! `tokenizer.json` and a `tokenizer_config.json`, tensors get their Hugging Face names.
+//! The file is turned into the parts of a Hugging Face checkpoint, so that the rest of this crate
+//! knows one kind of model: metadata becomes a [`ModelConfig`], a `tokenizer.json` and a
+//! `tokenizer_config.json`, and tensors get their Hugging Face names.
 //!
-//! Files come from strangers. Lengths, counts and offsets are checked against the bytes that
-//! are there before anything is allocated for them, and nothing is copied but names.
-//!
-//! [`ModelConfig`]: crate::config::ModelConfig
+//! Files come from strangers. Lengths, counts and offsets are checked against the length of the
+//! file before anything is allocated for them, and nothing but names is copied.
 
 mod config;
 mod error;
@@ -19,19 +17,17 @@ mod tensors;
 mod tests;
 mod tokenizer;
 
+use crate::config::ModelConfig;
+use crate::weights::StoredTensor;
 pub use error::GgufError;
 use metadata::{Metadata, Reader};
-pub use tensors::GgufTensor;
 use tensors::Tensors;
-
-use serde_json::{Map, Value};
-
-use crate::config::ModelConfig;
+pub use tokenizer::TokenizerFiles;
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Versions that differ in nothing that is read here. Version 1 had 32-bit lengths.
+/// These versions differ only in parts that are not read here. Version 1 had 32-bit lengths.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
-/// Where data begins unless `general.alignment` says otherwise.
+/// The alignment of the data unless `general.alignment` says otherwise.
 const ALIGNMENT: u64 = 32;
 const MAX_ALIGNMENT: u64 = 1 << 16;
 
@@ -39,16 +35,6 @@ const MAX_ALIGNMENT: u64 = 1 << 16;
 pub struct Gguf<'a> {
     metadata: Metadata<'a>,
     tensors: Tensors<'a>,
-}
-
-/// The parts of a tokenizer in Hugging Face's format.
-pub struct TokenizerFiles {
-    /// `tokenizer.json`
-    pub tokenizer: Vec<u8>,
-    /// `tokenizer_config.json`: special tokens and chat templates.
-    pub config: Map<String, Value>,
-    /// Tokens that end a generation.
-    pub eos_token_ids: Vec<u32>,
 }
 
 impl<'a> Gguf<'a> {
@@ -85,7 +71,8 @@ impl<'a> Gguf<'a> {
                 });
             }
         };
-        // A part of a model has its own header, and would only be missing tensors.
+        // A part of a split model has a header of its own, so it would be read as a model that
+        // lacks tensors.
         if let Some(parts) = metadata.count("split.count")?.filter(|parts| *parts > 1) {
             return Err(GgufError::Unsupported {
                 key: "split.count".to_owned(),
@@ -105,7 +92,7 @@ impl<'a> Gguf<'a> {
         config::read(&self.metadata, &self.tensors)
     }
 
-    /// The tokenizer and chat template; `None` when the file has none.
+    /// The tokenizer and the chat template; `None` when the file has no tokenizer.
     ///
     /// # Errors
     /// As [`Gguf::config`].
@@ -113,11 +100,14 @@ impl<'a> Gguf<'a> {
         tokenizer::convert(&self.metadata)
     }
 
-    /// The tensors under their Hugging Face names. `config` is this file's.
+    /// The tensors under their Hugging Face names. `config` is the config of this file.
     ///
     /// # Errors
     /// Names a tensor that is part of no supported model.
-    pub fn into_tensors(self, config: &ModelConfig) -> Result<Vec<GgufTensor>, GgufError> {
+    pub(crate) fn into_tensors(
+        self,
+        config: &ModelConfig,
+    ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
         let rotated = (self.metadata.architecture() == Ok("llama")).then_some(config);
         self.tensors.renamed(rotated)
     }

@@ -1,38 +1,39 @@
-//! A second KV pool, in the host's memory: copies of slots whose places on the device are
-//! wanted for others.
+//! A second KV pool, in the host's memory, for slots that were evicted from the device.
 
 use std::collections::TryReserveError;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
-use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Span, Summation, upload};
+use hearth_forward::SequenceSpan;
+use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Summation, upload};
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::kv_pool::{KvPool, bytes_per_token};
 use crate::transformer::{indices, primitive, tensor};
 
-/// Bytes that go to or from the device at once: bounds what the device needs beside its
-/// own pool.
+/// Bytes that are copied to or from the device at once. This bounds the memory that the device
+/// needs beside its own pool.
 const CHUNK: usize = 32 << 20;
 
+/// The pool and how its slots are stored.
 pub struct HostPool<B: Backend> {
-    /// Keys of the first layer, its values, keys of the second, and so on: of each slot
-    /// `[kv_heads, head_dim]`.
+    /// The keys of the first layer, its values, the keys of the second layer, and so on:
+    /// `[slots, kv_heads, head_dim]`.
     planes: Vec<Vec<u8>>,
     dtype: Dtype,
-    /// What the device's kernels take rows in.
+    /// The type in which the device's kernels take rows.
     vector: Dtype,
     kv_heads: usize,
     head_dim: usize,
     bytes_per_token: usize,
-    /// By no angle at all, so that the kernel that stores keys stores them as they are.
+    /// A rotation by zero, so that the kernel that rotates and stores keys stores them unchanged.
     rope: RopeTable<B>,
 }
 
 impl<B: Kernels> HostPool<B> {
     /// # Errors
-    /// The system has no memory for it.
+    /// The host has too little memory.
     pub fn new(
         config: &ModelConfig,
         slots: usize,
@@ -71,7 +72,7 @@ impl<B: Kernels> HostPool<B> {
     /// Copies the slots `from` of `pool` to the slots `to` of this one.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's own message.
     pub fn fetch(
         &mut self,
         pool: &mut KvPool<B>,
@@ -93,7 +94,7 @@ impl<B: Kernels> HostPool<B> {
                     tensor::<B, 2>(rows)
                 })
             });
-            // One transfer, not one for each layer.
+            // One transfer for all layers.
             let data = Tensor::cat(rows.collect(), 0)
                 .try_into_data()
                 .map_err(|error| error.to_string())?
@@ -111,7 +112,7 @@ impl<B: Kernels> HostPool<B> {
     /// Copies the slots `from` of this pool to the slots `to` of `pool`.
     ///
     /// # Errors
-    /// What the device says.
+    /// The device's own message.
     pub fn restore(
         &self,
         pool: &mut KvPool<B>,
@@ -121,19 +122,19 @@ impl<B: Kernels> HostPool<B> {
     ) -> Result<(), String> {
         let row = self.kv_heads * self.head_dim * self.dtype.size();
         let layout = HeadLayout {
-            // Queries, which nobody reads.
+            // The kernel takes queries as well, but its result is not used.
             heads: self.kv_heads,
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
         };
         for (from, to) in self.chunks(from, to) {
             let zeros = vec![0; to.len()];
-            let span = Span {
-                context: to.len(),
-                tokens: to.len(),
+            let span = SequenceSpan {
+                context: to.len() as u32,
+                tokens: to.len() as u32,
                 first_slot: 0,
             };
-            // Nothing is summed.
+            // The order of sums does not matter, because this kernel sums nothing.
             let order = Summation::Fastest;
             let index = RaggedIndex::upload(&zeros, to, &[span], to, layout, order, device);
             for (layer, planes) in self.planes.as_chunks::<2>().0.iter().enumerate() {
@@ -152,7 +153,8 @@ impl<B: Kernels> HostPool<B> {
                 B::rope_and_store(primitive(qkv), layout, None, &self.rope, &index, k, v);
             }
         }
-        // Else a launch that failed would be found out when others had built on it.
+        // Without this wait a failed launch would show only after later forward passes had read
+        // the slots.
         B::sync(device).map_err(|error| format!("{error:?}"))
     }
 

@@ -1,10 +1,10 @@
 //! `--model org/name`: a checkpoint from the Hugging Face Hub, through the cache that the Python
 //! tools share.
 //!
-//! All files of one load come from one commit: the commit is asked for first, then each file
-//! that is not in the cache. When the Hub cannot be reached, what the cache holds is used if it
-//! is complete. `hf-hub` trusts Mozilla's root certificates and no others, so behind a proxy
-//! that re-signs TLS a download has to be made by other means, into the cache or a directory.
+//! All files of one load come from one commit: the commit is requested first, then each file that
+//! is not in the cache. When the Hub cannot be reached, the cached snapshot is used if it is
+//! complete. `hf-hub` trusts only Mozilla's root certificates, so behind a proxy that re-signs TLS
+//! the files have to be downloaded by other means, into the cache or a directory.
 
 #[cfg(test)]
 mod tests;
@@ -75,7 +75,7 @@ pub struct HubOptions {
     pub token: Option<String>,
     /// Use the cache only.
     pub offline: bool,
-    /// Leave the weights out, for a model with random ones.
+    /// Do not download the weights, for a model with random ones.
     pub without_weights: bool,
 }
 
@@ -122,7 +122,7 @@ pub fn is_repo_id(name: &str) -> bool {
         .is_some_and(|(org, name)| part(org) && part(name))
 }
 
-/// The directory of the checkpoint `repo`, downloaded as far as the cache lacks it.
+/// The directory of the checkpoint `repo`. Files that the cache lacks are downloaded.
 ///
 /// # Errors
 /// [`HubError`] says whether the name, the access, the network or the repository is at fault.
@@ -216,7 +216,7 @@ impl Fetch<'_> {
         for file in &weights {
             get(file)?;
         }
-        // Only now: a half-downloaded commit must not become what "offline" finds.
+        // Only after all files: a later offline start must not find a half-downloaded commit.
         if let Err(error) = self.cache.repo(self.main()).create_ref(&info.sha) {
             tracing::debug!(%error, repo = self.repo, "the cache's ref was not written");
         }
@@ -239,7 +239,7 @@ impl Fetch<'_> {
             .map_err(|error| self.download_error(file, &error))
     }
 
-    /// What to do when the Hub did not say what the repository holds.
+    /// The result when the Hub did not list the repository: the cached snapshot or an error.
     fn without_info(&self, error: ApiError) -> Result<PathBuf, HubError> {
         let (repo, endpoint) = (self.repo.to_owned(), self.options.endpoint.clone());
         match status(&error) {
@@ -268,7 +268,7 @@ impl Fetch<'_> {
     fn download_error(&self, file: &str, error: &ApiError) -> HubError {
         let repo = self.repo.to_owned();
         match status(error) {
-            // Lists of gated repositories are public, their files are not.
+            // The file lists of gated repositories are public, but the files are not.
             Some(401 | 403) => HubError::NotAllowed {
                 repo,
                 endpoint: self.options.endpoint.clone(),

@@ -1,17 +1,19 @@
 //! The KV cache on the device: per layer one flat pool of keys and one of values,
 //! `[slots, kv_heads, head_dim]`, a slot per token.
 //!
-//! A sequence's KV is a list of slot indices, so that sequences with a common
-//! prefix share memory by sharing indices. Who owns which slot is not known here.
+//! A sequence's KV is a list of slot indices, so that sequences with a common prefix share memory
+//! by sharing indices. The scheduler knows which sequence owns which slot; this file does not.
 
 use burn::tensor::DType;
+use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use hearth_shaders::Kernels;
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 
-pub struct KvPool<B: burn::tensor::backend::Backend> {
+/// The pools of all layers.
+pub struct KvPool<B: Backend> {
     layers: Vec<(FloatTensor<B>, FloatTensor<B>)>,
 }
 
@@ -24,8 +26,8 @@ impl<B: Kernels> KvPool<B> {
         }
     }
 
-    /// The keys and values of a layer. They are written in place, so each pool must
-    /// have no other owner.
+    /// The pools of keys and values of a layer. Kernels write to them in place, so there must be no
+    /// other reference to them.
     pub fn layer(&mut self, index: usize) -> (&mut FloatTensor<B>, &mut FloatTensor<B>) {
         let (k, v) = &mut self.layers[index];
         (k, v)

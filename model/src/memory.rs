@@ -1,24 +1,25 @@
-//! How many tokens of KV fit, and how long a sequence may be.
+//! Memory plan: how many tokens of KV fit, how long a sequence may be, and which matrices a device
+//! can bind.
 
 use crate::config::ModelConfig;
-use crate::device::DeviceReport;
+use crate::device::{DeviceReport, available_host_memory};
 use crate::dtype::Dtype;
 use crate::kv_pool::bytes_per_token;
-use crate::runner::LoadOptions;
+use crate::load_options::LoadOptions;
 
-/// Share of the memory beside the weights that an unasked-for pool takes: a
-/// machine's CPU has other work, a GPU keeps room for activations.
+/// The share of the memory beside the weights that the KV pool takes by default. A machine needs
+/// memory for other work than serving, and a GPU needs some for activations.
 const CPU_SHARE: f64 = 0.25;
 const GPU_SHARE: f64 = 0.85;
-/// Slots that an unasked-for pool has at most; the radix tree's bookkeeping lives
-/// on the host and a short-context model needs no more.
+/// The largest default number of slots. The radix tree's bookkeeping needs memory on the host as
+/// well, and a model with a short context needs no more.
 const MAX_DEFAULT_SLOTS: u64 = 1 << 20;
 const MAX_DEFAULT_CPU_SLOTS: u64 = 1 << 16;
-/// KV bytes on a device that does not tell how much memory it has (Metal, Direct3D 12).
+/// Bytes of KV on a device that does not tell how much memory it has (Metal, Direct3D 12).
 const UNKNOWN_MEMORY_KV: u64 = 1 << 30;
-/// Units that choose from a row together, at most.
-const CHOOSERS: usize = 1024;
-/// Slots are i32 on the device.
+/// The largest number of units that sample from a row together.
+const SAMPLING_UNITS: usize = 1024;
+/// Slot ids are i32 on the device.
 const MAX_SLOTS: usize = i32::MAX as usize;
 
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +64,7 @@ pub enum MemoryError {
     },
 }
 
-/// The KV pool that a model gets.
+/// The planned size of the KV pool.
 pub struct KvBudget {
     pub slots: usize,
     pub max_model_len: usize,
@@ -71,8 +72,10 @@ pub struct KvBudget {
 }
 
 impl KvBudget {
+    /// Plans a pool as the options ask for, or with defaults.
+    ///
     /// # Errors
-    /// The options ask for what the model or the device does not have.
+    /// The options ask for more than the model or the device has, or nothing fits.
     pub fn plan(
         config: &ModelConfig,
         dtype: Dtype,
@@ -159,12 +162,13 @@ impl KvBudget {
     }
 }
 
-/// Every matrix of a layer is one buffer, and a device binds only so much at once; embedding and
-/// output projection are split. `bytes` tells what a matrix takes that has rows and columns and is
-/// in what the tensor of that name is in.
+/// Checks that the device can bind every matrix of a layer, each of which is one buffer. Embedding
+/// and output projection are not checked, because they are split where they are too large.
+/// `bytes` returns the bytes of a matrix of that many rows and columns in the format of the named
+/// tensor.
 ///
 /// # Errors
-/// A matrix takes more than `largest` bytes.
+/// A matrix has more than `largest` bytes.
 pub fn check_bindings(
     config: &ModelConfig,
     dtype: Dtype,
@@ -209,22 +213,22 @@ pub fn check_bindings(
     Ok(())
 }
 
-/// Rows of logits that fit what a device binds at once, `largest` bytes; choosing from a row takes
-/// memory for up to [`CHOOSERS`] more.
+/// Rows of logits that fit into `largest` bytes, which a device binds at once. Sampling from a row
+/// takes the memory of up to [`SAMPLING_UNITS`] more logits.
 pub fn rows_at_once(vocab: usize, largest: u64) -> usize {
-    let row = (vocab + CHOOSERS) * size_of::<f32>();
+    let row = (vocab + SAMPLING_UNITS) * size_of::<f32>();
     let rows = usize::try_from(largest / row as u64).unwrap_or(usize::MAX);
-    // A row that is larger is refused by the device.
+    // The device refuses a single row that is too large.
     rows.max(1)
 }
 
-/// Checks that the host has memory for `slots` of a second pool.
+/// Checks that the host has memory for a second pool of `slots` slots.
 ///
 /// # Errors
-/// It has not.
+/// The host has too little memory.
 pub fn check_host(config: &ModelConfig, dtype: Dtype, slots: usize) -> Result<(), MemoryError> {
     let per_token = bytes_per_token(config, dtype);
-    let most = cpu_available().map_or(u64::MAX, |bytes| bytes / per_token);
+    let most = available_host_memory().map_or(u64::MAX, |bytes| bytes / per_token);
     let bound = most.min(MAX_SLOTS as u64);
     if slots as u64 > bound {
         return Err(MemoryError::HostSlots {
@@ -236,37 +240,15 @@ pub fn check_host(config: &ModelConfig, dtype: Dtype, slots: usize) -> Result<()
     Ok(())
 }
 
-/// Memory that was free on `at` before `used` bytes of it were taken; `None` where it
-/// is not known.
+/// Bytes that remain free on `at` beside `used` bytes; `None` if its memory is not known.
 pub fn headroom(at: &DeviceReport, used: u64) -> Option<u64> {
     at.memory.map(|memory| memory.saturating_sub(used))
-}
-
-/// Memory that this process can have without swapping, where the system tells: what
-/// Linux calls available, within the limit of the control group (a container).
-pub fn cpu_available() -> Option<u64> {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    let machine = kib << 10;
-    Some(group_available().map_or(machine, |group| machine.min(group)))
-}
-
-/// What the control group has left; `None` without a limit.
-fn group_available() -> Option<u64> {
-    let read = |file: &str| -> Option<u64> {
-        let text = std::fs::read_to_string(format!("/sys/fs/cgroup/{file}")).ok()?;
-        text.trim().parse().ok()
-    };
-    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device;
+    use crate::device::list;
 
     const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 256,
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -287,7 +269,7 @@ mod tests {
     }
 
     fn machine(memory: Option<u64>, max_binding: u64) -> DeviceReport {
-        let cpu = device::list().pop().expect("the CPU is always there");
+        let cpu = list().pop().expect("the CPU is always there");
         DeviceReport {
             memory,
             max_binding,
@@ -296,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unasked_for_pool_takes_a_share_of_what_is_left() {
+    fn the_default_pool_takes_a_share_of_the_memory_beside_the_weights() {
         // 1024 bytes of KV a token: 2 layers, K and V, 4 heads of 16, f32.
         let budget = plan(&machine(Some(9 << 20), u64::MAX), None, None).unwrap();
         assert_eq!(budget.slots, (8 << 20) / 4 / 1024);
@@ -348,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_fits_the_pool_and_the_model() {
+    fn the_longest_sequence_fits_the_pool_and_the_model() {
         let at = machine(Some(1 << 30), u64::MAX);
         assert_eq!(plan(&at, Some(100), None).unwrap().max_model_len, 100);
         assert!(plan(&at, Some(100), Some(101)).is_err());

@@ -1,4 +1,4 @@
-//! The progress bars of loading. On anything but a terminal it draws nothing.
+//! Progress bars of loading and tuning. They are drawn only on a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -10,7 +10,7 @@ pub fn loading_bar(total: u64) -> ProgressBar {
     ProgressBar::new(total).with_style(style)
 }
 
-/// A bar on standard error for what is counted.
+/// A bar on standard error that counts `what`, for example `timing kernels`.
 pub fn counting_bar(what: &'static str) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{wide_bar}] {pos}/{len}")
         .expect("the template is valid");

@@ -1,9 +1,9 @@
-//! Tables of cos and sin by position.
+//! Tables of cosines and sines by position.
 
 use crate::config::RopeConfig;
 
 impl RopeConfig {
-    /// `(cos, sin)`, each `[positions, rotary_dim / 2]`, times YaRN's factor.
+    /// `(cos, sin)`, each `[positions, rotary_dim / 2]`, multiplied by YaRN's factor.
     pub fn tables(&self, positions: usize) -> (Vec<f32>, Vec<f32>) {
         let frequencies = self.inverse_frequencies();
         let scaling = self.attention_scaling();

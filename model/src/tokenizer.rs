@@ -43,7 +43,7 @@ pub struct Tokenizer {
 struct Inner {
     tokenizer: tokenizers::Tokenizer,
     bytes: TokenBytes,
-    /// `[vocab_size]`: skipped by `decode` when asked.
+    /// `[vocab_size]`: whether `decode` can skip the token.
     special: Vec<bool>,
     special_tokens: BTreeMap<String, String>,
 }
@@ -70,7 +70,7 @@ impl Tokenizer {
         let json = |error: &dyn fmt::Display| TokenizerError::Json(error.to_string());
         let mut tokenizer =
             tokenizers::Tokenizer::from_bytes(tokenizer_json).map_err(|error| json(&error))?;
-        // Left in some files by training; a server decides about lengths itself.
+        // Training leaves these in some files, but a server decides about lengths itself.
         tokenizer
             .with_truncation(None)
             .map_err(|error| json(&error))?;
@@ -123,7 +123,8 @@ impl Tokenizer {
             .map_err(|error| TokenizerError::Encode(error.to_string()))
     }
 
-    /// The text of whole output; bytes that are not UTF-8 become U+FFFD, unknown ids nothing.
+    /// The text of a whole output. Bytes that are not UTF-8 become U+FFFD, and unknown ids are left
+    /// out.
     ///
     /// # Errors
     /// [`TokenizerError::Decode`] when the decoder of `tokenizer.json` fails.
@@ -134,9 +135,10 @@ impl Tokenizer {
             .map_err(|error| TokenizerError::Decode(error.to_string()))
     }
 
-    /// The bytes that a token adds to a text it does not begin; empty for unknown ids. A
-    /// character may be spread over several tokens. Concatenated they are the decoded text,
-    /// except for the space that SentencePiece-like decoders drop at the very beginning.
+    /// The bytes that a token adds to a text that it does not begin; empty for unknown ids. The
+    /// bytes of a character may be spread over several tokens. Concatenated, the bytes of all
+    /// tokens are the decoded text, except for the space that SentencePiece-like decoders drop at
+    /// the very beginning.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.inner.bytes.get(id)
     }
@@ -150,7 +152,8 @@ impl Tokenizer {
         self.inner.tokenizer.token_to_id(token)
     }
 
-    /// One more than the largest id. The model's logits may be wider (padded), or narrower.
+    /// One more than the largest id. The rows of a model's logits may be longer (padded) or
+    /// shorter.
     pub fn vocab_size(&self) -> usize {
         self.inner.special.len()
     }

@@ -1,64 +1,46 @@
 //! Weights by name: safetensors and GGUF files mapped into memory, bytes compiled into the
 //! binary, or random values.
 //!
-//! A file of any size opens at once; pages are read when a tensor is. Headers come from
-//! strangers, so each is checked against its file before a byte of data is handed out.
+//! A file of any size opens at once, because its pages are read when a tensor is. Files come from
+//! strangers, so each header is checked against its file before any data is handed out.
 
 mod blocks;
 mod dummy;
 mod error;
+mod file_names;
 mod format;
 #[cfg(test)]
 mod fuzz;
+mod mapped;
 pub(crate) mod quantise;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod view;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use memmap2::Mmap;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::dtype::Dtype;
-use crate::gguf::GgufTensor;
 pub use blocks::BlockType;
 pub use error::WeightError;
+pub(crate) use file_names::{INDEX, SINGLE};
 pub use format::Format;
+pub(crate) use mapped::{Bytes, map};
 pub use quantise::Quantization;
+pub(crate) use stored::StoredTensor;
 pub use view::{HeadOrder, TensorView};
 
-pub(crate) const SINGLE: &str = "model.safetensors";
-pub(crate) const INDEX: &str = "model.safetensors.index.json";
-
-/// Where one tensor lies.
+/// One tensor of the files.
 struct Entry {
+    /// Index of the file that has the tensor.
     file: usize,
-    format: Format,
-    shape: Vec<usize>,
-    start: usize,
-    end: usize,
-    heads: Option<HeadOrder>,
-}
-
-/// The bytes of a file.
-pub(crate) enum Bytes {
-    Mapped(Mmap),
-    Static(&'static [u8]),
-}
-
-impl Bytes {
-    pub fn as_slice(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Static(bytes) => bytes,
-        }
-    }
+    tensor: StoredTensor,
 }
 
 enum Source {
@@ -75,7 +57,7 @@ enum Source {
 /// The weights of one checkpoint.
 pub struct Weights {
     source: Source,
-    /// For messages: the directory, or what stands for it.
+    /// For messages: the directory, or a description of another source.
     place: String,
     progress: ProgressBar,
 }
@@ -124,20 +106,16 @@ impl Weights {
         Ok(weights)
     }
 
-    /// The tensors of a GGUF file that was mapped and read.
-    pub(crate) fn from_gguf(path: PathBuf, bytes: Bytes, tensors: Vec<GgufTensor>) -> Self {
+    /// The named `tensors` of one file that was mapped and whose header was read.
+    pub(crate) fn from_file(
+        path: PathBuf,
+        bytes: Bytes,
+        tensors: Vec<(String, StoredTensor)>,
+    ) -> Self {
         let mut weights = Self::empty(path.display().to_string());
-        let entries = tensors.into_iter().map(|tensor| {
-            let entry = Entry {
-                file: 0,
-                format: tensor.format,
-                shape: tensor.shape,
-                start: tensor.bytes.start,
-                end: tensor.bytes.end,
-                heads: tensor.heads,
-            };
-            (tensor.name, entry)
-        });
+        let entries = tensors
+            .into_iter()
+            .map(|(name, tensor)| (name, Entry { file: 0, tensor }));
         weights.source = Source::Files {
             entries: entries.collect(),
             files: vec![(path, bytes)],
@@ -145,15 +123,15 @@ impl Weights {
         weights
     }
 
-    /// Random weights of whatever name and shape is asked for: standard deviation 0.02, norms 1.
-    /// A tensor's values depend on its name and `seed` only.
+    /// Random weights for any name and shape: standard deviation 0.02, norms 1. The values of a
+    /// tensor depend only on its name and on `seed`.
     pub fn dummy(dtype: Dtype, seed: u64) -> Self {
         let mut weights = Self::empty("random weights".to_owned());
         weights.source = Source::Dummy { dtype, seed };
         weights
     }
 
-    /// Advances `bar` by the bytes of each tensor got from now on.
+    /// Advances `bar` by the bytes of each tensor that is read from now on.
     pub fn set_progress(&mut self, bar: ProgressBar) {
         self.progress = bar;
     }
@@ -162,7 +140,7 @@ impl Weights {
     /// without the prefix `model.`, which checkpoints of a bare base model lack.
     ///
     /// # Errors
-    /// Names the tensor, and what of its presence, shape or dtype is wrong.
+    /// Names the tensor that is missing or has a wrong shape or an unsupported dtype.
     pub fn get(&self, name: &str, expected: &[usize]) -> Result<TensorView<'_>, WeightError> {
         let view = match &self.source {
             Source::Dummy { dtype, seed } => TensorView {
@@ -177,31 +155,32 @@ impl Weights {
                     place: self.place.clone(),
                 })?;
                 let (path, bytes) = &files[entry.file];
+                let tensor = &entry.tensor;
                 let file = || path.display().to_string();
-                let row: usize = entry.shape.iter().skip(1).product();
-                // Rows that are put in order must begin with a block.
-                let cut = entry.heads.is_some() && !row.is_multiple_of(entry.format.block().0);
-                if cut || matches!(entry.format, Format::Other(_)) {
+                let row: usize = tensor.shape.iter().skip(1).product();
+                // Rows that are to be reordered must begin with a block.
+                let cut = tensor.heads.is_some() && !row.is_multiple_of(tensor.format.block().0);
+                if cut || matches!(tensor.format, Format::Other(_)) {
                     return Err(WeightError::UnsupportedDtype {
                         tensor: name.to_owned(),
                         file: file(),
-                        found: entry.format.to_string(),
+                        found: tensor.format.to_string(),
                     });
                 }
-                if entry.shape != expected {
+                if tensor.shape != expected {
                     return Err(WeightError::WrongShape {
                         tensor: name.to_owned(),
                         file: file(),
-                        found: entry.shape.clone(),
+                        found: tensor.shape.clone(),
                         expected: expected.to_vec(),
                     });
                 }
-                let bytes = Cow::Borrowed(&bytes.as_slice()[entry.start..entry.end]);
+                let bytes = &bytes.as_slice()[tensor.bytes.clone()];
                 TensorView {
-                    format: entry.format.clone(),
-                    shape: entry.shape.clone(),
-                    bytes,
-                    heads: entry.heads,
+                    format: tensor.format.clone(),
+                    shape: tensor.shape.clone(),
+                    bytes: Cow::Borrowed(bytes),
+                    heads: tensor.heads,
                 }
             }
         };
@@ -209,28 +188,30 @@ impl Weights {
         Ok(view)
     }
 
-    /// Whether `name` is there. Random weights have every name.
+    /// Whether there is a tensor `name`. Random weights have every name.
     pub fn contains(&self, name: &str) -> bool {
         matches!(self.source, Source::Dummy { .. }) || self.entry(name).is_some()
     }
 
-    /// How `name` is stored, if it is there.
+    /// The format of the tensor `name`, if there is one.
     pub fn format(&self, name: &str) -> Option<Format> {
         match &self.source {
             Source::Dummy { dtype, .. } => Some(Format::Float(*dtype)),
-            Source::Files { .. } => self.entry(name).map(|entry| entry.format.clone()),
+            Source::Files { .. } => self.entry(name).map(|entry| entry.tensor.format.clone()),
         }
     }
 
-    /// A format of blocks that a tensor is stored in, if one is.
+    /// A format of blocks that some tensor is stored in, if there is one.
     pub fn blocks(&self) -> Option<BlockType> {
         let Source::Files { entries, .. } = &self.source else {
             return None;
         };
-        entries.values().find_map(|entry| match entry.format {
-            Format::Blocks(blocks) => Some(blocks),
-            _ => None,
-        })
+        entries
+            .values()
+            .find_map(|entry| match entry.tensor.format {
+                Format::Blocks(blocks) => Some(blocks),
+                _ => None,
+            })
     }
 
     /// Names of all tensors, sorted; none for random weights.
@@ -250,12 +231,12 @@ impl Weights {
         };
         entries
             .values()
-            .map(|entry| (entry.end - entry.start) as u64)
+            .map(|entry| entry.tensor.bytes.len() as u64)
             .sum()
     }
 
-    /// The format that most bytes are in, which is what `--dtype auto` means; `None` when no
-    /// tensor is a float. Blocks count as bf16: they hold less, and it overflows no sooner than
+    /// The format of most of the bytes, which `--dtype auto` takes; `None` when no tensor is a
+    /// float. Blocks count as bf16, which holds more than they do and overflows no sooner than
     /// the numbers that they were made from.
     pub fn dtype(&self) -> Option<Dtype> {
         let entries = match &self.source {
@@ -264,7 +245,7 @@ impl Weights {
         };
         let mut bytes = [(Dtype::F32, 0), (Dtype::Bf16, 0), (Dtype::F16, 0)];
         for entry in entries.values() {
-            let dtype = match &entry.format {
+            let dtype = match &entry.tensor.format {
                 Format::Float(dtype) => Some(*dtype),
                 Format::Blocks(_) => Some(Dtype::Bf16),
                 Format::Other(_) => None,
@@ -272,10 +253,10 @@ impl Weights {
             if let Some(dtype) = dtype
                 && let Some((_, sum)) = bytes.iter_mut().find(|(other, _)| *other == dtype)
             {
-                *sum += entry.end - entry.start;
+                *sum += entry.tensor.bytes.len();
             }
         }
-        // By bytes, not the widest: some bf16 checkpoints keep their norms in f32.
+        // Not the widest format: some bf16 checkpoints keep their norms in f32.
         bytes
             .into_iter()
             .filter(|(_, sum)| *sum > 0)
@@ -283,8 +264,8 @@ impl Weights {
             .map(|(d, _)| d)
     }
 
-    /// Gives the memory of a tensor that was copied elsewhere back to the system, so that
-    /// loading does not hold two copies of a model. It can be got again, from disk.
+    /// Returns the memory of a tensor that was copied elsewhere to the system, so that loading does
+    /// not hold two copies of a model. The tensor can be read again, from disk.
     pub fn release(&self, name: &str) {
         #[cfg(unix)]
         if let Source::Files { files, .. } = &self.source
@@ -296,8 +277,8 @@ impl Weights {
             let dropped = unsafe {
                 map.unchecked_advise_range(
                     memmap2::UncheckedAdvice::DontNeed,
-                    entry.start,
-                    entry.end - entry.start,
+                    entry.tensor.bytes.start,
+                    entry.tensor.bytes.len(),
                 )
             };
             if let Err(error) = dropped {
@@ -332,7 +313,7 @@ impl Weights {
             })
     }
 
-    /// Indexes one file, after its header was checked against its bytes.
+    /// Adds the tensors of a safetensors file whose header agrees with its bytes.
     fn add(&mut self, path: PathBuf, bytes: Bytes) -> Result<(), WeightError> {
         let Source::Files { files, entries } = &mut self.source else {
             return Ok(());
@@ -350,18 +331,14 @@ impl Weights {
             let (start, end) = range
                 .filter(|(start, end)| start <= end && *end <= bytes.as_slice().len())
                 .ok_or_else(|| corrupt(format!("tensor {name} lies outside the file")))?;
-            let shape = info.shape.clone();
-            entries.insert(
-                name,
-                Entry {
-                    file: files.len(),
-                    format: Format::of_safetensors(info.dtype),
-                    shape,
-                    start,
-                    end,
-                    heads: None,
-                },
-            );
+            let tensor = StoredTensor {
+                format: Format::of_safetensors(info.dtype),
+                shape: info.shape.clone(),
+                bytes: start..end,
+                heads: None,
+            };
+            let file = files.len();
+            entries.insert(name, Entry { file, tensor });
         }
         files.push((path, bytes));
         Ok(())
@@ -406,17 +383,4 @@ impl Weights {
         }
         Ok(())
     }
-}
-
-/// Maps a file into memory.
-pub(crate) fn map(path: &Path) -> Result<Bytes, WeightError> {
-    let io = |source| WeightError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(io)?;
-    // SAFETY: the mapping is read-only and only plain numbers are read from it. Whoever
-    // truncates a weight file under a running server gets SIGBUS, as with every mmap loader.
-    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-    Ok(Bytes::Mapped(map))
 }

@@ -1,15 +1,16 @@
-//! The memory that a GPU's pool keeps does not grow while batches of all shapes come and go.
+//! The memory that a GPU's pool reserves does not grow while batches of all shapes are computed.
 //!
-//! `HEARTH_STEADY_STEPS` says how many.
+//! `HEARTH_STEADY_STEPS` sets the number of batches.
 
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
+use hearth_forward::{ForwardBatch, SampleParams, SampleRequest, SequenceSpan};
 use hearth_model::checkpoint::{Checkpoint, LoadFormat};
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::{self, Batch, Choice, Decoder, LoadOptions, SequenceSpan, Wish};
+use hearth_model::{Decoder, LoadOptions};
 
 const SLOTS: usize = 6 * LONGEST;
 const LONGEST: usize = 128;
@@ -28,10 +29,9 @@ impl Random {
     }
 }
 
-/// Some sequences that decode, or one that is a prompt among them.
+/// One forward pass of a few sequences that decode, the first of which may be a prompt instead.
 fn step(decoder: &mut dyn Decoder, random: &mut Random) {
-    let mut spans = Vec::new();
-    let (mut tokens, mut positions, mut write_slots, mut table) = (vec![], vec![], vec![], vec![]);
+    let mut batch = ForwardBatch::default();
     let mut rows = Vec::new();
     for sequence in 0..random.within(1, 6) {
         let context = random.within(1, LONGEST);
@@ -40,44 +40,36 @@ fn step(decoder: &mut dyn Decoder, random: &mut Random) {
             false => 1,
         };
         let first = (sequence * LONGEST) as u32;
-        spans.push(SequenceSpan {
-            first_token: tokens.len() as u32,
+        batch.sequences.push(SequenceSpan {
             tokens: new as u32,
             context: context as u32,
-            first_slot: table.len() as u32,
+            first_slot: batch.slot_table.len() as u32,
         });
-        table.extend(first..first + context as u32);
+        batch.slot_table.extend(first..first + context as u32);
         for position in context - new..context {
-            tokens.push(random.within(0, 250) as u32);
-            positions.push(position as u32);
-            write_slots.push(first + position as u32);
+            batch.tokens.push(random.within(0, 250) as u32);
+            batch.positions.push(position as u32);
+            batch.write_slots.push(first + position as u32);
         }
-        rows.push(tokens.len() as u32 - 1);
+        rows.push(batch.tokens.len() as u32 - 1);
     }
-    // Some rows leave the device, and of some a token alone, under a mask or not.
+    // Some rows leave the device as logits, and for others only a token does, masked or not.
     let split = random.within(0, rows.len() - 1);
-    let mut wish = || {
+    let mut request = || {
         let mask = random.within(0, 1) == 0;
         let mask = mask.then(|| Arc::from([0x00ff_00ff; 8]));
-        Wish::Token(Choice {
+        SampleRequest::Token(SampleParams {
             mask,
-            ..Choice::LIKELIEST
+            ..SampleParams::GREEDY
         })
     };
-    let batch = Batch {
-        tokens: &tokens,
-        carried: &[],
-        positions: &positions,
-        write_slots: &write_slots,
-        sequences: &spans,
-        slot_table: &table,
-        logit_rows: &rows[..split],
-        hidden_rows: &[],
-        choice_rows: &rows[split..],
-    };
-    let mut wishes = || (split..rows.len()).map(|_| wish()).collect();
-    let outputs = decoder.forward(&batch, &mut wishes).expect("a forward");
-    assert_eq!(outputs.chosen.len(), rows.len() - split);
+    batch.sample_rows = rows.split_off(split);
+    batch.logit_rows = rows;
+    let mut requests = || batch.sample_rows.iter().map(|_| request()).collect();
+    let output = decoder
+        .forward(&batch, &mut requests)
+        .expect("a forward pass");
+    assert_eq!(output.sampled.len(), batch.sample_rows.len());
 }
 
 fn stays_the_same(api: Api) {
@@ -103,11 +95,11 @@ fn stays_the_same(api: Api) {
         max_model_len: Some(LONGEST),
         ..LoadOptions::default()
     };
-    let mut decoder = runner::load(&checkpoint, &options).expect("it loads");
+    let mut decoder = hearth_model::load(&checkpoint, &options).expect("it loads");
     let seed = RandomState::new().hash_one(0);
     eprintln!("seed {seed}");
     let mut random = Random(seed);
-    // The pool takes what the largest of the first batches need.
+    // In the first half the pool grows to the size that the largest batches need.
     let mut before = 0;
     for done in 1..=steps {
         step(decoder.as_mut(), &mut random);
@@ -120,7 +112,7 @@ fn stays_the_same(api: Api) {
         }
     }
     let after = decoder.reserved_bytes().expect("a GPU has a pool");
-    // A page more may come with a combination of sizes that the first half had not.
+    // A combination of sizes that did not occur in the first half may add a page.
     assert!(
         after <= before + before / 4,
         "{spec}: the pool grew from {before} to {after}"

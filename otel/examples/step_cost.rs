@@ -1,5 +1,5 @@
-//! What a step's telemetry costs the engine's thread: the two times that it takes beside those
-//! that it has anyway, counting the rows, and handing it over; in detail the list of the batch, too.
+//! Measures the cost of telemetry per step on the engine's thread: reading the clock twice more,
+//! counting the rows, and sending the record; with detailed traces also the list of the batch.
 //!
 //!     cargo run --release -p hearth-otel --example step_cost
 #![allow(
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use hearth_otel::{EngineFacts, EngineSnapshot, StepRecord, Telemetry};
 
-/// Fewer than the queue holds, so that none is dropped, which would cost less.
+/// Steps per burst: fewer than the mailbox holds, because dropping a record would cost less.
 const BURST: usize = 2000;
 const BURSTS: usize = 60;
 
@@ -25,7 +25,7 @@ fn main() {
     telemetry
         .serve_model("m", facts, EngineSnapshot::default)
         .unwrap();
-    let tell = telemetry.steps();
+    let record = telemetry.steps();
     println!(
         "| rows of a step | in detail | ns a step, least | median | ns a token, least | median |"
     );
@@ -37,7 +37,7 @@ fn main() {
             .map(|_| {
                 let began = Instant::now();
                 for _ in 0..BURST {
-                    tell(step(&batch, detailed));
+                    record(step(&batch, detailed));
                 }
                 let took = began.elapsed().as_secs_f64() * 1e9 / BURST as f64;
                 // The telemetry thread catches up.
@@ -61,7 +61,7 @@ fn main() {
     println!("{}", dropped.unwrap_or_default());
 }
 
-/// As the engine makes one.
+/// Builds a record in the same way as the engine.
 fn step(batch: &[(u64, usize)], detailed: bool) -> StepRecord {
     let started = Instant::now();
     let (scheduled, forwarded) = (black_box(started), black_box(started));
@@ -88,7 +88,6 @@ fn step(batch: &[(u64, usize)], detailed: bool) -> StepRecord {
         started_requests: 0,
         queried_tokens: 0,
         cached_tokens: 0,
-        preemptions: 0,
         running: batch.len(),
         waiting: 0,
         kv_used: 100,

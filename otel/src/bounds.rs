@@ -1,4 +1,4 @@
-//! The bounds that histograms have here: their families', or those that were asked for.
+//! The bucket bounds of histograms: the standard ones of their families, or configured ones.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,18 @@ use crate::buckets::{Buckets, FAMILIES};
 use crate::catalog;
 use crate::rows;
 
-/// Recording searches the bounds, and a scrape shows each of them.
-const MOST: usize = 200;
+/// Bounds that one family may have: recording searches them, and a scrape shows each one.
+const MAX_BOUNDS: usize = 200;
 
-/// Bounds chosen for some families.
+/// Configured bounds of some families, in place of the standard ones.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CustomBuckets(BTreeMap<Buckets, Vec<f64>>);
 
 impl CustomBuckets {
+    /// Checks `given`, bounds by the name of their family ([`FAMILIES`]).
+    ///
     /// # Errors
-    /// What is wrong with them, in words.
+    /// A message that says what is wrong: an unknown family, or bounds that are not ascending.
     pub fn new(given: BTreeMap<String, Vec<f64>>) -> Result<Self, String> {
         let mut families = BTreeMap::new();
         for (name, bounds) in given {
@@ -27,9 +29,9 @@ impl CustomBuckets {
             let sane = bounds
                 .iter()
                 .all(|bound| bound.is_finite() && *bound >= 0.0);
-            if !(1..=MOST).contains(&bounds.len()) || !ascending || !sane {
+            if !(1..=MAX_BOUNDS).contains(&bounds.len()) || !ascending || !sane {
                 return Err(format!(
-                    "the bounds of {name:?} must be 1 to {MOST} ascending numbers from 0 on"
+                    "the bounds of {name:?} must be 1 to {MAX_BOUNDS} ascending numbers from 0 on"
                 ));
             }
             families.insert(*family, bounds);
@@ -38,10 +40,10 @@ impl CustomBuckets {
     }
 }
 
-/// The bounds of every family.
+/// The bounds of every family, for a model with a given context length.
 #[derive(Clone, Debug, Default)]
 pub struct Bounds {
-    /// The longest sequence in tokens.
+    /// Longest sequence in tokens.
     context: usize,
     custom: CustomBuckets,
 }
@@ -51,7 +53,7 @@ impl Bounds {
         Self { context, custom }
     }
 
-    /// Ascending.
+    /// The bounds of `family`, ascending.
     pub fn of(&self, family: Buckets) -> Vec<f64> {
         let custom = self.custom.0.get(&family);
         custom.map_or_else(|| family.standard(self.context), Clone::clone)
@@ -66,7 +68,7 @@ impl Bounds {
         bounds
     }
 
-    /// What an instrument records with: its own bounds and those of its projections.
+    /// The bounds that an instrument records with: its own and those of its projections.
     pub fn of_instrument(&self, name: &str) -> Vec<f64> {
         let own = catalog::find(name).map_or(&[][..], |instrument| instrument.buckets);
         self.union(own.iter().copied().chain(rows::buckets_of(name)))
@@ -78,12 +80,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_union_has_every_bound_once_in_order() {
+    fn a_union_has_every_bound_once_in_ascending_order() {
         let all = Bounds::new(1, CustomBuckets::default());
         let families = [Buckets::FirstToken, Buckets::SglangFirstToken];
         let bounds = all.union(families);
         assert!(bounds.is_sorted_by(|a, b| a < b));
-        // 22 and 18, six of them the same: as measured with the published dashboards.
+        // 22 and 18 bounds, of which six are the same.
         assert_eq!(bounds.len(), 34);
         for family in families {
             assert!(all.of(family).iter().all(|b| bounds.contains(b)));
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_bounds_are_those_of_their_family_alone() {
+    fn configured_bounds_replace_those_of_their_family_only() {
         let given = BTreeMap::from([("time_to_first_token".to_owned(), vec![0.3, 3.0])]);
         let bounds = Bounds::new(1, CustomBuckets::new(given).unwrap());
         assert_eq!(bounds.of(Buckets::FirstToken), [0.3, 3.0]);
@@ -101,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_make_no_histogram_are_refused_in_words() {
+    fn bounds_that_cannot_make_a_histogram_are_refused_with_a_message() {
         let refused = |name: &str, bounds: Vec<f64>| {
             CustomBuckets::new(BTreeMap::from([(name.to_owned(), bounds)])).unwrap_err()
         };
         assert!(refused("latency", vec![1.0]).contains("request_latency"));
-        for nonsense in [
+        for bounds in [
             vec![],
             vec![1.0, 1.0],
             vec![2.0, 1.0],
@@ -115,13 +117,13 @@ mod tests {
             vec![f64::INFINITY],
             (0..300).map(f64::from).collect(),
         ] {
-            let error = refused("request_latency", nonsense);
+            let error = refused("request_latency", bounds);
             assert!(error.contains("1 to 200 ascending numbers"), "{error}");
         }
     }
 
     #[test]
-    fn every_family_has_a_name_of_its_own() {
+    fn every_family_has_its_own_name() {
         let names: std::collections::BTreeSet<&str> = FAMILIES.map(|(name, _)| name).into();
         let families: std::collections::BTreeSet<Buckets> =
             FAMILIES.map(|(_, family)| family).into();

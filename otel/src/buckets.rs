@@ -1,14 +1,15 @@
-//! Bucket bounds of the histograms, by the family that their origin gives them.
+//! The standard bucket bounds of histograms. A family is the set of bounds that vLLM, SGLang,
+//! OpenTelemetry or another origin gives to its histograms of one quantity.
 
-/// Whose bounds a histogram is shown with. An instrument records with the union of
-/// the bounds of all its families, so that each of them can be shown exactly.
+/// The family of bounds that a histogram is shown with. An instrument records with the union
+/// of the bounds of all its families, so that each family can be shown exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Buckets {
     /// vLLM: whole requests, in seconds.
     RequestLatency,
     /// vLLM: time to the first token, in seconds.
     FirstToken,
-    /// vLLM: between tokens, in seconds.
+    /// vLLM: time between tokens, in seconds.
     InterToken,
     /// vLLM: tokens of a step.
     IterationTokens,
@@ -22,7 +23,7 @@ pub enum Buckets {
     SglangFirstToken,
     /// SGLang: whole requests.
     SglangRequest,
-    /// SGLang: between tokens.
+    /// SGLang: time between tokens.
     SglangInterToken,
     /// SGLang: tokens of a request.
     SglangTokens,
@@ -40,14 +41,14 @@ pub enum Buckets {
     HttpFine,
     /// prometheus-fastapi-instrumentator: by handler.
     HttpCoarse,
-    /// OpenTelemetry's advice for `http.server.request.duration`, and on to ten
-    /// minutes, which answers of language models take.
+    /// OpenTelemetry's advice for `http.server.request.duration`, extended to ten minutes,
+    /// which responses of language models can take.
     HttpServer,
     /// Bytes of a body.
     Bytes,
     /// Parts of an engine step, in seconds.
     Step,
-    /// vLLM before version 1: sums of such parts over a request.
+    /// vLLM before version 1: sums of parts of steps over a request, in seconds.
     ModelTime,
     /// Rows of a batch.
     Rows,
@@ -121,8 +122,8 @@ const ROWS: [f64; 11] = [
     0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0,
 ];
 
-/// What a family is called where its bounds are chosen (`--custom-histogram-buckets`);
-/// vLLM's have vLLM's names.
+/// The names by which `--custom-histogram-buckets` selects families. Families of vLLM have
+/// the names that vLLM uses.
 #[rustfmt::skip]
 pub const FAMILIES: [(&str, Buckets); 23] = [
     ("request_latency", Buckets::RequestLatency),
@@ -151,8 +152,8 @@ pub const FAMILIES: [(&str, Buckets); 23] = [
 ];
 
 impl Buckets {
-    /// What the family's origin gives it, ascending; `context` is the longest sequence in
-    /// tokens.
+    /// The bounds that the family's origin defines, ascending. `context` is the longest sequence
+    /// in tokens.
     pub fn standard(self, context: usize) -> Vec<f64> {
         match self {
             Self::RequestLatency => REQUEST_LATENCY.to_vec(),
@@ -167,7 +168,7 @@ impl Buckets {
             Self::SglangInterToken => SGLANG_INTER_TOKEN.to_vec(),
             Self::SglangTokens => SGLANG_TOKENS.to_vec(),
             Self::SglangQueue => SGLANG_QUEUE.to_vec(),
-            // Rounded, so that a bound reads as what it is.
+            // SGLang's exponential bounds, rounded to microseconds so that they stay readable.
             Self::SglangStage => (0..30)
                 .map(|n| (0.001 * 1.62_f64.powi(n) * 1e6).round() / 1e6)
                 .collect(),
@@ -185,7 +186,7 @@ impl Buckets {
     }
 }
 
-/// 1, 2, 5, 10, 20, 50 ... as far as `most`.
+/// 1, 2, 5, 10, 20, 50 ... up to `most`.
 fn one_two_five(most: usize) -> Vec<f64> {
     let decades = std::iter::successors(Some(1_usize), |decade| decade.checked_mul(10));
     decades

@@ -1,7 +1,7 @@
-//! The canonical instruments: what is measured, under OpenTelemetry's names.
+//! The canonical instruments: everything that is measured, under OpenTelemetry's names.
 //!
-//! OTLP exports exactly these. A name has no colon and no `_total`; the other
-//! vocabularies are projections of them ([`crate::rows`]).
+//! OTLP exports exactly these. A name contains no colon and does not end in `_total`; the
+//! other vocabularies are projections of these instruments ([`crate::rows`]).
 
 use crate::buckets::Buckets;
 
@@ -9,7 +9,7 @@ use crate::buckets::Buckets;
 pub enum Kind {
     /// Counts events or tokens; never falls.
     Counter,
-    /// Adds up seconds; never falls.
+    /// A sum of seconds; never falls.
     Seconds,
     /// A whole number that rises and falls.
     Level,
@@ -22,13 +22,17 @@ pub enum Kind {
 pub struct Instrument {
     pub name: &'static str,
     pub kind: Kind,
-    /// UCUM, as OpenTelemetry has it: `s`, `By`, `{token}`.
+    /// A UCUM unit, as OpenTelemetry asks for: `s`, `By`, `{token}`.
     pub unit: &'static str,
     pub help: &'static str,
     pub attributes: &'static [&'static str],
-    /// Bounds of its own; those of its projections are added.
+    /// Bucket families of the instrument itself; it also records with the bounds of its
+    /// projections.
     pub buckets: &'static [Buckets],
 }
+
+/// The value of [`PROVIDER`].
+pub const PROVIDER_NAME: &str = "hearth";
 
 pub const OPERATION: &str = "gen_ai.operation.name";
 pub const PROVIDER: &str = "gen_ai.provider.name";
@@ -87,7 +91,7 @@ const fn number(
     }
 }
 
-/// HTTP and the process: there before the model is.
+/// HTTP and the process: instruments that exist before the model is loaded.
 #[rustfmt::skip]
 pub const SERVER: &[Instrument] = &[
     histogram("http.server.request.duration", "s", HTTP, &[Buckets::HttpServer],
@@ -114,7 +118,7 @@ pub const SERVER: &[Instrument] = &[
         "Records of steps and requests that were dropped because telemetry could not keep up; serving never waits for it."),
 ];
 
-/// The engine and the requests it serves: there once the model is.
+/// The engine and its requests: instruments that exist once the model is loaded.
 #[rustfmt::skip]
 pub const ENGINE: &[Instrument] = &[
     histogram("gen_ai.server.time_to_first_token", "s", GEN_AI, &[Buckets::GenAiFirstToken],
@@ -238,7 +242,7 @@ pub const ENGINE: &[Instrument] = &[
         "Requests whose grammar was refused, by reason."),
 ];
 
-/// All of them.
+/// All instruments.
 pub fn instruments() -> impl Iterator<Item = &'static Instrument> {
     SERVER.iter().chain(ENGINE)
 }
@@ -248,7 +252,7 @@ pub fn find(name: &str) -> Option<&'static Instrument> {
 }
 
 impl Instrument {
-    /// Its name in Prometheus, as OpenTelemetry's specification translates it.
+    /// The name in Prometheus, as OpenTelemetry's specification translates it.
     pub fn exposed(&self) -> String {
         let mut name = self.name.replace('.', "_");
         let suffix = match self.unit {
@@ -276,7 +280,7 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for instrument in instruments() {
             let name = instrument.name;
-            assert!(seen.insert(name), "{name} is there twice");
+            assert!(seen.insert(name), "{name} occurs twice");
             let allowed = |c: char| c.is_ascii_lowercase() || c == '_' || c == '.';
             assert!(name.chars().all(allowed), "{name}");
             assert!(!name.ends_with("_total"), "{name}: the kind says so");

@@ -1,4 +1,5 @@
-//! Scrapes: the points of the canonical instruments under the names asked for.
+//! The page of `/metrics`: the points of the canonical instruments under the names of the
+//! configured vocabularies.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,7 +9,7 @@ use crate::points::{Distribution, Point, Points, Value};
 use crate::rows::{self, Label, Row, Shape, Source};
 use crate::text::{TextFormat, sample};
 
-/// Whose names metrics are shown under.
+/// A set of metric names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Vocabulary {
     /// `vllm:*`, and `http_*` of the instrumentator that vLLM uses.
@@ -17,22 +18,22 @@ pub enum Vocabulary {
     Sglang,
     /// OpenTelemetry's, as Prometheus spells them.
     Otel,
-    /// vLLM's with `_` for `:`, which Prometheus keeps for recording rules.
+    /// vLLM's with `_` for `:`, because Prometheus reserves colons for recording rules.
     Plain,
 }
 
-/// What a scrape shows.
+/// Selects the metrics on a page.
 #[derive(Clone, Debug)]
 pub struct Exposition {
     /// The value of `model_name`.
     pub model: String,
     pub vocabularies: Vec<Vocabulary>,
-    /// Shows the names that this version of vLLM still had.
+    /// Shows deprecated names that this version of vLLM, `(major, minor)`, still had.
     pub show_hidden: Option<(u32, u32)>,
 }
 
 impl Exposition {
-    /// The page.
+    /// Renders the page.
     pub fn render(&self, points: &Points, bounds: &Bounds, format: TextFormat) -> String {
         let mut page = Page {
             out: String::with_capacity(64 * 1024),
@@ -67,7 +68,7 @@ impl Exposition {
         }
     }
 
-    /// Whether `row` is current, or hidden only since after the version asked for.
+    /// Whether `row` is current, or was still shown by the vLLM version of `show_hidden`.
     fn shows(&self, row: &Row) -> bool {
         match (row.hidden, self.show_hidden) {
             (None, _) => true,
@@ -83,17 +84,20 @@ struct Page<'a> {
     points: &'a Points,
     bounds: &'a Bounds,
     format: TextFormat,
+    /// Names of the families on the page, each of which may occur only once.
     written: HashSet<String>,
 }
 
-/// Label values in the order of the row's labels.
+/// Values by their label values, which are in the order of the row's labels.
 type Series<T> = BTreeMap<Vec<String>, T>;
 
 impl Page<'_> {
+    /// The points of `instrument`.
     fn of(&self, instrument: &str) -> &[Point] {
         self.points.get(instrument).map_or(&[], Vec::as_slice)
     }
 
+    /// Writes the rows that share `name`, with one head.
     fn family(&mut self, name: String, family: &[Row]) {
         if !self.written.insert(name.clone()) {
             return;
@@ -106,7 +110,8 @@ impl Page<'_> {
             Shape::Summary => "summary",
         };
         let before = self.out.len();
-        self.format.head(&mut self.out, &name, kind, &help(first));
+        self.format
+            .head(&mut self.out, &name, kind, &first.help_text());
         let after_head = self.out.len();
         for row in family {
             match row.shape {
@@ -115,7 +120,7 @@ impl Page<'_> {
                 Shape::Summary => self.summaries(&name, row),
             }
         }
-        // A family without a series is not there: nothing is shown as a false 0.
+        // A family without series is left out rather than shown as a false 0.
         if self.out.len() == after_head {
             self.out.truncate(before);
         }
@@ -148,7 +153,7 @@ impl Page<'_> {
                     add(self.values(row, a), ratio);
                 }
             }
-            // Only where there is an engine that it is said of.
+            // Shown only once there is an engine.
             Source::Always(value) => {
                 if let Some(point) = self.of("llm.kv_cache_capacity").first() {
                     add(self.values(row, point), value);
@@ -180,7 +185,7 @@ impl Page<'_> {
             .iter()
             .all(|label| matches!(label, Label::Model | Label::Fixed(..)));
         let engine = !self.of("llm.kv_cache_capacity").is_empty();
-        // A histogram of the engine without labels of its own is there from the start.
+        // A histogram of the engine without variable labels exists from the start, empty.
         if series.is_empty() && fixed && engine && catalog::ENGINE.iter().any(|i| i.name == from) {
             let bounds = self.bounds.of_instrument(from);
             let counts = vec![0; bounds.len() + 1];
@@ -266,7 +271,7 @@ impl Page<'_> {
             match point.value {
                 Value::Number(value) => sample(&mut self.out, &name, "", &labels, None, value),
                 Value::Distribution(distribution) => {
-                    // OpenTelemetry's advice where there is one, else all that is recorded.
+                    // OpenTelemetry's advised bounds if there are any, else all recorded ones.
                     let bounds = match instrument.buckets {
                         [] => distribution.bounds.clone(),
                         own => self.bounds.union(own.iter().copied()),
@@ -277,6 +282,7 @@ impl Page<'_> {
         }
     }
 
+    /// The label values of `point` in `row`.
     fn values(&self, row: &Row, point: &Point) -> Vec<String> {
         let value = |label: &Label| match label {
             Label::Model => self.model.to_owned(),
@@ -291,14 +297,6 @@ impl Page<'_> {
     }
 }
 
-/// HELP, with the notice that vLLM's policy wants of a deprecated metric.
-pub fn help(row: &Row) -> String {
-    match row.hidden {
-        None => row.help.to_owned(),
-        Some((_, instead)) => format!("{} DEPRECATED: Use {instead} instead.", row.help),
-    }
-}
-
 fn labels(row: &Row, values: Vec<String>) -> Vec<(&'static str, String)> {
     let name = |label: &Label| match label {
         Label::Model => "model_name",
@@ -307,6 +305,7 @@ fn labels(row: &Row, values: Vec<String>) -> Vec<(&'static str, String)> {
     row.labels.iter().map(name).zip(values).collect()
 }
 
+/// The value of a number, or the count of a histogram.
 fn number(point: &Point) -> f64 {
     match &point.value {
         Value::Number(value) => *value,

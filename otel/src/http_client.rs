@@ -1,4 +1,4 @@
-//! OTLP over HTTP with the client that the workspace has already.
+//! OTLP over HTTP with `ureq`, the HTTP client that the workspace already depends on.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use ureq::Agent;
 
-/// An answer of a collector has a few bytes.
-const MAX_ANSWER: u64 = 4 << 20;
+/// Bytes read of a collector's response, which normally has only a few.
+const MAX_RESPONSE: u64 = 4 << 20;
 
-/// Blocks: the exporters call it on threads of their own.
+/// An HTTP client that blocks. The exporters call it on their own threads.
 #[derive(Debug)]
 pub struct UreqClient(Agent);
 
@@ -17,7 +17,7 @@ impl UreqClient {
     pub fn new(timeout: Duration) -> Self {
         let config = Agent::config_builder()
             .timeout_global(Some(timeout))
-            // The exporter looks at the status itself, to know what to send again.
+            // The exporter examines the status itself to decide what to send again.
             .http_status_as_error(false)
             .build();
         Self(Agent::new_with_config(config))
@@ -32,7 +32,7 @@ impl HttpClient for UreqClient {
             .0
             .run(Request::from_parts(parts, body.to_vec()))?
             .into_parts();
-        let bytes = body.with_config().limit(MAX_ANSWER).read_to_vec()?;
+        let bytes = body.with_config().limit(MAX_RESPONSE).read_to_vec()?;
         Ok(Response::from_parts(parts, Bytes::from(bytes)))
     }
 }

@@ -1,27 +1,45 @@
-//! Telemetry: what Hearth tells about itself, to logs, scrapes and collectors.
+//! Telemetry: how Hearth reports its state to logs, Prometheus and OTLP collectors.
 //!
-//! What is measured is recorded once, in OpenTelemetry instruments ([`catalog`]). A
-//! scrape projects them onto the names that people's dashboards have ([`rows`]); OTLP
-//! exports them as they are. Spans are built from stored times when it is over.
+//! Everything measured is recorded once, in OpenTelemetry instruments. OTLP exports them under
+//! their own names; a scrape of `/metrics` projects them onto the names of vLLM and SGLang that
+//! existing dashboards query. Spans are built from stored times after a request or a step is over.
 //!
-//! Architecture invariant: the other crates emit `tracing` events and return numbers
-//! and times; only this crate decides where they go. Nothing here ever makes a
-//! request wait: what cannot be kept up with is dropped and counted.
+//! | module | what it holds |
+//! |---|---|
+//! | `telemetry`, `options`, `error` | [`Telemetry`], the handle that the server records through, and its options |
+//! | [`catalog`] | the table of instruments: name, kind, unit, attributes, help |
+//! | `instruments` | the instruments themselves, and the methods that record to them |
+//! | [`buckets`], `bounds` | standard bucket bounds of histograms, and configured ones |
+//! | [`rows`] | the tables of vLLM's, SGLang's and the process's metrics |
+//! | `exposition`, `points`, `text`, `scrape_reader` | the page of `/metrics` |
+//! | `records` | times and numbers of steps, requests and HTTP exchanges |
+//! | `mailbox`, `worker` | the telemetry thread and its queue |
+//! | `spans` | traces of HTTP exchanges, continuations and steps |
+//! | `otlp_settings`, `exporters`, `http_client` | export over OTLP |
+//! | `logs`, `stats_log` | log lines, and the periodic statistics line |
+//! | `process` | the operating system's figures of this process |
+//!
+//! Architecture invariant: the other crates emit `tracing` events and return numbers and
+//! times; only this crate decides where they go. Telemetry never makes a request wait: records
+//! that it cannot keep up with are dropped and counted.
 
 mod bounds;
 pub mod buckets;
 pub mod catalog;
-mod export;
+mod error;
+mod exporters;
 mod exposition;
 mod http_client;
 mod instruments;
 mod logs;
 mod mailbox;
-mod page;
+mod options;
+mod otlp_settings;
 mod points;
 mod process;
 mod records;
 pub mod rows;
+mod scrape_reader;
 mod spans;
 mod stats_log;
 mod telemetry;
@@ -29,19 +47,22 @@ mod text;
 mod worker;
 
 pub use bounds::CustomBuckets;
-pub use export::{OtlpOptions, OtlpProtocol, TelemetryError};
+pub use error::TelemetryError;
 pub use exposition::Vocabulary;
 pub use instruments::{
-    Ending, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
-    HttpOutcome, RequestNumbers,
+    EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    RequestNumbers,
 };
 pub use logs::{LogError, LogFormat, init_logs};
-pub use page::metrics_page;
-pub use records::{Clock, Compilation, RequestRecord, RequestTimes, StepRecord};
+pub use options::TelemetryOptions;
+pub use otlp_settings::{OtlpOptions, OtlpProtocol};
+pub use records::{
+    Clock, Compilation, Ending, HttpOutcome, RequestRecord, RequestTimes, StepRecord,
+};
 pub use spans::{Detail, RequestSpan, ServerSpan};
 pub use stats_log::StatsLog;
-pub use telemetry::{Telemetry, TelemetryOptions};
+pub use telemetry::Telemetry;
 pub use text::TextFormat;
 
-/// Of a span, to hang others under it.
+/// Identifies a span, as the parent of others.
 pub use opentelemetry::trace::SpanContext;

@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// Shape of one log line.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// `2026-11-20T23:00:00Z  INFO hearth_server::serve: ready in_ms=120`
@@ -15,18 +15,20 @@ pub enum LogFormat {
     Json,
 }
 
-/// Says at `info` what only its developers want to know. A filter that names it wins.
+/// Raises the level of crates whose `info` lines interest only their developers. The given
+/// filter comes after it and overrides it.
 const QUIET: &str = "actix_server=warn";
 
+/// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("log_level: {given:?} is not a filter such as `info` or `hearth_engine=debug,info`")]
     Filter { given: String },
-    #[error("log lines are already being written somewhere else")]
+    #[error("a log writer is already installed")]
     AlreadyInstalled,
 }
 
-/// Installs the process-wide log writer; to be called once, first thing.
+/// Installs the process-wide log writer. Call it once, before anything logs.
 ///
 /// # Errors
 /// `filter` is not a `tracing` filter, or a writer is already installed.
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_are_objects_with_the_fields_at_the_top() {
+    fn json_lines_are_objects_with_the_fields_at_the_top_level() {
         let line = lines(LogFormat::Json, "info");
         let value: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
         assert_eq!(value["prompt_tokens"], 7);
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_filter_is_refused_with_its_text() {
+    fn an_invalid_filter_is_quoted_in_the_error() {
         let error = init_logs(LogFormat::Text, "info=loud=").unwrap_err();
         assert!(error.to_string().contains("info=loud="), "{error}");
     }

@@ -1,25 +1,42 @@
-//! What waits for the telemetry thread.
+//! The queue of the telemetry thread. Sending never waits, and takes a lock only briefly.
 
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::worker::Message;
+use opentelemetry::trace::SpanContext;
 
-/// How long messages gather before the thread takes them. To wake it takes whoever sends
-/// longer than all else that is done there for telemetry, and takes a core from the model:
-/// it is done once for all that come meanwhile.
+use crate::records::{RequestRecord, StepRecord};
+use crate::spans::RequestSpan;
+
+/// How long messages gather before the thread takes them. Waking the thread costs the sender
+/// more than everything else it does for telemetry, and takes a core away from the model. So
+/// the thread is woken once for all messages that arrive in this time.
 const GATHER: Duration = Duration::from_millis(20);
-/// Messages that may wait; beyond it they are dropped.
-const MOST: usize = 8192;
+/// Messages that may wait; further ones are dropped.
+const MAX_MESSAGES: usize = 8192;
 
-/// The sending side; the mailbox is closed with the last clone.
+/// A message to the telemetry thread.
+#[derive(Debug)]
+pub enum Message {
+    Step(StepRecord),
+    /// A continuation began: the engine's id, and the span that its steps link to.
+    Begin(u64, SpanContext),
+    /// A continuation ended.
+    End(Box<(RequestSpan, RequestRecord)>),
+    /// Asks for an answer once all earlier messages are processed.
+    Flush(SyncSender<()>),
+}
+
+/// The sending side. Dropping the last clone closes the mailbox.
 #[derive(Clone, Debug)]
 pub struct Sender(Arc<Open>);
 
-/// The telemetry thread's side.
+/// The telemetry thread's side of the mailbox.
 #[derive(Debug)]
 pub struct Receiver(Arc<Mailbox>);
 
+/// Closes the mailbox when the last sender is dropped.
 #[derive(Debug)]
 struct Open(Arc<Mailbox>);
 
@@ -32,13 +49,14 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct State {
     messages: Vec<Message>,
-    /// The thread waits for the first message.
+    /// Whether the thread is waiting for the first message.
     asleep: bool,
-    /// Somebody waits for the thread.
+    /// Whether a sender is waiting for the thread, which then takes the messages at once.
     urgent: bool,
     closed: bool,
 }
 
+/// Creates an open, empty mailbox.
 pub fn mailbox() -> (Sender, Receiver) {
     let mailbox = Arc::<Mailbox>::default();
     (
@@ -54,20 +72,20 @@ impl Mailbox {
 }
 
 impl Sender {
-    /// Leaves `message`; returns whether there was room for it.
+    /// Queues `message`. Returns false if the mailbox is full and the message was dropped.
     pub fn send(&self, message: Message) -> bool {
-        self.leave(message, false)
+        self.push(message, false)
     }
 
-    /// Leaves `message`, and has it looked at without delay.
+    /// Queues `message` and has it processed without the gathering delay.
     pub fn send_urgent(&self, message: Message) -> bool {
-        self.leave(message, true)
+        self.push(message, true)
     }
 
-    fn leave(&self, message: Message, urgent: bool) -> bool {
+    fn push(&self, message: Message, urgent: bool) -> bool {
         let mailbox = &self.0.0;
         let mut state = mailbox.state();
-        if state.messages.len() >= MOST {
+        if state.messages.len() >= MAX_MESSAGES {
             return false;
         }
         state.messages.push(message);
@@ -89,8 +107,9 @@ impl Drop for Open {
 }
 
 impl Receiver {
-    /// Puts what has come into `taken`, which is empty, in its order: when there is anything
-    /// and it had time to become more, or at `until`. Returns whether more may come.
+    /// Moves the waiting messages into `taken`, which must be empty, in the order of sending.
+    /// Returns after messages have arrived and gathered, or at `until`. The result is false
+    /// once the mailbox is closed, so that no more messages can arrive.
     pub fn receive(&self, until: Instant, taken: &mut Vec<Message>) -> bool {
         let mut state = self.0.state();
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
@@ -117,7 +136,7 @@ impl Receiver {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{SyncSender, sync_channel};
+    use std::sync::mpsc::sync_channel;
     use std::thread;
 
     use super::*;
@@ -128,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_received_in_order_and_in_few_pieces() {
+    fn messages_are_received_in_order_and_in_few_batches() {
         let (sender, receiver) = mailbox();
         let sending = thread::spawn(move || {
             (0..1000)
@@ -139,34 +158,36 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         });
-        let (mut pieces, mut all, mut taken) = (0, Vec::new(), Vec::new());
+        let (mut batches, mut all, mut taken) = (0, Vec::new(), Vec::new());
         let far = Instant::now() + Duration::from_secs(60);
         while receiver.receive(far, &mut taken) || !taken.is_empty() {
-            pieces += 1;
+            batches += 1;
             all.append(&mut taken);
         }
         assert_eq!(all.len(), 1000);
-        assert!(pieces < 500, "{pieces}");
+        assert!(batches < 500, "{batches}");
         for (message, seen) in all.into_iter().zip(sending.join().unwrap()) {
             let Message::Flush(done) = message else {
-                panic!("another was sent");
+                panic!("only flushes were sent");
             };
             done.try_send(()).unwrap();
             seen.recv_timeout(Duration::from_secs(1))
-                .expect("the first for the first");
+                .expect("the answers come in the order of the messages");
         }
     }
 
     #[test]
-    fn it_holds_so_much_and_no_more_and_time_may_be_up_without_anything() {
+    fn a_full_mailbox_refuses_messages_and_an_empty_one_returns_when_the_time_is_up() {
         let (sender, receiver) = mailbox();
         let mut taken = Vec::new();
         assert!(receiver.receive(Instant::now() + Duration::from_millis(1), &mut taken));
         assert!(taken.is_empty());
-        let taken_up = (0..MOST + 10).filter(|_| sender.send(flush().0)).count();
-        assert_eq!(taken_up, MOST);
+        let accepted = (0..MAX_MESSAGES + 10)
+            .filter(|_| sender.send(flush().0))
+            .count();
+        assert_eq!(accepted, MAX_MESSAGES);
         assert!(receiver.receive(Instant::now(), &mut taken));
-        assert_eq!(taken.len(), MOST);
+        assert_eq!(taken.len(), MAX_MESSAGES);
         assert!(sender.send_urgent(flush().0), "there is room again");
         drop(sender);
         taken.clear();

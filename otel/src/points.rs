@@ -1,12 +1,12 @@
-//! What the meter provider collected, in a shape that can be projected.
+//! The points that the meter provider collected, independent of their number types.
 
 use std::collections::BTreeMap;
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ResourceMetrics};
 
-/// A histogram's point: `counts[i]` values were in `(bounds[i - 1], bounds[i]]`, the
-/// last count is of what is above all bounds.
+/// The point of a histogram: `counts[i]` values were in `(bounds[i - 1], bounds[i]]`. The last
+/// count is that of values above all bounds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
     pub bounds: Vec<f64>,
@@ -19,7 +19,7 @@ impl Distribution {
         self.counts.iter().sum()
     }
 
-    /// Adds another of the same bounds.
+    /// Adds a distribution with the same bounds.
     pub fn merge(&mut self, other: &Self) {
         if self.counts.is_empty() {
             *self = other.clone();
@@ -31,21 +31,24 @@ impl Distribution {
         self.sum += other.sum;
     }
 
-    /// Values at most `bound`, which is one of the bounds.
+    /// Number of values up to `bound`, which must be one of the bounds.
     pub fn at_most(&self, bound: f64) -> u64 {
         let buckets = self.bounds.iter().take_while(|&&b| b <= bound).count();
         self.counts[..buckets].iter().sum()
     }
 }
 
+/// The value of a point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Number(f64),
     Distribution(Distribution),
 }
 
+/// One series of an instrument.
 #[derive(Clone, Debug)]
 pub struct Point {
+    /// Sorted by name.
     pub attributes: Vec<(String, String)>,
     pub value: Value,
 }
@@ -59,9 +62,10 @@ impl Point {
     }
 }
 
-/// The points of each instrument.
+/// The points of each instrument, by its name.
 pub type Points = BTreeMap<String, Vec<Point>>;
 
+/// Converts what the meter provider collected.
 pub fn points(collected: &ResourceMetrics) -> Points {
     let scopes = collected.scope_metrics();
     let metrics = scopes.flat_map(|scope| scope.metrics());
@@ -107,7 +111,7 @@ fn read<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<Point> 
                 }),
             })
             .collect(),
-        // No instrument of ours is one.
+        // The catalog has no exponential histograms.
         MetricData::ExponentialHistogram(_) => Vec::new(),
     }
 }
@@ -116,7 +120,7 @@ fn attributes<'a>(given: impl Iterator<Item = &'a KeyValue>) -> Vec<(String, Str
     let mut attributes: Vec<_> = given
         .map(|pair| (pair.key.to_string(), pair.value.to_string()))
         .collect();
-    // Observed ones come in another order every time.
+    // The SDK returns the attributes of observed instruments in a varying order.
     attributes.sort_unstable();
     attributes
 }

@@ -1,10 +1,11 @@
-//! What the operating system says about this process (Linux; nothing elsewhere).
+//! The operating system's figures of this process, on Linux; there are none elsewhere.
 
 use std::fs;
 
-/// Clock ticks per second of `/proc`, which is 100 on every Linux of today.
+/// Clock ticks per second in `/proc`, which is 100 on all current Linux systems.
 const TICKS: f64 = 100.0;
 
+/// Figures of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessStats {
     pub cpu_seconds: f64,
@@ -15,10 +16,10 @@ pub struct ProcessStats {
     pub threads: i64,
 }
 
-/// `None` where there is no `/proc`.
+/// Reads the figures; `None` if there is no `/proc`.
 pub fn stats() -> Option<ProcessStats> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the process is in parentheses and may have spaces.
+    // The name of the process is in parentheses and may contain spaces.
     let (_, rest) = stat.rsplit_once(") ")?;
     let field = |number: usize| rest.split(' ').nth(number - 3)?.parse::<i64>().ok();
     let status = fs::read_to_string("/proc/self/status").ok()?;
@@ -51,7 +52,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn the_numbers_are_those_of_a_living_process() {
+    fn the_figures_of_this_process_are_plausible() {
         let stats = stats().unwrap();
         assert!(stats.resident_bytes > 1 << 20 && stats.virtual_bytes >= stats.resident_bytes);
         assert!(stats.open_fds >= 3 && stats.max_fds >= stats.open_fds && stats.threads >= 1);

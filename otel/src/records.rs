@@ -1,11 +1,11 @@
-//! What the engine and the routes tell: times of steps and of requests.
+//! Records that the engine and the HTTP routes hand over: the times and numbers of steps,
+//! requests and HTTP exchanges.
 
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::instruments::Ending;
-
-/// Translates moments of the monotonic clock; one per request, so that a step of the
-/// wall clock moves a trace as a whole and never bends it.
+/// Translates moments of the monotonic clock into wall-clock times. Each request has its own
+/// clock, so that an adjustment of the wall clock shifts a trace as a whole and does not
+/// change the lengths of its spans.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     instant: Instant,
@@ -25,6 +25,7 @@ impl Clock {
         self.instant
     }
 
+    /// The wall-clock time of `at`, which may lie before the start of the clock.
     pub fn system(&self, at: Instant) -> SystemTime {
         match at.checked_duration_since(self.instant) {
             Some(after) => self.system + after,
@@ -37,30 +38,31 @@ impl Clock {
 #[derive(Clone, Debug)]
 pub struct StepRecord {
     pub started: Instant,
-    /// The batch was chosen.
+    /// When the batch had been chosen.
     pub scheduled: Instant,
-    /// The logits were on the host.
+    /// When the logits were on the host.
     pub forwarded: Instant,
-    /// Tokens were sampled and sent.
+    /// When the tokens had been sampled and sent.
     pub finished: Instant,
     /// Prompt tokens computed and tokens generated.
     pub tokens: usize,
     pub prefill_rows: usize,
     pub prefill_tokens: usize,
     pub decode_rows: usize,
-    /// Requests that started in it, their prompt tokens, and what of these was cached.
+    /// Requests that started in this step; the next two fields count their prompt tokens
+    /// and how many of those were cached.
     pub started_requests: u64,
     pub queried_tokens: u64,
     pub cached_tokens: u64,
-    pub preemptions: u64,
     pub running: usize,
     pub waiting: usize,
-    /// KV slots that running requests use, and which part of all they are.
+    /// KV slots that running requests use.
     pub kv_used: usize,
+    /// The same as a fraction of all KV slots, 0 to 1.
     pub kv_usage: f64,
     pub failed: bool,
-    /// The requests in the batch by the engine's ids, and how many tokens each computed; needed
-    /// only where steps have traces.
+    /// The requests in the batch: the engine's id of each and how many of its tokens were
+    /// computed. Filled only if steps are traced.
     pub requests: Vec<(u64, usize)>,
 }
 
@@ -73,39 +75,39 @@ impl StepRecord {
         self.forwarded.duration_since(self.scheduled)
     }
 
-    /// Forward, sampling and what follows.
+    /// The forward pass, sampling and sending.
     pub fn execute(&self) -> Duration {
         self.finished.duration_since(self.scheduled)
     }
 }
 
-/// How a grammar was had.
+/// The compilation of a request's grammar.
 #[derive(Clone, Copy, Debug)]
 pub struct Compilation {
     pub from: Instant,
     pub to: Instant,
-    /// It was there already.
+    /// Whether the compiled grammar came from the cache.
     pub cached: bool,
 }
 
-/// When things happened to a continuation; absent: they did not.
+/// When things happened to a continuation; `None` if they did not happen.
 #[derive(Clone, Debug)]
 pub struct RequestTimes {
     pub clock: Clock,
     pub arrived: Instant,
-    /// Text to tokens, from and to.
+    /// Begin and end of the tokenization.
     pub tokenized: Option<(Instant, Instant)>,
     pub queued: Instant,
     pub started: Option<Instant>,
     pub first_token: Option<Instant>,
     pub last_token: Option<Instant>,
-    /// Its grammar, from the asking to the having.
+    /// The time between asking for the grammar and having it.
     pub compiled: Option<Compilation>,
-    /// The first ones only, when there are many; of `jumps` likewise.
+    /// The first preemptions only, if there are many; the same holds for `jumps`.
     pub preempted: Vec<Instant>,
-    /// When text came by force, and how many tokens.
+    /// When the grammar forced text (jump forward), and how many tokens.
     pub jumps: Vec<(Instant, usize)>,
-    /// Tokens to text: from, to, and the time of it that was work.
+    /// Begin and end of the detokenization, and the part of that time spent working.
     pub detokenized: Option<(Instant, Instant, Duration)>,
     pub ended: Instant,
 }
@@ -139,11 +141,35 @@ impl RequestTimes {
     }
 }
 
-/// A continuation that ended, for its spans.
+/// How a continuation ended, in vLLM's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    Stop,
+    Length,
+    Abort,
+    Error,
+}
+
+impl Ending {
+    pub const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
+
+    /// The label value in metrics and spans.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A continuation that ended, as its spans describe it. A request with `n` choices has `n`
+/// continuations.
 #[derive(Clone, Debug)]
 pub struct RequestRecord {
     pub times: RequestTimes,
-    /// The engine's id.
+    /// The engine's id of the continuation.
     pub engine_id: u64,
     /// The id that the client sees in a header.
     pub request_id: String,
@@ -155,16 +181,28 @@ pub struct RequestRecord {
     pub cached_tokens: usize,
     pub completion_tokens: usize,
     pub preemptions: u64,
-    /// Tokens of the output that a grammar forced.
+    /// Tokens of the output that a grammar forced, and that were not sampled.
     pub forced_tokens: usize,
+    /// Continuations of the whole request (`n`).
     pub copies: usize,
     pub max_tokens: usize,
     pub temperature: f32,
     pub top_p: f32,
     pub top_k: Option<usize>,
     pub seed: Option<u64>,
-    /// What the client calls it by: more attributes.
+    /// Labels that the client gave the request, as additional span attributes.
     pub labels: Vec<(String, String)>,
+}
+
+/// One HTTP exchange, as the middleware saw it.
+#[derive(Clone, Debug)]
+pub struct HttpOutcome {
+    pub status: u16,
+    /// `error.type`: a disconnect, or the status code of a server error.
+    pub error: Option<String>,
+    pub duration: Duration,
+    pub request_bytes: u64,
+    pub response_bytes: u64,
 }
 
 #[cfg(test)]
@@ -172,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_of_the_wall_clock_moves_a_trace_as_a_whole() {
+    fn an_adjusted_wall_clock_shifts_a_trace_as_a_whole() {
         let before = Clock::now();
         let hour = Duration::from_secs(3600);
         let at = |ms| before.start() + Duration::from_millis(ms);
@@ -186,7 +224,7 @@ mod tests {
                 assert_eq!(length(stepped), length(before));
             }
         }
-        // What came before the clock was started has its place, too.
+        // Moments before the start of the clock can be translated, too.
         let earlier = Clock {
             instant: at(100),
             ..before
@@ -195,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn times_in_the_wrong_order_are_no_time() {
+    fn times_in_the_wrong_order_give_durations_of_zero() {
         let clock = Clock::now();
         let at = |ms| clock.start() + Duration::from_millis(ms);
         let times = RequestTimes {

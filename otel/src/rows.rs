@@ -1,9 +1,10 @@
-//! The exposition table: what the canonical instruments are called elsewhere.
+//! The exposition tables: the metrics of vLLM, SGLang and Prometheus' client libraries, and
+//! the canonical instruments that their values come from.
 //!
-//! `/metrics`, its HELP texts, docs/METRICS.md and what is hidden as deprecated all
-//! come from here. Names, labels and bounds are those of vLLM 0.33 and SGLang 0.5.23
-//! and are frozen: dashboards query them without aggregation, so that a label more
-//! would split their lines.
+//! `/metrics`, its HELP texts, docs/METRICS.md and the list of deprecated metrics all come
+//! from these tables. Names, labels and bounds are those of vLLM 0.33 and SGLang 0.5.23 and
+//! are frozen: dashboards query them without aggregation, so an additional label would split
+//! their lines.
 
 use crate::buckets::Buckets;
 use crate::catalog::{METHOD, REASON, REJECTION, ROUTE, SOURCE, STATE, STATUS, STREAM};
@@ -18,7 +19,7 @@ pub enum Shape {
     Summary,
 }
 
-/// Where the values come from.
+/// Where the values of a metric come from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
     /// An instrument.
@@ -27,36 +28,41 @@ pub enum Source {
     Where(&'static str, &'static str, &'static [&'static str]),
     /// The count of a histogram.
     CountOf(&'static str),
-    /// A histogram, and as many zeros in it as a counter says.
+    /// A histogram, with as many additional zeros as a counter says.
     WithZeros(&'static str, &'static str),
     /// The ratio of two counters, 0 while the second is 0.
     Ratio(&'static str, &'static str),
-    /// Nothing here can make it another value.
+    /// A constant: nothing in Hearth can change the value.
     Always(f64),
 }
 
+/// A label of a metric.
 #[derive(Clone, Copy, Debug)]
 pub enum Label {
     /// `model_name`, the served model.
     Model,
+    /// A label with a constant value.
     Fixed(&'static str, &'static str),
-    /// A label, and the attribute it comes from.
+    /// A label, and the attribute that its value comes from.
     From(&'static str, &'static str),
-    /// A label with the class of a status: `2xx`.
+    /// A label whose value is the class of the status code: `2xx`.
     StatusClass(&'static str),
 }
 
+/// A metric. Neighbouring rows with one name are one family with different labels.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     pub name: &'static str,
     pub shape: Shape,
     pub source: Source,
     pub labels: &'static [Label],
+    /// The bounds of a histogram; `None` for other shapes.
     pub buckets: Option<Buckets>,
-    /// What values are multiplied with: 1000 for milliseconds.
+    /// Factor of the values: 1000 turns seconds into milliseconds.
     pub scale: f64,
     pub help: &'static str,
-    /// The version of vLLM that no longer shows it, and what came after it.
+    /// For a deprecated metric: the version of vLLM that stopped showing it, `(major, minor)`,
+    /// and the metric that replaces it.
     pub hidden: Option<((u32, u32), &'static str)>,
 }
 
@@ -104,12 +110,14 @@ const fn milliseconds(mut row: Row) -> Row {
 use Shape::{Counter, Gauge, Summary};
 use Source::{Always, CountOf, Of, Ratio, Where, WithZeros};
 
+/// Labels of vLLM.
 const L: &[Label] = &[Label::Model, Label::Fixed("engine", "0")];
+/// Labels of vLLM before version 1.
 const LEGACY: &[Label] = &[Label::Model];
 const HANDLER: Label = Label::From("handler", ROUTE);
 const METHOD_LABEL: Label = Label::From("method", METHOD);
 
-/// vLLM's names; `plain` shows them with `_` for `:`.
+/// vLLM's metrics; `plain` shows them with `_` for `:`.
 #[rustfmt::skip]
 pub const VLLM: &[Row] = &[
     row("vllm:num_requests_running", Gauge, Of("llm.num_requests_running"), L,
@@ -190,7 +198,7 @@ pub const VLLM: &[Row] = &[
             Label::From("kv_cache_layout", "kv_cache_layout"),
         ],
         "Information of the LLMEngine CacheConfig."),
-    // prometheus-fastapi-instrumentator, as vLLM mounts it.
+    // From prometheus-fastapi-instrumentator, as vLLM configures it.
     row("http_requests_total", Counter, CountOf("http.server.request.duration"),
         &[HANDLER, METHOD_LABEL, Label::StatusClass("status")],
         "Total number of requests by method, status and handler."),
@@ -202,7 +210,7 @@ pub const VLLM: &[Row] = &[
         "Latency with many buckets but no API specific labels."),
     histogram("http_request_duration_seconds", "http.server.request.duration", &[HANDLER, METHOD_LABEL], Buckets::HttpCoarse,
         "Latency with only few buckets by handler."),
-    // Of vLLM before version 1, and of its first versions 1.
+    // Deprecated: from vLLM before version 1, and from its first 1.x versions.
     hidden(row("vllm:num_requests_swapped", Gauge, Always(0.0), LEGACY,
         "Number of requests swapped to CPU; requests never are."), (0, 9), "vllm:num_preemptions_total"),
     hidden(row("vllm:gpu_cache_usage_perc", Gauge, Of("llm.kv_cache_usage"), L,
@@ -242,6 +250,7 @@ const STREAMING: Label = Label::From("is_streaming", STREAM);
 const T_STREAMING: &[Label] = &[Label::Model, UNIFIED, STREAMING];
 const ENDPOINT: Label = Label::From("endpoint", ROUTE);
 
+/// Labels of a stage of a request.
 macro_rules! staged {
     ($stage:literal) => {
         &[
@@ -254,6 +263,7 @@ macro_rules! staged {
         ]
     };
 }
+/// Labels of a kind of tokens.
 macro_rules! mode {
     ($mode:literal) => {
         &[
@@ -267,7 +277,7 @@ macro_rules! mode {
     };
 }
 
-/// SGLang's names.
+/// SGLang's metrics.
 #[rustfmt::skip]
 pub const SGLANG: &[Row] = &[
     row("sglang:num_running_reqs", Gauge, Of("llm.num_requests_running"), S, "The number of running requests."),
@@ -303,7 +313,7 @@ pub const SGLANG: &[Row] = &[
     row("sglang:num_aborted_requests_total", Counter, Where("llm.requests", REASON, &["abort"]), T, "Number of requests aborted."),
     histogram("sglang:time_to_first_token_seconds", "gen_ai.server.time_to_first_token", T_STREAMING, Buckets::SglangFirstToken, "Histogram of time to first token in seconds."),
     histogram("sglang:inter_token_latency_seconds", "llm.inter_token_latency", T, Buckets::SglangInterToken, "Histogram of inter-token latency in seconds."),
-    // What the name was when SGLang's metrics were first described.
+    // The name in SGLang's first description of its metrics.
     histogram("sglang:time_per_output_token_seconds", "llm.inter_token_latency", T, Buckets::SglangInterToken, "Histogram of time per output token in seconds."),
     histogram("sglang:request_time_per_output_token_seconds", "gen_ai.server.time_per_output_token", T_STREAMING, Buckets::SglangInterToken, "Per-request TPOT in seconds: (finished_time - first_token_time) / (completion_tokens - 1)."),
     histogram("sglang:e2e_request_latency_seconds", "gen_ai.server.request.duration", T_STREAMING, Buckets::SglangRequest, "Histogram of End-to-end request latency in seconds."),
@@ -312,7 +322,7 @@ pub const SGLANG: &[Row] = &[
     row("sglang:http_requests_active", Gauge, Of("http.server.active_requests"), &[ENDPOINT, METHOD_LABEL], "Number of currently active HTTP requests."),
 ];
 
-/// What every vocabulary has: the names of Prometheus' own client libraries.
+/// Metrics that every vocabulary has, with the names of Prometheus' own client libraries.
 #[rustfmt::skip]
 pub const PROCESS: &[Row] = &[
     row("process_cpu_seconds_total", Counter, Of("process.cpu.time"), &[], "Total user and system CPU time spent in seconds."),
@@ -324,7 +334,7 @@ pub const PROCESS: &[Row] = &[
     row("process_start_time_seconds", Gauge, Of("hearth.process.start_time"), &[], "Start time of the process since unix epoch in seconds."),
 ];
 
-/// Bounds that `instrument` must have besides its own.
+/// The bucket families that metrics of other vocabularies show `instrument` with.
 pub fn buckets_of(instrument: &str) -> impl Iterator<Item = Buckets> {
     let rows = VLLM.iter().chain(SGLANG);
     rows.filter(move |row| match row.source {
@@ -334,13 +344,12 @@ pub fn buckets_of(instrument: &str) -> impl Iterator<Item = Buckets> {
     .filter_map(|row| row.buckets)
 }
 
-impl Source {
-    /// The instruments it reads.
-    pub fn reads(self) -> Vec<&'static str> {
-        match self {
-            Of(name) | Where(name, ..) | CountOf(name) => vec![name],
-            WithZeros(a, b) | Ratio(a, b) => vec![a, b],
-            Always(_) => Vec::new(),
+impl Row {
+    /// The HELP text. Deprecated metrics end with the notice that vLLM's policy asks for.
+    pub fn help_text(&self) -> String {
+        match self.hidden {
+            None => self.help.to_owned(),
+            Some((_, instead)) => format!("{} DEPRECATED: Use {instead} instead.", self.help),
         }
     }
 }
@@ -350,10 +359,18 @@ mod tests {
     use super::*;
     use crate::catalog::{Kind, find};
 
+    fn instruments_of(source: Source) -> Vec<&'static str> {
+        match source {
+            Of(name) | Where(name, ..) | CountOf(name) => vec![name],
+            WithZeros(a, b) | Ratio(a, b) => vec![a, b],
+            Always(_) => Vec::new(),
+        }
+    }
+
     #[test]
-    fn every_row_reads_instruments_that_are_there_and_attributes_that_they_have() {
+    fn every_row_reads_existing_instruments_and_attributes() {
         for row in VLLM.iter().chain(SGLANG).chain(PROCESS) {
-            for name in row.source.reads() {
+            for name in instruments_of(row.source) {
                 let instrument = find(name).unwrap_or_else(|| panic!("{}: {name}", row.name));
                 for label in row.labels {
                     let key = match label {
@@ -376,13 +393,13 @@ mod tests {
                 row.name
             );
             let total = row.name.ends_with("_total");
-            // vLLM has one histogram of this name.
+            // vLLM gives one histogram this name.
             assert!(total == (row.shape == Counter) || row.name == "vllm:iteration_tokens_total");
         }
     }
 
     #[test]
-    fn families_of_one_name_are_neighbours_with_one_shape() {
+    fn rows_with_one_name_are_neighbours_with_one_shape() {
         for rows in [VLLM, SGLANG] {
             let mut names: Vec<&str> = rows.iter().map(|row| row.name).collect();
             names.dedup();

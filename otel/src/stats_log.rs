@@ -1,4 +1,5 @@
-//! The periodic log line, in the words that log scrapers know.
+//! The periodic statistics line in the log, in the format of vLLM or SGLang, which log
+//! scrapers parse.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -6,30 +7,33 @@ use std::time::{Duration, Instant};
 use crate::instruments::EngineSnapshot;
 use crate::records::StepRecord;
 
-/// Whose line is written.
+/// The format of the statistics line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatsLog {
-    /// vLLM's, every so often; quiet when idle.
+    /// vLLM's line at a fixed interval, unless the engine is idle.
     Vllm,
-    /// SGLang's, for each prefill batch and every so many decode steps.
+    /// SGLang's line for each prefill batch, and every given number of decode steps.
     Sglang,
     Off,
 }
 
-/// Requests that the hit rate of vLLM's line is about.
+/// Requests that the hit rate in vLLM's line covers: the latest ones.
 const HIT_RATE_REQUESTS: u64 = 1000;
 
-/// What the line needs to remember.
+/// Makes statistics lines from steps and snapshots.
 #[derive(Debug)]
 pub struct StatsLogger {
     style: StatsLog,
     interval: Duration,
     decode_interval: u64,
     device: &'static str,
+    /// The snapshot at vLLM's previous line.
     last: Option<(Instant, EngineSnapshot)>,
-    /// Requests, tokens asked for and tokens found, of the last steps that started any.
+    /// Started requests, queried tokens and cached tokens of the last steps that started
+    /// requests.
     hits: VecDeque<(u64, u64, u64)>,
     decode_steps: u64,
+    /// The time of SGLang's previous decode line, and the value of `generated` then.
     decode_since: Option<(Instant, u64)>,
     generated: u64,
 }
@@ -54,7 +58,7 @@ impl StatsLogger {
         }
     }
 
-    /// SGLang's line for `step`, if it gets one.
+    /// Adds `step`, and returns SGLang's line if this step gets one.
     pub fn step(&mut self, step: &StepRecord) -> Option<String> {
         if step.started_requests > 0 && step.queried_tokens > 0 {
             self.hits.push_back((
@@ -98,7 +102,7 @@ impl StatsLogger {
         ))
     }
 
-    /// vLLM's line, if it is time for one and there is something to say.
+    /// Returns vLLM's line if its interval is over and the engine was not idle.
     pub fn tick(&mut self, now: Instant, snapshot: &EngineSnapshot) -> Option<String> {
         if self.style != StatsLog::Vllm {
             return None;
@@ -164,7 +168,6 @@ mod tests {
             started_requests: prefill_rows as u64,
             queried_tokens: 16 * prefill_rows as u64,
             cached_tokens: 8 * prefill_rows as u64,
-            preemptions: 0,
             running: 2,
             waiting: 1,
             kv_used: 25,
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn vllms_line_comes_at_its_interval_and_not_when_idle() {
+    fn vllms_line_is_written_at_its_interval_but_not_when_idle() {
         let second = Duration::from_secs(1);
         let mut log = StatsLogger::new(StatsLog::Vllm, 10 * second, 40, "CPU");
         let start = Instant::now();
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn sglangs_line_comes_for_each_prefill_batch_and_every_so_many_decode_steps() {
+    fn sglangs_line_is_written_for_each_prefill_batch_and_at_an_interval_of_decode_steps() {
         let mut log = StatsLogger::new(StatsLog::Sglang, Duration::from_secs(10), 2, "CPU");
         let line = log.step(&step(1)).unwrap();
         assert!(

@@ -1,102 +1,42 @@
-//! The handle that the rest of the server holds.
+//! [`Telemetry`], the handle through which the rest of the server records everything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use opentelemetry::metrics::{Meter, MeterProvider};
 use opentelemetry::trace::{SpanContext, TracerProvider};
-use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::reader::MetricReader;
-use opentelemetry_sdk::metrics::{
-    InstrumentKind, ManualReader, PeriodicReader, Pipeline, SdkMeterProvider, Temporality,
-};
+use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use tokio::runtime::Runtime;
 
-use crate::bounds::{Bounds, CustomBuckets};
-use crate::export::{
-    OtlpOptions, Signal, TelemetryError, environment, metric_exporter, propagates, resource,
-    runtime, target, tracer_provider,
-};
-use crate::exposition::{Exposition, Vocabulary};
+use crate::bounds::Bounds;
+use crate::error::TelemetryError;
+use crate::exporters::{metric_exporter, resource, runtime, tracer_provider};
+use crate::exposition::Exposition;
 use crate::instruments::{
-    Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments, ReadDerived,
     ReadEngine, observe_grammars, server_instruments,
 };
-use crate::mailbox::{Sender, mailbox};
+use crate::mailbox::{Message, Sender, mailbox};
+use crate::options::TelemetryOptions;
+use crate::otlp_settings::{Signal, environment, propagates, target};
 use crate::points::points;
 use crate::records::{Clock, RequestRecord, StepRecord};
-use crate::spans::{Detail, RequestSpan, ServerSpan, Spans};
-use crate::stats_log::StatsLog;
+use crate::scrape_reader::ScrapeReader;
+use crate::spans::{RequestSpan, ServerSpan, Spans};
 use crate::text::TextFormat;
-use crate::worker::{Message, Shared, Worker};
+use crate::worker::{Shared, Worker};
 
+/// The instrumentation scope of all metrics and spans.
 const SCOPE: &str = "hearth";
 
-/// What is exported, and where to.
-#[derive(Clone, Debug)]
-pub struct TelemetryOptions {
-    pub version: &'static str,
-    pub vocabularies: Vec<Vocabulary>,
-    /// Names that this version of vLLM still had are shown.
-    pub show_hidden: Option<(u32, u32)>,
-    /// Bounds of histograms that are not their family's.
-    pub buckets: CustomBuckets,
-    pub otlp: OtlpOptions,
-    /// A trace for each step of the engine.
-    pub detailed: Option<Detail>,
-    pub stats_log: StatsLog,
-    pub stats_interval: Duration,
-    pub decode_log_interval: u64,
-}
-
-impl Default for TelemetryOptions {
-    fn default() -> Self {
-        Self {
-            version: env!("CARGO_PKG_VERSION"),
-            vocabularies: vec![Vocabulary::Vllm, Vocabulary::Otel],
-            show_hidden: None,
-            buckets: CustomBuckets::default(),
-            otlp: OtlpOptions::default(),
-            detailed: None,
-            stats_log: StatsLog::Off,
-            stats_interval: Duration::from_secs(10),
-            decode_log_interval: 40,
-        }
-    }
-}
-
-/// A reader that the provider and the scrape share.
-#[derive(Clone, Debug)]
-struct ScrapeReader(Arc<ManualReader>);
-
-impl MetricReader for ScrapeReader {
-    fn register_pipeline(&self, pipeline: Weak<Pipeline>) {
-        self.0.register_pipeline(pipeline);
-    }
-
-    fn collect(&self, metrics: &mut ResourceMetrics) -> OTelSdkResult {
-        self.0.collect(metrics)
-    }
-
-    fn force_flush(&self) -> OTelSdkResult {
-        self.0.force_flush()
-    }
-
-    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
-        self.0.shutdown_with_timeout(timeout)
-    }
-
-    fn temporality(&self, kind: InstrumentKind) -> Temporality {
-        self.0.temporality(kind)
-    }
-}
-
-/// Everything that is measured goes through here. Nothing of it ever waits.
+/// Records everything that is measured. Recording never waits: records that the telemetry
+/// thread cannot keep up with are dropped and counted. Clones share one state.
 #[derive(Clone)]
 pub struct Telemetry {
     inner: Arc<Inner>,
@@ -110,12 +50,13 @@ struct Inner {
     traces: Option<SdkTracerProvider>,
     spans: Option<Spans>,
     http: HttpInstruments,
-    engine: OnceLock<Model>,
+    model: OnceLock<Model>,
     dropped: Arc<AtomicU64>,
-    /// gRPC connections live on it.
+    /// The runtime of gRPC connections, if OTLP uses gRPC.
     runtime: Mutex<Option<Runtime>>,
 }
 
+/// What exists once a model is served.
 struct Model {
     name: String,
     bounds: Bounds,
@@ -124,10 +65,10 @@ struct Model {
 }
 
 impl Telemetry {
-    /// Starts what the options and the `OTEL_*` variables ask for.
+    /// Starts the exporters that the options and the `OTEL_*` environment variables ask for.
     ///
     /// # Errors
-    /// A setting that is not understood; never a collector that is not there.
+    /// A setting is not understood. A collector that cannot be reached is not an error.
     pub fn start(options: TelemetryOptions) -> Result<Self, TelemetryError> {
         let traces_to = target(&options.otlp, Signal::Traces, &environment)?;
         let metrics_to = target(&options.otlp, Signal::Metrics, &environment)?;
@@ -135,7 +76,7 @@ impl Telemetry {
         let runtime = runtime(&[traces_to.as_ref(), metrics_to.as_ref()])?;
         let entered = runtime.as_ref().map(Runtime::enter);
         let resource = resource(options.version);
-        let reader = ScrapeReader(Arc::new(ManualReader::builder().build()));
+        let reader = ScrapeReader::new();
         let mut builder = SdkMeterProvider::builder()
             .with_resource(resource.clone())
             .with_reader(reader.clone());
@@ -181,14 +122,15 @@ impl Telemetry {
                 traces,
                 spans,
                 http,
-                engine: OnceLock::new(),
+                model: OnceLock::new(),
                 dropped,
                 runtime: Mutex::new(runtime),
             }),
         })
     }
 
-    /// Scrapes only, as by default.
+    /// Starts telemetry with the default options: `/metrics` and, if the environment asks for
+    /// it, OTLP.
     pub fn local() -> Self {
         let options = TelemetryOptions::default();
         match Self::start(options) {
@@ -197,10 +139,11 @@ impl Telemetry {
         }
     }
 
-    /// From here on there is an engine to look at; `read` must not keep it alive.
+    /// Begins to measure the engine of the model `name`. `read` returns the engine's state; it
+    /// must not keep the engine alive.
     ///
     /// # Errors
-    /// No thread is to be had.
+    /// The telemetry thread cannot be started.
     pub fn serve_model(
         &self,
         name: &str,
@@ -211,7 +154,7 @@ impl Telemetry {
         let read: ReadEngine = Arc::new(read);
         let shared = Arc::new(Shared::default());
         let rates = Arc::clone(&shared);
-        let derived: Arc<dyn Fn(&EngineSnapshot) -> Derived + Send + Sync> =
+        let derived: ReadDerived =
             Arc::new(move |snapshot| rates.derived(Instant::now(), snapshot));
         let bounds = Bounds::new(facts.context, options.buckets.clone());
         let instruments = EngineInstruments::new(meter, name, &facts, &bounds, &read, &derived);
@@ -229,8 +172,8 @@ impl Telemetry {
         thread::Builder::new()
             .name("hearth-telemetry".to_owned())
             .spawn(move || worker.run(&receiver))?;
-        // The first model stays, as it does where it is served.
-        let _ = self.inner.engine.set(Model {
+        // A server has one model; a second call has no effect here.
+        let _ = self.inner.model.set(Model {
             name: name.to_owned(),
             bounds,
             instruments,
@@ -239,7 +182,7 @@ impl Telemetry {
         Ok(())
     }
 
-    /// From here on there are grammars to look at, beside the engine of `model`.
+    /// Begins to measure the grammars of `model`. `read` returns their totals.
     pub fn serve_grammars(
         &self,
         model: &str,
@@ -248,12 +191,12 @@ impl Telemetry {
         observe_grammars(&self.inner.meter, model, read);
     }
 
-    /// The page of `/metrics`.
+    /// Renders the page of `/metrics`.
     pub fn scrape(&self, format: TextFormat) -> String {
         let mut collected = ResourceMetrics::default();
-        // It fails only after the shutdown, when there is nothing to show.
+        // Collecting fails only after the shutdown, when there is nothing to show.
         let _ = self.inner.reader.collect(&mut collected);
-        let model = self.inner.engine.get();
+        let model = self.inner.model.get();
         let exposition = Exposition {
             model: model.map_or_else(String::new, |model| model.name.clone()),
             vocabularies: self.inner.options.vocabularies.clone(),
@@ -269,16 +212,18 @@ impl Telemetry {
         }
     }
 
+    /// The instruments of HTTP exchanges.
     pub fn http(&self) -> &HttpInstruments {
         &self.inner.http
     }
 
-    /// The instruments of requests, once there is a model.
+    /// The instruments of the engine and its requests; `None` before a model is served.
     pub fn engine(&self) -> Option<&Arc<EngineInstruments>> {
-        self.inner.engine.get().map(|model| &model.instruments)
+        self.inner.model.get().map(|model| &model.instruments)
     }
 
-    /// Begins the span of an HTTP request; `None` where nobody wants traces.
+    /// Begins the span of an HTTP request; `None` if traces are off. `header` returns the value
+    /// of a request header.
     pub fn server_span<'a>(
         &self,
         clock: Clock,
@@ -291,18 +236,19 @@ impl Telemetry {
         Some(spans.server(clock, method, route, path, header))
     }
 
-    /// Whether any spans are made.
+    /// Whether spans are recorded.
     pub fn traces(&self) -> bool {
         self.inner.spans.is_some()
     }
 
-    /// Whether steps have traces, which are linked to the requests in them.
+    /// Whether engine steps are traced, with links to their requests.
     pub fn traces_steps(&self) -> bool {
         self.traces() && self.inner.options.detailed.is_some()
     }
 
-    /// Begins the span of a continuation, where its exchange is traced. In detail one that
-    /// is not sampled has one too, which goes nowhere: steps wait to be told of it.
+    /// Begins the span of a continuation if its HTTP exchange is traced. With detailed traces,
+    /// a continuation that is not sampled gets a span as well, which is not exported: steps
+    /// wait for its `Begin` message.
     pub fn request_span(
         &self,
         engine_id: u64,
@@ -316,19 +262,19 @@ impl Telemetry {
         }
         let span = spans.begin_request(parent, at);
         if detailed {
-            self.send(|| Message::Begins(engine_id, span.context().clone()));
+            self.send(|| Message::Begin(engine_id, span.context().clone()));
         }
         Some(span)
     }
 
-    /// A continuation that ended, for its spans.
+    /// Ends the span of a continuation, and records the spans of its parts.
     pub fn request_ended(&self, span: RequestSpan, record: RequestRecord) {
-        self.send(|| Message::Ended(Box::new((span, record))));
+        self.send(|| Message::End(Box::new((span, record))));
     }
 
-    /// For the engine's thread: takes a step of it.
+    /// Returns a function with which the engine's thread records its steps.
     pub fn steps(&self) -> impl Fn(StepRecord) + Send + 'static {
-        let sender = self.inner.engine.get().map(|model| model.sender.clone());
+        let sender = self.inner.model.get().map(|model| model.sender.clone());
         let dropped = Arc::clone(&self.inner.dropped);
         move |step| {
             if let Some(sender) = &sender
@@ -340,26 +286,27 @@ impl Telemetry {
     }
 
     fn send(&self, message: impl FnOnce() -> Message) {
-        if let Some(model) = self.inner.engine.get()
+        if let Some(model) = self.inner.model.get()
             && !model.sender.send(message())
         {
             self.inner.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Sends what is left, within `timeout`; blocks. To be called where no runtime is.
+    /// Exports what is left, and blocks for at most `timeout`. Must not be called inside an
+    /// async runtime.
     pub fn shutdown(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         let left = || deadline.saturating_duration_since(Instant::now());
-        if let Some(model) = self.inner.engine.get() {
+        if let Some(model) = self.inner.model.get() {
             let (done, seen) = sync_channel(1);
             if model.sender.send_urgent(Message::Flush(done)) {
-                // What it had to say is said, or the time is up.
+                // Either everything is processed, or the time is up.
                 let _ = seen.recv_timeout(left());
             }
         }
         // Each provider waits for its own exporter, which may wait for a collector that is
-        // gone: on a thread that may be left behind.
+        // gone. So this happens on a thread that is left behind if the time is up.
         let (metrics, traces) = (self.inner.metrics.clone(), self.inner.traces.clone());
         let (done, seen) = sync_channel(1);
         let budget = left();
@@ -393,7 +340,7 @@ impl Telemetry {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // A runtime must not be dropped, which waits, where another one runs.
+        // Dropping a runtime waits, which is not allowed inside another runtime.
         let runtime = self
             .runtime
             .get_mut()

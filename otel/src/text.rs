@@ -1,18 +1,19 @@
-//! Prometheus' text formats.
+//! Prometheus' text formats: heads, samples and numbers.
 
 use std::fmt::Write;
 
-/// How a page is written.
+/// The text format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TextFormat {
-    /// 0.0.4, which everything reads.
+    /// Version 0.0.4, which every scraper reads.
     #[default]
     Prometheus,
-    /// OpenMetrics 1.0.0: the same samples, and an end that shows that nothing is missing.
+    /// OpenMetrics 1.0.0: the same samples, and an end mark that shows that nothing is missing.
     OpenMetrics,
 }
 
 impl TextFormat {
+    /// The value of the `content-type` header.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -20,9 +21,10 @@ impl TextFormat {
         }
     }
 
+    /// Writes the HELP and TYPE lines of a family.
     pub fn head(self, out: &mut String, name: &str, kind: &str, help: &str) {
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        // A counter's family has the name that its samples have a `_total` after.
+        // In OpenMetrics the name of a counter's family lacks the `_total` of its samples.
         let name = match (self, kind) {
             (Self::OpenMetrics, "counter") => name.strip_suffix("_total").unwrap_or(name),
             _ => name,
@@ -30,6 +32,7 @@ impl TextFormat {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
+    /// Writes the end mark, if the format has one.
     pub fn end(self, out: &mut String) {
         if self == Self::OpenMetrics {
             out.push_str("# EOF\n");
@@ -37,6 +40,7 @@ impl TextFormat {
     }
 }
 
+/// Writes one sample. `suffix` is appended to `name`; `le` is the bound of a bucket.
 pub fn sample<K: AsRef<str>>(
     out: &mut String,
     name: &str,
@@ -74,8 +78,8 @@ fn escape(out: &mut String, value: &str) {
     }
 }
 
-/// As Python's client writes it, because `le="1"` and `le="1.0"` are two series in
-/// Prometheus 2: `1.0`, `0.5`, `1e+06`.
+/// Writes a number like Prometheus' Python client: `1.0`, `0.5`, `1e+06`. The form matters,
+/// because `le="1"` and `le="1.0"` are two series in Prometheus 2.
 pub fn number(out: &mut String, value: f64) {
     if value.is_nan() {
         return out.push_str("NaN");
@@ -106,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_pythons_client_writes_them() {
+    fn numbers_are_written_like_pythons_client_writes_them() {
         assert_eq!(written(1.0), "1.0");
         assert_eq!(written(0.0), "0.0");
         assert_eq!(written(0.25), "0.25");

@@ -1,55 +1,46 @@
-//! The telemetry thread: steps into histograms, spans and log lines.
+//! The telemetry thread, which turns records of steps and requests into histograms, spans
+//! and log lines.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use opentelemetry::trace::SpanContext;
 
 use crate::instruments::{Derived, EngineInstruments, EngineSnapshot, ReadEngine};
-use crate::mailbox::Receiver;
+use crate::mailbox::{Message, Receiver};
+use crate::options::TelemetryOptions;
 use crate::records::{RequestRecord, StepRecord};
-use crate::spans::{RequestSpan, Spans, Steps};
+use crate::spans::{RequestSpan, Spans, StepTimes};
 use crate::stats_log::StatsLogger;
-use crate::telemetry::TelemetryOptions;
 
-/// How often the engine is looked at.
+/// How often the engine's state is read.
 const TICK: Duration = Duration::from_secs(1);
-/// Seconds that throughputs are averaged over.
+/// Snapshots, one per tick, that throughputs are averaged over.
 const WINDOW: usize = 10;
-/// Requests whose steps are watched at a time: far more than can run and wait.
-const MOST_WATCHED: usize = 1 << 16;
-/// How long a step waits for the requests in it to be told of: the engine is faster
-/// than whoever submits to it says so. Longer only where a request comes from elsewhere
-/// than an exchange that is observed, or where the queue was full.
-const BEGINNINGS: Duration = Duration::from_secs(2);
-/// How long a request that ended is remembered: steps may still have it in their batch.
-const REMEMBERED: Duration = Duration::from_secs(5);
-/// Steps and ends that wait for beginnings; beyond it nothing is waited for.
-const MOST_PENDING: usize = 4096;
+/// Requests whose steps are tracked at a time: far more than can run and wait.
+const MAX_TRACKED: usize = 1 << 16;
+/// How long a step waits for the `Begin` messages of its requests: the engine can finish a
+/// step before the HTTP route has reported the request. The message is missing altogether if
+/// the request did not come from an observed HTTP exchange, or if the mailbox was full.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a request is tracked after its end: steps may still have it in their batch.
+const KEPT_AFTER_END: Duration = Duration::from_secs(5);
+/// Steps and ends that may wait for `Begin` messages; beyond this number nothing waits.
+const MAX_PENDING: usize = 4096;
 
-#[derive(Debug)]
-pub enum Message {
-    Step(StepRecord),
-    /// A request with the engine's id, and the span that its steps are linked to.
-    Begins(u64, SpanContext),
-    Ended(Box<(RequestSpan, RequestRecord)>),
-    /// Answered when all before it is done.
-    Flush(SyncSender<()>),
-}
-
-/// What the thread leaves for scrapes.
+/// What the thread provides to scrapes.
 #[derive(Debug, Default)]
 pub struct Shared {
-    /// Ascending; the newest is a tick old at most while anything goes on.
+    /// In ascending order of time; the newest is at most one tick old.
     snapshots: Mutex<VecDeque<(Instant, EngineSnapshot)>>,
+    /// The bits of an `f64`.
     last_hit_rate: AtomicU64,
 }
 
 impl Shared {
-    fn note(&self, now: Instant, snapshot: EngineSnapshot) {
+    fn push(&self, now: Instant, snapshot: EngineSnapshot) {
         let mut snapshots = self
             .snapshots
             .lock()
@@ -60,6 +51,7 @@ impl Shared {
         }
     }
 
+    /// Rates between the oldest snapshot of the window and `snapshot`, which was taken `now`.
     pub fn derived(&self, now: Instant, snapshot: &EngineSnapshot) -> Derived {
         let snapshots = self
             .snapshots
@@ -86,17 +78,17 @@ impl Shared {
     }
 }
 
-/// A request whose steps are watched.
-struct Watched {
+/// A request whose steps are added up and linked to its span.
+struct Tracked {
     span: SpanContext,
-    steps: Steps,
+    steps: StepTimes,
 }
 
-/// What is to have spans, in the order in which it was told: a request's last step is
-/// told of before its end is.
+/// A record whose spans are still to be made. Records are processed in the order of their
+/// messages: the last step of a request is reported before its end.
 enum Pending {
     Step(StepRecord),
-    Ended(Box<(RequestSpan, RequestRecord)>),
+    End(Box<(RequestSpan, RequestRecord)>),
 }
 
 pub struct Worker {
@@ -107,10 +99,12 @@ pub struct Worker {
     shared: Arc<Shared>,
     detailed: bool,
     log: StatsLogger,
-    watched: HashMap<u64, Watched>,
+    /// By the engine's id.
+    tracked: HashMap<u64, Tracked>,
+    /// With the time of arrival.
     pending: VecDeque<(Instant, Pending)>,
-    /// Requests that ended and are still watched, and since when.
-    over: VecDeque<(Instant, u64)>,
+    /// Tracked requests that have ended, with the time of their end.
+    ended: VecDeque<(Instant, u64)>,
 }
 
 impl Worker {
@@ -124,14 +118,14 @@ impl Worker {
         device: &'static str,
     ) -> Self {
         let (now, snapshot) = (Instant::now(), read());
-        shared.note(now, snapshot);
+        shared.push(now, snapshot);
         let mut log = StatsLogger::new(
             options.stats_log,
             options.stats_interval,
             options.decode_log_interval,
             device,
         );
-        // Its first interval begins here.
+        // The first call begins the first interval.
         log.tick(now, &snapshot);
         Self {
             detailed: options.detailed.is_some() && spans.is_some(),
@@ -141,13 +135,13 @@ impl Worker {
             model,
             read,
             shared,
-            watched: HashMap::new(),
+            tracked: HashMap::new(),
             pending: VecDeque::new(),
-            over: VecDeque::new(),
+            ended: VecDeque::new(),
         }
     }
 
-    /// Until nobody can send any more.
+    /// Processes messages until the mailbox is closed.
     pub fn run(mut self, mailbox: &Receiver) {
         let mut next_tick = Instant::now() + TICK;
         let mut messages = Vec::new();
@@ -158,48 +152,48 @@ impl Worker {
                 self.tick(now);
                 next_tick = now + TICK;
             }
-            let due = self.pending.front().map(|(at, _)| *at + BEGINNINGS);
+            let due = self.pending.front().map(|(at, _)| *at + BEGIN_TIMEOUT);
             let until = due.map_or(next_tick, |due| due.min(next_tick));
             open = mailbox.receive(until, &mut messages);
-            messages.drain(..).for_each(|message| self.take(message));
-            self.tell_pending(Instant::now(), BEGINNINGS);
+            messages.drain(..).for_each(|message| self.process(message));
+            self.process_pending(Instant::now(), BEGIN_TIMEOUT);
         }
-        self.tell_pending(Instant::now(), Duration::ZERO);
+        self.process_pending(Instant::now(), Duration::ZERO);
     }
 
     fn tick(&mut self, now: Instant) {
         let snapshot = (self.read)();
-        self.shared.note(now, snapshot);
+        self.shared.push(now, snapshot);
         if let Some(line) = self.log.tick(now, &snapshot) {
             tracing::info!("{line}");
         }
-        while let Some(&(at, id)) = self.over.front()
-            && now.saturating_duration_since(at) >= REMEMBERED
+        while let Some(&(at, id)) = self.ended.front()
+            && now.saturating_duration_since(at) >= KEPT_AFTER_END
         {
-            self.over.pop_front();
-            self.watched.remove(&id);
+            self.ended.pop_front();
+            self.tracked.remove(&id);
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn process(&mut self, message: Message) {
         match message {
             Message::Step(step) => self.step(step),
-            Message::Begins(id, span) => {
-                if self.watched.len() >= MOST_WATCHED {
-                    // The ends of most of them were dropped, as this thread was behind.
-                    self.watched.clear();
-                    self.over.clear();
+            Message::Begin(id, span) => {
+                if self.tracked.len() >= MAX_TRACKED {
+                    // The ends of most of them were dropped while this thread was behind.
+                    self.tracked.clear();
+                    self.ended.clear();
                 }
-                let steps = Steps::default();
-                self.watched.insert(id, Watched { span, steps });
+                let steps = StepTimes::default();
+                self.tracked.insert(id, Tracked { span, steps });
             }
-            Message::Ended(record) => {
+            Message::End(record) => {
                 let now = Instant::now();
-                self.pending.push_back((now, Pending::Ended(record)));
+                self.pending.push_back((now, Pending::End(record)));
             }
             Message::Flush(done) => {
-                self.tell_pending(Instant::now(), Duration::ZERO);
-                // Whoever asked may have given up.
+                self.process_pending(Instant::now(), Duration::ZERO);
+                // The asking thread may have stopped waiting.
                 let _ = done.try_send(());
             }
         }
@@ -222,39 +216,39 @@ impl Worker {
         }
     }
 
-    /// Makes the spans of what is pending, up to the first step that has a request whose
-    /// beginning was not told and that has waited for less than `patience`.
-    fn tell_pending(&mut self, now: Instant, patience: Duration) {
+    /// Processes pending records up to the first step that waits for a `Begin` message of one
+    /// of its requests, and that arrived less than `timeout` ago.
+    fn process_pending(&mut self, now: Instant, timeout: Duration) {
         while let Some((at, first)) = self.pending.front() {
             let waits = match first {
                 Pending::Step(step) => !step
                     .requests
                     .iter()
-                    .all(|(id, _)| self.watched.contains_key(id)),
-                Pending::Ended(_) => false,
+                    .all(|(id, _)| self.tracked.contains_key(id)),
+                Pending::End(_) => false,
             };
-            let patient = now.saturating_duration_since(*at) < patience;
-            if waits && patient && self.pending.len() < MOST_PENDING {
+            let early = now.saturating_duration_since(*at) < timeout;
+            if waits && early && self.pending.len() < MAX_PENDING {
                 return;
             }
             match self.pending.pop_front() {
-                Some((_, Pending::Step(step))) => self.tell_step(&step),
-                Some((_, Pending::Ended(ended))) => self.tell(now, *ended),
+                Some((_, Pending::Step(step))) => self.trace_step(&step),
+                Some((_, Pending::End(ended))) => self.trace_request(now, *ended),
                 None => return,
             }
         }
     }
 
-    fn tell_step(&mut self, step: &StepRecord) {
+    fn trace_step(&mut self, step: &StepRecord) {
         let Some(spans) = &self.spans else {
             return;
         };
         let mut links = Vec::new();
         for (id, tokens) in &step.requests {
-            if let Some(watched) = self.watched.get_mut(id) {
-                watched.steps.add(step, *tokens);
+            if let Some(tracked) = self.tracked.get_mut(id) {
+                tracked.steps.add(step, *tokens);
                 links.extend(
-                    Some(&watched.span)
+                    Some(&tracked.span)
                         .filter(|span| span.is_sampled())
                         .cloned(),
                 );
@@ -263,11 +257,11 @@ impl Worker {
         spans.step(step, links);
     }
 
-    fn tell(&mut self, now: Instant, (span, record): (RequestSpan, RequestRecord)) {
-        let watched = self.watched.get(&record.engine_id);
-        let steps = watched.map(|watched| &watched.steps);
+    fn trace_request(&mut self, now: Instant, (span, record): (RequestSpan, RequestRecord)) {
+        let tracked = self.tracked.get(&record.engine_id);
+        let steps = tracked.map(|tracked| &tracked.steps);
         if let Some(steps) = steps {
-            self.over.push_back((now, record.engine_id));
+            self.ended.push_back((now, record.engine_id));
             let (forward, execute) = (steps.forward, steps.execute);
             self.instruments
                 .model_times(forward.as_secs_f64(), execute.as_secs_f64());
@@ -294,13 +288,13 @@ mod tests {
             shared.derived(start, &generated(5)).generation_throughput,
             0.0
         );
-        shared.note(start, generated(0));
+        shared.push(start, generated(0));
         assert_eq!(
             shared.derived(at(2), &generated(10)).generation_throughput,
             5.0
         );
         for second in 1..=WINDOW as u64 {
-            shared.note(at(second), generated(10));
+            shared.push(at(second), generated(10));
         }
         let idle = shared.derived(at(11), &generated(10));
         assert_eq!(idle.generation_throughput, 0.0);

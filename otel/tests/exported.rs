@@ -1,4 +1,4 @@
-//! What a scrape shows after everything has happened once.
+//! Tests the page of `/metrics` after every instrument was recorded to once.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeSet;
@@ -88,7 +88,6 @@ fn everything() -> Telemetry {
         started_requests: 1,
         queried_tokens: 40,
         cached_tokens: 30,
-        preemptions: 0,
         running: 1,
         waiting: 0,
         kv_used: 200,
@@ -97,7 +96,7 @@ fn everything() -> Telemetry {
         requests: vec![(1, 10)],
     });
     let deadline = Instant::now() + Duration::from_secs(20);
-    // The step is recorded on a thread of its own, its hit rate last.
+    // The telemetry thread records the step, and its hit rate last.
     while !line(
         &telemetry.scrape(TextFormat::Prometheus),
         "sglang:cache_hit_rate{",
@@ -117,7 +116,7 @@ fn everything() -> Telemetry {
 fn line<'a>(page: &'a str, start: &str) -> &'a str {
     let mut lines = page.lines().filter(|line| line.starts_with(start));
     let first = lines.next().unwrap_or_else(|| panic!("no {start}"));
-    assert_eq!(lines.next(), None, "{start} is there twice");
+    assert_eq!(lines.next(), None, "{start} occurs twice");
     first
 }
 
@@ -131,14 +130,14 @@ fn a_page_has_exactly_the_families_of_the_tables() {
         .map(|line| line.split(' ').next().unwrap().to_owned())
         .collect();
     let rows = VLLM.iter().chain(SGLANG).chain(PROCESS);
-    let mut told: BTreeSet<String> = rows.map(|row| row.name.to_owned()).collect();
-    told.extend(VLLM.iter().map(|row| row.name.replace(':', "_")));
-    told.extend(catalog::instruments().map(catalog::Instrument::exposed));
-    assert_eq!(shown, told);
+    let mut listed: BTreeSet<String> = rows.map(|row| row.name.to_owned()).collect();
+    listed.extend(VLLM.iter().map(|row| row.name.replace(':', "_")));
+    listed.extend(catalog::instruments().map(catalog::Instrument::exposed));
+    assert_eq!(shown, listed);
 }
 
 #[test]
-fn labels_that_a_vocabulary_does_not_have_are_added_up() {
+fn values_are_summed_over_labels_that_a_vocabulary_does_not_have() {
     let page = everything().scrape(TextFormat::Prometheus);
     assert_eq!(
         line(&page, "vllm:generation_tokens_total{"),
@@ -172,7 +171,7 @@ fn one_histogram_is_shown_with_each_vocabularys_bounds() {
     let sglang = "sglang:time_to_first_token_seconds_bucket{";
     assert_eq!(at(sglang, "0.04"), None);
     assert_eq!(at(sglang, "0.1").as_deref(), Some("1.0"));
-    // Tokens up to the context and no further, times in milliseconds where they were.
+    // Token bounds end at the context length; vLLM's old metrics are in milliseconds.
     assert_eq!(
         at("vllm:request_prompt_tokens_bucket{", "100.0").as_deref(),
         Some("1.0")
@@ -185,11 +184,11 @@ fn one_histogram_is_shown_with_each_vocabularys_bounds() {
 }
 
 #[test]
-fn a_duration_that_is_none_neither_panics_nor_poisons_a_sum() {
+fn an_invalid_duration_neither_panics_nor_spoils_a_sum() {
     let telemetry = everything();
     let engine = telemetry.engine().unwrap();
-    for nonsense in [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0] {
-        engine.token(true, Some(nonsense));
+    for invalid in [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0] {
+        engine.token(true, Some(invalid));
     }
     let page = telemetry.scrape(TextFormat::Prometheus);
     let sum = line(&page, "vllm:inter_token_latency_seconds_sum{");
@@ -197,7 +196,7 @@ fn a_duration_that_is_none_neither_panics_nor_poisons_a_sum() {
 }
 
 #[test]
-fn before_there_is_a_model_there_is_nothing_of_it() {
+fn before_a_model_is_served_the_page_has_no_metrics_of_it() {
     let page = Telemetry::local().scrape(TextFormat::Prometheus);
     assert!(
         page.contains("process_start_time_seconds") && !page.contains("vllm:"),
@@ -205,7 +204,7 @@ fn before_there_is_a_model_there_is_nothing_of_it() {
     );
 }
 
-/// The metrics that the dashboards which vLLM 0.33 and SGLang 0.5.23 publish ask for.
+/// Metrics that the published dashboards of vLLM 0.33 and SGLang 0.5.23 query.
 const QUERIED: &[&str] = &[
     "vllm:e2e_request_latency_seconds_bucket",
     "vllm:e2e_request_latency_seconds_sum",
@@ -239,7 +238,7 @@ const QUERIED: &[&str] = &[
 ];
 
 #[test]
-fn what_the_published_dashboards_ask_for_is_there_under_the_label_they_select_by() {
+fn metrics_of_the_published_dashboards_exist_with_the_label_that_they_select_by() {
     let page = everything().scrape(TextFormat::Prometheus);
     for name in QUERIED {
         let start = format!("{name}{{");
@@ -251,7 +250,7 @@ fn what_the_published_dashboards_ask_for_is_there_under_the_label_they_select_by
 }
 
 #[test]
-fn our_dashboard_and_rules_ask_for_nothing_that_is_not_there() {
+fn our_dashboard_and_rules_query_only_existing_metrics() {
     let page = everything().scrape(TextFormat::Prometheus);
     let files = [
         include_str!("../dashboards/hearth.json"),

@@ -1,15 +1,16 @@
-//! First contact: what is served, where, on what, with how much memory, and a
-//! command to paste.
+//! The text that is printed when the server is ready: the model, its URL, device and memory,
+//! and an example request to paste into a terminal.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use hearth_api::numbers::count_text;
+use hearth_api::served::Served;
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::served::Served;
 
-/// The lines printed when the server is ready.
+/// Returns the lines that are printed when the server is ready, `took` after its start.
 pub fn banner(
     config: &Config,
     served: &Served,
@@ -53,7 +54,7 @@ Try it:
     )
 }
 
-/// A route that this model answers, and a body for it.
+/// A route that this model supports, and an example body for it.
 fn example(served: &Served) -> (&'static str, Value) {
     let id = &served.id;
     if served.text.can_chat() {
@@ -70,7 +71,7 @@ fn example(served: &Served) -> (&'static str, Value) {
     ("/v1/completions", json!({"model": id, "prompt": prompt}))
 }
 
-/// Where a client on this machine finds the server.
+/// The URL of the server for a client on this machine.
 fn url(config: &Config, address: Option<&SocketAddr>) -> String {
     let port = address.map_or(config.port, SocketAddr::port);
     let host = match config.host.as_str() {
@@ -86,7 +87,7 @@ fn url(config: &Config, address: Option<&SocketAddr>) -> String {
     format!("{scheme}://{host}:{port}")
 }
 
-/// Powers of 1024, as memory is counted.
+/// Formats a size in bytes, in powers of 1024.
 pub fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -102,31 +103,20 @@ pub fn bytes_text(bytes: u64) -> String {
     }
 }
 
-/// Powers of 1000, as parameters are counted.
-pub fn count_text(count: u64) -> String {
-    match count {
-        0..1_000_000 => format!("{:.1} K", count as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} M", count as f64 / 1e6),
-        _ => format!("{:.2} B", count as f64 / 1e9),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_written_for_people() {
+    fn sizes_and_counts_are_written_with_readable_units() {
         assert_eq!(bytes_text(0), "0 B");
         assert_eq!(bytes_text(1023), "1023 B");
         assert_eq!(bytes_text(1536), "1.5 KiB");
         assert_eq!(bytes_text(3 << 30), "3.0 GiB");
-        assert_eq!(count_text(135_000_000), "135.0 M");
-        assert_eq!(count_text(1_236_000_000), "1.24 B");
     }
 
     #[test]
-    fn the_url_is_one_that_can_be_pasted() {
+    fn the_url_can_be_pasted_into_a_client_on_this_machine() {
         let on = |host: &str| Config {
             host: host.to_owned(),
             ..Config::default()

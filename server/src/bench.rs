@@ -1,6 +1,6 @@
-//! `hearth bench`: how fast prompts are computed and tokens are decoded, without
-//! HTTP, scheduler or sampling: a device that chooses tokens itself chooses the likeliest, so that
-//! no logits leave it, as when it serves.
+//! `hearth bench`: measures the speed of prefill and decode, without HTTP, scheduler or
+//! sampling. A device that samples tokens itself takes the likeliest ones, so that no logits are
+//! copied to the host, as when it serves.
 
 mod bandwidth;
 mod breakdown;
@@ -8,7 +8,10 @@ mod breakdown;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use hearth_engine::{Choice, Executor, ForwardBatch, Logits, Sequence};
+use hearth_api::served::ModelInfo;
+use hearth_forward::{
+    Executor, ForwardBatch, ForwardOutput, SampleParams, SampleRequest, SequenceSpan,
+};
 use serde::Serialize;
 
 use breakdown::Breakdown;
@@ -16,20 +19,18 @@ use breakdown::Breakdown;
 use crate::cli::BenchArgs;
 use crate::config::Config;
 use crate::load;
-use crate::served::ModelInfo;
-use crate::warmup::LIKELIEST;
 
-/// What is measured, for each batch size.
+/// The measurement that is made for each batch size.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub prompt_tokens: u32,
     pub decode_tokens: u32,
-    /// Prompt tokens per forward.
+    /// Prompt tokens per forward pass.
     pub chunk: u32,
     pub repeats: u32,
 }
 
-/// One batch size.
+/// The results for one batch size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub batch: u32,
@@ -37,13 +38,13 @@ pub struct Row {
     pub decode_tokens: u32,
     pub prefill_tokens_per_s: f64,
     pub decode_tokens_per_s: f64,
-    /// The part of the memory's bandwidth that reading the weights once per
-    /// decode step takes; only on the CPU, where this process can measure it.
+    /// Percentage of the memory bandwidth that is needed to read the weights once per decode
+    /// step. Only on the CPU, where this process can measure the bandwidth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bandwidth_percent: Option<f64>,
 }
 
-/// Everything `--json` prints.
+/// The output of `--json`.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     version: &'static str,
@@ -56,8 +57,10 @@ struct Report<'a> {
     breakdown: &'a [Breakdown],
 }
 
+/// Loads the model, measures every batch size, and prints the results.
+///
 /// # Errors
-/// The model does not load, the sizes do not fit it, or a forward fails.
+/// The model does not load, the sizes do not fit it, or a forward pass fails.
 pub fn run(args: &BenchArgs) -> Result<()> {
     let mut config = Config::resolve_quiet(args.file.config.as_deref(), &args.flags)?;
     hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
@@ -72,18 +75,18 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let on_cpu = info.device.starts_with("cpu");
     ensure!(
         on_cpu || !args.breakdown,
-        "--breakdown times the kernels of the CPU, the device is {}",
+        "--breakdown only works on the CPU, but the device is {}",
         info.device
     );
     let limits = executor.limits();
     ensure!(
         per_sequence as usize <= limits.max_model_len,
-        "--prompt-tokens + --decode-tokens must be at most {} (the context length), got {per_sequence}",
+        "--prompt-tokens + --decode-tokens must be at most {} (the context length), given {per_sequence}",
         limits.max_model_len
     );
     ensure!(
         slots <= limits.kv_slots,
-        "--batch {largest} needs {slots} KV slots, there are {} (--kv-tokens)",
+        "--batch {largest} needs {slots} KV slots, but the cache has {} (--kv-tokens)",
         limits.kv_slots
     );
     let plan = Plan {
@@ -92,7 +95,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         chunk: u32::try_from(config.prefill_chunk).unwrap_or(u32::MAX),
         repeats: args.repeats,
     };
-    // After loading, so that the pages are warm and the caches are not this buffer's.
+    // Measured after loading, so that the weights' pages are resident, and before the first round,
+    // which is not counted and refills the CPU's caches.
     let bytes_per_s = on_cpu.then(bandwidth::read_bytes_per_second);
     let (mut rows, mut breakdowns) = (Vec::new(), Vec::new());
     for &batch in &args.batch {
@@ -161,10 +165,10 @@ fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[
     out
 }
 
-/// Measures one batch size: medians over the repeats, after one round of warming up.
+/// Measures one batch size. The results are medians over the repeats, after one round of warm-up.
 ///
 /// # Errors
-/// A forward fails.
+/// A forward pass fails.
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<Row> {
     let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
     for round in 0..=plan.repeats {
@@ -196,16 +200,16 @@ fn time(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// `batch` sequences, each in KV slots of its own.
+/// `batch` sequences, each with its own KV slots.
 struct Sequences {
     batch: u32,
-    /// Slots per sequence: sequence `s` has `s * stride ..`.
+    /// Slots per sequence: sequence `s` has those from `s * stride` on.
     stride: u32,
-    /// Tokens of each sequence that are in the pool.
+    /// Tokens of each sequence that are computed, with their KV in the pool.
     length: u32,
     vocab: u32,
-    /// Whether the executor chooses tokens.
-    chooses: bool,
+    /// Whether the executor samples tokens on its device.
+    samples: bool,
 }
 
 impl Sequences {
@@ -215,16 +219,17 @@ impl Sequences {
             stride: plan.prompt_tokens + plan.decode_tokens,
             length: 0,
             vocab: u32::try_from(executor.limits().vocab_size).unwrap_or(u32::MAX),
-            chooses: executor.chooses(),
+            samples: executor.samples_on_device(),
         }
     }
 
-    /// Sequence after sequence, in chunks, as the engine does it; `take` gets what comes back.
+    /// Computes the prompts one after the other in chunks, as the engine does. `take` receives
+    /// the output of each forward pass.
     fn prefill(
         &mut self,
         executor: &mut impl Executor,
         plan: Plan,
-        take: &mut dyn FnMut(Logits),
+        take: &mut dyn FnMut(ForwardOutput),
     ) -> Result<()> {
         for sequence in 0..self.batch {
             let mut done = 0;
@@ -234,7 +239,7 @@ impl Sequences {
                 self.append(&mut forward, sequence, done, tokens);
                 if done + tokens < plan.prompt_tokens {
                     forward.logit_rows.clear();
-                    forward.choice_rows.clear();
+                    forward.sample_rows.clear();
                 }
                 take(compute(executor, &forward)?);
                 done += tokens;
@@ -244,12 +249,12 @@ impl Sequences {
         Ok(())
     }
 
-    /// One token of every sequence per step.
+    /// Computes one token of every sequence per step.
     fn decode(
         &mut self,
         executor: &mut impl Executor,
         steps: u32,
-        take: &mut dyn FnMut(Logits),
+        take: &mut dyn FnMut(ForwardOutput),
     ) -> Result<()> {
         for _ in 0..steps {
             let mut forward = ForwardBatch::default();
@@ -262,17 +267,17 @@ impl Sequences {
         Ok(())
     }
 
-    /// Adds tokens `from .. from + tokens` of `sequence`; what follows the last is wanted.
+    /// Adds the tokens `from .. from + tokens` of `sequence` to the batch, with a sample or the
+    /// logits after the last one.
     fn append(&self, forward: &mut ForwardBatch, sequence: u32, from: u32, tokens: u32) {
         let first_slot = sequence * self.stride;
-        forward.sequences.push(Sequence {
-            first_token: forward.tokens.len() as u32,
+        forward.sequences.push(SequenceSpan {
             tokens,
             context: from + tokens,
             first_slot: forward.slot_table.len() as u32,
         });
         for position in from..from + tokens {
-            // Any tokens will do; a stride prime to the vocabulary keeps them different.
+            // The tokens do not matter; a large prime factor makes them differ.
             forward
                 .tokens
                 .push(sequence.wrapping_add(position.wrapping_mul(7919)) % self.vocab);
@@ -282,37 +287,38 @@ impl Sequences {
         forward
             .slot_table
             .extend(first_slot..first_slot + from + tokens);
-        let rows = match self.chooses {
-            true => &mut forward.choice_rows,
+        let rows = match self.samples {
+            true => &mut forward.sample_rows,
             false => &mut forward.logit_rows,
         };
         rows.push(forward.tokens.len() as u32 - 1);
     }
 }
 
-fn compute(executor: &mut impl Executor, forward: &ForwardBatch) -> Result<Logits> {
-    let mut likeliest = || vec![Choice::Token(LIKELIEST); forward.choice_rows.len()];
-    Ok(executor.forward(forward, &mut likeliest)?)
+fn compute(executor: &mut impl Executor, forward: &ForwardBatch) -> Result<ForwardOutput> {
+    let greedy = SampleRequest::Token(SampleParams::GREEDY);
+    let mut requests = || vec![greedy.clone(); forward.sample_rows.len()];
+    Ok(executor.forward(forward, &mut requests)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_engine::{Choices, ExecutorError, ExecutorLimits};
+    use hearth_forward::{ExecutorLimits, ForwardError, SampleRequests};
 
-    /// Checks that what it is given is consistent, and counts.
+    /// Checks that every batch is consistent, and counts tokens, passes and output rows.
     #[derive(Default)]
     struct Checker {
         filled: std::collections::HashSet<u32>,
         tokens: usize,
         forwards: usize,
-        chooses: bool,
-        chosen: usize,
+        samples: bool,
+        sampled: usize,
         logits: usize,
     }
 
     impl Executor for Checker {
-        type Flight = Logits;
+        type Submission = ForwardOutput;
 
         fn limits(&self) -> ExecutorLimits {
             ExecutorLimits {
@@ -322,46 +328,47 @@ mod tests {
             }
         }
 
-        fn land(&mut self, logits: Logits) -> Result<Logits, ExecutorError> {
-            Ok(logits)
+        fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
+            Ok(output)
         }
 
-        fn launch(
+        fn submit(
             &mut self,
             batch: &ForwardBatch,
-            _: &mut Choices<'_>,
-        ) -> Result<Logits, ExecutorError> {
+            _: &mut SampleRequests<'_>,
+        ) -> Result<ForwardOutput, ForwardError> {
             assert!(batch.tokens.iter().all(|&token| token < 10));
             self.filled.extend(&batch.write_slots);
+            let mut end = 0;
             for sequence in &batch.sequences {
                 let from = sequence.first_slot as usize;
                 let slots = &batch.slot_table[from..from + sequence.context as usize];
                 assert!(
                     slots.iter().all(|slot| self.filled.contains(slot)),
-                    "a hole"
+                    "a slot of the context was never written"
                 );
-                let last = (sequence.first_token + sequence.tokens) as usize - 1;
+                end += sequence.tokens as usize;
+                let last = end - 1;
                 assert_eq!(batch.positions[last] + 1, sequence.context);
                 assert_eq!(slots.last(), Some(&batch.write_slots[last]));
             }
             self.tokens += batch.tokens.len();
-            self.chosen += batch.choice_rows.len();
+            self.sampled += batch.sample_rows.len();
             self.logits += batch.logit_rows.len();
             self.forwards += 1;
-            Ok(Logits {
-                values: vec![0.0; batch.logit_rows.len() * 10],
-                vocab: 10,
-                ..Logits::default()
+            Ok(ForwardOutput {
+                logits: vec![0.0; batch.logit_rows.len() * 10],
+                ..ForwardOutput::default()
             })
         }
 
-        fn chooses(&self) -> bool {
-            self.chooses
+        fn samples_on_device(&self) -> bool {
+            self.samples
         }
     }
 
     #[test]
-    fn every_token_is_computed_once_per_round_and_sees_what_came_before() {
+    fn every_token_is_computed_once_per_round_and_sees_the_tokens_before_it() {
         let plan = Plan {
             prompt_tokens: 5,
             decode_tokens: 3,
@@ -370,16 +377,16 @@ mod tests {
         };
         let mut checker = Checker::default();
         let row = measure(&mut checker, plan, 4).unwrap();
-        // Three rounds, one to warm up: 4 * (5 + 3) tokens each, in 4 * 3 chunks and 3 steps.
+        // Three rounds, one of them for warm-up: 4 * (5 + 3) tokens each, in 4 * 3 chunks and 3 steps.
         assert_eq!((checker.tokens, checker.forwards), (96, 45));
         assert_eq!(checker.filled.len(), 32);
         assert!(row.prefill_tokens_per_s > 0.0 && row.decode_tokens_per_s > 0.0);
-        // One of each prompt, and one a step.
-        assert_eq!((checker.logits, checker.chosen), (48, 0));
+        // In each round one row per prompt, and one per sequence and step.
+        assert_eq!((checker.logits, checker.sampled), (48, 0));
     }
 
     #[test]
-    fn a_device_that_chooses_is_asked_for_tokens_and_no_logits() {
+    fn a_device_that_samples_is_asked_for_tokens_and_not_for_logits() {
         let plan = Plan {
             prompt_tokens: 5,
             decode_tokens: 3,
@@ -387,15 +394,15 @@ mod tests {
             repeats: 2,
         };
         let mut checker = Checker {
-            chooses: true,
+            samples: true,
             ..Checker::default()
         };
         measure(&mut checker, plan, 4).unwrap();
-        assert_eq!((checker.logits, checker.chosen), (0, 48));
+        assert_eq!((checker.logits, checker.sampled), (0, 48));
     }
 
     #[test]
-    fn a_breakdown_counts_every_row_that_is_sampled_and_adds_up() {
+    fn a_breakdown_counts_every_sampled_row_and_its_parts_add_up() {
         let plan = Plan {
             prompt_tokens: 5,
             decode_tokens: 3,
@@ -403,13 +410,13 @@ mod tests {
             repeats: 1,
         };
         let [prefill, decode] = breakdown::measure(&mut Checker::default(), plan, 4).unwrap();
-        // One row for a prompt, and one of each sequence for a step.
+        // One row per prompt, and one per sequence in a decode step.
         for (breakdown, steps, rows) in [(prefill, 4, 1.0), (decode, 3, 4.0)] {
             assert_eq!(breakdown.steps, steps);
             let of = |part: &breakdown::Part| part.name.starts_with("sampling");
             let sampling = breakdown.parts.iter().find(|part| of(part)).unwrap();
             assert_eq!(sampling.calls, rows, "{}", breakdown.phase);
-            // Kernels of other tests may be among them.
+            // Other tests in this process may add their kernels.
             let sum: f64 = breakdown.parts.iter().map(|part| part.milliseconds).sum();
             assert!(sum >= breakdown.milliseconds - 1e-6, "{breakdown:?}");
             assert!(breakdown::table(&breakdown).contains(breakdown.phase));

@@ -1,10 +1,13 @@
-//! `hearth chat`: a conversation in the terminal, with a server or with a model
-//! in this process.
+//! `hearth chat`: a conversation in the terminal, with a running server or with a model in this
+//! process.
 
 use std::io::{BufRead, IsTerminal, Write};
 
 use anyhow::{Context, Result};
 use futures_util::StreamExt;
+use hearth_api::generate::{Job, Update, submit};
+use hearth_api::prompt;
+use hearth_api::served::{ChatPrompt, Served};
 use hearth_client::{ChatOptions, Client, Events, Message, Role};
 use hearth_engine::SamplingParams;
 use hearth_engine::output::TextOptions;
@@ -12,23 +15,21 @@ use serde_json::{Map, json};
 
 use crate::cli::ChatArgs;
 use crate::config::Config;
-use crate::http::generate::{Job, Update, submit};
-use crate::http::prompt;
 use crate::load;
-use crate::served::{ChatPrompt, Served};
 
 const HELP: &str = "/clear forgets the conversation, /quit or Ctrl-D ends it.";
 
-/// Who answers.
+/// What answers the messages.
 pub enum Partner {
     Remote { client: Client, model: String },
     Local(Box<Served>),
 }
 
-/// Runs the conversation on the terminal's input until it ends.
+/// Reads messages from standard input and prints the answers, until the input ends.
 ///
 /// # Errors
-/// No model or no server; an answer that fails only ends that answer.
+/// The model does not load, or the server cannot be reached. An answer that fails is reported,
+/// and the conversation goes on.
 pub fn run(args: &ChatArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -38,7 +39,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
             let client = Client::new(url)?;
             let model = runtime
                 .block_on(client.first_model())
-                .context("asking for the model")?;
+                .context("cannot get the model's name from the server")?;
             Partner::Remote { client, model }
         }
         None => {
@@ -86,10 +87,11 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     }
 }
 
-/// The messages so far.
+/// The messages of the conversation so far.
 #[derive(Debug, Default)]
 pub struct Conversation {
     pub messages: Vec<Message>,
+    /// Number of system messages at the start: 0 or 1.
     system: usize,
 }
 
@@ -106,6 +108,7 @@ impl Conversation {
         }
     }
 
+    /// Adds a message of the user.
     pub fn say(&mut self, text: &str) {
         self.messages.push(Message {
             role: Role::User,
@@ -113,6 +116,7 @@ impl Conversation {
         });
     }
 
+    /// Adds an answer of the model.
     pub fn hear(&mut self, text: String) {
         self.messages.push(Message {
             role: Role::Assistant,
@@ -120,12 +124,12 @@ impl Conversation {
         });
     }
 
-    /// Takes the last thing said back: it was not answered.
+    /// Removes the last message, which was not answered.
     pub fn unsay(&mut self) {
         self.messages.pop();
     }
 
-    /// Keeps the system message only.
+    /// Removes all messages but the system message.
     pub fn clear(&mut self) {
         self.messages.truncate(self.system);
     }
@@ -139,10 +143,10 @@ impl Partner {
         }
     }
 
-    /// Writes the answer to `out` as it comes, and returns it.
+    /// Writes the answer to `out` as it is generated, and returns it.
     ///
     /// # Errors
-    /// The request was refused, or the answer broke off.
+    /// The request was refused, or the answer was interrupted.
     pub async fn answer(
         &self,
         messages: &[Message],
@@ -178,6 +182,7 @@ impl Partner {
     }
 }
 
+/// The request for a model in this process.
 fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<Job> {
     let chat = ChatPrompt {
         messages: &json!(messages),
@@ -215,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clearing_keeps_the_system_message_and_unsaying_takes_one_back() {
+    fn clear_keeps_the_system_message_and_unsay_removes_the_last_one() {
         let mut conversation = Conversation::new(Some("Be brief."));
         conversation.say("one");
         conversation.hear("two".to_owned());

@@ -1,4 +1,4 @@
-//! `hearth devices`: what this machine can compute on.
+//! `hearth devices`: lists the devices that this machine can compute on.
 
 use std::fmt::Write;
 
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use crate::banner::bytes_text;
 use crate::cli::DevicesArgs;
 
-/// Prints every device, and which one `auto` takes and why.
+/// Prints every device, and which one `auto` selects and why.
 ///
 /// # Errors
-/// There is no device at all, not even a CPU.
+/// No usable device was found, not even a CPU.
 pub fn run(args: &DevicesArgs) -> Result<()> {
     let devices = device::list();
     let (chosen, reason) = device::choose(&DeviceSpec::Auto, &devices)?;
@@ -32,7 +32,7 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     Ok(())
 }
 
-/// What `--device` calls it.
+/// The name by which `--device` selects the device.
 fn name(device: &DeviceReport) -> String {
     format!("{}:{}", device.api.name(), device.index)
 }
@@ -50,7 +50,7 @@ fn kind(kind: Kind) -> &'static str {
 fn as_text(device: &DeviceReport) -> String {
     let yes = |has: bool| if has { "yes" } else { "no" };
     let memory = device.memory.map_or("unknown".to_owned(), bytes_text);
-    // The CPU has no bindings.
+    // The CPU has no buffer bindings, and so no limit.
     let binding = match device.max_binding {
         u64::MAX => String::new(),
         bytes => format!(", largest binding {}", bytes_text(bytes)),
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_is_always_listed_and_auto_takes_something() {
+    fn the_cpu_is_always_listed_and_auto_selects_a_device() {
         let devices = device::list();
         let cpu = devices.iter().find(|device| device.is_cpu()).unwrap();
         let text = as_text(cpu);

@@ -1,4 +1,5 @@
-//! `hearth doctor`: whether this machine's devices compute rightly, and how fast.
+//! `hearth doctor`: tests whether the devices of this machine compute correctly, and how fast
+//! they are.
 
 use std::collections::hash_map::RandomState;
 use std::fmt::Write;
@@ -15,13 +16,13 @@ use serde_json::{Value, json};
 use crate::banner::bytes_text;
 use crate::cli::DoctorArgs;
 
-/// What a golden model showed, or why it could not be run.
+/// The result of a model with reference logits, or why it could not be run.
 type Golden = Result<GoldenFinding, String>;
 
-/// Examines one device or all that can be used, and prints what it finds.
+/// Examines one device or all usable ones, and prints the findings.
 ///
 /// # Errors
-/// A kernel is wrong, or a golden; or there is no such device.
+/// A kernel or a model computes wrong results, or the device does not exist.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     hearth_otel::init_logs(hearth_otel::LogFormat::Text, "error")?;
     let how = Thoroughness {
@@ -38,7 +39,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let (auto, reason) = device::choose(&DeviceSpec::Auto, &found)?;
     let auto = format!("auto takes {}: {reason}", name(auto));
     if !args.json {
-        println!("{auto}\nthe same inputs again with --seed {}", how.seed);
+        println!("{auto}\n--seed {} gives the same inputs again", how.seed);
     }
     let (mut unwell, mut reports) = (Vec::new(), Vec::new());
     for spec in specs(args, &found)? {
@@ -64,14 +65,14 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     }
     if !unwell.is_empty() {
         bail!(
-            "wrong results on {}: nothing should be served there",
+            "wrong results on {}: do not serve models there",
             unwell.join(", ")
         );
     }
     Ok(())
 }
 
-/// The device that is asked for, or all that can be used.
+/// The device of `--device`, or all usable ones.
 fn specs(args: &DoctorArgs, found: &[DeviceReport]) -> Result<Vec<DeviceSpec>> {
     if let Some(device) = &args.device {
         return Ok(vec![DeviceSpec::parse(device)?]);
@@ -120,7 +121,7 @@ fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
         wrong,
     } in &diagnosis.kernels
     {
-        // As text, which a column pads.
+        // Formatted first, because padding only applies to text.
         let (kernel, dtype) = (kernel.name(), dtype.to_string());
         let _ = match wrong {
             None => writeln!(
@@ -317,7 +318,7 @@ mod tests {
     };
 
     #[test]
-    fn a_wrong_kernel_and_a_golden_that_did_not_run_are_shown_as_wrong() {
+    fn a_wrong_kernel_and_a_golden_model_that_did_not_run_are_shown_as_wrong() {
         let finding = |kernel, wrong| KernelFinding {
             kernel,
             dtype: Dtype::F32,

@@ -1,8 +1,9 @@
-//! Where the engine's [`Executor`] meets the model's [`Decoder`].
+//! Opens the device, warms the model up, and opens a lost device again.
 //!
-//! Architecture invariant: no other file names both.
+//! Everything else the engine asks of the model's own [`Decoder`].
 
-mod wish;
+#[cfg(test)]
+mod sampler_agreement;
 
 use std::io::{IsTerminal, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,42 +11,40 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use hearth_engine::{
-    Choices, CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Logits,
-    Sequence,
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
+    SequenceSpan,
 };
 use hearth_model::progress::counting_bar;
-use hearth_model::runner::{Batch, CopyWay, Decoder, Flight, ForwardError, Report, SequenceSpan};
+use hearth_model::{Decoder, Report, Submission};
 
 use crate::warmup::{self, Sizes};
-use wish::wish;
 
-/// Opens the device and loads the model that was on it.
+/// Opens the device and loads the model that the report describes.
 pub type Reload = Box<dyn FnMut(&Report) -> anyhow::Result<Box<dyn Decoder>>>;
 
-/// A model that the engine can drive.
+/// A model that survives the loss of its device.
 pub struct ModelExecutor {
     /// `None` while the device is lost and closed.
     decoder: Option<Box<dyn Decoder>>,
     report: Report,
-    chooses: bool,
+    samples_on_device: bool,
     reload: Reload,
-    /// Forwards that are run before any request's; none on the CPU, whose kernels are there.
+    /// The sizes of the forward passes that warm a GPU up. `None` on the CPU, whose kernels are
+    /// compiled already.
     sizes: Option<Sizes>,
-    spans: Vec<SequenceSpan>,
     lost: Arc<AtomicBool>,
 }
 
 impl ModelExecutor {
-    /// `reload` is called when the device was lost, with what was on it.
+    /// `reload` is called with the report of the lost model when its device is lost.
     pub fn new(decoder: Box<dyn Decoder>, sizes: Option<Sizes>, reload: Reload) -> Self {
         Self {
             report: decoder.report().clone(),
-            chooses: decoder.chooses(),
+            samples_on_device: decoder.samples_on_device(),
             decoder: Some(decoder),
             reload,
             sizes,
-            spans: Vec::new(),
             lost: Arc::default(),
         }
     }
@@ -54,33 +53,31 @@ impl ModelExecutor {
         &self.report
     }
 
-    /// Set while the device is gone: nothing is computed.
+    /// Is set while the device is lost and nothing is computed.
     pub fn lost(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.lost)
     }
 
-    /// One forward of one token, so that kernels are compiled and pages are touched
-    /// before the first client waits for them, and on a GPU one of every size class, with a
-    /// bar where somebody watches. Slots are rewritten by whoever gets them.
+    /// Runs one forward pass of one token, so that kernels are compiled and pages are touched
+    /// before the first client waits for them; on a GPU also one of every size class, with a
+    /// progress bar on a terminal. The values that this leaves in slots do not matter, because
+    /// a request writes its slots before it reads them.
     ///
     /// # Errors
-    /// A forward fails: this model will not serve anybody.
-    pub fn warm_up(&mut self) -> Result<(), ExecutorError> {
+    /// A forward pass fails, so this model cannot serve.
+    pub fn warm_up(&mut self) -> Result<(), ForwardError> {
         let batch = ForwardBatch {
             tokens: vec![0],
-            carried: Vec::new(),
             positions: vec![0],
             write_slots: vec![0],
-            sequences: vec![Sequence {
-                first_token: 0,
+            sequences: vec![SequenceSpan {
                 tokens: 1,
                 context: 1,
                 first_slot: 0,
             }],
             slot_table: vec![0],
             logit_rows: vec![0],
-            hidden_rows: Vec::new(),
-            choice_rows: Vec::new(),
+            ..ForwardBatch::default()
         };
         self.forward(&batch, &mut Vec::new)?;
         match self.sizes {
@@ -89,7 +86,7 @@ impl ModelExecutor {
         }
     }
 
-    fn warm_up_all(&mut self, sizes: Sizes) -> Result<(), ExecutorError> {
+    fn warm_up_all(&mut self, sizes: Sizes) -> Result<(), ForwardError> {
         let started = Instant::now();
         let bar = stderr().is_terminal().then(|| counting_bar("warming up"));
         warmup::warm_up(self, sizes, |done, of| {
@@ -109,21 +106,21 @@ impl ModelExecutor {
         Ok(())
     }
 
-    /// Bytes that a GPU's memory pool has taken.
+    /// Bytes that a GPU's memory pool has reserved.
     fn reserved_bytes(&self) -> Option<u64> {
         self.decoder.as_ref()?.reserved_bytes()
     }
 }
 
-/// Does `work` with the model. After a failure that is not the batch's the device is asked
-/// whether it still computes; if not, it is `lost`.
+/// Runs `work` with the model. After a failure that the batch did not cause, the device is asked
+/// whether it still computes; if it does not, `lost` is set.
 fn watched<T>(
     decoder: &mut Option<Box<dyn Decoder>>,
     lost: &AtomicBool,
     work: impl FnOnce(&mut dyn Decoder) -> Result<T, ForwardError>,
-) -> Result<T, ExecutorError> {
+) -> Result<T, ForwardError> {
     let Some(decoder) = decoder else {
-        return Err(ExecutorError::new("the device is lost"));
+        return Err(ForwardError::other("the device is lost"));
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| work(decoder.as_mut())));
     let suspect = matches!(&outcome, Err(_) | Ok(Err(ForwardError::Device(_))));
@@ -132,14 +129,11 @@ fn watched<T>(
         let device = &decoder.report().device;
         tracing::error!(device, "the device is lost; it will be opened again");
     }
-    match outcome {
-        Ok(outcome) => outcome.map_err(ExecutorError::new),
-        Err(panic) => resume_unwind(panic),
-    }
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 impl Executor for ModelExecutor {
-    type Flight = Flight;
+    type Submission = Submission;
 
     fn limits(&self) -> ExecutorLimits {
         ExecutorLimits {
@@ -149,61 +143,33 @@ impl Executor for ModelExecutor {
         }
     }
 
-    fn launch(
+    fn submit(
         &mut self,
         batch: &ForwardBatch,
-        choices: &mut Choices<'_>,
-    ) -> Result<Flight, ExecutorError> {
-        self.spans.clear();
-        self.spans
-            .extend(batch.sequences.iter().map(|sequence| SequenceSpan {
-                first_token: sequence.first_token,
-                tokens: sequence.tokens,
-                context: sequence.context,
-                first_slot: sequence.first_slot,
-            }));
-        let batch = Batch {
-            tokens: &batch.tokens,
-            carried: &batch.carried,
-            positions: &batch.positions,
-            write_slots: &batch.write_slots,
-            sequences: &self.spans,
-            slot_table: &batch.slot_table,
-            logit_rows: &batch.logit_rows,
-            hidden_rows: &batch.hidden_rows,
-            choice_rows: &batch.choice_rows,
-        };
+        sample_requests: &mut SampleRequests<'_>,
+    ) -> Result<Submission, ForwardError> {
         watched(&mut self.decoder, &self.lost, |decoder| {
-            decoder.launch(&batch, &mut || choices().into_iter().map(wish).collect())
+            decoder.submit(batch, sample_requests)
         })
     }
 
-    fn land(&mut self, flight: Flight) -> Result<Logits, ExecutorError> {
-        let outputs = watched(&mut self.decoder, &self.lost, |_| flight())?;
-        Ok(Logits {
-            values: outputs.logits,
-            vocab: self.report.vocab_size,
-            hidden: outputs.hidden,
-            chosen: outputs.chosen,
-            undecided: outputs.undecided,
+    fn complete(&mut self, submission: Submission) -> Result<ForwardOutput, ForwardError> {
+        watched(&mut self.decoder, &self.lost, |decoder| {
+            decoder.complete(submission)
         })
     }
 
-    fn chooses(&self) -> bool {
-        self.chooses
+    fn samples_on_device(&self) -> bool {
+        self.samples_on_device
     }
 
     fn host_slots(&self) -> usize {
         self.report.host_slots
     }
 
-    fn copy(&mut self, copy: &KvCopy) -> Result<(), ExecutorError> {
-        let way = match copy.direction {
-            CopyDirection::ToHost => CopyWay::ToHost,
-            CopyDirection::ToDevice => CopyWay::ToDevice,
-        };
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
         watched(&mut self.decoder, &self.lost, |decoder| {
-            decoder.copy(way, &copy.device, &copy.host)
+            decoder.copy_kv(copy)
         })
     }
 
@@ -211,13 +177,13 @@ impl Executor for ModelExecutor {
         self.lost.load(Ordering::Relaxed)
     }
 
-    fn reopen(&mut self) -> Result<(), ExecutorError> {
+    fn reopen(&mut self) -> Result<(), ForwardError> {
         if let Some(lost) = self.decoder.take() {
-            // Its memory goes first. What a dead driver says to that does not matter.
+            // Its memory is freed first. A panic of the dead driver does not matter here.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(lost)));
         }
         let decoder = (self.reload)(&self.report)
-            .map_err(|error| ExecutorError::new(format!("{error:#}")))?;
+            .map_err(|error| ForwardError::other(format!("{error:#}")))?;
         let sizes = |report: &Report| {
             let Report {
                 kv_slots,
@@ -229,14 +195,14 @@ impl Executor for ModelExecutor {
             [*kv_slots, *host_slots, *max_model_len, *vocab_size]
         };
         if sizes(decoder.report()) != sizes(&self.report) {
-            return Err(ExecutorError::new(
+            return Err(ForwardError::other(
                 "the model that was loaded has another size now",
             ));
         }
         self.decoder = Some(decoder);
         self.warm_up().inspect_err(|_| self.decoder = None)?;
         self.lost.store(false, Ordering::Relaxed);
-        tracing::info!(device = self.report.device, "the device is there again");
+        tracing::info!(device = self.report.device, "the device is open again");
         Ok(())
     }
 }
@@ -245,32 +211,37 @@ impl Executor for ModelExecutor {
 mod tests {
     use super::*;
     use hearth_model::dtype::Dtype;
-    use hearth_model::runner::{Outputs, Wishes};
 
-    /// Fails as it is told to.
-    struct Failing {
+    /// A model whose forward passes all have the same outcome.
+    struct Scripted {
         report: Report,
-        how: fn() -> Result<Outputs, ForwardError>,
+        outcome: fn() -> Result<ForwardOutput, ForwardError>,
         alive: bool,
     }
 
-    impl Decoder for Failing {
+    impl Executor for Scripted {
+        type Submission = Submission;
+
+        fn limits(&self) -> ExecutorLimits {
+            unreachable!("the report has the limits")
+        }
+
+        fn submit(
+            &mut self,
+            _: &ForwardBatch,
+            _: &mut SampleRequests<'_>,
+        ) -> Result<Submission, ForwardError> {
+            Ok(Box::new(self.outcome))
+        }
+
+        fn complete(&mut self, submission: Submission) -> Result<ForwardOutput, ForwardError> {
+            submission()
+        }
+    }
+
+    impl Decoder for Scripted {
         fn report(&self) -> &Report {
             &self.report
-        }
-
-        fn chooses(&self) -> bool {
-            false
-        }
-
-        fn launch(&mut self, _: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Flight, ForwardError> {
-            // Where it shows.
-            let how = self.how;
-            Ok(Box::new(how))
-        }
-
-        fn copy(&mut self, _: CopyWay, _: &[u32], _: &[u32]) -> Result<(), ForwardError> {
-            (self.how)().map(drop)
         }
 
         fn reserved_bytes(&self) -> Option<u64> {
@@ -282,7 +253,7 @@ mod tests {
         }
     }
 
-    fn failing(how: fn() -> Result<Outputs, ForwardError>, alive: bool) -> Failing {
+    fn scripted(outcome: fn() -> Result<ForwardOutput, ForwardError>, alive: bool) -> Scripted {
         let report = Report {
             architecture: String::new(),
             parameters: 0,
@@ -298,11 +269,15 @@ mod tests {
             kv_bytes: 0,
             headroom_bytes: None,
         };
-        Failing { report, how, alive }
+        Scripted {
+            report,
+            outcome,
+            alive,
+        }
     }
 
-    fn is_lost(how: fn() -> Result<Outputs, ForwardError>, alive: bool) -> bool {
-        let decoder = Box::new(failing(how, alive));
+    fn is_lost(outcome: fn() -> Result<ForwardOutput, ForwardError>, alive: bool) -> bool {
+        let decoder = Box::new(scripted(outcome, alive));
         let mut executor = ModelExecutor::new(decoder, None, Box::new(|_| anyhow::bail!("no")));
         let lost = executor.lost();
         let failed = catch_unwind(AssertUnwindSafe(|| executor.warm_up().is_err()));
@@ -313,22 +288,22 @@ mod tests {
     #[test]
     fn a_lost_device_is_opened_again_with_what_was_on_it() {
         let reset = || Err(ForwardError::Device("reset".to_owned()));
-        let fine = || Ok(Outputs::default());
+        let fine = || Ok(ForwardOutput::default());
         let mut attempts = 0;
         let reload = move |report: &Report| {
             attempts += 1;
-            let mut decoder = failing(fine, true);
+            let mut decoder = scripted(fine, true);
             match attempts {
                 1 => anyhow::bail!("no such device: {}", report.device),
-                // Another checkpoint lies there now.
+                // The directory has another checkpoint now.
                 2 => decoder.report.vocab_size = 2,
-                // It goes again with its first forward.
-                3 => decoder.how = reset,
+                // The device is lost again with the first forward pass.
+                3 => decoder.outcome = reset,
                 _ => {}
             }
             Ok(Box::new(decoder) as Box<dyn Decoder>)
         };
-        let decoder = Box::new(failing(reset, false));
+        let decoder = Box::new(scripted(reset, false));
         let mut executor = ModelExecutor::new(decoder, None, Box::new(reload));
         assert!(executor.warm_up().is_err() && executor.is_lost());
         for error in ["no such device: vulkan:0", "another size", "reset"] {
@@ -342,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_lost_when_it_fails_and_computes_no_more() {
+    fn a_device_is_lost_when_it_fails_and_no_longer_computes() {
         let device = || Err(ForwardError::Device("reset".to_owned()));
         assert!(is_lost(device, false));
         assert!(!is_lost(device, true));
         let panics = || panic!("the driver panicked");
         assert!(is_lost(panics, false));
         assert!(!is_lost(panics, true));
-        // What is wrong with a batch says nothing about the device.
+        // An error in a batch says nothing about the device.
         let batch = || {
             Err(ForwardError::OutOfRange {
                 what: "slot",

@@ -1,19 +1,21 @@
-//! Where kernels that were compiled wait for the next start: a directory for each build, as the
-//! files know a kernel by its name and not by its code. What old builds have left is removed.
+//! The directory of compiled kernels, which the next start reuses. Each build of the program has
+//! its own directory, because the files identify a kernel by its name and not by its code. The
+//! directories of old builds are removed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Builds whose kernels are kept beside this one's, those that were started last.
+/// Number of other builds whose kernels are kept: the ones that were started last.
 const OTHER_BUILDS: usize = 3;
-/// None is removed that was started since.
-const STARTED_LATELY: Duration = Duration::from_secs(24 * 60 * 60);
-/// In a build's directory: written at a start, and locked by those who run.
+/// A build that was started within this time is not removed.
+const RECENTLY: Duration = Duration::from_secs(24 * 60 * 60);
+/// A file in a build's directory. Each start sets its time, and running processes hold a lock
+/// on it.
 const IN_USE: &str = "in-use";
 
-/// The directory of this build in the user's cache: `~/.cache/hearth/kernels/BUILD`, where there
-/// is one.
+/// The directory of this build in the user's cache, `~/.cache/hearth/kernels/BUILD`; `None` if
+/// the user has no cache directory.
 pub fn of_this_build() -> Option<PathBuf> {
     let caches = match std::env::var_os("XDG_CACHE_HOME") {
         Some(directory) if !directory.is_empty() => PathBuf::from(directory),
@@ -22,13 +24,15 @@ pub fn of_this_build() -> Option<PathBuf> {
     Some(caches.join("hearth/kernels").join(this_build()?))
 }
 
-/// Says that `own` is in use for as long as this process runs, and removes what builds have left
-/// beside it that are not started any more; what cannot be removed stays.
+/// Marks the directory `own` as in use until this process ends, and removes the directories of
+/// old builds beside it. A directory that cannot be removed stays.
 pub fn keep(own: &Path) {
-    // Without it the kernels may be removed tomorrow, and are compiled again.
+    // Without the lock, the kernels may be removed a day later and compiled again.
     match lock(own, SystemTime::now()) {
         Ok(lock) => std::mem::forget(lock),
-        Err(error) => tracing::debug!(?own, %error, "the kernels cannot be locked"),
+        Err(error) => {
+            tracing::debug!(?own, %error, "cannot lock the directory of compiled kernels")
+        }
     }
     if let (Some(all), Some(build)) = (own.parent(), own.file_name()) {
         remove_old(all, &build.to_string_lossy(), SystemTime::now());
@@ -43,7 +47,7 @@ fn lock(own: &Path, now: SystemTime) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// A build is known by when and how large its program was written.
+/// A build is identified by the time and the size of its executable.
 fn this_build() -> Option<String> {
     let program = std::env::current_exe().ok()?.metadata().ok()?;
     let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
@@ -64,15 +68,15 @@ fn is_name(name: &str) -> bool {
         .is_some_and(|(written, bytes)| is_number(written) && is_number(bytes))
 }
 
-/// When a build was started last, as far as is known.
+/// When a build was last started, as far as its files tell.
 fn started(build: &Path) -> Option<SystemTime> {
     let data = build.join(IN_USE).symlink_metadata();
     let data = data.or_else(|_| build.symlink_metadata());
     data.ok()?.modified().ok()
 }
 
-/// Removes the builds in `all` but `build`, the few others that were started last, those that were
-/// started lately and those that run. Follows no link.
+/// Removes the directories of builds in `all`, except `build`, the few others that were started
+/// last, those that were started recently, and those that are running. Follows no links.
 fn remove_old(all: &Path, build: &str, now: SystemTime) {
     let is_directory = |path: &Path| path.symlink_metadata().is_ok_and(|data| data.is_dir());
     if !is_directory(all) {
@@ -95,16 +99,18 @@ fn remove_old(all: &Path, build: &str, now: SystemTime) {
     others.sort();
     others.reverse();
     for (started, path) in others.into_iter().skip(OTHER_BUILDS) {
-        let lately = now.duration_since(started).unwrap_or_default() < STARTED_LATELY;
-        // Builds of before there were locks have no such file.
+        let recent = now.duration_since(started).unwrap_or_default() < RECENTLY;
+        // Builds from before the locks have no such file.
         let lock = File::open(path.join(IN_USE)).ok();
         let runs = lock.as_ref().is_some_and(|lock| lock.try_lock().is_err());
-        if lately || runs {
+        if recent || runs {
             continue;
         }
         match fs::remove_dir_all(&path) {
-            Ok(()) => tracing::debug!(?path, "removed the kernels of a build of old"),
-            Err(error) => tracing::debug!(?path, %error, "the kernels of a build of old stay"),
+            Ok(()) => tracing::debug!(?path, "removed the kernels of an old build"),
+            Err(error) => {
+                tracing::debug!(?path, %error, "cannot remove the kernels of an old build")
+            }
         }
     }
 }
@@ -122,8 +128,8 @@ mod tests {
         path
     }
 
-    /// A directory with a file in it, started some days ago; it runs until what is returned is
-    /// dropped.
+    /// Creates the directory of a build that was started `days` days ago. The build counts as
+    /// running until the returned lock is dropped.
     fn build(all: &Path, name: &str, now: SystemTime, days: u32) -> File {
         let path = all.join(name);
         fs::create_dir_all(path.join("vulkan")).unwrap();
@@ -141,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn builds_name_their_directories_so_that_they_are_known() {
+    fn only_directory_names_made_for_builds_are_recognized() {
         assert!(is_name(&name(Duration::from_nanos(0x1234_5678), 0xabc)));
         for not in [
             "", "-", "a-", "-a", "abc", "ABC-12", "../1-2", "1-2/3", "1-2-3", "x-1",
@@ -152,7 +158,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn kernels_of_builds_that_are_started_no_more_are_removed_and_nothing_else() {
+    fn only_the_kernels_of_old_builds_are_removed() {
         let (all, elsewhere) = (scratch("kernels"), scratch("elsewhere"));
         let now = SystemTime::now();
         for (name, days) in [
@@ -164,7 +170,7 @@ mod tests {
         ] {
             build(&all, name, now, days);
         }
-        // Not this program's, a link out of here, and a file.
+        // A directory that belongs to no build, a link to another directory, and a file.
         build(&all, "notes", now, 90);
         build(&elsewhere, "kept", now, 90);
         std::os::unix::fs::symlink(&elsewhere, all.join("b1-1")).unwrap();
@@ -174,7 +180,7 @@ mod tests {
         let left = ["a1-1", "a2-1", "a3-1", "b1-1", "b2-1", "c1-1", "notes"];
         assert_eq!(names(&all), left);
         assert!(elsewhere.join("kept/vulkan/spirv.json").exists());
-        // A build that is started again is one of those that were started last.
+        // Starting an old build again makes it one of the builds that were started last.
         build(&all, "c1-1", now + 4 * DAY, 0);
         build(&all, "d1-1", now, 30);
         remove_old(&all, "d1-1", now + 5 * DAY);
@@ -184,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn builds_that_run_or_were_started_lately_stay_however_many_they_are() {
+    fn all_builds_that_run_or_were_started_recently_are_kept() {
         let all = scratch("running");
         let now = SystemTime::now();
         let build = |index: usize, days| build(&all, &format!("{index}-1"), now, days);
@@ -199,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_can_be_made_a_start_goes_on() {
+    fn a_cache_directory_that_cannot_be_read_is_no_error() {
         let file = scratch("no-directory").join("file");
         fs::write(&file, b"").unwrap();
         remove_old(&file, "1-1", SystemTime::now());

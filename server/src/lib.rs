@@ -1,8 +1,12 @@
-//! The hearth binary: command line, configuration, HTTP.
+//! The hearth binary: command line, configuration, and what puts the other crates together.
 //!
-//! Architecture invariant: this crate sees the model through `hearth_engine`'s
-//! [`Executor`](hearth_engine::Executor) and `hearth_model`'s public types; it
-//! names no tensor library. The two meet in [`executor`] alone.
+//! [`cli`] and [`config`] say what is wanted; [`load`] opens the checkpoint and starts the engine
+//! over it; `serve` puts the HTTP server of `hearth_api` in front of that, [`chat`] a terminal, and
+//! [`bench`](mod@bench) times it without either.
+//!
+//! Architecture Invariant: this crate sees the model through
+//! [`Executor`](hearth_forward::Executor) and `hearth_model`'s public types; it names no tensor
+//! library. The model's tokenizer and the HTTP server meet in [`text`].
 
 pub mod banner;
 pub mod bench;
@@ -12,19 +16,11 @@ pub mod config;
 mod devices;
 mod doctor;
 pub mod executor;
-pub mod grammars;
-pub mod http;
 mod kernel_cache;
 pub mod load;
-pub mod reader;
-pub mod reasoning;
-pub mod secret;
 mod serve;
-pub mod served;
-pub mod telemetry;
+mod telemetry;
 pub mod text;
-pub mod tls;
-pub mod tools;
 pub mod warmup;
 
 use cli::{Cli, Command};

@@ -4,32 +4,31 @@ use std::io::{IsTerminal, stderr};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result, anyhow};
+use hearth_api::grammars::Grammars;
+use hearth_api::served::{Defaults, Formats, ModelInfo, Served, TextCodec};
+use hearth_api::state::unix_time;
+use hearth_api::tools;
 use hearth_engine::{BuildError, Engine, EngineConfig};
 use hearth_model::checkpoint::{self, Checkpoint};
 use hearth_model::device::DeviceSpec;
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
-use hearth_model::runner::{self, LargestStep, LoadOptions, Report};
 use hearth_model::weights::Quantization as ModelQuantization;
+use hearth_model::{LargestStep, LoadOptions, Report};
 
 use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
 use crate::executor::{ModelExecutor, Reload};
-use crate::grammars::Grammars;
-use crate::http::openai::sampling::Defaults;
-use crate::http::state::unix_time;
 use crate::kernel_cache;
-use crate::served::{Formats, ModelInfo, Served, TextCodec};
 use crate::text::{IdText, ModelText};
-use crate::tools;
 use crate::warmup::Sizes;
 
-/// Of random weights: the same model every time.
+/// The seed of random weights, fixed so that they are the same model every time.
 const DUMMY_SEED: u64 = 0;
 
 /// Opens, loads and warms up the model, and starts its engine.
 ///
 /// # Errors
-/// What is missing or wrong, by name.
+/// Names the file, the device or the option that is missing or wrong.
 pub fn load(config: &Config) -> Result<Served> {
     let checkpoint = open(config)?;
     let text = text(config, &checkpoint)?;
@@ -38,17 +37,17 @@ pub fn load(config: &Config) -> Result<Served> {
     check(&defaults)?;
     let (report, info) = mpsc::channel();
     let build_config = config.clone();
-    // The executor is made on the engine's thread: device queues belong to the
-    // thread that made them.
+    // The executor is created on the engine's thread, because a device's queue belongs to the
+    // thread that opened it.
     let engine_config = engine_config(config);
     let sizes = Sizes {
         running: engine_config.max_running,
         tokens: engine_config.max_batch_tokens,
     };
-    let engine = Engine::spawn(engine_config, move || {
+    let engine = Engine::spawn(engine_config.clone(), move || {
         let (executor, info) = executor(&build_config, checkpoint, Some(sizes))
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
-        // The receiver waits below.
+        // The receiver below waits for this, so sending does not fail.
         let _ = report.send((info, executor.lost()));
         Ok(executor)
     })?;
@@ -69,7 +68,7 @@ pub fn load(config: &Config) -> Result<Served> {
         grammars: Arc::new(grammars),
         info,
         pooling: config.pooling.into(),
-        max_queue: config.max_queue,
+        engine_config,
         created: unix_time(),
         lost,
     })
@@ -91,11 +90,12 @@ pub fn open(config: &Config) -> Result<Checkpoint> {
     checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
 }
 
-/// Loads `checkpoint` onto the device and warms it up, on a GPU for `sizes`; to be called on
-/// the thread that will use it.
+/// Loads `checkpoint` onto the device and warms it up, on a GPU for `sizes`. It must be called on
+/// the thread that will use the executor.
 ///
 /// # Errors
-/// No such device, not enough memory, a tensor that is missing or has a wrong shape.
+/// There is no such device, the memory does not suffice, or a tensor is missing or has a wrong
+/// shape.
 pub fn executor(
     config: &Config,
     mut checkpoint: Checkpoint,
@@ -134,7 +134,7 @@ pub fn executor(
     if let Some(bar) = &bar {
         checkpoint.weights.set_progress(bar.clone());
     }
-    let decoder = runner::load(&checkpoint, &options);
+    let decoder = hearth_model::load(&checkpoint, &options);
     if let Some(bar) = bar {
         bar.finish_and_clear();
     }
@@ -145,6 +145,10 @@ pub fn executor(
             .model
             .clone()
             .unwrap_or_else(|| "embedded".to_owned()),
+        load_format: match config.load_format {
+            LoadFormat::Auto => "auto",
+            LoadFormat::Dummy => "dummy",
+        },
         architecture: report.architecture.clone(),
         parameters: report.parameters,
         hidden_size: report.hidden_size,
@@ -155,7 +159,7 @@ pub fn executor(
         kv_bytes: report.kv_bytes,
         headroom_bytes: report.headroom_bytes,
     };
-    // The CPU's kernels are there; a GPU's are compiled when they first run.
+    // The CPU's kernels are compiled already; a GPU's are compiled when they first run.
     let compiles = !report.device.starts_with("cpu");
     if let Some(kernels) = options.kernel_cache.as_deref().filter(|_| compiles) {
         kernel_cache::keep(kernels);
@@ -176,17 +180,17 @@ pub fn executor(
     Ok((executor, info))
 }
 
-/// How the model that was on a lost device is loaded again, as large as it was.
+/// Loads the model of a lost device again, with the same sizes.
 fn reload(config: Config, options: LoadOptions) -> Reload {
     Box::new(move |was: &Report| {
         let options = LoadOptions {
             kv_tokens: Some(was.kv_slots),
             max_model_len: Some(was.max_model_len),
-            // One of the chosen kernels may have been what it was lost to.
+            // One of the tuned kernels may have caused the loss.
             tuned_for: None,
             ..options.clone()
         };
-        Ok(runner::load(&open(&config)?, &options)?)
+        Ok(hearth_model::load(&open(&config)?, &options)?)
     })
 }
 
@@ -201,7 +205,7 @@ fn text(config: &Config, checkpoint: &Checkpoint) -> Result<Arc<dyn TextCodec>> 
     )))
 }
 
-/// What the flags say, else what the chat template shows.
+/// The formats of tool calls and reasoning: as the flags say, or else as the chat template shows.
 fn formats(config: &Config, checkpoint: &Checkpoint) -> Formats {
     let template = checkpoint.chat_template.as_ref().ok();
     let source = template.and_then(|template| template.source(true).ok());
@@ -235,7 +239,7 @@ fn engine_config(config: &Config) -> EngineConfig {
     EngineConfig {
         max_running: config.max_running_requests,
         max_queue: config.max_queue,
-        // Room for a token of every running sequence beside one chunk.
+        // One token of every running sequence and one chunk fit into a batch.
         max_batch_tokens: config.max_batch_tokens.unwrap_or_else(|| {
             config
                 .prefill_chunk
@@ -251,11 +255,11 @@ fn engine_config(config: &Config) -> EngineConfig {
     }
 }
 
-/// Defaults that a request could not ask for would fail every request that leaves
+/// Checks the defaults: one that a request may not ask for would fail every request that leaves
 /// the field out.
 fn check(defaults: &Defaults) -> Result<()> {
     let params = defaults.params();
-    // No default names a token but the ends, which are not checked.
+    // The defaults name no tokens except stop ids, which are not checked.
     params.validate(0).map_err(|error| {
         anyhow!("generation_config.json: {error} (--sampling-defaults openai goes without it)")
     })
@@ -270,7 +274,7 @@ fn defaults(config: &Config, checkpoint: &Checkpoint) -> Defaults {
             ..Defaults::default()
         },
         SamplingDefaults::Model => Defaults {
-            // A model that says it is not sampled from is greedy unless a request says otherwise.
+            // `do_sample: false` makes greedy decoding the default.
             temperature: match given.do_sample {
                 Some(false) => Some(0.0),
                 _ => given.temperature,

@@ -1,4 +1,4 @@
-//! `hearth serve`: from nothing to ready, and from a signal to the end.
+//! `hearth serve`: starts the server, and shuts it down on a signal.
 
 use std::thread;
 use std::time::Duration;
@@ -6,46 +6,47 @@ use std::time::Duration;
 use actix_web::rt::{self, System};
 use actix_web::web::Data;
 use anyhow::{Result, anyhow, bail};
+use hearth_api::served::Served;
+use hearth_api::server;
+use hearth_api::state::AppState;
 use hearth_otel::Telemetry;
 use tokio::sync::oneshot;
 
 use crate::banner::banner;
 use crate::config::{Config, LogFormat};
-use crate::http::server;
-use crate::http::state::AppState;
 use crate::load;
-use crate::served::Served;
 use crate::telemetry;
 
-/// How often the server looks whether its engine is there.
+/// How often the server checks that its engine is running.
 const ENGINE_WATCH: Duration = Duration::from_millis(250);
-/// How long the last spans and metrics have to reach a collector.
-const LAST_TELEMETRY: Duration = Duration::from_secs(3);
-/// How long connections have to end when the engine is gone.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// Time in which the last spans and metrics must reach a collector.
+const TELEMETRY_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time in which connections must end after the engine has stopped unexpectedly.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Serves until a signal comes.
+/// Serves until a signal arrives.
 ///
 /// # Errors
-/// The address is taken, the model does not load, or the engine is gone.
+/// The server cannot listen on the address, the model does not load, or the engine stops
+/// unexpectedly.
 pub fn run(config: Config) -> Result<()> {
     hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
     for name in Config::unknown_environment() {
         tracing::warn!(
             name,
-            "this environment variable is no setting of hearth; it is ignored"
+            "ignored this environment variable, which is not a setting of hearth"
         );
     }
     let telemetry = telemetry::start(&config)?;
     let served = System::new().block_on(serve(config, telemetry.clone()));
-    // Here, where no runtime waits for it, whichever way the serving ended.
-    telemetry.shutdown(LAST_TELEMETRY);
+    // Called outside the async runtime, and whether or not serving failed.
+    telemetry.shutdown(TELEMETRY_TIMEOUT);
     served
 }
 
 async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
-    let state = Data::new(AppState::new(config.clone(), telemetry));
-    // The port opens before the model is loaded: until then /ready and the API answer 503.
+    let state = Data::new(AppState::new(config.http(), telemetry));
+    // The port opens before the model is loaded; until then /ready and the API return 503.
     let (server, addresses) = server::bind(state.clone())?;
     let handle = server.handle();
     rt::spawn(server);
@@ -75,58 +76,64 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
         name = signals.next() => name,
         () = engine_gone(&served) => {
             state.start_draining();
-            // What is left to say is that the streams broke off.
-            let _ = tokio::time::timeout(LAST_WORDS, handle.stop(true)).await;
-            bail!("the engine thread ended by itself, which is a bug; its last words are above");
+            // Gives streams the time to send their final error.
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, handle.stop(true)).await;
+            bail!("the engine thread ended unexpectedly, which is a bug; its last messages are above");
         }
     };
     let grace = Duration::from_secs(config.shutdown_timeout);
     tracing::info!(signal = name, grace_s = grace.as_secs(), "stopping");
     state.start_draining();
     let stopped = async {
-        // The listener closes at once; connections end when their answers do.
+        // The listener closes at once; connections close when their responses end.
         tokio::join!(handle.stop(true), stop_engine(served, grace))
     };
     tokio::select! {
         _ = stopped => tracing::info!("stopped"),
-        name = signals.next() => tracing::warn!(signal = name, "a second signal: not waiting"),
+        name = signals.next() => tracing::warn!(signal = name, "stopping at once after a second signal"),
     }
     Ok(())
 }
 
-/// Loads on a thread of its own, which a signal may leave behind.
+/// Loads the model on its own thread, which is left behind if a signal arrives first.
 async fn load_on_a_thread(config: Config) -> Result<Served> {
     let (report, loaded) = oneshot::channel();
     thread::Builder::new()
         .name("hearth-load".to_owned())
-        // Nobody listens when a signal came first.
+        // The receiver is gone if a signal arrived first.
         .spawn(move || drop(report.send(load::load(&config))))?;
     loaded
         .await
         .unwrap_or_else(|_| Err(anyhow!("loading the model panicked")))
 }
 
-/// Waits until the engine is gone, which it never is before it is told to go.
+/// Waits until the engine has stopped, which is an error before the shutdown.
 async fn engine_gone(served: &Served) {
     while served.engine.is_running() {
         tokio::time::sleep(ENGINE_WATCH).await;
     }
 }
 
+/// Shuts the engine down; running requests may take `grace` to finish.
 async fn stop_engine(served: Served, grace: Duration) {
-    // Not a task of the runtime, which would wait for it after a second signal.
+    // This is a thread and not a task, because the runtime would wait for a task after a second
+    // signal.
     let (report, down) = oneshot::channel();
     let waiting = thread::Builder::new()
         .name("hearth-stop".to_owned())
         .spawn(move || {
-            // After a second signal nobody listens.
+            // The receiver is gone after a second signal.
             let _ = report.send(served.engine.shutdown(grace));
         });
     let outcome = down.await;
-    tracing::debug!(?outcome, started = waiting.is_ok(), "the engine is down");
+    tracing::debug!(
+        ?outcome,
+        started = waiting.is_ok(),
+        "the engine has stopped"
+    );
 }
 
-/// SIGINT and SIGTERM, or Ctrl-C where there are no signals.
+/// SIGINT and SIGTERM, or Ctrl-C on systems without signals.
 struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
@@ -159,7 +166,7 @@ impl Signals {
 
     #[cfg(not(unix))]
     async fn next(&mut self) -> &'static str {
-        // Without a handler the process simply ends.
+        // If no handler can be installed, Ctrl-C ends the process.
         let _ = tokio::signal::ctrl_c().await;
         "Ctrl-C"
     }

@@ -1,23 +1,16 @@
-//! Where the engine's numbers meet the instruments, and the configuration the exporters.
+//! From the configuration to the exporters of metrics and traces.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use hearth_engine::{EngineStats, StepObserver, StepReport};
-use hearth_grammar::Problem;
-use hearth_otel::{
-    Detail, EngineFacts, EngineSnapshot, GrammarSnapshot, OtlpOptions, StepRecord, Telemetry,
-    TelemetryOptions,
-};
+use hearth_otel::{Detail, OtlpOptions, Telemetry, TelemetryOptions};
 
 use crate::config::Config;
-use crate::grammars::Stats;
-use crate::served::Served;
 
-/// What the configuration asks for.
+/// Starts the exporters that the configuration asks for.
 ///
 /// # Errors
-/// A setting, of ours or of the standard's `OTEL_*` variables, that makes no sense.
+/// A setting of the configuration or an `OTEL_*` variable is invalid.
 pub fn start(config: &Config) -> Result<Telemetry> {
     let detailed = config.detailed_traces()?;
     let telemetry = Telemetry::start(TelemetryOptions {
@@ -41,111 +34,4 @@ pub fn start(config: &Config) -> Result<Telemetry> {
         );
     }
     Ok(telemetry)
-}
-
-/// Has `telemetry` measure the engine of `served`.
-///
-/// # Errors
-/// No thread is to be had.
-pub fn attach(telemetry: &Telemetry, served: &Served, config: &Config) -> Result<()> {
-    let limits = served.engine.limits();
-    let on_cpu = served.info.device.is_empty() || served.info.device.starts_with("cpu");
-    let facts = EngineFacts {
-        context: served.context(),
-        max_running: config.max_running_requests,
-        max_waiting: served.max_queue,
-        kv_slots: limits.kv_slots,
-        host_slots: served.engine.stats().host.total,
-        kv_dtype: served.info.dtype.clone(),
-        page_size: config.page_size,
-        eviction: format!("{:?}", config.radix_eviction_policy).to_lowercase(),
-        prefix_cache: config.prefix_cache,
-        device: if on_cpu { "CPU" } else { "GPU" },
-    };
-    let engine = served.engine.watch();
-    telemetry.serve_model(&served.id, facts, move || {
-        snapshot(&engine.stats(), engine.heartbeat_age())
-    })?;
-    let grammars = served.grammars.stats();
-    telemetry.serve_grammars(&served.id, move || grammar_snapshot(&grammars()));
-    let tell = telemetry.steps();
-    let cached = config.prefix_cache;
-    served.engine.observe(StepObserver {
-        requests: telemetry.traces_steps(),
-        observe: Box::new(move |report| tell(step(report, cached))),
-    });
-    Ok(())
-}
-
-fn grammar_snapshot(stats: &Stats) -> GrammarSnapshot {
-    GrammarSnapshot {
-        compilations: stats.compilations,
-        compile_time: stats.compile_time,
-        cache_hits: stats.cache_hits,
-        cache_misses: stats.cache_misses,
-        masks: stats.masks,
-        mask_time: stats.mask_time,
-        forced_tokens: stats.forced_tokens,
-        forced_bytes: stats.forced_bytes,
-        fallbacks: stats.fallbacks,
-        refusals: [
-            (Problem::Invalid.code(), stats.invalid),
-            (Problem::Unsupported.code(), stats.unsupported),
-            (Problem::TooComplex.code(), stats.too_complex),
-        ],
-    }
-}
-
-fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
-    EngineSnapshot {
-        running: stats.running,
-        waiting: stats.waiting,
-        kv_total: stats.kv.total,
-        kv_free: stats.kv.free,
-        kv_evictable: stats.kv.evictable,
-        kv_protected: stats.kv.protected,
-        kv_held: stats.kv.held,
-        host_total: stats.host.total,
-        host_used: stats.host.total - stats.host.free,
-        demoted_tokens: stats.demoted_tokens,
-        loaded_tokens: stats.loaded_tokens,
-        steps: stats.steps,
-        prompt_tokens: stats.prompt_tokens,
-        cached_tokens: stats.cached_tokens,
-        computed_tokens: stats.computed_tokens,
-        generated_tokens: stats.generated_tokens,
-        preemptions: stats.preemptions,
-        heartbeat_age,
-    }
-}
-
-fn step(report: StepReport, cached: bool) -> StepRecord {
-    let (before, after) = (&report.before, &report.after);
-    let since = |count: fn(&EngineStats) -> u64| count(after) - count(before);
-    let generated = since(|stats| stats.generated_tokens);
-    let usage = snapshot(after, Duration::ZERO);
-    StepRecord {
-        started: report.started,
-        scheduled: report.scheduled,
-        forwarded: report.forwarded,
-        finished: report.finished,
-        tokens: report.prefill_tokens + generated as usize,
-        prefill_rows: report.prefill_rows,
-        prefill_tokens: report.prefill_tokens,
-        decode_rows: report.decode_rows,
-        started_requests: report.started_requests,
-        queried_tokens: if cached {
-            since(|stats| stats.prompt_tokens)
-        } else {
-            0
-        },
-        cached_tokens: since(|stats| stats.cached_tokens),
-        preemptions: since(|stats| stats.preemptions),
-        running: after.running,
-        waiting: after.waiting,
-        kv_used: usage.kv_protected + usage.kv_held,
-        kv_usage: usage.kv_usage(),
-        failed: report.failed,
-        requests: report.requests,
-    }
 }

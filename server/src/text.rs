@@ -1,15 +1,16 @@
-//! A checkpoint's tokenizer and chat template, as the server uses them.
+//! Connects a checkpoint's tokenizer and chat template to the HTTP server.
 
+use hearth_api::served::{ChatPrompt, TextCodec};
 use hearth_engine::output::Detokenize;
 use hearth_model::chat_template::{ChatInput, ChatTemplate, ChatTemplateError};
 use hearth_model::tokenizer::Tokenizer;
 
-use crate::served::{ChatPrompt, TextCodec};
-
+/// The tokenizer and the chat template of a checkpoint.
 pub struct ModelText {
     tokenizer: Tokenizer,
-    /// Without one, completions work and chats say why they do not.
+    /// If the template is missing or invalid, completions work and chats return this error.
     template: Result<ChatTemplate, ChatTemplateError>,
+    /// Bytes of the longest token.
     max_token_bytes: usize,
 }
 
@@ -30,7 +31,7 @@ impl Detokenize for ModelText {
         self.tokenizer
             .decode(ids, skip_special)
             .unwrap_or_else(|error| {
-                // Only a damaged tokenizer.json gets here; the bytes are the next best thing.
+                // Only possible with a damaged tokenizer.json. Falls back to the tokens' bytes.
                 tracing::warn!(%error, "decoding failed");
                 let shown = ids
                     .iter()
@@ -76,8 +77,8 @@ impl TextCodec for ModelText {
     }
 }
 
-/// Stands in for a tokenizer where random weights were made from a config alone:
-/// prompts are token ids, and every token's text is its id.
+/// Replaces the tokenizer of a model with random weights, which was made from its configuration
+/// alone. Prompts are token ids, and the text of a token is its id.
 pub struct IdText;
 
 impl Detokenize for IdText {
@@ -96,7 +97,7 @@ impl Detokenize for IdText {
 
 impl TextCodec for IdText {
     fn encode(&self, _text: &str, _add_special: bool) -> Result<Vec<u32>, String> {
-        Err("this model was made without a tokenizer; give the prompt as token ids".to_owned())
+        Err("this model has no tokenizer; give the prompt as token ids".to_owned())
     }
 
     fn max_token_bytes(&self) -> usize {
@@ -108,7 +109,7 @@ impl TextCodec for IdText {
     }
 
     fn render_chat(&self, _chat: &ChatPrompt<'_>) -> Result<String, String> {
-        Err("this model was made without a chat template; use /v1/completions".to_owned())
+        Err("this model has no chat template; use /v1/completions".to_owned())
     }
 }
 
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_tokenizer_ids_are_the_text() {
+    fn without_a_tokenizer_the_text_of_a_token_is_its_id() {
         assert_eq!(IdText.decode(&[7, 12], true), "<7><12>");
         assert_eq!(IdText.token_bytes(u32::MAX).len(), IdText.max_token_bytes());
         assert!(IdText.encode("a", true).unwrap_err().contains("token ids"));

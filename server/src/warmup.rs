@@ -1,92 +1,70 @@
-//! Forwards of every size that serving will ask for, before the first client waits for one: a
-//! GPU's kernels are compiled by size class when they first run.
+//! Forward passes of every size that serving will ask for, before the first client waits for one:
+//! a GPU's kernels are compiled by size class when they first run.
 
-use hearth_engine::{
-    Choice, CopyDirection, Executor, ExecutorError, ExecutorLimits, ForwardBatch, KvCopy, Sequence,
-    TokenChoice,
+use hearth_forward::{
+    CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, KvCopy, SampleParams,
+    SampleRequest, SequenceSpan,
+};
+use hearth_model::size_classes::{
+    FEW_TOKENS, LONG_CONTEXT, MANY_TOKENS, TILED_TOKENS, chunk_tokens, copied_slots, decode_rows,
 };
 
-/// What the engine may put into one forward.
+/// The largest forward pass that the engine may ask for.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Sequences decoding together.
+    /// Sequences that decode together.
     pub running: usize,
     /// Tokens, of prompts and outputs together.
     pub tokens: usize,
 }
 
-/// Whatever the choice is, the kernel is the same.
-pub(crate) const LIKELIEST: TokenChoice = TokenChoice {
-    temperature: 0.0,
-    top_k: None,
-    top_p: 1.0,
-    min_p: 0.0,
-    draw: 0.0,
-    mask: None,
-    edits: Vec::new(),
-};
-
-/// Rows up to which products have a kernel for each number.
-const FEW: usize = 8;
-/// Numbers of rows between which products of more do not change.
-const MANY: [usize; 5] = [9, 16, 31, 32, 64];
-/// A context that is long for attention: its positions are split over the device.
-const LONG: usize = 2048;
-/// Tokens of the end of a prompt after a long context: enough for cooperative matrices.
-const LAST: usize = 64;
-/// Slots that are copied to the host together, from which on nothing changes.
-const SLOTS: usize = 64;
-
-/// The batches to run, so that whatever comes later finds its kernels compiled: of products for
-/// numbers of rows, in the layers and of what is wanted of them; of attention for short and long
-/// contexts, of one token and of several; of what the host does not see, for all ways to carry.
-pub fn batches(limits: ExecutorLimits, sizes: Sizes, chooses: bool) -> Vec<ForwardBatch> {
+/// The batches to run, so that all later ones find their kernels compiled: the matrix
+/// multiplications of every class of row numbers, in the layers and in the output projection;
+/// attention over short and long contexts, of one token and of several; and carried tokens, in
+/// the same order and in another.
+pub fn batches(limits: ExecutorLimits, sizes: Sizes, samples_on_device: bool) -> Vec<ForwardBatch> {
     let most = sizes.tokens.min(limits.max_model_len).min(limits.kv_slots);
     let running = sizes.running.min(limits.kv_slots);
     let mut batches = Vec::new();
-    for rows in together(running) {
-        let mut batch = decoding(rows, 1, chooses);
-        if chooses {
+    for rows in decode_rows(running) {
+        let mut batch = decoding(rows, 1, samples_on_device);
+        if samples_on_device {
             if rows > 1 {
-                // As a step that is launched ahead: of the tokens that the one before chose, in
+                // As with overlap scheduling: the tokens that the previous step sampled, in
                 // another order.
-                batch.carried = vec![0; rows];
+                batch.carried_rows = vec![0; rows];
             }
             batches.push(batch.clone());
-            // In the same order they are taken as they are.
-            batch.carried = (0..rows as u32).collect();
+            // In the same order no kernel reorders them.
+            batch.carried_rows = (0..rows as u32).collect();
         }
         batches.push(batch);
     }
-    let long = LONG.min(limits.max_model_len);
-    let mut last = decoding(1, long, chooses);
-    if chooses {
-        last.carried = vec![0];
+    let long = LONG_CONTEXT.min(limits.max_model_len);
+    let mut last = decoding(1, long, samples_on_device);
+    if samples_on_device {
+        last.carried_rows = vec![0];
     }
     batches.push(last);
 
-    let powers = (FEW.ilog2()..usize::BITS).map(|power| 1usize << power);
-    let lengths = powers.flat_map(|power| [power, power + power / 2 + 1]);
-    let lengths = lengths.filter(|length| *length > FEW);
-    let lengths = lengths.take_while(|length| *length < most).chain([most]);
-    batches.extend(lengths.map(|length| chunk(length, length, chooses)));
-    // Few and many tokens after it have kernels of their own.
-    for length in [2, LAST] {
+    batches.extend(chunk_tokens(most).map(|length| chunk(length, length, samples_on_device)));
+    // After a long context, few and many tokens have kernels of their own.
+    for length in [2, TILED_TOKENS] {
         if length <= most.min(long) {
-            batches.push(chunk(length, long, chooses));
+            batches.push(chunk(length, long, samples_on_device));
         }
     }
 
-    // A prompt may have, and be asked about, numbers of tokens that never decode together.
-    let rows = (1..=FEW).chain(MANY).filter(|rows| *rows <= most);
-    for rows in rows.filter(|rows| *rows > running) {
+    // A prompt may have a number of tokens, and of requested logits, that never decode together.
+    let rows = (1..=FEW_TOKENS).chain(MANY_TOKENS);
+    for rows in rows.filter(|rows| (running + 1..=most).contains(rows)) {
         let mut batch = chunk(rows, rows, false);
         batch.logit_rows = (0..rows as u32).collect();
         batch.hidden_rows = batch.logit_rows.clone();
         batches.push(batch);
     }
-    if chooses {
-        // And beside the row to choose at.
+    if samples_on_device {
+        // Logits of one row beside another row to sample at.
         let mut batch = chunk(1, 1, true);
         batch.logit_rows = vec![0];
         batches.push(batch);
@@ -94,22 +72,12 @@ pub fn batches(limits: ExecutorLimits, sizes: Sizes, chooses: bool) -> Vec<Forwa
     batches
 }
 
-/// How many sequences to decode together where up to `running` may. Carried tokens are read as
-/// many at once as divide their number, 1, 2 or 4, and by more units from powers of two on.
-fn together(running: usize) -> impl Iterator<Item = usize> {
-    let powers = (FEW.ilog2() + 1..usize::BITS).map(|power| 1usize << power);
-    let many = powers.flat_map(|power| [power, power + 1, power + 2]);
-    let rows = (1..=FEW + 2).chain(many);
-    rows.take_while(move |rows| *rows <= running)
-}
-
-/// `rows` sequences with a token each. Their positions all lie in the slot of the token: what
-/// is there does not matter, and is whoever's who gets the slot.
-fn decoding(rows: usize, context: usize, chooses: bool) -> ForwardBatch {
+/// `rows` sequences with one token each. All positions of a sequence lie in the slot of its token,
+/// because their values do not matter.
+fn decoding(rows: usize, context: usize, samples_on_device: bool) -> ForwardBatch {
     let mut batch = ForwardBatch::default();
     for row in 0..rows as u32 {
-        batch.sequences.push(Sequence {
-            first_token: row,
+        batch.sequences.push(SequenceSpan {
             tokens: 1,
             context: context as u32,
             first_slot: batch.slot_table.len() as u32,
@@ -118,8 +86,8 @@ fn decoding(rows: usize, context: usize, chooses: bool) -> ForwardBatch {
         batch.positions.push(context as u32 - 1);
         batch.write_slots.push(row);
         batch.slot_table.extend(std::iter::repeat_n(row, context));
-        if chooses {
-            batch.choice_rows.push(row);
+        if samples_on_device {
+            batch.sample_rows.push(row);
         } else {
             batch.logit_rows.push(row);
         }
@@ -127,58 +95,56 @@ fn decoding(rows: usize, context: usize, chooses: bool) -> ForwardBatch {
     batch
 }
 
-/// The last `length` tokens of a sequence of `context`. What is before them lies all in the slot
-/// of the first.
-fn chunk(length: usize, context: usize, chooses: bool) -> ForwardBatch {
+/// The last `length` tokens of a sequence of `context`. All positions before them lie in the slot
+/// of the first token.
+fn chunk(length: usize, context: usize, samples_on_device: bool) -> ForwardBatch {
     let before = context - length;
     let slots = 0..length as u32;
     let last = vec![length as u32 - 1];
-    let (logit_rows, choice_rows) = match chooses {
+    let (logit_rows, sample_rows) = match samples_on_device {
         true => (Vec::new(), last),
         false => (last, Vec::new()),
     };
     ForwardBatch {
         tokens: vec![0; length],
-        carried: Vec::new(),
         positions: (before as u32..context as u32).collect(),
         write_slots: slots.clone().collect(),
-        sequences: vec![Sequence {
-            first_token: 0,
+        sequences: vec![SequenceSpan {
             tokens: length as u32,
             context: context as u32,
             first_slot: 0,
         }],
         slot_table: std::iter::repeat_n(0, before).chain(slots).collect(),
         logit_rows,
-        hidden_rows: Vec::new(),
-        choice_rows,
+        sample_rows,
+        ..ForwardBatch::default()
     }
 }
 
-/// Runs all of [`batches`], telling `progress` after each how many are done, and copies slots to
-/// the host and back where it has any.
+/// Runs all of [`batches`] and reports after each one to `progress` how many of how many are done.
+/// Then it copies slots to the host and back, if the host has any.
 ///
 /// # Errors
-/// A forward fails: this model will not serve anybody.
+/// A forward pass or a copy fails, so this model cannot serve.
 pub fn warm_up(
     executor: &mut impl Executor,
     sizes: Sizes,
     mut progress: impl FnMut(usize, usize),
-) -> Result<(), ExecutorError> {
-    let batches = batches(executor.limits(), sizes, executor.chooses());
+) -> Result<(), ForwardError> {
+    let batches = batches(executor.limits(), sizes, executor.samples_on_device());
     for (done, batch) in batches.iter().enumerate() {
-        let mut likeliest = || vec![Choice::Token(LIKELIEST); batch.choice_rows.len()];
-        executor.forward(batch, &mut likeliest)?;
+        // All sample parameters use the same kernels.
+        let greedy = SampleRequest::Token(SampleParams::GREEDY);
+        executor.forward(batch, &mut || vec![greedy.clone(); batch.sample_rows.len()])?;
         progress(done + 1, batches.len());
     }
     let slots = executor.host_slots().min(executor.limits().kv_slots);
-    let powers = (0..=SLOTS.ilog2()).map(|power| 1u32 << power);
-    for count in powers.take_while(|count| *count as usize <= slots) {
+    for count in copied_slots(slots) {
         for direction in [CopyDirection::ToHost, CopyDirection::ToDevice] {
-            executor.copy(&KvCopy {
+            executor.copy_kv(&KvCopy {
                 direction,
-                device: (0..count).collect(),
-                host: (0..count).collect(),
+                device: (0..count as u32).collect(),
+                host: (0..count as u32).collect(),
             })?;
         }
     }
@@ -198,14 +164,17 @@ mod tests {
             vocab_size: 10,
         };
         let batches = batches(limits, sizes, true);
-        let mut chosen = 0;
+        let mut sampled = 0;
         for batch in &batches {
             assert!(
-                batch.carried.iter().all(|row| (*row as usize) < chosen),
-                "{:?} of {chosen}",
-                batch.carried
+                batch
+                    .carried_rows
+                    .iter()
+                    .all(|row| (*row as usize) < sampled),
+                "{:?} of {sampled}",
+                batch.carried_rows
             );
-            chosen = batch.choice_rows.len();
+            sampled = batch.sample_rows.len();
             let tokens = batch.tokens.len();
             assert!(
                 batch
@@ -231,14 +200,14 @@ mod tests {
             );
             let mut slots = batch.write_slots.clone();
             slots.dedup();
-            assert_eq!(slots.len(), tokens, "a slot twice");
+            assert_eq!(slots.len(), tokens, "a slot is written twice");
         }
         let shape = |batch: &ForwardBatch| (batch.tokens.len(), batch.sequences[0].context);
         batches.iter().map(shape).collect()
     }
 
     #[test]
-    fn every_size_class_comes_and_none_is_larger_than_what_may_come() {
+    fn every_size_class_is_run_and_none_is_larger_than_serving_allows() {
         let sizes = Sizes {
             running: 64,
             tokens: 576,
@@ -255,12 +224,13 @@ mod tests {
         assert!(run.iter().all(|(tokens, _)| *tokens <= 576));
     }
 
-    /// Numbers of rows that products of `batches` have, of the layers and of what is wanted.
-    fn products(batches: &[ForwardBatch]) -> [BTreeSet<usize>; 2] {
-        let wanted = |batch: &ForwardBatch| batch.logit_rows.len() + batch.choice_rows.len();
+    /// The numbers of rows of the matrix multiplications of `batches`: in the layers, and in the
+    /// output projection.
+    fn matrix_rows(batches: &[ForwardBatch]) -> [BTreeSet<usize>; 2] {
+        let projected = |batch: &ForwardBatch| batch.logit_rows.len() + batch.sample_rows.len();
         [
             batches.iter().map(|batch| batch.tokens.len()).collect(),
-            batches.iter().map(wanted).collect(),
+            batches.iter().map(projected).collect(),
         ]
     }
 
@@ -271,21 +241,21 @@ mod tests {
             max_model_len: 512,
             vocab_size: 10,
         };
-        for (running, chooses) in [1, 3, 8, 64]
+        for (running, samples) in [1, 3, 8, 64]
             .into_iter()
             .flat_map(|n| [(n, false), (n, true)])
         {
             let tokens = 24 + running;
-            let batches = batches(limits, Sizes { running, tokens }, chooses);
-            for numbers in products(&batches) {
+            let batches = batches(limits, Sizes { running, tokens }, samples);
+            for numbers in matrix_rows(&batches) {
                 let few = numbers.range(..=9).copied();
-                assert!(few.eq(1..=9), "{running}, {chooses}: {numbers:?}");
+                assert!(few.eq(1..=9), "{running}, {samples}: {numbers:?}");
             }
         }
     }
 
     #[test]
-    fn choices_are_carried_in_their_order_and_in_another_whatever_divides_their_number() {
+    fn tokens_are_carried_in_order_and_out_of_order_for_every_divisor_of_their_number() {
         let limits = ExecutorLimits {
             kv_slots: 2048,
             max_model_len: 512,
@@ -299,10 +269,10 @@ mod tests {
         let mut seen = BTreeSet::new();
         for pair in batches
             .windows(2)
-            .filter(|pair| !pair[1].carried.is_empty())
+            .filter(|pair| !pair[1].carried_rows.is_empty())
         {
-            let before = pair[0].choice_rows.len() as u32;
-            let carried = &pair[1].carried;
+            let before = pair[0].sample_rows.len() as u32;
+            let carried = &pair[1].carried_rows;
             let divisor = 1 << carried.len().trailing_zeros();
             seen.insert((divisor, (0..before).eq(carried.iter().copied())));
         }
@@ -311,14 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn many_decode_together_in_numbers_that_1_2_and_4_divide_beyond_each_power_of_two() {
-        let rows: Vec<usize> = together(40).filter(|rows| *rows > FEW).collect();
-        assert_eq!(rows, [9, 10, 16, 17, 18, 32, 33, 34]);
-        assert_eq!(together(3).collect::<Vec<_>>(), [1, 2, 3]);
-    }
-
-    #[test]
-    fn small_pools_and_short_models_bound_what_is_run() {
+    fn small_pools_and_short_models_bound_the_batches() {
         let sizes = Sizes {
             running: 64,
             tokens: 576,

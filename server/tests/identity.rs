@@ -1,5 +1,5 @@
-//! The engine over a real model on the CPU: outputs do not depend on policies, pages, the
-//! cache, or who had to give way.
+//! Runs the engine with a real model on the CPU: outputs do not depend on policies, page sizes, the
+//! cache or preemptions.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use hearth_engine::{
@@ -23,7 +23,7 @@ fn engine(config: EngineConfig) -> EngineHandle {
         model: Some(MODEL.to_owned()),
         device: "cpu".to_owned(),
         dtype: Dtype::F32,
-        // Of what 200 prompts need together, a fifth.
+        // A fifth of the slots that 200 prompts need together.
         kv_tokens: Some(2048),
         ..Config::default()
     };
@@ -34,7 +34,7 @@ fn engine(config: EngineConfig) -> EngineHandle {
     .unwrap()
 }
 
-/// Two hundred prompts in families of eight with common beginnings.
+/// Two hundred prompts in families of eight with shared prefixes.
 fn prompts() -> Vec<Vec<u32>> {
     let mut random = 1_u64;
     let mut tokens = move |len: usize| -> Vec<u32> {
@@ -51,7 +51,7 @@ fn prompts() -> Vec<Vec<u32>> {
     (0..200).map(one).collect()
 }
 
-/// Tokens, and the bits of their log-probabilities.
+/// The tokens, and the bits of their log-probabilities.
 fn output(mut generation: Generation) -> Vec<(u32, u32)> {
     let mut output = Vec::new();
     while let Some(event) = generation.next_blocking() {
@@ -81,7 +81,7 @@ fn request(number: usize, prompt: &[u32]) -> Request {
     }
 }
 
-/// Six of 72 combinations, or all if `HEARTH_ALL_COMBINATIONS` is set.
+/// Tests six of 72 combinations, or all if `HEARTH_ALL_COMBINATIONS` is set.
 #[test]
 fn two_hundred_prompts_have_the_same_bits_whatever_the_scheduler_does() {
     let prompts = prompts();

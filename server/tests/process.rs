@@ -1,4 +1,4 @@
-//! The binary itself: it comes up, answers, and goes when it is told to.
+//! Tests the binary: it starts, answers requests, and ends on a signal.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -11,7 +11,7 @@ use hearth_client::{Client, ClientError};
 use serde_json::{Value, json};
 
 const HEARTH: &str = env!("CARGO_BIN_EXE_hearth");
-/// A config of two tiny layers; its weights are made up, so that every token's text is its id.
+/// A configuration with two tiny layers, loaded with random weights and without a tokenizer.
 const MODEL: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../model/goldens/llama-llama3-tied"
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn hearth(arguments: &[&str]) -> Command {
     let mut command = Command::new(HEARTH);
-    // Where no hearth.toml is, and with no HEARTH_* of whoever runs the tests.
+    // Run in a directory without a hearth.toml and without the caller's HEARTH_* variables.
     command.args(arguments).current_dir(std::env::temp_dir());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HEARTH_")) {
         command.env_remove(name);
@@ -38,7 +38,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
     (status.code().unwrap(), text(stdout), text(stderr))
 }
 
-/// A server in a process of its own; killed when it is dropped.
+/// A server in its own process, which is killed when it is dropped.
 struct Server {
     process: Child,
     client: Client,
@@ -68,7 +68,7 @@ impl Server {
             (line["message"] == "ready").then_some(line)
         });
         let port = ready.expect("the process ended before it was ready")["port"].clone();
-        // Whoever writes to a full pipe waits.
+        // The output is read to the end, because a write to a full pipe blocks.
         std::thread::spawn(move || lines.for_each(drop));
         let client = Client::new(&format!("http://127.0.0.1:{port}")).unwrap();
         Self { process, client }
@@ -99,7 +99,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already gone, most of the time.
+        // Most tests have ended the process already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -133,7 +133,7 @@ async fn a_request_in_flight_is_finished_after_sigterm_and_the_exit_code_is_0() 
 #[tokio::test]
 async fn a_request_beyond_the_bound_is_cut_off_and_the_exit_code_is_0() {
     let mut server = Server::start(&["--shutdown-timeout", "0"]);
-    // 128 times 120 tokens: some seconds of work.
+    // 128 times 120 tokens take some seconds to compute.
     let mut body = endless();
     (body["n"], body["max_tokens"]) = (json!(128), json!(120));
     let mut events = server
@@ -155,7 +155,7 @@ async fn a_request_beyond_the_bound_is_cut_off_and_the_exit_code_is_0() {
 }
 
 #[tokio::test]
-async fn the_same_request_again_finds_its_prompt_cached_and_says_the_same() {
+async fn a_repeated_request_finds_its_prompt_cached_and_gets_the_same_answer() {
     let server = Server::start(&[]);
     let prompt: Vec<u32> = (0..64).collect();
     let body = json!({"prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": true});
@@ -178,7 +178,7 @@ async fn the_same_request_again_finds_its_prompt_cached_and_says_the_same() {
 }
 
 #[test]
-fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
+fn a_failed_start_prints_one_line_and_exits_with_code_1() {
     for (arguments, words) in [
         (vec!["--model", "/nowhere"], vec!["/nowhere"]),
         (
@@ -226,7 +226,19 @@ fn what_cannot_be_served_is_one_clear_line_and_exit_code_1() {
 }
 
 #[test]
-fn sampling_defaults_that_no_request_may_ask_for_stop_the_start() {
+fn a_port_that_another_server_uses_is_an_error_that_gives_the_reason_once() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let (code, _, stderr) = run(&["--port", &port]);
+    assert_eq!(code, 1, "{stderr}");
+    let error = stderr.lines().last().unwrap();
+    let start = format!("error: cannot listen on 127.0.0.1:{port}: ");
+    assert!(error.starts_with(&start), "{error}");
+    assert_eq!(error.matches("in use").count(), 1, "{error}");
+}
+
+#[test]
+fn sampling_defaults_out_of_bounds_are_refused_at_the_start() {
     let directory = std::env::temp_dir().join(format!("hearth-defaults-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let config = directory.join("config.json");
@@ -279,7 +291,7 @@ fn help_names_every_command_and_the_configuration_prints() {
 }
 
 #[test]
-fn devices_are_listed_with_the_one_that_auto_takes() {
+fn devices_are_listed_with_the_one_that_auto_selects() {
     let (code, text, _) = run(&["devices"]);
     assert!(
         code == 0 && text.contains("cpu:0") && text.contains("auto takes"),
@@ -322,7 +334,7 @@ fn bench_measures_every_batch_size() {
 }
 
 #[test]
-fn a_certificate_that_is_not_there_is_the_last_word_of_a_server() {
+fn a_missing_certificate_file_is_an_error() {
     let (code, _, err) = run(&["--port", "0", "--tls-cert", "no.pem", "--tls-key", "no.key"]);
     assert_ne!(code, 0);
     assert!(err.contains("--tls-cert no.pem: "), "{err}");

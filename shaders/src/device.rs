@@ -1,4 +1,4 @@
-//! Opening a wgpu adapter for Burn, without the panics of opening by name.
+//! Opens a wgpu adapter for Burn. Burn's own way, by name, panics where an adapter does not open.
 
 use std::path::PathBuf;
 
@@ -10,9 +10,10 @@ use cubecl::future::block_on;
 /// The language that kernels are compiled to for an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ShaderLanguage {
-    /// SPIR-V, handed to a Vulkan driver as it is.
+    /// SPIR-V, which a Vulkan driver takes as it is.
     SpirV,
-    /// WGSL, which wgpu validates and translates: every other API, and Vulkan when asked.
+    /// WGSL, which wgpu validates and translates: used for all other APIs, and for Vulkan on
+    /// request.
     Wgsl,
 }
 
@@ -27,10 +28,10 @@ pub enum OpenError {
     },
 }
 
-/// Has kernels that were compiled once (SPIR-V, PTX) taken from files in `directory`. The files
-/// know a kernel by its name and sizes and not by its code: each build of the program wants a
-/// directory of its own. Without effect once a device was opened; a directory that cannot be
-/// written is logged and gone without.
+/// Makes CubeCL keep compiled kernels (SPIR-V, PTX) in files in `directory` and use them at later
+/// starts. The files identify a kernel by its name and sizes, not by its code, so each build of the
+/// program needs a directory of its own. The call has no effect after a device was opened. If the
+/// directory cannot be written, CubeCL logs this and compiles the kernels every time.
 pub fn keep_kernels(directory: PathBuf) {
     if CubeClRuntimeConfig::storage().lock().is_some() {
         return;
@@ -40,7 +41,7 @@ pub fn keep_kernels(directory: PathBuf) {
     CubeClRuntimeConfig::set(config);
 }
 
-/// Every adapter that wgpu finds; empty, never a panic, when there is no driver.
+/// All adapters that wgpu finds. The list is empty when there is no driver; this never panics.
 pub fn adapters() -> (wgpu::Instance, Vec<wgpu::Adapter>) {
     let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
         backends: wgpu::Backends::PRIMARY,
@@ -50,7 +51,10 @@ pub fn adapters() -> (wgpu::Instance, Vec<wgpu::Adapter>) {
     (instance, adapters)
 }
 
-/// Opens `adapter` with all the limits it has and registers it with Burn.
+/// Opens `adapter` with the highest limits that it supports and registers it with Burn.
+///
+/// # Errors
+/// The driver does not support SPIR-V kernels, or it refuses to open the adapter.
 pub fn open(
     instance: wgpu::Instance,
     adapter: wgpu::Adapter,
@@ -80,7 +84,7 @@ pub fn open(
                         source,
                     }
                 })?;
-            // CubeCL picks its compiler by this name: WGSL for all but Vulkan.
+            // CubeCL selects its compiler by this name: WGSL for everything except Vulkan.
             (device, queue, wgpu::Backend::BrowserWebGpu)
         }
     };

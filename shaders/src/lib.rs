@@ -13,12 +13,13 @@
 //! checked model configuration, never from a client.
 
 pub mod check;
-mod choice;
 mod cpu;
 mod cube;
 pub mod device;
 mod products;
 mod ragged;
+mod sample_plan;
+pub mod size_classes;
 pub mod tune;
 mod upload;
 
@@ -28,30 +29,31 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 
 use tune::Products;
 
-pub use choice::{Choice, Edit, plan};
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
 pub use cube::{AttentionTiles, MOST_COPIED};
 pub use products::{ProductChoice, ProductKernel};
-pub use ragged::{RaggedIndex, Span, Tiling};
+pub use ragged::{RaggedIndex, Tiling};
+pub use sample_plan::sample_plan;
 pub use upload::{indices, upload};
 
-/// Rows of queries, of a group's heads and of a block's tokens, that read keys and values
-/// together: their sums live in registers.
+/// Rows of the queries that attention computes together, so that each key and value is read once
+/// for all of them. A row is one query head of one token. The sums of the rows stay in registers.
 const MAX_SHARED_ROWS: usize = 8;
-/// Such rows of a tile, which is computed with cooperative matrices: theirs lie in shared memory.
+/// Rows of a tile of attention, which is computed with cooperative matrices. Its rows lie in shared
+/// memory.
 const TILE_ROWS: usize = 64;
-/// Rows of a sequence's chunk from which on it is cut into tiles where the device has a kernel
+/// A chunk of a prompt with at least so many rows is cut into tiles, where the device has a kernel
 /// for them.
 const FEWEST_TILED_ROWS: usize = 32;
 
-/// What the order in which a row's products are summed may depend on, and so its last bits.
+/// What the order of summation within a row may depend on, and with it the row's last bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Summation {
-    /// On what else is in the batch: whatever is quickest for so many rows.
+    /// On the batch: the kernel that is quickest for this number of rows.
     #[default]
     Fastest,
-    /// On the row and its own sequence alone: it has the same bits in any batch, however a prompt
-    /// is cut into chunks, cached or not. The CPU sums in no other order.
+    /// On the row and its own sequence alone. A row has the same bits in every batch, whether its
+    /// prompt is cut into chunks or cached. The CPU always sums in this order.
     Fixed,
 }
 
@@ -69,12 +71,12 @@ impl HeadLayout {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
-    /// Query heads of one group that read keys and values together.
+    /// Query heads of one group that a block computes together.
     pub(crate) fn shared_heads(&self) -> usize {
         self.heads_within(MAX_SHARED_ROWS)
     }
 
-    /// As many heads of a group as divide it and are no more than `rows`.
+    /// The largest number of heads that divides a group and is at most `rows`.
     fn heads_within(&self, rows: usize) -> usize {
         let group = self.heads / self.kv_heads;
         (1..=rows)
@@ -93,12 +95,12 @@ impl HeadLayout {
         TILE_ROWS / self.tile_heads()
     }
 
-    /// Whether a chunk of so many tokens is worth tiles.
+    /// Whether a chunk of so many tokens is worth cutting into tiles.
     pub(crate) fn fills_tiles(&self, tokens: usize) -> bool {
         tokens > 1 && tokens * self.tile_heads() >= FEWEST_TILED_ROWS
     }
 
-    /// Tokens of one sequence that do so too.
+    /// Tokens of one sequence in a block, which is computed together.
     pub(crate) fn block_tokens(&self) -> usize {
         (MAX_SHARED_ROWS / self.shared_heads()).max(1)
     }
@@ -126,65 +128,66 @@ pub struct RopeTable<B: Backend> {
     pub rotary_dim: usize,
 }
 
-/// What a driver tells of a GPU.
+/// What a driver reports about a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
-    /// Bytes that the units of a workgroup share.
+    /// Shared memory of a workgroup, in bytes.
     pub shared_memory: usize,
-    /// Units that a workgroup has at most.
+    /// The most units (threads) that a workgroup may have.
     pub max_units: u32,
-    /// Fewest and most units of a subgroup.
+    /// The smallest and the largest subgroup, in units.
     pub subgroups: (u32, u32),
     pub processors: Option<u32>,
 }
 
-/// Waits for numbers on their way to the host.
+/// Waits for numbers that are being copied to the host.
 ///
 /// # Errors
-/// Why the device does not give them.
+/// The text of the device's error.
 pub type Fetched = Box<dyn FnOnce() -> Result<Vec<i32>, String>>;
 
-/// A Burn backend with the operations of a paged transformer. What takes no [`Summation`] computes
-/// each row by itself.
+/// A Burn backend with the operations of a paged transformer. Operations without a [`Summation`]
+/// parameter compute each row by itself, so their results never depend on the batch.
 pub trait Kernels: Backend {
-    /// Whether [`Self::project`] and [`Self::embed`] take matrices that are packed in `format`.
+    /// Whether [`Self::project`] and [`Self::embed`] accept matrices that are packed in `format`.
     fn packs(_format: BlockFormat) -> bool {
         false
     }
 
-    /// Makes of a packed matrix what [`Self::project`] and [`Self::embed`] take in place of one of
-    /// floats, and nothing else does; [`Self::packs`] must say so. What it is multiplied with, and
-    /// what [`Self::embed`] returns, is in `activations`.
+    /// Copies a packed matrix to the device. The result stands for a matrix of floats, but only
+    /// [`Self::project`] and [`Self::embed`] accept it, and [`Self::packs`] must be true for its
+    /// format. It is multiplied with `activations`, and [`Self::embed`] returns this type.
     fn packed(
         _matrix: BlockMatrix,
         _activations: DType,
         _device: &Self::Device,
     ) -> FloatTensor<Self> {
-        unreachable!("the backend packs nothing")
+        unreachable!("the backend has no packed matrices")
     }
 
-    /// Bytes that a matrix packed in `format` takes on a device.
+    /// Device memory of a matrix packed in `format`, in bytes.
     fn packed_bytes(_format: BlockFormat, _rows: usize, _columns: usize) -> usize {
-        unreachable!("the backend packs nothing")
+        unreachable!("the backend has no packed matrices")
     }
 
-    /// Whether activations are rounded to 8 bits for products with matrices in blocks of integers.
+    /// Whether products with matrices in blocks of integers round the activations to 8 bits.
     fn rounds_activations() -> bool {
         false
     }
 
-    /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`.
+    /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`. Its contents are
+    /// unspecified.
     fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;
 
-    /// `None` for the CPU.
+    /// What the driver reports about the GPU; `None` for the CPU.
     fn hardware(device: &Self::Device) -> Option<Hardware>;
 
-    /// Bytes that the calling thread's memory pool has taken from the device and keeps; `None`
-    /// where there is no such pool, or the device does not answer.
+    /// Bytes that the calling thread's memory pool has reserved on the device; `None` where there
+    /// is no such pool or the device does not answer.
     fn reserved_bytes(device: &Self::Device) -> Option<u64>;
 
     /// A linear layer: `x` `[tokens, in]` times the transpose of `weight` `[out, in]`, plus `bias`
-    /// `[out]`: `[tokens, out]`. Accumulates in f32.
+    /// `[out]`. The result is `[tokens, out]`. Accumulates in f32.
     fn project(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -192,8 +195,8 @@ pub trait Kernels: Backend {
         summation: Summation,
     ) -> FloatTensor<Self>;
 
-    /// [`Self::silu_mul`] of what [`Self::project`] gives, rounded as that is: `weight` is
-    /// `[2 * inner, in]`, and the result `[tokens, inner]`.
+    /// [`Self::silu_mul`] of [`Self::project`], with the same rounding in between. `weight` is `[2
+    /// * inner, in]`, and the result is `[tokens, inner]`.
     fn project_gated(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -203,8 +206,8 @@ pub trait Kernels: Backend {
         Self::silu_mul(Self::project(x, weight, bias, summation))
     }
 
-    /// [`Self::project`] of many tokens by `kernel`, without a bias and in [`Summation::Fastest`];
-    /// `None` where it refuses the sizes, the type or the device.
+    /// [`Self::project`] by the given `kernel`, without a bias and in [`Summation::Fastest`];
+    /// `None` where the kernel does not support the sizes, the type or the device.
     fn product_by(
         _kernel: ProductKernel,
         _x: FloatTensor<Self>,
@@ -213,18 +216,19 @@ pub trait Kernels: Backend {
         None
     }
 
-    /// Has [`Self::project`] take these kernels from now on for `products`, and the usual one for
-    /// all others.
+    /// Makes [`Self::project`] use the kernels of `choice` from now on for the matrices of
+    /// `products`, and the default kernel for all others.
     fn choose_products(_choice: ProductChoice, _products: &Products, _device: &Self::Device) {}
 
-    /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of activations.
+    /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of the activations:
+    /// `[tokens, hidden]`.
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
 
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension of
     /// `x` `[tokens, hidden]` (Zhang and Sennrich, arXiv 1910.07467).
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f32) -> FloatTensor<Self>;
 
-    /// `(sum, normed)`: the residual sum `x + delta`, and its RMSNorm.
+    /// The residual sum `x + delta` and its RMSNorm, `[tokens, hidden]` each.
     fn add_rms_norm(
         x: FloatTensor<Self>,
         delta: FloatTensor<Self>,
@@ -232,14 +236,14 @@ pub trait Kernels: Backend {
         eps: f32,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// SwiGLU's middle: `silu(gate) * up` of `gate_up` `[tokens, 2 * inner]`, gate
-    /// first: `[tokens, inner]`.
+    /// The activation of SwiGLU (Shazeer, arXiv 2002.05202): `silu(gate) * up` of `gate_up`
+    /// `[tokens, 2 * inner]`, whose gates come first. The result is `[tokens, inner]`.
     fn silu_mul(gate_up: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Splits `qkv` `[tokens, (heads + 2 kv_heads) * head_dim]`, normalises (when
-    /// given) and rotates queries and keys, writes keys and values into the pools
-    /// `[slots, kv_heads, head_dim]` at `write_slots`, and returns the queries
-    /// `[tokens, heads * head_dim]`.
+    /// Splits `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]` into heads, normalises queries
+    /// and keys if `norm` is given, rotates them (RoPE, Su et al., arXiv 2104.09864), and writes
+    /// keys and values to the slots `index.write_slots` of the pools `[slots, kv_heads, head_dim]`.
+    /// Returns the queries, `[tokens, heads * head_dim]`.
     fn rope_and_store(
         qkv: FloatTensor<Self>,
         layout: HeadLayout,
@@ -250,11 +254,11 @@ pub trait Kernels: Backend {
         v_pool: &mut FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Causal softmax attention of `q` `[tokens, heads * head_dim]` over the slots
-    /// of each token's sequence, with the last `window` positions only when given
-    /// (the token's own included): `[tokens, heads * head_dim]`. Scores are scaled
-    /// by `1 / sqrt(head_dim)`; the softmax is online and in f32 (Milakov and
-    /// Gimelshein, arXiv 1805.02867). Sums as `index` says.
+    /// Causal softmax attention of `q` `[tokens, heads * head_dim]` over the slots of each token's
+    /// sequence. With a `window`, a token attends only the last `window` positions, its own
+    /// included. The result is `[tokens, heads * head_dim]`. Scores are scaled by `1 /
+    /// sqrt(head_dim)`; the softmax is online and in f32 (Milakov and Gimelshein, arXiv
+    /// 1805.02867). The order of summation is `index.summation`.
     fn paged_attention(
         q: FloatTensor<Self>,
         layout: HeadLayout,
@@ -264,9 +268,9 @@ pub trait Kernels: Backend {
         v_pool: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// How [`Self::paged_attention`] computes chunks of many tokens in cooperative matrices; `None`
-    /// where the device has none that fit, and every token goes through the one kernel. Nor are
-    /// there any in a fixed order of sums.
+    /// How [`Self::paged_attention`] computes chunks of many tokens with cooperative matrices.
+    /// `None` where the device has no matrices that fit; all tokens then use the kernel for single
+    /// tokens, as they always do in [`Summation::Fixed`].
     fn attention_tiles(
         _layout: HeadLayout,
         _dtype: DType,
@@ -275,24 +279,31 @@ pub trait Kernels: Backend {
         None
     }
 
-    /// Has the device begin with what it was given so far.
+    /// Makes the device start the work that was queued so far.
     fn flush(_device: &Self::Device) {}
 
-    /// Whether there is [`Self::choose`].
-    fn chooses() -> bool {
+    /// Whether the backend has [`Self::sample`] and [`Self::fetch`]: GPUs do. Where this is false,
+    /// the logits go to the host and the engine samples there.
+    fn samples_on_device() -> bool {
         false
     }
 
-    /// The token of each row of `logits` `[rows, vocab]` that is chosen as `plan` says, which
-    /// [`plan`] made for them; -1 in a row that has none to choose from: `[rows]`, i32.
-    /// [`Self::chooses`] must say that it is there.
-    fn choose(_logits: FloatTensor<Self>, _plan: IntTensor<Self>) -> IntTensor<Self> {
-        unreachable!("the backend leaves choosing to others")
+    /// Samples one token from each row of `logits` `[rows, vocab]`, with the parameters in `plan`,
+    /// which [`sample_plan`] made for as many rows. The result is `[rows]`, i32: token ids, and -1
+    /// for a row in which no token can be sampled.
+    ///
+    /// # Panics
+    /// Where [`Self::samples_on_device`] is false.
+    fn sample(_logits: FloatTensor<Self>, _plan: IntTensor<Self>) -> IntTensor<Self> {
+        unreachable!("the backend does not sample")
     }
 
-    /// Has the device copy what it chose, `ids` `[rows]`, to the host before it does anything
-    /// that it is given later. What is returned waits for that.
+    /// Queues a copy of the sampled tokens `ids` `[rows]` to the host, ahead of any work that is
+    /// submitted later. The returned function waits for this copy.
+    ///
+    /// # Panics
+    /// Where [`Self::samples_on_device`] is false.
     fn fetch(_ids: IntTensor<Self>) -> Fetched {
-        unreachable!("the backend leaves choosing to others")
+        unreachable!("the backend does not sample")
     }
 }

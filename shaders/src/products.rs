@@ -1,41 +1,47 @@
-//! How products of many tokens are computed: by which kernel, for how many tokens.
+//! The kernels for matrix multiplications of many tokens, and which of them is used for how many
+//! tokens.
 
 use std::fmt;
 
 use crate::tune::Products;
 
-/// A kernel for a product of matrices, with its tiling: one is Hearth's own, the others are cubek's.
-/// None is the quickest on every device and for every size.
+/// A kernel for matrix multiplications, with its tiling. One is Hearth's own, the others are
+/// cubek's. None of them is the fastest on every device and for every size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ProductKernel {
-    /// What cubek takes by itself: one buffer, for 16-bit types in cooperative matrices where the
-    /// device has them.
+    /// cubek's default: one buffer, and for 16-bit types cooperative matrices where the device has
+    /// them.
     #[default]
     Usual,
-    /// Hearth's own for tens of tokens: columns are split among cubes. On CUDA.
+    /// Hearth's own kernel for tens of tokens (`cube/product/split.rs`), which splits columns among
+    /// cubes. It runs on CUDA only.
     SplitColumns,
-    /// The usual one with registers that the kernel lays out itself (`mma.sync`, `ldmatrix`).
+    /// The default kernel with matrix fragments that the kernel lays out itself (`mma.sync`,
+    /// `ldmatrix`).
     Mma,
-    /// Two buffers, of which one is filled while the other is multiplied; 128 tokens in a tile.
+    /// Double buffering: one buffer is filled while the other is multiplied. A tile has 128 tokens.
     Double,
+    /// [`Self::Double`] with fragments that the kernel lays out itself.
     DoubleMma,
-    /// The same without matrix units.
+    /// [`Self::Double`] without matrix units.
     DoubleUnits,
-    /// As these, with what is read of the tokens in the order in which it is multiplied.
+    /// [`Self::Double`] that loads the activations in the order in which they are multiplied.
     Ordered,
+    /// [`Self::Ordered`] with fragments that the kernel lays out itself.
     OrderedMma,
-    /// 256 tokens by 128 rows in a tile.
+    /// [`Self::OrderedMma`] with tiles of 256 tokens by 128 rows.
     LargeMma,
-    /// Copies that the device makes by itself (`cp.async`), by subgroups that do nothing else.
+    /// Asynchronous copies (`cp.async`), which dedicated subgroups issue.
     CopiedMma,
-    /// Whole tiles that the device copies by itself (TMA).
+    /// Asynchronous copies of whole tiles (TMA).
     TmaMma,
-    /// By subgroups that do nothing else.
+    /// [`Self::TmaMma`] with dedicated subgroups for the copies.
     TmaCopiedMma,
 }
 
 impl ProductKernel {
-    /// Those first that are the quickest on large devices: a start does not try them for ever.
+    /// All kernels. Those that are the fastest on large devices come first, because tuning may stop
+    /// before it has tried all of them.
     pub const ALL: [Self; 12] = [
         Self::Usual,
         Self::SplitColumns,
@@ -51,7 +57,7 @@ impl ProductKernel {
         Self::DoubleUnits,
     ];
 
-    /// As it is printed, and kept in files.
+    /// The name that is printed and stored in the tuning cache.
     pub fn name(self) -> &'static str {
         match self {
             Self::Usual => "usual",
@@ -69,13 +75,13 @@ impl ProductKernel {
         }
     }
 
-    /// Whether it needs cooperative matrices, which for f32 are no more exact than TF32.
+    /// Whether the kernel needs cooperative matrices. For f32 these are no more precise than TF32.
     pub(crate) fn in_matrices(self) -> bool {
         !matches!(self, Self::Usual | Self::DoubleUnits)
     }
 
-    /// Whether its units wait for copies that the device makes by itself, and for ever where one
-    /// is not made: such a kernel may never end.
+    /// Whether the kernel waits for asynchronous copies. If a driver does not make such a copy, the
+    /// kernel never ends.
     pub fn waits(self) -> bool {
         matches!(self, Self::CopiedMma | Self::TmaMma | Self::TmaCopiedMma)
     }
@@ -92,20 +98,20 @@ impl fmt::Display for ProductKernel {
     }
 }
 
-/// The kernel for each class of numbers of tokens.
+/// The kernel for each class of numbers of tokens, as tuning found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProductChoice {
     pub kernels: [ProductKernel; Self::CLASSES.len()],
 }
 
 impl ProductChoice {
-    /// The number of tokens that a class is timed with.
+    /// The number of tokens with which tuning times each class.
     pub const CLASSES: [usize; 3] = [64, 512, 2048];
-    /// The most tokens of a class, but of the last. cubek's tilings change at the second, and some
-    /// within the first.
+    /// The largest number of tokens of each class except the last. cubek's tilings change at the
+    /// second boundary, and some of them within the first class.
     const MOST: [usize; 2] = [128, 1024];
 
-    /// Products of more take the usual kernel.
+    /// Multiplications of more tokens use the default kernel.
     pub const MOST_TOKENS: usize = 2048;
 
     /// The class of a product of so many tokens.
@@ -113,6 +119,7 @@ impl ProductChoice {
         Self::MOST.iter().filter(|most| tokens > **most).count()
     }
 
+    /// The kernel for so many tokens.
     pub fn of(&self, tokens: usize) -> ProductKernel {
         self.kernels[Self::class(tokens)]
     }
@@ -131,10 +138,11 @@ impl fmt::Display for ProductChoice {
     }
 }
 
-/// A choice, for the sizes in which it was compared and no others.
+/// A [`ProductChoice`] and the sizes for which tuning compared its kernels. It is used for no
+/// others.
 pub(crate) struct Chosen {
     choice: ProductChoice,
-    /// Columns and rows of a matrix, and the most tokens that come with it.
+    /// Columns and rows of each matrix, and the most tokens it was compared with.
     sizes: Vec<([usize; 2], usize)>,
 }
 
@@ -146,8 +154,8 @@ impl Chosen {
         }
     }
 
-    /// The kernel for a matrix of that many columns and rows. There are few of them: a list is found
-    /// through sooner than a map.
+    /// The kernel for a matrix of the given columns and rows. There are few sizes, so searching a
+    /// list is faster than hashing.
     pub fn kernel(&self, tokens: usize, matrix: [usize; 2]) -> ProductKernel {
         let compared = |(size, most): &([usize; 2], usize)| *size == matrix && tokens <= *most;
         match self.sizes.iter().any(compared) {
@@ -163,7 +171,7 @@ mod tests {
     use burn::tensor::DType;
 
     #[test]
-    fn what_was_not_compared_goes_to_the_usual_kernel() {
+    fn sizes_that_were_not_compared_use_the_default_kernel() {
         use ProductKernel::{Double, LargeMma, Ordered, Usual};
         let choice = ProductChoice {
             kernels: [Double, Ordered, LargeMma],

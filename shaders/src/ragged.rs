@@ -1,103 +1,98 @@
-//! Where the tokens of a ragged batch stand and where their KV lies.
+//! The index of a ragged batch: the positions of its tokens and the slots of their KV.
 
 use std::ops::Range;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::IntTensor;
+use hearth_forward::SequenceSpan;
 
 use crate::{HeadLayout, Summation, indices};
 
-/// One sequence's share of a ragged batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// Positions of the sequence, its new tokens included.
-    pub context: usize,
-    /// New tokens: the last of its positions.
-    pub tokens: usize,
-    /// Where the sequence begins in the slot table.
-    pub first_slot: usize,
-}
-
-/// Chunks of many tokens once more, for a device that computes them in tiles
-/// ([`Kernels::attention_tiles`](crate::Kernels::attention_tiles)).
+/// Chunks of many tokens, cut into tiles in addition to blocks. Devices with cooperative matrices
+/// compute the tiles ([`Kernels::attention_tiles`](crate::Kernels::attention_tiles)); others
+/// compute the blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tiling {
-    /// Tiles, after all blocks.
+    /// Number of tiles. In [`RaggedIndex::blocks`] they follow all blocks.
     pub tiles: usize,
-    /// The blocks before those of tiled chunks: who is in no tile.
-    pub lone_blocks: usize,
-    /// The most tokens of such a block: 1, or what other blocks have.
-    pub lone_tokens: usize,
+    /// Number of blocks that no tile covers. They come first in [`RaggedIndex::blocks`].
+    pub untiled_blocks: usize,
+    /// The most tokens of such a block: 1, or `block_tokens`.
+    pub untiled_tokens: usize,
 }
 
-/// A ragged batch on the device (i32 tensors).
+/// The index of a ragged batch, on the device (i32 tensors).
 ///
-/// The token `t` attends the slots `slot_table[table_start[t] + p]` for
-/// `p in 0..=positions[t]`; its own K and V go to `write_slots[t]`.
+/// Token `t` attends the slots `slot_table[table_start[t] + p]` for `p in 0..=positions[t]`; its
+/// own keys and values go to `write_slots[t]`.
 #[derive(Debug, Clone)]
 pub struct RaggedIndex<B: Backend> {
-    /// `[tokens]`
+    /// `[tokens]`: the position of each token in its sequence, counted from 0.
     pub positions: IntTensor<B>,
-    /// `[tokens]`
+    /// `[tokens]`: the KV slot that receives each token's keys and values.
     pub write_slots: IntTensor<B>,
-    /// `[tokens]`
+    /// `[tokens]`: where the slots of each token's sequence begin in `slot_table`.
     pub table_start: IntTensor<B>,
     /// The slots of every sequence in order of position, concatenated.
     pub slot_table: IntTensor<B>,
-    /// `[(blocks + tiles) * 2]`: the first and the number of up to `block_tokens` tokens of one
-    /// sequence, which may read keys and values together; then those of `tiling`.
+    /// `[(blocks + tiles) * 2]`: for each block its first token and its number of tokens, at most
+    /// `block_tokens`. The tokens of a block belong to one sequence, so that attention reads their
+    /// keys and values once for all of them. The tiles of `tiling` follow in the same form.
     pub blocks: IntTensor<B>,
     pub block_tokens: usize,
     pub block_count: usize,
     pub tiling: Tiling,
-    /// The longest context.
+    /// The longest context, in positions.
     pub longest: usize,
-    /// How attention sums, and what is computed beside it.
+    /// The order in which attention sums, which also decides how tokens are cut into blocks.
     pub summation: Summation,
 }
 
 impl<B: Backend> RaggedIndex<B> {
-    /// Copies a batch to `device`; `positions` and `write_slots` are by token.
+    /// Copies the index of a batch to `device`. `positions` and `write_slots` have one element per
+    /// token; `spans` are the sequences in the order of their tokens.
     pub fn upload(
         positions: &[u32],
         write_slots: &[u32],
-        spans: &[Span],
+        spans: &[SequenceSpan],
         slot_table: &[u32],
         layout: HeadLayout,
         summation: Summation,
         device: &B::Device,
     ) -> Self {
-        // Where every sequence has one token there is nobody to share with, and a block
-        // of one is the quickest. It also is the one block that no neighbour is in.
+        // Where every sequence has one token, no two tokens can share keys and values, and blocks
+        // of one token are the fastest. In a fixed order of summation, a block of one keeps a
+        // token's result independent of its neighbours.
         let alone = spans.iter().all(|span| span.tokens <= 1);
         let block_tokens = match alone || summation == Summation::Fixed {
             true => 1,
             false => layout.block_tokens(),
         };
         let mut start = Vec::with_capacity(positions.len());
-        let (mut lone, mut chunks, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut untiled, mut chunks, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
         for span in spans {
             let first = start.len();
-            start.extend(std::iter::repeat_n(span.first_slot as u32, span.tokens));
+            let count = span.tokens as usize;
+            start.extend(std::iter::repeat_n(span.first_slot, count));
             let tokens = first..start.len();
-            if summation == Summation::Fastest && layout.fills_tiles(span.tokens) {
+            if summation == Summation::Fastest && layout.fills_tiles(count) {
                 cut(&mut chunks, tokens.clone(), block_tokens);
                 cut(&mut tiles, tokens, layout.tile_tokens());
             } else {
-                cut(&mut lone, tokens, block_tokens);
+                cut(&mut untiled, tokens, block_tokens);
             }
         }
         let tiling = Tiling {
             tiles: tiles.len(),
-            lone_blocks: lone.len(),
-            // One of two: a kernel is compiled for each.
-            lone_tokens: match lone.iter().all(|[_, count]| *count == 1) {
+            untiled_blocks: untiled.len(),
+            // One of two values, because a kernel is compiled for each.
+            untiled_tokens: match untiled.iter().all(|[_, count]| *count == 1) {
                 true => 1,
                 false => block_tokens,
             },
         };
-        let block_count = lone.len() + chunks.len();
-        let blocks = [lone, chunks, tiles].concat();
+        let block_count = untiled.len() + chunks.len();
+        let blocks = [untiled, chunks, tiles].concat();
         let on_device = |values: &[u32]| indices::<B>(values, device);
         Self {
             positions: on_device(positions),
@@ -108,13 +103,17 @@ impl<B: Backend> RaggedIndex<B> {
             block_tokens,
             block_count,
             tiling,
-            longest: spans.iter().map(|span| span.context).max().unwrap_or(0),
+            longest: spans
+                .iter()
+                .map(|span| span.context as usize)
+                .max()
+                .unwrap_or(0),
             summation,
         }
     }
 }
 
-/// Adds the blocks of up to `most` of the `tokens` of one sequence.
+/// Cuts the `tokens` of one sequence into blocks of at most `most` tokens.
 fn cut(blocks: &mut Vec<[u32; 2]>, tokens: Range<usize>, most: usize) {
     let end = tokens.end;
     blocks.extend(
@@ -130,11 +129,7 @@ mod tests {
     use burn::tensor::{Int, Tensor};
     use burn_flex::Flex;
 
-    fn blocks(
-        spans: &[(usize, usize)],
-        layout: HeadLayout,
-        summation: Summation,
-    ) -> (Vec<i32>, usize) {
+    fn blocks(spans: &[(u32, u32)], layout: HeadLayout, summation: Summation) -> (Vec<i32>, usize) {
         let index = upload(spans, layout, summation);
         (read(index.blocks), index.block_tokens)
     }
@@ -144,25 +139,21 @@ mod tests {
         blocks.into_vec().unwrap()
     }
 
-    fn upload(
-        spans: &[(usize, usize)],
-        layout: HeadLayout,
-        summation: Summation,
-    ) -> RaggedIndex<Flex> {
+    fn upload(spans: &[(u32, u32)], layout: HeadLayout, summation: Summation) -> RaggedIndex<Flex> {
         let mut first_slot = 0;
-        let spans: Vec<Span> = spans
+        let spans: Vec<SequenceSpan> = spans
             .iter()
             .map(|&(context, tokens)| {
                 first_slot += context;
-                Span {
+                SequenceSpan {
                     context,
                     tokens,
                     first_slot: first_slot - context,
                 }
             })
             .collect();
-        let tokens = spans.iter().map(|span| span.tokens).sum();
-        let (positions, slots) = (vec![0; tokens], vec![0; first_slot]);
+        let tokens = spans.iter().map(|span| span.tokens as usize).sum();
+        let (positions, slots) = (vec![0; tokens], vec![0; first_slot as usize]);
         RaggedIndex::<Flex>::upload(
             &positions,
             &positions,
@@ -186,7 +177,7 @@ mod tests {
         assert_eq!((cut, size), (vec![0, 2, 2, 2, 4, 1, 5, 1, 6, 2], 2));
         let (cut, size) = blocks(&[(9, 1), (3, 1)], layout, Summation::Fastest);
         assert_eq!((cut, size), (vec![0, 1, 1, 1], 1));
-        // A token has no neighbour in its block.
+        // In a fixed order, every token has a block of its own.
         let (cut, size) = blocks(&[(9, 2), (3, 1)], layout, Summation::Fixed);
         assert_eq!((cut, size), (vec![0, 1, 1, 1, 2, 1], 1));
     }
@@ -198,13 +189,14 @@ mod tests {
             kv_heads: 2,
             head_dim: 64,
         };
-        let index = |spans: &[(usize, usize)], order| upload(spans, layout, order);
-        // 16 tokens of 4 heads are a tile; 8 are worth one, 7 are not.
+        let index = |spans: &[(u32, u32)], order| upload(spans, layout, order);
+        // A tile has 16 tokens of 4 heads; chunks of 8 tokens are cut into tiles, chunks of 7 are
+        // not.
         let index_of = index(&[(20, 17), (5, 1), (9, 7), (8, 8)], Summation::Fastest);
         let tiling = Tiling {
             tiles: 3,
-            lone_blocks: 5,
-            lone_tokens: 2,
+            untiled_blocks: 5,
+            untiled_tokens: 2,
         };
         assert_eq!(index_of.tiling, tiling);
         assert_eq!(
@@ -215,12 +207,13 @@ mod tests {
         assert_eq!(blocks[..10], [17, 1, 18, 2, 20, 2, 22, 2, 24, 1]);
         assert_eq!(blocks[10..14], [0, 2, 2, 2]);
         assert_eq!(blocks[36..], [0, 16, 16, 1, 25, 8]);
-        // Beside a chunk, those that decode are blocks of one.
+        // Beside a chunk, decode rows are blocks of one token.
         let tiling = index(&[(20, 17), (5, 1), (6, 1)], Summation::Fastest).tiling;
-        assert_eq!((tiling.lone_blocks, tiling.lone_tokens), (2, 1));
-        // A token's place among others is no part of a fixed order.
+        assert_eq!((tiling.untiled_blocks, tiling.untiled_tokens), (2, 1));
+        // In a fixed order, nothing may depend on a token's place in its chunk, so there are no
+        // tiles.
         let tiling = index(&[(20, 17), (5, 1)], Summation::Fixed).tiling;
-        assert_eq!((tiling.tiles, tiling.lone_blocks), (0, 18));
+        assert_eq!((tiling.tiles, tiling.untiled_blocks), (0, 18));
     }
 
     #[test]
@@ -240,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_share_what_divides_their_group() {
+    fn the_heads_of_a_block_divide_their_group() {
         let shared = |heads, kv_heads| {
             let layout = HeadLayout {
                 heads,

@@ -1,8 +1,9 @@
-//! Which kernel is the quickest for products of many tokens on a device: every one is tried in the
-//! sizes of a model, compared with the usual one, and timed.
+//! Finds the fastest kernel for matrix multiplications of many tokens on a device: each kernel is
+//! run with the sizes of the model, compared with the default kernel, and timed.
 //!
-//! A kernel that refuses one of the sizes, that fails or that is wrong is left out. What fails on a
-//! device may take the device with it; that is an error, as nothing can be computed there any more.
+//! A kernel that does not support one of the sizes, fails or computes wrong results is left out. A
+//! kernel that fails may take the device with it; this is an error, because the device then
+//! computes nothing any more.
 
 mod inputs;
 mod sizes;
@@ -15,28 +16,31 @@ use crate::{Kernels, ProductChoice, ProductKernel};
 use inputs::{Matrix, Sequence, Tokens, alive};
 pub use sizes::Products;
 
-/// A kernel has to be better than the usual one by this.
+/// A kernel is used if it takes less than this fraction of the default kernel's time.
 const WORTH_IT: f64 = 0.97;
 
-/// How much to spend on each class of numbers of tokens. What is begun is finished.
+/// How much time to spend on each class of numbers of tokens. A measurement that has begun is
+/// finished.
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
-    /// For timing.
+    /// Time for timing alone.
     pub timing: Duration,
-    /// For all, compiling included.
+    /// Time in total, compiling included.
     pub all: Duration,
 }
 
-/// What became of a kernel in a class of numbers of tokens.
+/// The result of trying one kernel in one class.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
+    /// The kernel does not support the sizes, the type or the device.
     Refused,
-    /// The device did not run it, or it computes something else.
+    /// The device failed to run the kernel, or the kernel computed wrong results.
     Wrong(String),
-    /// Seconds of a step's products.
+    /// Seconds that the multiplications of one step take.
     Took(f64),
 }
 
+/// What tuning found out about one kernel for one number of tokens.
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub kernel: ProductKernel,
@@ -47,27 +51,29 @@ pub struct Finding {
 /// The device computes nothing any more.
 #[derive(Debug, Clone)]
 pub struct Lost {
-    /// What it was asked to run before.
+    /// The kernel that ran last.
     pub kernel: ProductKernel,
     pub reason: String,
 }
 
+/// The result of tuning.
 #[derive(Debug, Clone, Default)]
 pub struct Tuned {
     pub choice: ProductChoice,
     pub findings: Vec<Finding>,
-    /// Whether the usual kernel could not be timed in some class, as where there was no memory.
+    /// Whether the default kernel could not be timed in some class, for example for lack of memory.
     pub unknown: bool,
-    /// What timing took, and all of it.
+    /// Time spent on timing alone, and in total.
     pub timing: Duration,
     pub all: Duration,
 }
 
-/// Tries `kernels`, and takes none that is not better than the usual one, or that is not right
-/// wherever it would serve. `trying` is told of each before it runs.
+/// Tries `kernels` in every class of sizes that `products` has, and chooses those that are faster
+/// than the default kernel and compute the right results for all sizes they would be used for.
+/// `trying` is called with each kernel before it runs.
 ///
 /// # Errors
-/// The device computes nothing any more after it was asked to run a kernel, which is named.
+/// The device computes nothing any more. The error names the kernel that ran last.
 pub fn tune<B: Kernels>(
     products: &Products,
     budget: Budget,
@@ -90,7 +96,7 @@ pub fn tune<B: Kernels>(
             };
             tuned.findings.push(finding);
         };
-        // What ends a start here is no other kernel's fault.
+        // If tuning ends here, no other kernel caused it.
         trying(ProductKernel::Usual);
         let step = match Step::<B>::new(products, class, tokens, device) {
             Ok(step) => step,
@@ -142,20 +148,21 @@ pub fn tune<B: Kernels>(
     Ok(tuned)
 }
 
-/// The kernels that are worth taking in the place of the usual one, the quickest first.
+/// The kernels that are clearly faster than the default kernel, fastest first.
 fn quicker(mut took: Vec<(f64, ProductKernel)>) -> impl Iterator<Item = ProductKernel> {
     let usual = took
         .iter()
         .find(|(_, kernel)| *kernel == ProductKernel::Usual);
-    // Nothing is quicker than what is not known.
+    // If the default kernel was not timed, no kernel counts as faster.
     let usual = usual.map_or(0.0, |(seconds, _)| *seconds);
     took.retain(|(seconds, _)| *seconds < usual * WORTH_IT);
     took.sort_by(|a, b| a.0.total_cmp(&b.0));
     took.into_iter().map(|(_, kernel)| kernel)
 }
 
-/// Whether the kernels of `choice`, which was made on such a device before, are right in some of
-/// the sizes of `products`. `trying` is told of each before it runs.
+/// Whether the kernels of `choice`, which an earlier start made for this device, compute the right
+/// results for a sample of the sizes of `products`. `trying` is called with each kernel before it
+/// runs.
 ///
 /// # Errors
 /// As [`tune`].
@@ -178,7 +185,7 @@ pub fn is_right<B: Kernels>(
     Ok(right)
 }
 
-/// What `kernel` comes to in the first of `sizes` in which it is not right, if there is one.
+/// Compares `kernel` with the default kernel and returns the outcome for the first size that fails.
 fn compare_in<B: Kernels>(
     sizes: &[([usize; 2], Vec<usize>)],
     kernel: ProductKernel,
@@ -201,7 +208,7 @@ fn compare_in<B: Kernels>(
     Ok(failed)
 }
 
-/// Looks after the device where a kernel failed.
+/// Checks that the device still works after a kernel failed.
 fn survived<B: Kernels>(
     outcome: &Outcome,
     kernel: ProductKernel,
@@ -217,11 +224,11 @@ fn survived<B: Kernels>(
     })
 }
 
-/// How far `kernel` is off the usual one, at most, relative to the value or to the root mean square
-/// of all.
+/// The largest error of `kernel` relative to the default kernel, as a fraction of the value or of
+/// the root mean square of all values.
 ///
 /// # Errors
-/// [`Outcome::Refused`], or [`Outcome::Wrong`] beyond what rounding explains.
+/// [`Outcome::Refused`], or [`Outcome::Wrong`] if the error is larger than rounding explains.
 pub fn compare<B: Kernels>(
     kernel: ProductKernel,
     [tokens, input, output]: [usize; 3],
@@ -232,11 +239,11 @@ pub fn compare<B: Kernels>(
     matrix.compare(kernel, &matrix.tokens(tokens)?)
 }
 
-/// What a step multiplies, on the device.
+/// The matrices of one step, on the device.
 struct Step<'a, B: Kernels> {
-    /// Each with how often a step has it.
+    /// The multiplications, each with the number of times that a step runs it.
     products: Vec<(Sequence<'a, B>, usize)>,
-    /// A part of each matrix, to see whether a kernel is worth timing.
+    /// A few rows of each matrix, to see whether a kernel is worth timing.
     parts: Vec<(Matrix<'a, B>, Tokens<B>)>,
 }
 
@@ -263,7 +270,7 @@ impl<'a, B: Kernels> Step<'a, B> {
         Ok(step)
     }
 
-    /// Seconds of the step's products by `kernel`.
+    /// Seconds that the step's multiplications take with `kernel`.
     fn time(&self, kernel: ProductKernel, spent: &mut Duration) -> Result<f64, Outcome> {
         for (part, tokens) in &self.parts {
             part.compare(kernel, tokens)?;
@@ -282,7 +289,7 @@ mod tests {
     use burn_flex::Flex;
 
     #[test]
-    fn the_quickest_is_taken_that_is_better_by_more_than_chance() {
+    fn kernels_that_are_faster_by_more_than_noise_are_taken_fastest_first() {
         use ProductKernel::{Double, Mma, Ordered, Usual};
         let took = vec![(1.0, Usual), (0.6, Mma), (0.98, Double), (0.5, Ordered)];
         assert_eq!(quicker(took).collect::<Vec<_>>(), [Ordered, Mma]);

@@ -1,13 +1,13 @@
-//! Numbers from the host.
+//! Uploads numbers from the host.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::IntTensor;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
-/// A tensor whose rows follow each other without a gap, as kernels read them.
+/// Uploads a tensor as rows without gaps, as the kernels of this crate read them.
 ///
-/// It is uploaded in one dimension, because CubeCL pads the rows of what has several on CUDA, and
-/// a padded tensor is copied as a whole each time that a kernel is to read it.
+/// The upload is one-dimensional: on CUDA, CubeCL pads the rows of a tensor with more dimensions,
+/// and a padded tensor is copied as a whole each time a kernel reads it.
 pub fn upload<B: Backend, const D: usize>(
     data: TensorData,
     dtype: DType,
@@ -21,7 +21,8 @@ pub fn upload<B: Backend, const D: usize>(
     Tensor::<B, 1>::from_data(flat, (device, dtype)).reshape(shape)
 }
 
-/// Ids, positions and slots are far below 2^31: i32 is what every device indexes with.
+/// Uploads ids, positions or slots, which are far below 2^31, as i32: every device indexes with
+/// i32.
 pub fn indices<B: Backend>(values: &[u32], device: &B::Device) -> IntTensor<B> {
     let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
     let length = values.len();

@@ -1,8 +1,8 @@
-// A stand-in for NVRTC: what it makes of a kernel's text is the text. The driver beside it makes
-// a library of that, as CUDA's driver makes machine code of PTX.
+// A stand-in for NVRTC, whose output is the kernel's source itself. The stand-in driver compiles that
+// to a library, as CUDA's driver compiles PTX to machine code.
 //
-// With STANDIN_NVRTC, the path of a real libnvrtc, the text goes to that too, and what it refuses
-// is refused.
+// If STANDIN_NVRTC is the path of a real libnvrtc, that compiles the source as well, and a kernel
+// that it refuses fails.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,11 +15,11 @@ enum { SUCCESS = 0, INVALID_INPUT = 3 };
 
 struct Program {
   std::string text, log;
-  /// The real one's, if there is one.
+  /// The program of the real NVRTC, if there is one.
   void *real;
 };
 
-/// A function of the real library; null without one.
+/// A function of the real library; null if there is none.
 template <class F> static F *real(const char *name) {
   static const char *path = getenv("STANDIN_NVRTC");
   if (!path) return nullptr;

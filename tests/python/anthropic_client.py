@@ -1,8 +1,8 @@
-"""Anthropic's Python client against a running Hearth server, end to end.
+"""Tests Anthropic's Python client against a running Hearth server, end to end.
 
     python anthropic_client.py http://127.0.0.1:8000 MODEL
 
-The served model is random, its tokens are bytes, its context 2048 tokens.
+The served model has random weights; its tokens are bytes, and its context is 2048 tokens.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ client = anthropic.Anthropic(base_url=BASE_URL, api_key="none", max_retries=0, t
 MESSAGES = [{"role": "user", "content": "Hello!"}]
 
 
-# The API has them; this client no longer does.
+# The API has this field, but the current client has no argument for it.
 GREEDY = {"temperature": 0}
 
 
@@ -51,7 +51,7 @@ def test_a_message_streamed():
     with stream() as events:
         pieces = list(events.text_stream)
         final = events.get_final_message()
-    # The client puts the events together as Anthropic means them.
+    # The client assembles the events as Anthropic defines them.
     assert "".join(pieces) == whole == text_of(final), (pieces, whole)
     assert len(pieces) > 2, "it came in one piece"
     assert final.stop_reason == "max_tokens" and final.usage.output_tokens == 24, final
@@ -69,7 +69,7 @@ def test_system_and_usage():
     long = [{"role": "user", "content": "What is said once need not be read twice. " * 5}]
     create(messages=long, system="Be brief.")
     usage = create(messages=long, system="Be brief.").usage
-    # The last token is always computed.
+    # The last prompt token is always computed, because its logits are needed.
     assert usage.input_tokens == 1 and usage.cache_read_input_tokens > 200, usage
 
 
@@ -113,7 +113,7 @@ TOOLS = [{"name": "weather", "description": "d", "input_schema": SCHEMA}]
 
 
 def test_tools():
-    # The model knows nothing of tools: the grammar has it call them.
+    # The model was not trained on tools: the grammar makes it call them.
     must = {"tools": TOOLS, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
     must = {**must, "max_tokens": 200}
     message = create(**must)
@@ -157,7 +157,7 @@ def test_errors():
         assert error.body["type"] == "error", error.body
         assert error.body["error"]["type"] == "invalid_request_error", error.body
         assert words in error.body["error"]["message"], (words, error.body)
-    # Errors come before the stream, not in it.
+    # An invalid request is answered with an error status, not with an event in a stream.
     raises(anthropic.BadRequestError, lambda: create(stream=True, extra_body={"top_p": 0}))
 
 

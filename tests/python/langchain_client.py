@@ -1,8 +1,8 @@
-"""LangChain's client of OpenAI's API against a running Hearth server, end to end.
+"""Tests LangChain's client of OpenAI's API against a running Hearth server, end to end.
 
     python langchain_client.py http://127.0.0.1:8000/v1 MODEL
 
-The served model is random, its tokens are bytes, its context 2048 tokens.
+The served model has random weights; its tokens are bytes, and its context is 2048 tokens.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Ollama's Python client against a running Hearth server, end to end.
+"""Tests Ollama's Python client against a running Hearth server, end to end.
 
     python ollama_client.py http://127.0.0.1:8000 MODEL
 
-The served model is random, its tokens are bytes, its context 2048 tokens.
+The served model has random weights; its tokens are bytes, and its context is 2048 tokens.
 """
 
 import sys
@@ -79,7 +79,7 @@ def test_tools():
         """
         return f"Rain in {city} for {days} days."
 
-    # The model knows nothing of tools, and Ollama's API has no way to have it call one.
+    # The model was not trained on tools, and Ollama's API cannot force a call.
     answer = client.chat(MODEL, MESSAGES, tools=[weather], options=OPTIONS)
     plain = client.chat(MODEL, MESSAGES, options=OPTIONS)
     assert not answer.message.tool_calls and answer.message.content, answer

@@ -1,10 +1,10 @@
-"""Schemathesis against a running Hearth server: requests of all shapes that /openapi.json
-allows, and of some that it does not.
+"""Runs Schemathesis against a running Hearth server, with requests of all shapes that /openapi.json allows and
+of some that it does not allow.
 
     python openapi_fuzz.py http://127.0.0.1:8000 MODEL [CASES_PER_OPERATION [SEED [PHASES]]]
 
-No answer may be a 5xx, and each must be of a documented status, content type and shape.
-`pause_generation` is left out: nothing after it would be answered.
+No response may be a 5xx, and each must have a documented status, content type and shape. `pause_generation` is
+left out, because nothing after it would be answered.
 """
 
 import json
@@ -20,12 +20,12 @@ CASES = sys.argv[3] if len(sys.argv) > 3 else "10"
 SEED = sys.argv[4] if len(sys.argv) > 4 else "1"
 PHASES = sys.argv[5] if len(sys.argv) > 5 else "fuzzing"
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
-# What every other request would be refused for.
+# Without these values nearly every request would be refused.
 KNOWN = {"model": {"const": MODEL}, "role": {"enum": ["user", "system", "assistant"]}}
 
 
 def narrow(schema):
-    """Has requests name the served model and roles that there are."""
+    """Changes the schema so that requests name the served model and existing roles."""
     if isinstance(schema, list):
         for inner in schema:
             narrow(inner)

@@ -1,8 +1,8 @@
-"""A collector that writes what it is sent, one JSON object per line.
+"""A collector that writes everything it receives, as one JSON object per line.
 
     python otlp_receiver.py
 
-The first line says the ports of gRPC and of HTTP. It reads plain and gzipped protobuf.
+The first line has the ports of gRPC and of HTTP. It accepts plain and gzipped protobuf.
 """
 
 import gzip
@@ -111,6 +111,6 @@ write({"grpc": port, "http": http.server_port})
 threading.Thread(target=http.serve_forever, daemon=True).start()
 sys.stdin.read()
 server.stop(None).wait()
-# Whatever still listens, or waits to.
+# Threads that still listen would keep the process alive, so it exits without waiting for them.
 sys.stdout.flush()
 os._exit(0)

@@ -1,5 +1,5 @@
-"""What the client scripts have in common: every function that begins with `test_` is run, and
-the exit code is 1 if one fails."""
+"""The code that the client scripts share: it runs every function that begins with `test_`, and exits with 1 if one
+of them fails."""
 
 import sys
 import traceback
@@ -20,7 +20,7 @@ def run(tests, client):
 
 
 def raises(error, action):
-    """The error of exactly this class that `action` raises."""
+    """Returns the error that `action` raises, which must be of exactly this class."""
     try:
         answer = action()
     except Exception as raised:

@@ -2,8 +2,9 @@
 
     python scrape.py http://127.0.0.1:8000/metrics [gzip] [openmetrics]
 
-It asks as Prometheus does for what is named. Each family: its kind, its help, and its samples as [name, labels, value]. Fails where a
-sample is there twice, a bucket falls, or a histogram's count is not its last bucket.
+It asks for the formats that are named, as Prometheus does. For each family it writes the kind, the help, and the
+samples as [name, labels, value]. It fails if a sample occurs twice, if the buckets of a histogram decrease, or if the
+count of a histogram differs from its last bucket.
 """
 
 import gzip

@@ -1,11 +1,10 @@
-"""What SGLang's own front-end, its load generator and its router ask of a server, asked of a
-running Hearth server word for word.
+"""Sends a running Hearth server the exact requests of SGLang's front end, of its load generator and of its router.
 
     python sglang_contract.py http://127.0.0.1:8000 MODEL
 
-`RuntimeEndpoint` below is sglang.lang.backend.runtime_endpoint of sglang 0.5.23 as far as it
-talks to a server, on `requests` as there; importing it needs torch. The served model is random,
-its tokens are bytes, its context 2048 tokens.
+`RuntimeEndpoint` below repeats the part of sglang.lang.backend.runtime_endpoint of sglang 0.5.23 that talks to a
+server, also on `requests`; importing the original needs torch. The served model has random weights; its tokens are
+bytes, and its context is 2048 tokens.
 """
 
 import json
@@ -19,7 +18,7 @@ BASE_URL, MODEL = sys.argv[1:3]
 
 
 class RuntimeEndpoint:
-    """The requests of SGLang's front-end, in its order and with all of its fields."""
+    """Sends the requests of SGLang's front end, in its order and with all of its fields."""
 
     def __init__(self, base_url):
         self.base_url = base_url
@@ -41,7 +40,7 @@ class RuntimeEndpoint:
 
     @staticmethod
     def sampling(**given):
-        # SglSamplingParams.to_srt_kwargs(), and what gen() of an `int`, a `str` adds.
+        # These are the fields of SglSamplingParams.to_srt_kwargs(), and those that gen() of an `int` or a `str` adds.
         return {
             "max_new_tokens": 128, "min_new_tokens": 0, "n": 1, "stop": (), "stop_token_ids": (),
             "stop_regex": (), "temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0,
@@ -91,7 +90,7 @@ class RuntimeEndpoint:
         return self.request("/generate", data)
 
     def select(self, prefix, choices):
-        # Cache the common prefix, to know its length.
+        # This caches the common prefix and returns its length.
         prompt_len = self.cache_prefix(prefix)["meta_info"]["prompt_tokens"]
         answers = self.scored(
             {"text": [prefix + choice for choice in choices]},
@@ -103,7 +102,7 @@ class RuntimeEndpoint:
             assert answer["meta_info"]["output_token_logprobs"] == []
             if logprobs[0][0] is None:
                 logprobs = logprobs[1:]
-            # Token healing: the token that the prefix ends with is not part of the choice.
+            # This is token healing: the token with which the prefix ends is not part of the choice.
             if prefix.endswith(logprobs[0][2]):
                 logprobs = logprobs[1:]
             known = [logprob for logprob, _, _ in logprobs if logprob]
@@ -133,7 +132,7 @@ def test_generate():
 def test_select_scores_what_completions_score():
     prefix, choices = "The best of the three is the ", ["first", "second", "third one"]
     chosen, scores, logprobs, unconditional = backend.select(prefix, choices)
-    # OpenAI's way to the same numbers: the prompt echoed, with its log-probabilities.
+    # OpenAI's API gives the same numbers if the prompt is echoed with its log-probabilities.
     for choice, score, scored in zip(choices, scores, logprobs):
         echoed = requests.post(BASE_URL + "/v1/completions", timeout=60, json={
             "model": MODEL, "prompt": prefix + choice, "echo": True, "logprobs": 0, "max_tokens": 0,
@@ -144,7 +143,7 @@ def test_select_scores_what_completions_score():
         assert abs(score - sum(echoed) / len(echoed)) < 1e-3
     assert chosen == choices[scores.index(max(scores))]
     for choice, alone in zip(choices, unconditional):
-        # From -1 on, which is the default: the prompt is not scored.
+        # The default of `logprob_start_len` is -1: the prompt is not scored.
         assert alone == [], (choice, alone)
 
 
@@ -193,7 +192,7 @@ def test_what_the_router_asks():
     assert requests.get(BASE_URL + "/health", timeout=60).status_code == 200
     info = requests.get(BASE_URL + "/server_info", timeout=60).json()
     assert (info["tp_size"], info["dp_size"]) == (1, 1), info
-    # Of another type, these make the router forget all of them.
+    # If one of these fields has another type, the router ignores all of them.
     assert info["model"] == info["served_model_name"] == MODEL, info
     assert type(info["model_path"]) is type(info["version"]) is str, info
     model = requests.get(BASE_URL + "/model_info", timeout=60).json()
@@ -217,7 +216,7 @@ def test_tokens_of_a_text_and_back():
 
 
 def test_a_run_of_the_front_end_with_many_threads():
-    # run_batch() of the front-end: a thread for each program.
+    # This is what run_batch() of the front end does: one thread for each program.
     def program(number):
         text, _ = backend.generate(f"Number {number}: ", max_new_tokens=8, temperature=0)
         chosen, *_ = backend.select(f"Number {number}: {text} is ", ["odd", "even"])

@@ -1,8 +1,8 @@
-"""SGLang's own router in front of two running Hearth servers, end to end.
+"""Tests SGLang's own router in front of two running Hearth servers, end to end.
 
     python sglang_router.py http://127.0.0.1:8001 MODEL http://127.0.0.1:8002
 
-The served model is random, its tokens are bytes, its context 2048 tokens.
+The served model has random weights; its tokens are bytes, and its context is 2048 tokens.
 """
 
 import json
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_is_noticed_behind_the_router():
     body = {"text": "Once", "stream": True,
             "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True}}
     cancelled = sum(stats(worker)["cancelled"] for worker in WORKERS)
-    # The model is quick: an answer may be whole before anybody sees that its client has left.
+    # The model is fast: a response may be complete before the disconnect is noticed, so there are several tries.
     for _ in range(5):
         answer = post("/generate", body, stream=True)
         next(answer.iter_lines())

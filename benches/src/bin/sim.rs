@@ -1,4 +1,4 @@
-//! `hearth-sim`: the scheduler and the prefix cache without a model.
+//! `hearth-sim`: measures the scheduler and the prefix cache without a model.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,22 +16,27 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Hit rate and makespan of every policy on the paper's kinds of workloads
+    /// Measure hit rate and makespan of every policy on the SGLang paper's kinds of workloads
     Policies {
-        /// Requests, as a multiple of the smallest sensible number
+        /// Number of requests, as a multiple of the smallest sensible number
         #[arg(long, default_value_t = 4)]
         scale: usize,
-        /// Tokens of KV on the simulated device
+        /// Size of the KV cache on the simulated device, in tokens
         #[arg(long, default_value_t = 16_384)]
         kv_tokens: usize,
-        /// Tokens of KV in the memory of its host, for the run that has a second tier
+        /// Size of the KV cache in host memory, in tokens, for the runs with a second tier
         #[arg(long, default_value_t = 65_536)]
         host_tokens: usize,
     },
-    /// How long the device waits between two steps
+    /// Measure how long the device waits between two steps
     Overhead,
+<<<<<<< HEAD
     /// The time of the radix tree's operations, by the number of cached tokens
+=======
+    /// Measure the radix tree's operations, by the number of cached tokens
+>>>>>>> main
     Tree {
+        /// Numbers of cached tokens to measure, as a comma-separated list
         #[arg(long, value_delimiter = ',', default_value = "1000000,10000000")]
         tokens: Vec<usize>,
     },
@@ -106,7 +111,11 @@ fn policies(scale: usize, kv_tokens: usize, host_tokens: usize) -> anyhow::Resul
         for (name, config, kv_tokens, host_tokens) in runs {
             let run = sim::run(&workload, config, kv_tokens, host_tokens)?;
             let share = match run.best_hit_rate {
+<<<<<<< HEAD
                 // Single tokens may still be equal by chance.
+=======
+                // Below 1 %, only single tokens are equal, by chance.
+>>>>>>> main
                 best if best < 0.01 => "-".to_owned(),
                 best => format!("{:.1} %", 100.0 * run.hit_rate / best),
             };

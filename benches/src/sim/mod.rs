@@ -1,6 +1,6 @@
 //! The scheduler and the prefix cache without a model: a real engine over an executor that computes
-//! nothing and takes the time of a cost model, so that hit rates and makespans are the same on every
-//! machine.
+//! nothing and advances a simulated clock by a cost model. Hit rates and makespans are therefore the
+//! same on every machine.
 
 mod driver;
 mod executor;
@@ -16,23 +16,23 @@ use driver::SharedDriver;
 use executor::{Clock, SimExecutor};
 use workload::Workload;
 
-/// The result of one run.
+/// The results of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Share of all prompt tokens that was reused.
+    /// Fraction of all prompt tokens that were reused.
     pub hit_rate: f64,
-    /// The share with an unbounded cache, if each request arrived alone.
+    /// The hit rate of an unbounded cache that serves the requests one after another.
     pub best_hit_rate: f64,
     /// Simulated seconds from the first request to the last answer.
     pub makespan: f64,
     pub stats: EngineStats,
 }
 
-/// Runs `workload` to its end on a device with `kv_slots` tokens of KV, and `host_slots` in the
-/// host's memory.
+/// Runs `workload` to its end on a device with `kv_slots` KV slots, and with `host_slots` slots in
+/// host memory.
 ///
 /// # Errors
-/// If the engine does not start, or refuses a request.
+/// The engine does not start, or refuses a request.
 pub fn run(
     workload: &Workload,
     config: EngineConfig,

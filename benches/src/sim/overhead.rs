@@ -1,4 +1,4 @@
-//! How long the device waits for the engine between two steps.
+//! Measures how long the device waits for the engine between two steps.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,17 +9,17 @@ use hearth_forward::{
     Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 
-/// A small vocabulary, so that sampling is a small part of the time.
+/// A small vocabulary, so that sampling takes little time.
 const VOCAB: usize = 64;
 
-/// Computes nothing, and measures the time from the end of one forward pass to the next.
+/// An executor that computes nothing, and records the time between one forward pass and the next.
 struct Gaps {
     limits: ExecutorLimits,
-    /// How long a forward pass takes.
+    /// Time that a forward pass takes.
     takes: Duration,
     gaps: Arc<Mutex<Vec<Duration>>>,
     last: Option<Instant>,
-    /// The first forward pass lasts until the sender is dropped.
+    /// The first forward pass lasts until something is received here.
     hold: Option<Receiver<()>>,
 }
 
@@ -47,7 +47,7 @@ impl Executor for Gaps {
             let _ = hold.recv();
         }
         if !self.takes.is_zero() {
-            // A thread that waits for a device sleeps, too.
+            // Sleeps like a thread that waits for a device.
             std::thread::sleep(self.takes);
         }
         let output = ForwardOutput {
@@ -65,16 +65,16 @@ pub struct Overhead {
     pub median: f64,
     pub p99: f64,
     pub worst: f64,
-    /// The first, in which the waiting requests are taken in.
+    /// The first gap, in which the waiting requests are added to the queue.
     pub first: f64,
 }
 
-/// Measures 400 steps, each of which takes the device the time `takes`. In them, `running` requests
-/// with `context` tokens each decode, while `waiting` other requests, half of which share a prefix of
-/// 500 tokens, find no room.
+/// Measures 400 steps, each of which takes the device the time `takes`. In each step `running`
+/// requests with `context` tokens decode, while `waiting` others wait for their turn. Half of these
+/// share a prefix of 500 tokens.
 ///
 /// # Errors
-/// If the engine does not start, or refuses a request.
+/// The engine does not start, or refuses a request.
 pub fn measure(
     mut config: EngineConfig,
     running: usize,
@@ -120,7 +120,7 @@ pub fn measure(
                 temperature: 0.0,
                 ..SamplingParams::default()
             },
-            // Running requests must not be preempted under any policy.
+            // The running requests must not be preempted under any policy.
             priority: i32::try_from(max_tokens).unwrap_or(i32::MAX),
             ..Request::default()
         })

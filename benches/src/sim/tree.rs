@@ -1,4 +1,4 @@
-//! The time of the radix tree's operations and its memory, by the number of cached tokens.
+//! Measures the time of the radix tree's operations, and how it grows with the cached tokens.
 
 use std::time::Instant;
 
@@ -17,8 +17,8 @@ const SHARED: usize = 500;
 const OWN: usize = 500;
 const OPERATIONS: usize = 5_000;
 
-/// The shared prefix of a family, and a tail that no other sequence has; the same as in
-/// `tree_peer.py`.
+/// The shared prefix of a family followed by the member's own tokens. `sglang_tree.py` makes
+/// the same sequences.
 pub fn sequence(family: u64, member: u64) -> Vec<u32> {
     let stream = |seed: u64, len: usize| {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
@@ -39,7 +39,7 @@ pub fn sequence(family: u64, member: u64) -> Vec<u32> {
 /// and evictions of as many tokens.
 ///
 /// # Errors
-/// If the page size is not valid.
+/// The page size is invalid.
 pub fn measure(tokens: usize, page_size: usize) -> anyhow::Result<TreeCosts> {
     let before = resident_bytes();
     let mut tree = RadixTree::new(page_size, EvictionPolicy::Lru)?;
@@ -76,7 +76,10 @@ pub fn measure(tokens: usize, page_size: usize) -> anyhow::Result<TreeCosts> {
         }
     });
     let whole_pages = (SHARED + OWN) / page_size * page_size;
-    anyhow::ensure!(hits == OPERATIONS * whole_pages, "all of them are cached");
+    anyhow::ensure!(
+        hits == OPERATIONS * whole_pages,
+        "a sequence that was inserted is not cached"
+    );
     let inserted = micros(|| new.iter().for_each(|tokens| insert(&mut tree, tokens)));
     let mut evicted = Vec::new();
     let evicting = micros(|| {
@@ -93,14 +96,14 @@ pub fn measure(tokens: usize, page_size: usize) -> anyhow::Result<TreeCosts> {
     })
 }
 
-/// Microseconds for one of `OPERATIONS`.
+/// Mean microseconds of one of `OPERATIONS` operations.
 fn micros(operations: impl FnOnce()) -> f64 {
     let start = Instant::now();
     operations();
     start.elapsed().as_secs_f64() * 1e6 / OPERATIONS as f64
 }
 
-/// The resident memory of the process in bytes; 0 where there is no `/proc`.
+/// Resident memory of the process; 0 if there is no `/proc`.
 fn resident_bytes() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm")
         .ok()

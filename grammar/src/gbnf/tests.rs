@@ -9,7 +9,7 @@ fn regex(text: &str) -> ::regex::Regex {
 }
 
 #[test]
-fn without_recursion_it_is_a_regex() {
+fn a_grammar_without_recursion_becomes_a_regex() {
     let date = regex(
         "# a date\nroot ::= year \"-\" two \"-\" two # the end\n\
          year ::= [0-9]{4}\ntwo ::= [0-9] [0-9]",
@@ -28,7 +28,7 @@ fn without_recursion_it_is_a_regex() {
 }
 
 #[test]
-fn with_recursion_it_is_lark_with_terminals() {
+fn a_grammar_with_recursion_becomes_lark_with_terminals() {
     let lark = translate(
         "root ::= \"[\" ws (root (\",\" root)*)? \"]\" ws | num\nws ::= \" \"?\nnum ::= [0-9]+",
     )
@@ -43,7 +43,7 @@ fn with_recursion_it_is_lark_with_terminals() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn errors_name_their_line_or_bound() {
     let refusal = |text| translate(text).expect_err(text);
     assert!(refusal("root ::= \"a\nx").message.contains("line"));
     assert!(

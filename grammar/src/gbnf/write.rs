@@ -1,12 +1,23 @@
-//! From rules to a regex or to Lark.
+//! Writes GBNF rules as a regex or as Lark.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use super::{Expr, MAX_NESTING, MAX_REGEX_BYTES, Translated, one_or, push_code};
+use super::expr::{Expr, MAX_NESTING, one_or, push_code};
 use crate::error::{GrammarError, first_words};
 
-/// One regex where no rule that `root` reaches refers to itself, else Lark.
+/// The most bytes of the regex of a grammar whose rules are written out.
+const MAX_REGEX_BYTES: usize = 256 * 1024;
+
+/// A translated grammar.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Translated {
+    Regex(String),
+    Lark(String),
+}
+
+/// Writes one regex if no rule that can be reached from `root` refers to itself, and Lark
+/// otherwise.
 pub(super) fn translated(rules: &HashMap<String, Expr>) -> Result<Translated, GrammarError> {
     let mut writer = Writer {
         rules,
@@ -23,29 +34,31 @@ pub(super) fn translated(rules: &HashMap<String, Expr>) -> Result<Translated, Gr
 
 struct Writer<'a> {
     rules: &'a HashMap<String, Expr>,
+    /// Whether a rule that refers to itself can be reached from the rule.
     recursive: HashMap<&'a str, bool>,
-    /// Of rules that do not refer to themselves.
+    /// The regexes of rules that are not recursive.
     regexes: HashMap<&'a str, String>,
-    /// Regexes of Lark's terminals; the index is the name.
+    /// The regexes of Lark's terminals; terminal `i` has the name `T{i}`.
     terminals: Vec<String>,
 }
 
-/// How far the search for recursion has come with a rule.
+/// The state of a rule in the search for recursion.
 #[derive(Clone, Copy, PartialEq)]
 enum Seen {
+    /// The rules that it names are being visited.
     Open,
     Done,
 }
 
 impl<'a> Writer<'a> {
-    /// Marks the rules from which a rule can be reached that refers to itself.
+    /// Marks the rules from which a rule that refers to itself can be reached.
     fn find_recursive(&mut self) -> Result<(), GrammarError> {
         let mut seen = HashMap::new();
         for name in self.rules.keys() {
             self.visit(name, &mut seen, 0)?;
         }
-        // A rule met while it was open marked only those on the way to it; what refers
-        // to a marked one is marked here.
+        // The visits marked only rules that were reached again while they were open. Rules that
+        // refer to a marked rule are marked here.
         loop {
             let found: Vec<&str> = self
                 .rules
@@ -81,7 +94,7 @@ impl<'a> Writer<'a> {
         }
         if depth > 4 * MAX_NESTING {
             return Err(GrammarError::too_complex(format!(
-                "rules must be within at most {} others",
+                "rules must be nested at most {} levels deep",
                 4 * MAX_NESTING
             )));
         }
@@ -123,7 +136,7 @@ impl<'a> Writer<'a> {
                 out.push_str(class);
                 out.push(']');
             }
-            // llama.cpp's `.` is any character at all.
+            // In llama.cpp, `.` matches line ends too.
             Expr::Any => out.push_str("(?s:.)"),
             Expr::Rule(name) => {
                 let regex = self.regex_of_rule(name)?;
@@ -168,7 +181,7 @@ impl<'a> Writer<'a> {
     fn lark(&mut self) -> Result<String, GrammarError> {
         let mut names: Vec<&'a str> = self.recursive.keys().copied().collect();
         names.retain(|name| self.recursive[name]);
-        // The same grammar gives the same text.
+        // Sorted, so that the same grammar always gives the same text.
         names.sort_unstable();
         let numbers: HashMap<&str, usize> = names
             .iter()
@@ -202,7 +215,7 @@ impl<'a> Writer<'a> {
                 let _ = write!(out, "r{}", numbers[name.as_str()]);
             }
             Expr::Sequence(items) => {
-                // Neighbours that are regular are one terminal together.
+                // Regular neighbours become one terminal.
                 let groups = items.chunk_by(|a, b| self.is_regular(a) && self.is_regular(b));
                 let groups: Vec<Expr> = groups
                     .map(|group| one_or(group.to_vec(), Expr::Sequence))
@@ -236,7 +249,7 @@ impl<'a> Writer<'a> {
                 };
             }
             Expr::Literal(_) | Expr::Class(_) | Expr::Any => {
-                unreachable!("they refer to nothing, so they are regular")
+                unreachable!("these expressions name no rules, so they are regular")
             }
         }
         Ok(())

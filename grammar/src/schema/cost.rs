@@ -1,6 +1,7 @@
-//! What a schema would cost to compile beyond its size. llguidance compares every two
-//! patterns of names, counts out remainders, and multiplies the states of what must hold
-//! at once; none of it can be interrupted, so it is bounded before.
+//! Bounds the work of compiling a schema, beyond the bounds of its size. llguidance compares
+//! all pairs of patterns of names, creates a state for each remainder of `multipleOf`, and
+//! multiplies the states of conditions that must hold at once. None of this can be interrupted,
+//! so it is bounded before.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,23 +9,25 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use serde_json::{Map, Value};
 
 use super::parts::{Step, joined_pointer, parts};
-use super::{below, too_many};
+use super::refusal::{below, too_many};
 use crate::error::GrammarError;
 
-/// Schemas that `$ref`s name: the compiler goes down from each to the next.
+/// The most schemas that `$ref`s name. The compiler recurses from each to the next.
 const MAX_REFERENCES: usize = 1_000;
-/// `multipleOf` as a whole number, its decimal point aside: a state for each remainder.
+/// The largest `multipleOf`, as a whole number without its decimal point: there is a state for
+/// each remainder.
 const MAX_MULTIPLE: u64 = 10_000;
-/// All of them together.
+/// The largest sum of all `multipleOf`.
 const MAX_MULTIPLES: u64 = 20_000;
-/// Pairs of `patternProperties`, each to be proven disjoint: those of 64.
+/// The most pairs of `patternProperties`, each of which has to be proven disjoint. 64 patterns
+/// have this many pairs.
 const MAX_PAIRS: usize = 2_016;
-/// Patterns that one text must match at once.
+/// The most patterns that one text must match at once.
 const MAX_JOINED_PATTERNS: usize = 8;
-/// Schemas visited to see what `allOf` and `$ref` join.
+/// The most schemas that are visited to find the conditions that `allOf` and `$ref` join.
 const MAX_JOINED: usize = 100_000;
 
-/// What was met so far.
+/// The costs of the schemas of one grammar so far.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {
     references: HashSet<String>,
@@ -33,7 +36,7 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Adds what one schema has itself.
+    /// Adds the costs of one schema, without those of the schemas within it.
     pub(super) fn add(
         &mut self,
         schema: &Map<String, Value>,
@@ -79,8 +82,8 @@ impl Costs {
         Ok(())
     }
 
-    /// Adds what is joined by `allOf`, and by `$ref` beside other keywords, anywhere in
-    /// `root`, of which all has been added before.
+    /// Adds the costs of conditions that are joined by `allOf`, or by `$ref` beside other
+    /// keywords, anywhere in `root`. The schemas within `root` have been added before.
     pub(super) fn add_joined(&mut self, root: &Value) -> Result<(), GrammarError> {
         let mut visits = 0;
         let mut waiting = vec![(root, "#".to_owned(), root)];
@@ -114,12 +117,12 @@ impl Costs {
     }
 }
 
-/// What holds of one value, and of what is in it, at once.
+/// The conditions that must hold at once for one value and for the values inside it.
 struct Joined<'a, 'b> {
     visits: &'b mut usize,
-    /// Schemas that are being visited, by address: a reference back adds nothing.
+    /// The schemas that are being visited, by address, so that a recursive reference ends.
     open: Vec<*const Value>,
-    /// By a hash of the way from the value to what is in it.
+    /// The conditions of each value inside, by a hash of the path to it.
     places: HashMap<u64, Place>,
     name_patterns: usize,
     pointer: &'a str,
@@ -128,7 +131,7 @@ struct Joined<'a, 'b> {
 #[derive(Default)]
 struct Place {
     patterns: usize,
-    /// Of `multipleOf`, multiplied.
+    /// The product of all `multipleOf`.
     multiple: u64,
 }
 
@@ -151,7 +154,7 @@ impl Joined<'_, '_> {
         self.open.push(address);
         for (step, inner) in parts(map) {
             let place = match step {
-                // They are about the value itself.
+                // A branch constrains the value itself.
                 Step::Branch(..) => place,
                 Step::Property(_, name) => hash(place, name),
                 Step::Other(key) | Step::Item(key, _) => hash(place, key),
@@ -202,7 +205,8 @@ fn joins(map: &Map<String, Value>) -> bool {
     map.contains_key("allOf") || map.contains_key("$ref") && others() > 1
 }
 
-/// What references within `schema` start from: a schema with an `$id` is a document.
+/// The document in which references within `schema` are resolved: a schema with an `$id` is a
+/// document of its own.
 fn base_of<'a>(map: &Map<String, Value>, schema: &'a Value, base: &'a Value) -> &'a Value {
     let is_document = ["$id", "id"].into_iter().any(|key| {
         let id = map.get(key).and_then(Value::as_str);
@@ -214,8 +218,8 @@ fn base_of<'a>(map: &Map<String, Value>, schema: &'a Value, base: &'a Value) -> 
 fn resolve<'a>(target: &str, base: &'a Value) -> Option<&'a Value> {
     let fragment = target.strip_prefix('#')?;
     match fragment.strip_prefix('/') {
-        // Percent-encoded references are rare, and those that are not found cost nothing:
-        // the compiler refuses them or follows them to schemas that are bounded alone.
+        // A reference that is not found adds no cost: the compiler refuses it, or follows it to
+        // a schema that is bounded by itself.
         Some(_) => base.pointer(&percent_decoded(fragment)),
         None if fragment.is_empty() => Some(base),
         None => anchor(fragment, base),
@@ -262,7 +266,7 @@ fn patterns_of_names(map: &Map<String, Value>) -> usize {
     entries.map_or(0, Map::len)
 }
 
-/// The digits of `multipleOf` as one number: 0.25 is 25, and 1e30 as many as there can be.
+/// The digits of `multipleOf` as a whole number: 25 for 0.25, and the largest number for 1e30.
 fn multiple_of(map: &Map<String, Value>) -> Option<u64> {
     let value = map.get("multipleOf")?.as_f64()?.abs();
     let digits: String = value
@@ -277,126 +281,4 @@ fn hash(place: u64, step: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     (place, step).hash(&mut hasher);
     hasher.finish()
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::compile::Whitespace;
-    use crate::error::Problem;
-    use crate::schema::prepare;
-    use serde_json::{Map, Value, json};
-
-    fn refusal(schema: &Value) -> String {
-        let error = prepare(schema, Whitespace::Natural).expect_err("it is refused");
-        assert_eq!(error.problem, Problem::TooComplex, "{error}");
-        error.to_string()
-    }
-
-    fn fine(schema: &Value) {
-        prepare(schema, Whitespace::Natural).expect("it is within the bounds");
-    }
-
-    fn chain(links: usize) -> Value {
-        let link = |i: usize| {
-            (
-                format!("d{i}"),
-                json!({"$ref": format!("#/$defs/d{}", i + 1)}),
-            )
-        };
-        let mut defs: Map<String, Value> = (0..links).map(link).collect();
-        defs.insert(format!("d{links}"), json!({"type": "null"}));
-        json!({"$ref": "#/$defs/d0", "$defs": defs})
-    }
-
-    #[test]
-    fn chained_references_are_bounded() {
-        fine(&chain(900));
-        let message = refusal(&chain(1_400));
-        assert!(
-            message.starts_with("the schemas that `$ref`s name must be at most 1000, got 1001"),
-            "{message}"
-        );
-    }
-
-    #[test]
-    fn multiples_are_bounded_alone_added_and_multiplied() {
-        fine(&json!({"type": "number", "multipleOf": 0.25}));
-        let message = refusal(&json!({"items": {"type": "integer", "multipleOf": 999_999}}));
-        assert!(
-            message.contains("at most 10000, got 999999 (at #/items/multipleOf)"),
-            "{message}"
-        );
-        refusal(&json!({"type": "number", "multipleOf": 1e300}));
-        refusal(&json!({"type": "number", "multipleOf": 0.123456}));
-        let many: Vec<Value> = (0..100).map(|i| json!({"multipleOf": 9_000 + i})).collect();
-        assert!(refusal(&json!({"prefixItems": many})).contains("at most 20000, got 27003"));
-        let joined =
-            json!({"allOf": [{"multipleOf": 97}, {"multipleOf": 101}, {"multipleOf": 103}]});
-        assert!(refusal(&joined).contains("multiply to at most 10000, got 1009091"));
-    }
-
-    #[test]
-    fn patterns_of_names_are_bounded_by_their_pairs() {
-        let names = |n: usize| -> Value {
-            let entries = (0..n).map(|i| (format!("^p{i}_"), json!({})));
-            json!({"patternProperties": entries.collect::<Map<_, _>>()})
-        };
-        fine(&names(64));
-        assert!(refusal(&names(65)).contains("at most 2016, got 2080"));
-        refusal(&json!({"allOf": [names(40), names(40)]}));
-        refusal(&json!({"items": names(50), "additionalProperties": names(50)}));
-    }
-
-    #[test]
-    fn patterns_that_must_hold_at_once_are_bounded_wherever_they_come_from() {
-        let patterns = |n: usize, wrap: fn(Value) -> Value| -> Value {
-            let list = (0..n).map(|i| wrap(json!({"pattern": format!("a{i}.*b")})));
-            json!({"allOf": list.collect::<Vec<_>>()})
-        };
-        fine(&patterns(8, |inner| inner));
-        let expected = "the patterns that one text must match at once must be at most 8, got 9";
-        assert!(refusal(&patterns(9, |inner| inner)).starts_with(expected));
-        for wrap in [
-            (|inner| json!({"properties": {"x": {"items": inner}}})) as fn(Value) -> Value,
-            |inner| json!({"additionalProperties": inner}),
-            |inner| json!({"anyOf": [inner]}),
-            |inner| json!({"allOf": [{"type": "string"}, inner]}),
-        ] {
-            refusal(&patterns(30, wrap));
-        }
-        // Of different properties, and of branches alone, they are not joined.
-        let apart: Vec<Value> = (0..30)
-            .map(|i| json!({"properties": {format!("p{i}"): {"pattern": "a"}}}))
-            .collect();
-        fine(&json!({"allOf": apart}));
-        let either: Vec<Value> = (0..30)
-            .map(|i| json!({"pattern": format!("a{i}")}))
-            .collect();
-        fine(&json!({"anyOf": either}));
-        // By references, each of which adds one.
-        let link = |i: usize| {
-            let next = format!("#/$defs/d{}", i + 1);
-            (
-                format!("d{i}"),
-                json!({"$ref": next, "pattern": format!("a{i}")}),
-            )
-        };
-        let mut defs: Map<String, Value> = (0..30).map(link).collect();
-        defs.insert("d30".to_owned(), json!({"type": "string"}));
-        refusal(&json!({"$ref": "#/$defs/d0", "$defs": defs.clone()}));
-        let document = json!({"$id": "http://x/", "$ref": "#/$defs/d0", "$defs": defs});
-        refusal(&json!({"items": document}));
-    }
-
-    #[test]
-    fn what_is_joined_is_looked_at_only_so_far() {
-        let twice = |i: usize| {
-            let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
-            (format!("d{i}"), json!({"allOf": [next, next]}))
-        };
-        let mut defs: Map<String, Value> = (0..30).map(twice).collect();
-        defs.insert("d30".to_owned(), json!({"type": "string"}));
-        let message = refusal(&json!({"$ref": "#/$defs/d0", "$defs": defs}));
-        assert!(message.contains("at most 100000, got 100001"), "{message}");
-    }
 }

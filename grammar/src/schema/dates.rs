@@ -1,4 +1,4 @@
-//! Dates that there are: llguidance's formats have a 29 February in every year.
+//! Patterns for dates that exist: llguidance's date formats accept 29 February in every year.
 
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ const TIME: &str = concat!(
     "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])",
 );
 
-/// Puts a pattern in the place of a format that has dates.
+/// Replaces a `format` that contains a date with a `pattern`.
 pub(super) fn replace_formats(schema: &mut Map<String, Value>) {
     let pattern = match schema.get("format").and_then(Value::as_str) {
         Some("date") => format!("^{DATE}$"),
@@ -28,7 +28,7 @@ pub(super) fn replace_formats(schema: &mut Map<String, Value>) {
         return;
     }
     let all = schema.entry("allOf").or_insert_with(|| json!([]));
-    // What is no list is refused where lists are looked at.
+    // An `allOf` that is not a list is refused later, when the lists are checked.
     if let Value::Array(all) = all {
         all.push(json!({"pattern": pattern}));
     }
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_day_of_ten_thousand_years_is_a_date_and_no_other_is() {
+    fn exactly_the_days_of_ten_thousand_years_are_dates() {
         let date = ::regex::Regex::new(&format!("^{DATE}$")).unwrap();
         for year in 0..10_000 {
             let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_beside_a_date_stays() {
+    fn a_pattern_beside_a_date_is_kept() {
         let mut schema = json!({"format": "date", "pattern": "^20"});
         replace_formats(schema.as_object_mut().unwrap());
         assert_eq!(schema["pattern"], "^20");

@@ -1,16 +1,16 @@
-//! Where in a schema lies what llguidance refuses: it does not say, so its parts are tried
-//! alone.
+//! Finds the part of a schema that llguidance refuses. llguidance does not report the place,
+//! so the parts are compiled one by one.
 
 use serde_json::{Map, Value};
 
 use super::parts::{joined_pointer, parts};
 use crate::error::GrammarError;
 
-/// Parts that are tried at the most.
+/// The most parts that are compiled.
 const MAX_TRIES: usize = 200;
 
-/// The JSON pointer of the smallest part of `schema` that `compile` refuses as it refused
-/// the whole with `refusal`.
+/// The JSON pointer of the smallest part of `schema` that `compile` refuses with the same error
+/// `refusal` as the whole schema.
 pub(crate) fn locate(
     schema: &Value,
     refusal: &GrammarError,
@@ -18,7 +18,7 @@ pub(crate) fn locate(
 ) -> String {
     let mut pointer = "#".to_owned();
     let (mut here, mut tries) = (schema, 0);
-    // What references lead to, and how JSON is laid out, belongs to every part.
+    // Every part needs the definitions that references name, and the layout of JSON.
     let common: Map<String, Value> = ["$defs", "definitions", "x-guidance"]
         .into_iter()
         .filter_map(|key| Some((key.to_owned(), schema.get(key)?.clone())))

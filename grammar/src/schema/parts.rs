@@ -1,14 +1,16 @@
-//! The schemas within a schema.
+//! Enumerates the schemas within a schema.
 
 use serde_json::{Map, Value};
 
-/// From a schema to one within it.
+/// The place of a schema within another.
 pub(super) enum Step<'a> {
-    /// Of `anyOf`, `oneOf`, `allOf`.
+    /// A branch of `anyOf`, `oneOf` or `allOf`.
     Branch(&'a str, usize),
-    /// Of `properties` and `patternProperties`.
+    /// An entry of `properties` or `patternProperties`.
     Property(&'a str, &'a str),
+    /// An entry of a list of items.
     Item(&'a str, usize),
+    /// The schema of all other items or properties.
     Other(&'a str),
 }
 
@@ -24,7 +26,7 @@ impl Step<'_> {
     }
 }
 
-/// The schemas within one that say something about a value or what is in it.
+/// The schemas within `map` that constrain the value itself or a value inside it.
 pub(super) fn parts(map: &Map<String, Value>) -> impl Iterator<Item = (Step<'_>, &Value)> {
     map.iter().flat_map(|(key, value)| {
         let key = key.as_str();
@@ -51,7 +53,7 @@ pub(super) fn parts(map: &Map<String, Value>) -> impl Iterator<Item = (Step<'_>,
     })
 }
 
-/// `pointer`, and a step on.
+/// `pointer` extended by `step`.
 pub(super) fn joined_pointer(pointer: &str, step: &Step<'_>) -> String {
     format!("{pointer}/{}", step.pointer())
 }

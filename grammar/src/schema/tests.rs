@@ -1,5 +1,8 @@
-use super::*;
+use serde_json::{Map, Value, json};
+
+use super::{prepare, within_lark};
 use crate::error::Problem;
+use crate::spec::Whitespace;
 
 fn refusal(schema: &Value) -> (Problem, String) {
     let error = prepare(schema, Whitespace::Natural).expect_err("it is refused");
@@ -7,7 +10,7 @@ fn refusal(schema: &Value) -> (Problem, String) {
 }
 
 #[test]
-fn what_cannot_be_enforced_is_found_with_its_place() {
+fn keywords_that_cannot_be_enforced_are_refused_with_their_place() {
     use Problem::Unsupported;
     let cases = [
         (
@@ -36,7 +39,7 @@ fn what_cannot_be_enforced_is_found_with_its_place() {
 }
 
 #[test]
-fn notes_are_taken_out_and_names_that_look_like_keywords_stay() {
+fn notes_are_removed_and_names_that_look_like_keywords_are_kept() {
     let schema = json!({
         "deprecated": true, "x-order": 3, "uniqueItems": false,
         "properties": {"not": {"title": "t"}, "deprecated": {}},
@@ -49,7 +52,7 @@ fn notes_are_taken_out_and_names_that_look_like_keywords_stay() {
 }
 
 #[test]
-fn schemas_within_lark_are_rules_and_are_named_in_errors() {
+fn schemas_within_lark_become_rules_and_are_named_in_errors() {
     let within = |schema: Value| {
         let schemas = [("tools[0].x".to_owned(), schema)];
         within_lark("start: schema_0\n", &schemas, Whitespace::Compact)

@@ -1,5 +1,5 @@
-//! `strftime_now`: today's date in a prompt. In UTC, since a server's local zone is no concern
-//! of the model's.
+//! `strftime_now`: today's date in a prompt, in UTC, because the server's time zone means nothing
+//! to the model.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -37,8 +37,7 @@ pub(super) fn now(format: &str) -> Result<String, Error> {
     strftime(format, seconds)
 }
 
-/// `seconds` since 1970 in the notation of `strftime`, of which dates and times of day are
-/// supported.
+/// `seconds` since 1970 in the notation of `strftime`. Only dates and times of day are supported.
 fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     let days = seconds / 86_400;
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
@@ -94,8 +93,8 @@ fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
     Ok(text)
 }
 
-/// Year, month and day of a day counted from 1970: whole 400-year cycles first, with years that
-/// begin in March so that a leap day comes last.
+/// Year, month and day of a day counted from 1970. It counts in cycles of 400 years, with years
+/// that begin in March, so that a leap day comes last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

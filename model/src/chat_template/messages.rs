@@ -1,13 +1,13 @@
-//! What happens to messages before a template sees them: what transformers does, and one thing
-//! that OpenAI's wire format makes necessary.
+//! Preparation of messages for a template: as transformers prepares them, and one step more that
+//! OpenAI's wire format makes necessary.
 
 use serde_json::{Map, Value};
 
-/// Names that a message's reasoning goes by, the one that templates read first.
+/// The names of a message's reasoning; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// The messages as templates expect them. Anything that is not a list of objects is returned as
-/// it is, for the template to judge.
+/// The messages as templates expect them. Anything but a list of objects is returned unchanged, and
+/// the template decides what to do with it.
 pub(super) fn prepare(messages: &Value) -> Value {
     match messages.as_array() {
         Some(list) => Value::Array(list.iter().map(prepare_message).collect()),

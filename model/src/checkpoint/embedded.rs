@@ -1,7 +1,7 @@
-//! The files of `hearth-tiny/`, compiled in. `build.rs` sets `hearth_tiny` when they are all
-//! there, so that the program which trains them can be built before they are.
+//! The files of `hearth-tiny/`, compiled into the binary. `build.rs` sets `hearth_tiny` only if all
+//! of them exist, so that the program which trains the model can be built before the model exists.
 
-use super::CheckpointError;
+use super::error::CheckpointError;
 
 /// The name that the embedded model is served under.
 pub const EMBEDDED_NAME: &str = "hearth-tiny";

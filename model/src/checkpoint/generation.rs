@@ -1,4 +1,4 @@
-//! `generation_config.json`: when to stop, and the sampling that the model's makers suggest.
+//! `generation_config.json`: the stop ids and the sampling that the model's authors suggest.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ pub enum GenerationConfigError {
     },
 }
 
-/// Defaults for requests; what the file leaves out is `None`.
+/// Defaults for requests. Fields that the file leaves out are `None`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationConfig {
     /// Overrides the `eos_token_id` of `config.json`.
@@ -28,7 +28,7 @@ pub struct GenerationConfig {
     pub top_k: Option<u32>,
     pub min_p: Option<f32>,
     pub repetition_penalty: Option<f32>,
-    /// Output tokens of a request that names no limit.
+    /// The limit on output tokens of a request that names none.
     pub max_new_tokens: Option<u32>,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::ConfigError;
+use super::error::ConfigError;
 
 /// A JSON object of `config.json` and where it sits in the file.
 #[derive(Clone, Copy)]

@@ -1,4 +1,4 @@
-//! Comparison with what transformers makes of the same files; see `goldens/README.md`.
+//! Comparison with transformers' reading of the same files; see `goldens/README.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -86,7 +86,7 @@ fn configs_resolve_as_transformers_resolves_them() {
             .zip(&resolved.inverse_frequencies)
             .enumerate()
         {
-            // Two units in the last place: at position 100,000 an angle off by 0.02 at most.
+            // Two units in the last place, which at position 100,000 is an error of at most 0.02.
             let relative = (f64::from(*ours) / theirs - 1.0).abs();
             assert!(
                 relative <= 2.4e-7,

@@ -7,14 +7,17 @@
 
 use std::f64::consts::PI;
 
-use super::{ConfigError, Fields};
+use super::bounds::MAX_POSITIONS;
+use super::error::ConfigError;
+use super::fields::Fields;
 
-/// Rotary embedding of one model: which dimensions turn, and how fast.
+/// The rotary embedding of one model: which dimensions are rotated, and at which frequencies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// Base of the geometric series of frequencies.
     pub theta: f64,
-    /// The first `rotary_dim` of `head_dim` dimensions turn; the rest pass through. Even.
+    /// The first `rotary_dim` of the `head_dim` dimensions are rotated, and the others are not.
+    /// Even.
     pub rotary_dim: usize,
     pub scaling: RopeScaling,
 }
@@ -34,8 +37,8 @@ pub enum RopeScaling {
         high_freq_factor: f64,
         original_max_position: usize,
     },
-    /// Every frequency divided by its own factor, `[rotary_dim / 2]`: how GGUF files say
-    /// `Llama3`.
+    /// Every frequency divided by its own factor, `[rotary_dim / 2]`. GGUF files express `Llama3`
+    /// in this way.
     Divided {
         factors: Vec<f32>,
     },
@@ -64,7 +67,7 @@ impl RopeConfig {
         max_position: usize,
     ) -> Result<Self, ConfigError> {
         let empty = serde_json::Map::new();
-        // An empty `rope_scaling` gives way to `rope_parameters`, as in transformers.
+        // `rope_parameters` replaces an empty `rope_scaling`, as in transformers.
         let old = config.object("rope_scaling")?.filter(|map| !map.is_empty());
         let rope = match (old, config.object("rope_parameters")?) {
             (Some(map), _) => Fields::new(map, "rope_scaling."),
@@ -123,11 +126,10 @@ impl RopeConfig {
         let required = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         let original_max_position = || {
             let name = "original_max_position_embeddings";
-            let limit = super::MAX_POSITIONS;
-            // Outside the object it wins, as in transformers.
-            Ok::<usize, ConfigError>(match config.count(name, limit)? {
+            // The field outside of the object takes precedence, as in transformers.
+            Ok::<usize, ConfigError>(match config.count(name, MAX_POSITIONS)? {
                 Some(positions) => positions,
-                None => rope.count(name, limit)?.unwrap_or(max_position),
+                None => rope.count(name, MAX_POSITIONS)?.unwrap_or(max_position),
             })
         };
         match rope.text(key)?.unwrap_or("default") {
@@ -179,8 +181,9 @@ impl RopeConfig {
         }
     }
 
-    /// Angle per position of each pair of dimensions: `[rotary_dim / 2]`, in radians. Pair `i`
-    /// is dimensions `i` and `i + rotary_dim / 2` (the half-split layout of these families).
+    /// The angle per position of each pair of dimensions, `[rotary_dim / 2]`, in radians. Pair `i`
+    /// consists of the dimensions `i` and `i + rotary_dim / 2` (the half-split layout of these
+    /// families).
     pub fn inverse_frequencies(&self) -> Vec<f32> {
         let base = f64::from(self.theta as f32);
         let dim = self.rotary_dim as f32;
@@ -231,7 +234,7 @@ impl RopeConfig {
                 ..
             } => {
                 let dims = self.rotary_dim as f64;
-                // The (fractional) dimension that turns `rotations` times over the context.
+                // The (fractional) dimension that rotates `rotations` times over the context.
                 let correction = |rotations: f64| {
                     let turns = original_max_position as f64 / (rotations * 2.0 * PI);
                     dims * turns.ln() / (2.0 * self.theta.ln())
@@ -256,7 +259,7 @@ impl RopeConfig {
         }
     }
 
-    /// What cos and sin are multiplied with: 1 except under YaRN.
+    /// The factor of cos and sin: 1 except under YaRN.
     pub fn attention_scaling(&self) -> f32 {
         let RopeScaling::Yarn {
             factor,

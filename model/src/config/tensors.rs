@@ -56,6 +56,11 @@ impl ModelConfig {
         tensors
     }
 
+    /// Rows of the stacked query, key and value projection.
+    pub fn qkv_rows(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
     /// Number of parameters, tied embeddings counted once.
     pub fn parameters(&self) -> u64 {
         self.tensors()

@@ -1,13 +1,14 @@
-//! NVIDIA devices, asked of the driver library itself.
+//! NVIDIA devices, as CUDA's driver library describes them.
 //!
-//! CubeCL compiles its kernels with NVRTC at run time, against CUDA's headers: a
-//! device is usable when the driver, libnvrtc and the headers are all there.
+//! CubeCL compiles its kernels with NVRTC at run time, against CUDA's headers, so a device is
+//! usable only where the driver, libnvrtc and the headers are all installed.
 
 use std::ffi::{CStr, c_char, c_int};
 
 use libloading::Library;
 
-use super::{Api, DeviceReport, Kind};
+use super::report::{DeviceReport, Kind};
+use super::spec::Api;
 
 #[cfg(windows)]
 const DRIVER: &str = "nvcuda.dll";
@@ -16,11 +17,11 @@ const DRIVER: &str = "libcuda.so.1";
 
 const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
-/// The first with bf16 arithmetic (Ampere).
+/// The first major compute capability with bf16 arithmetic (Ampere).
 const FIRST_BF16: c_int = 8;
 
-/// Headers that kernels include, and a package that has them. Python's `nvidia-cuda-runtime` has
-/// none below `crt/`, without which no kernel for tensor cores compiles.
+/// Headers that kernels include, each with a package that contains it. Python's
+/// `nvidia-cuda-runtime` has none below `crt/`, without which no kernel for tensor cores compiles.
 const HEADERS: [(&str, &str); 2] = [
     ("cuda_runtime.h", "cuda-cudart-dev"),
     ("crt/mma.h", "cuda-crt, of older releases cuda-nvcc"),
@@ -33,7 +34,7 @@ type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 type TotalMemory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 
-/// Every CUDA device; empty when there is no driver.
+/// Every CUDA device. Without a driver the list is empty.
 pub fn list() -> Vec<DeviceReport> {
     // SAFETY: the driver library has no initialiser with preconditions, and the
     // signatures are those of CUDA's driver API.
@@ -42,6 +43,8 @@ pub fn list() -> Vec<DeviceReport> {
 
 unsafe fn query() -> Option<Vec<DeviceReport>> {
     let unusable = missing_compiler();
+    // SAFETY: the caller vouches for the library and the signatures. Every pointer that is passed
+    // is to a local variable of the size that the function writes.
     unsafe {
         let driver = Library::new(DRIVER).ok()?;
         let init = driver.get::<Init>(b"cuInit").ok()?;
@@ -71,7 +74,7 @@ unsafe fn query() -> Option<Vec<DeviceReport>> {
                 kind: Kind::Discrete,
                 driver: format!("compute capability {major}.{minor}"),
                 memory: Some(memory as u64),
-                // CubeCL's pages on CUDA are a quarter of the memory at most.
+                // CubeCL's memory pages on CUDA are at most a quarter of the memory.
                 max_binding: memory as u64 / 4,
                 subgroups: true,
                 f16: true,
@@ -83,7 +86,7 @@ unsafe fn query() -> Option<Vec<DeviceReport>> {
     }
 }
 
-/// What is missing to compile kernels, if anything.
+/// Names the first thing that is missing to compile kernels, if anything is.
 fn missing_compiler() -> Option<String> {
     let names = [
         "libnvrtc.so",
@@ -95,10 +98,8 @@ fn missing_compiler() -> Option<String> {
         "nvrtc64_120_0.dll",
     ];
     // SAFETY: NVRTC's library has no initialiser with preconditions.
-    if !names
-        .iter()
-        .any(|name| unsafe { Library::new(name) }.is_ok())
-    {
+    let opens = |name: &&str| unsafe { Library::new(name) }.is_ok();
+    if !names.iter().any(opens) {
         return Some(
             "libnvrtc, which compiles its kernels, is not there (package cuda-nvrtc)".to_owned(),
         );

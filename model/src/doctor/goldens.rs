@@ -1,19 +1,24 @@
-//! Tiny models and the logits that `transformers` gave for them: a device that gets these
-//! right runs the whole model right.
+//! Tiny models and the logits that `transformers` computed for them: a device that reproduces
+//! these logits runs the whole model correctly.
 
 use std::path::{Path, PathBuf};
 
+use hearth_forward::{
+    ForwardBatch, ForwardError, ForwardOutput, SampleParams, SampleRequest, SequenceSpan,
+};
 use safetensors::SafeTensors;
 
 use crate::checkpoint::{Checkpoint, LoadFormat};
+use crate::decoder::Decoder;
 use crate::device::DeviceSpec;
 use crate::dtype::Dtype;
-use crate::runner::{self, Batch, Choice, Decoder, LoadOptions, Outputs, SequenceSpan, Wish};
+use crate::load_options::LoadOptions;
+use crate::runner;
 
 /// Largest absolute difference of a logit in f32.
 const TOLERANCE: f32 = 1e-3;
 
-/// How far one model is off.
+/// How far the logits of one model differ.
 #[derive(Debug, Clone)]
 pub struct GoldenFinding {
     pub name: String,
@@ -42,10 +47,10 @@ fn error(path: &Path, reason: impl ToString) -> GoldenError {
     }
 }
 
-/// The directories in `root` that have a checkpoint and its `golden.safetensors`.
+/// Lists the directories in `root` with a checkpoint and its `golden.safetensors`.
 ///
 /// # Errors
-/// `root` cannot be read, or has none.
+/// `root` cannot be read, or it has no such directory.
 pub fn golden_directories(root: &Path) -> Result<Vec<PathBuf>, GoldenError> {
     let entries = std::fs::read_dir(root).map_err(|cause| error(root, cause))?;
     let mut found: Vec<PathBuf> = entries
@@ -59,19 +64,18 @@ pub fn golden_directories(root: &Path) -> Result<Vec<PathBuf>, GoldenError> {
     }
 }
 
-/// Runs the checkpoint in `directory` on `device`: its golden prompt at once, then token by
-/// token.
+/// Runs the checkpoint in `directory` on `device`: its golden prompt in one forward pass, then
+/// the golden decode tokens one by one.
 ///
 /// # Errors
-/// A file is missing or malformed, the model does not load, or a forward fails.
+/// A file is missing or malformed, the model does not load, or a forward pass fails.
 pub fn golden_logits(directory: &Path, device: DeviceSpec) -> Result<GoldenFinding, GoldenError> {
-    let failed = |cause: String| error(directory, cause);
     let golden = Golden::read(&directory.join("golden.safetensors"))?;
     let path = directory
         .to_str()
         .ok_or_else(|| error(directory, "not in UTF-8"))?;
-    let checkpoint = Checkpoint::open(path, LoadFormat::Safetensors)
-        .map_err(|cause| failed(cause.to_string()))?;
+    let checkpoint =
+        Checkpoint::open(path, LoadFormat::Safetensors).map_err(|cause| error(directory, cause))?;
     let slots = golden.prompt.len() + golden.decode_tokens.len();
     let options = LoadOptions {
         device,
@@ -81,28 +85,30 @@ pub fn golden_logits(directory: &Path, device: DeviceSpec) -> Result<GoldenFindi
         ..LoadOptions::default()
     };
     let mut decoder =
-        runner::load(&checkpoint, &options).map_err(|cause| failed(cause.to_string()))?;
-    let mut outputs = feed(decoder.as_mut(), &golden.prompt, 0).map_err(failed)?;
+        runner::load(&checkpoint, &options).map_err(|cause| error(directory, cause))?;
+    let mut output =
+        feed(decoder.as_mut(), &golden.prompt, 0).map_err(|cause| error(directory, cause))?;
     for (step, token) in golden.decode_tokens.iter().enumerate() {
         let past = golden.prompt.len() + step;
-        let more = feed(decoder.as_mut(), &[*token], past).map_err(failed)?;
-        outputs.logits.extend(more.logits);
-        outputs.chosen.extend(more.chosen);
+        let more =
+            feed(decoder.as_mut(), &[*token], past).map_err(|cause| error(directory, cause))?;
+        output.logits.extend(more.logits);
+        output.sampled.extend(more.sampled);
     }
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     Ok(GoldenFinding {
         name: name.into_owned(),
-        error: match !decoder.chooses()
-            || likeliest_are_chosen(&outputs, decoder.report().vocab_size)
+        error: match !decoder.samples_on_device()
+            || sampled_are_likeliest(&output, decoder.report().vocab_size)
         {
-            true => largest_difference(&outputs.logits, &golden.logits),
+            true => largest_difference(&output.logits, &golden.logits),
             false => f32::INFINITY,
         },
         tolerance: TOLERANCE,
     })
 }
 
-/// Infinite where a value is none, or there are too few or too many.
+/// Infinite if a value is NaN, or if there are too few or too many values.
 fn largest_difference(got: &[f32], want: &[f32]) -> f32 {
     if got.len() != want.len() {
         return f32::INFINITY;
@@ -119,47 +125,50 @@ fn largest_difference(got: &[f32], want: &[f32]) -> f32 {
     })
 }
 
-/// Whether the tokens that the device chose are those of the largest logits.
-fn likeliest_are_chosen(outputs: &Outputs, vocab: usize) -> bool {
-    let rows = outputs.logits.chunks_exact(vocab);
-    let chosen = outputs.chosen.iter();
-    rows.len() == chosen.len()
-        && rows.zip(chosen).all(|(row, chosen)| {
-            let chosen = chosen.and_then(|token| row.get(token as usize));
-            chosen.is_some_and(|chosen| row.iter().all(|logit| logit <= chosen))
+/// Whether the tokens that the device sampled greedily have the largest logits.
+fn sampled_are_likeliest(output: &ForwardOutput, vocab: usize) -> bool {
+    let rows = output.logits.chunks_exact(vocab);
+    let sampled = output.sampled.iter();
+    rows.len() == sampled.len()
+        && rows.zip(sampled).all(|(row, token)| {
+            let sampled = token.and_then(|token| row.get(token as usize));
+            sampled.is_some_and(|sampled| row.iter().all(|logit| logit <= sampled))
         })
 }
 
-/// Feeds `tokens` after `past` positions; logits of all of them, and what is likeliest where the
-/// device tells.
-fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Result<Outputs, String> {
+/// Computes `tokens` after `past` positions. Returns the logits of all of them, and the greedily
+/// sampled tokens where the device samples.
+fn feed(
+    decoder: &mut dyn Decoder,
+    tokens: &[u32],
+    past: usize,
+) -> Result<ForwardOutput, ForwardError> {
     let context = (past + tokens.len()) as u32;
-    let positions: Vec<u32> = (past as u32..context).collect();
-    // Backwards, so that an index mistaken for a position shows.
+    // Slots in descending order, so that an index mistaken for a position shows.
     let last = decoder.report().kv_slots as u32 - 1;
     let slots: Vec<u32> = (0..context).map(|position| last - position).collect();
     let rows: Vec<u32> = (0..tokens.len() as u32).collect();
-    let span = SequenceSpan {
-        first_token: 0,
-        tokens: tokens.len() as u32,
-        context,
-        first_slot: 0,
+    let batch = ForwardBatch {
+        tokens: tokens.to_vec(),
+        positions: (past as u32..context).collect(),
+        write_slots: slots[past..].to_vec(),
+        sequences: vec![SequenceSpan {
+            tokens: tokens.len() as u32,
+            context,
+            first_slot: 0,
+        }],
+        slot_table: slots,
+        sample_rows: match decoder.samples_on_device() {
+            true => rows.clone(),
+            false => Vec::new(),
+        },
+        logit_rows: rows,
+        ..ForwardBatch::default()
     };
-    let choice_rows = if decoder.chooses() { &rows[..] } else { &[] };
-    let likeliest = || choice_rows.iter().map(|_| Wish::Token(Choice::LIKELIEST));
-    let batch = Batch {
-        tokens,
-        carried: &[],
-        positions: &positions,
-        write_slots: &slots[past..],
-        sequences: &[span],
-        slot_table: &slots,
-        logit_rows: &rows,
-        hidden_rows: &[],
-        choice_rows,
-    };
-    let outputs = decoder.forward(&batch, &mut || likeliest().collect());
-    outputs.map_err(|cause| cause.to_string())
+    let greedy = SampleRequest::Token(SampleParams::GREEDY);
+    decoder.forward(&batch, &mut || {
+        vec![greedy.clone(); batch.sample_rows.len()]
+    })
 }
 
 struct Golden {
@@ -207,22 +216,22 @@ mod tests {
 
     #[test]
     fn a_token_that_is_not_the_likeliest_is_seen() {
-        let chosen = |chosen: Vec<Option<u32>>| {
-            let outputs = Outputs {
+        let likeliest = |sampled: Vec<Option<u32>>| {
+            let output = ForwardOutput {
                 logits: vec![0.0, 2.0, 1.0, 3.0, -1.0, 3.0],
-                chosen,
-                ..Outputs::default()
+                sampled,
+                ..ForwardOutput::default()
             };
-            likeliest_are_chosen(&outputs, 3)
+            sampled_are_likeliest(&output, 3)
         };
-        assert!(chosen(vec![Some(1), Some(0)]));
+        assert!(likeliest(vec![Some(1), Some(0)]));
         for wrong in [
             vec![Some(1), Some(1)],
             vec![Some(1)],
             vec![Some(1), None],
             vec![Some(1), Some(3)],
         ] {
-            assert!(!chosen(wrong.clone()), "{wrong:?}");
+            assert!(!likeliest(wrong.clone()), "{wrong:?}");
         }
     }
 

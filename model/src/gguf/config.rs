@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::GgufError;
+use super::error::GgufError;
 use super::metadata::{Metadata, Value};
 use super::tensors::Tensors;
 use crate::config::{AttentionBias, ModelConfig, RopeScaling};
@@ -14,8 +14,8 @@ const ARCHITECTURES: [(&str, &str); 3] = [
     ("qwen2", "Qwen2ForCausalLM"),
     ("qwen3", "Qwen3ForCausalLM"),
 ];
-/// Keys that change what the model computes in ways that are not implemented, with the value
-/// that changes nothing.
+/// Keys that change the model in ways that are not implemented, each with the value that changes
+/// nothing.
 const NEUTRAL: [(&str, f64); 11] = [
     ("expert_count", 0.0),
     ("logit_scale", 1.0),
@@ -29,7 +29,8 @@ const NEUTRAL: [(&str, f64); 11] = [
     ("rope.scaling.yarn_ext_factor", 1.0),
     ("rope.scaling.yarn_log_multiplier", 0.0),
 ];
-/// What every frequency is divided by (Llama 3.1's scaling, worked out by the converter).
+/// The numbers that the frequencies are divided by (Llama 3.1's scaling, computed by the
+/// converter).
 const FREQUENCY_FACTORS: &str = "rope_freqs.weight";
 
 pub(super) fn read(
@@ -50,7 +51,7 @@ pub(super) fn read(
         metadata,
         architecture,
     };
-    keys.refuse_what_is_not_implemented()?;
+    keys.refuse_unimplemented_keys()?;
 
     let heads = keys.required("attention.head_count")?;
     let hidden = keys.required("embedding_length")?;
@@ -75,7 +76,7 @@ pub(super) fn read(
     );
     let eps = "attention.layer_norm_rms_epsilon";
     let eps = keys.number(eps)?.ok_or_else(|| keys.missing(eps))?;
-    // The file has an f32: its shortest decimal is what was meant.
+    // The file has an f32, and its shortest decimal is the number that was meant.
     set("rms_norm_eps", shortest(eps));
     let key_length = keys.count("attention.key_length")?;
     if let Some(value_length) = keys.count("attention.value_length")?
@@ -101,7 +102,7 @@ pub(super) fn read(
 
     let text = Json::Object(config).to_string();
     let mut config = ModelConfig::from_json(&text)?;
-    // In a GGUF file a tensor that is there is used, whatever the architecture.
+    // In a GGUF file every tensor is used, whatever the architecture.
     config.attention_bias = AttentionBias {
         qkv: has("blk.0.attn_q.bias"),
         output: has("blk.0.attn_output.bias"),
@@ -116,7 +117,7 @@ pub(super) fn read(
     Ok(config)
 }
 
-/// Rows of the embedding, which may be padded beyond the tokenizer's.
+/// Rows of the embedding, which may have padding beyond the tokenizer's vocabulary.
 fn vocabulary(tensors: &Tensors<'_>) -> Result<usize, GgufError> {
     let embedding = "token_embd.weight";
     tensors
@@ -151,7 +152,7 @@ impl Keys<'_> {
 
     fn count(&self, key: &str) -> Result<Option<u64>, GgufError> {
         let name = self.name(key);
-        // Some converters write a number for each layer, all the same.
+        // Some converters write the same number for each layer.
         if let Some(Value::Array(array)) = self.metadata.get(&name) {
             let mut values = array.values().map(Value::integer);
             let first = values.next().flatten();
@@ -171,7 +172,7 @@ impl Keys<'_> {
         self.metadata.number(&self.name(key))
     }
 
-    fn refuse_what_is_not_implemented(&self) -> Result<(), GgufError> {
+    fn refuse_unimplemented_keys(&self) -> Result<(), GgufError> {
         for (key, neutral) in NEUTRAL {
             let given = self.number(key)?.filter(|given| *given != neutral);
             if let Some(given) = given {
@@ -189,7 +190,7 @@ impl Keys<'_> {
         Ok(())
     }
 
-    /// As `rope_parameters` of `config.json`.
+    /// The rotary parameters, as `rope_parameters` of `config.json`.
     fn rope(&self, head_dim: u64) -> Result<Json, GgufError> {
         let mut rope = Map::new();
         let theta = self.number("rope.freq_base")?.unwrap_or(10_000.0);

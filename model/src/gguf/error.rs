@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, said with the names of its keys.
+//! What can be wrong with a GGUF file, in the names of its keys.
 
 use crate::config::ConfigError;
 

@@ -1,15 +1,15 @@
-//! Keys and values, borrowed from the file: an array stays where it is and is read when asked
-//! for, so that no header makes this process allocate more than it has bytes.
+//! Keys and values, borrowed from the file. An array is read only when it is used, so that no
+//! header makes this process allocate more memory than the header has bytes.
 
 use std::collections::HashMap;
 
-use super::GgufError;
+use super::error::GgufError;
 
-/// Far more than any model has.
+/// Far more keys than any model has.
 const MAX_KEYS: u64 = 1 << 16;
-/// Key and tensor names may be this long, in bytes; the format says so of keys.
+/// The longest name of a key or a tensor, in bytes. The format has this bound for keys.
 pub(super) const MAX_NAME: usize = (1 << 16) - 1;
-/// What a message shows of a value.
+/// The number of characters of a value that a message shows.
 const SHOWN: usize = 80;
 
 /// Reads a file from front to back.
@@ -27,7 +27,7 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// All bytes.
+    /// All bytes of the file.
     pub fn file(&self) -> &'a [u8] {
         self.bytes
     }
@@ -81,7 +81,7 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(bytes).map_err(|_| self.corrupt("a string is not UTF-8"))
     }
 
-    /// A number of things of which each takes at least `bytes`.
+    /// Checks the count of items that have at least `bytes` bytes each.
     pub fn count(&self, count: u64, most: u64, bytes: usize) -> Result<usize, GgufError> {
         let fits = (self.left() / bytes) as u64;
         if count > most || count > fits {
@@ -136,7 +136,7 @@ impl Kind {
             .ok_or_else(|| reader.corrupt(format!("there is no type {number} of values")))
     }
 
-    /// Bytes of a value at least.
+    /// The smallest number of bytes of a value.
     fn size(self) -> usize {
         match self {
             Kind::U8 | Kind::I8 | Kind::Bool => 1,
@@ -243,7 +243,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// As a message shows it.
+    /// The value as a message shows it.
     fn shown(self) -> String {
         match self {
             Value::Unsigned(number) => number.to_string(),

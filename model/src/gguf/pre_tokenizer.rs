@@ -1,13 +1,13 @@
-//! How text is cut before byte-level BPE, by the name in `tokenizer.ggml.pre`.
+//! How text is split before byte-level BPE, by the name in `tokenizer.ggml.pre`.
 //!
-//! The patterns are those of the models' own `tokenizer.json`, which llama.cpp's are made from
+//! The patterns are those of the models' own `tokenizer.json`, from which llama.cpp derives its own
 //! (`src/llama-vocab.cpp`).
 
-use super::GgufError;
+use super::error::GgufError;
 
-/// One way to cut.
+/// One way to split text.
 pub(super) struct PreTokenizer {
-    /// Applied one after another, each to the pieces that the last one left.
+    /// Applied one after another, each to the pieces of the previous one.
     pub patterns: &'static [&'static str],
     /// A piece that is a token is not merged from its bytes.
     pub ignore_merges: bool,
@@ -25,7 +25,7 @@ const DEEPSEEK_MARKS: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
 const DEEPSEEK_CJK: &str = "[一-龥ࠀ-一가-퟿]+";
 const DIGIT: &str = r"\p{N}";
 
-/// Names, and what they mean; a name that the file does not have is `default`.
+/// Names and their meaning. A file without a name has `default`.
 const KNOWN: [(&[&str], PreTokenizer); 10] = [
     (
         &["default"],

@@ -1,29 +1,18 @@
-//! Where the tensors lie, and what Hugging Face calls them.
+//! The places of the tensors in the file, and their names in Hugging Face checkpoints.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::GgufError;
+use super::error::GgufError;
 use super::metadata::{MAX_NAME, Reader};
 use crate::config::ModelConfig;
-use crate::weights::{Format, HeadOrder};
+use crate::dtype::Dtype;
+use crate::weights::{Format, HeadOrder, StoredTensor};
 
 const MAX_TENSORS: u64 = 1 << 17;
 const MAX_DIMENSIONS: u32 = 4;
 
-/// One tensor of the file.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GgufTensor {
-    pub name: String,
-    pub format: Format,
-    /// Row-major, the other way round than in the file.
-    pub shape: Vec<usize>,
-    /// In the file.
-    pub bytes: Range<usize>,
-    /// How the rows of each head are ordered, where it is not Hugging Face's way.
-    pub heads: Option<HeadOrder>,
-}
-
+/// One tensor of the file. The shape is row-major, the other way round than in the file.
 struct Tensor<'a> {
     name: &'a str,
     format: Format,
@@ -46,7 +35,7 @@ impl<'a> Tensors<'a> {
             size: usize,
             offset: u64,
         }
-        // A name's length, a number of dimensions, a type and an offset.
+        // Each takes at least the length of a name, a number of dimensions, a type and an offset.
         let count = reader.count(count, MAX_TENSORS, 8 + 4 + 4 + 8)?;
         let mut described = Vec::with_capacity(count);
         let mut names = HashSet::with_capacity(count);
@@ -144,18 +133,21 @@ impl<'a> Tensors<'a> {
     pub fn floats(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.find(name)?;
         let bytes = self.file.get(tensor.bytes.clone())?;
-        (tensor.format == Format::Float(crate::dtype::Dtype::F32)).then(|| {
+        (tensor.format == Format::Float(Dtype::F32)).then(|| {
             let words = bytes.as_chunks::<4>().0.iter();
             words.map(|word| f32::from_le_bytes(*word)).collect()
         })
     }
 
-    /// Under Hugging Face's names. `rotated` is given where the rows of queries and keys lie in
-    /// pairs that are rotated together.
+    /// The tensors under Hugging Face's names. `rotated` is given if the rows of queries and keys
+    /// lie in pairs that are rotated together.
     ///
     /// # Errors
-    /// A tensor that is not known would change what the model computes.
-    pub fn renamed(self, rotated: Option<&ModelConfig>) -> Result<Vec<GgufTensor>, GgufError> {
+    /// There is an unknown tensor, which would change the results of the model.
+    pub fn renamed(
+        self,
+        rotated: Option<&ModelConfig>,
+    ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
         self.list
             .into_iter()
             .filter(|tensor| !is_rotation(tensor.name))
@@ -171,19 +163,19 @@ impl<'a> Tensors<'a> {
                         rotary_dim: config.rope.rotary_dim,
                     })
                 });
-                Ok(GgufTensor {
-                    name,
+                let stored = StoredTensor {
                     format: tensor.format,
                     shape: tensor.shape,
                     bytes: tensor.bytes,
                     heads,
-                })
+                };
+                Ok((name, stored))
             })
             .collect()
     }
 }
 
-/// Frequencies: read with the config, or what old files repeat of it.
+/// Whether the tensor has rotary frequencies, which are part of the config.
 fn is_rotation(name: &str) -> bool {
     name == "rope_freqs.weight" || name.ends_with(".attn_rot_embd.weight")
 }

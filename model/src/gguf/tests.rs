@@ -23,7 +23,7 @@ fn open(name: &str) -> Checkpoint {
     Checkpoint::open(path.to_str().unwrap(), LoadFormat::Safetensors).unwrap()
 }
 
-/// A file that is written by hand, to be wrong in one place.
+/// A file that is written by hand, with an error in one place.
 #[derive(Default)]
 struct File {
     keys: Vec<Vec<u8>>,
@@ -137,13 +137,16 @@ fn parse_error(bytes: &[u8]) -> String {
 fn every_type_has_the_bits_of_the_reference_dequantisation() {
     let bytes = golden("types.gguf");
     let tensors = Gguf::parse(&bytes).unwrap().tensors.renamed(None).unwrap();
-    let blocks: Vec<_> = tensors.iter().map(|tensor| tensor.format.clone()).collect();
+    let blocks: Vec<_> = tensors
+        .iter()
+        .map(|(_, tensor)| tensor.format.clone())
+        .collect();
     for block in BlockType::ALL {
         assert!(blocks.contains(&Format::Blocks(block)), "{block:?}");
     }
     let path = goldens().join("gguf/types.gguf");
     let map = crate::weights::map(&path).unwrap();
-    let weights = Weights::from_gguf(path, map, tensors);
+    let weights = Weights::from_file(path, map, tensors);
     let expected = golden("types.safetensors");
     let expected = SafeTensors::deserialize(&expected).unwrap();
     assert_eq!(expected.len(), 3 + BlockType::ALL.len());
@@ -160,7 +163,7 @@ fn every_type_has_the_bits_of_the_reference_dequantisation() {
                 view.format
             );
         }
-        // In a type that holds less, the same numbers rounded.
+        // In a narrower type, the numbers are the same but rounded.
         let halves = view.to_dtype(Dtype::Bf16);
         assert_eq!(
             *halves,
@@ -194,7 +197,7 @@ fn a_converted_checkpoint_has_the_tensors_and_the_config_that_it_was_made_from()
         let mut expected = from.config.clone();
         expected.rope.scaling = made.config.rope.scaling.clone();
         expected.torch_dtype = None;
-        // These are in the tokenizer, which these files have none of.
+        // These ids belong to the tokenizer, and these files have none.
         expected.bos_token_id = made.config.bos_token_id;
         expected.eos_token_ids = made.config.eos_token_ids.clone();
         assert_eq!(made.config, expected, "{name}");
@@ -231,12 +234,12 @@ fn tokenizers_encode_as_the_ones_that_they_were_made_from() {
             let ids = tokenizer.encode(&case.text, true).unwrap();
             assert_eq!(ids, case.ids_with_special, "{name} {case:?}");
             let back = tokenizer.decode(&case.ids, false).unwrap();
-            // A control character has no token there.
+            // That tokenizer has no token for a control character.
             if name == "byte-level" {
                 assert_eq!(back, case.text);
             }
         }
-        // `<|endoftext|>` ends a generation too, whatever the file names.
+        // `<|endoftext|>` ends a generation as well, whatever token the file names.
         let ends: &[u32] = if name == "byte-level" { &[0, 2] } else { &[2] };
         assert_eq!(files.eos_token_ids, ends);
     }
@@ -259,7 +262,7 @@ fn one_file_has_a_tokenizer_a_template_and_special_tokens() {
 }
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn unsupported_values_are_named() {
     let error = File::default()
         .text("general.architecture", "mamba")
         .config_error();
@@ -341,14 +344,14 @@ fn what_is_not_supported_is_named() {
 }
 
 #[test]
-fn a_type_or_a_tensor_that_is_not_known_is_named() {
+fn an_unknown_type_or_tensor_is_named() {
     let file = File::llama().tensor("blk.0.ffn_up.weight", &[8, 8], 20, 0);
     let bytes = file.bytes();
     let read = Gguf::parse(&bytes).unwrap();
     let config = read.config().unwrap();
     let tensors = read.into_tensors(&config).unwrap();
     let path = goldens().join("gguf/types.gguf");
-    let weights = Weights::from_gguf(path.clone(), crate::weights::map(&path).unwrap(), tensors);
+    let weights = Weights::from_file(path.clone(), crate::weights::map(&path).unwrap(), tensors);
     let error = weights.get("model.layers.0.mlp.up_proj.weight", &[8, 8]);
     let error = error.expect_err("an error").to_string();
     assert!(

@@ -4,17 +4,28 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value as Json, json};
 
-use super::metadata::Metadata;
+use super::error::GgufError;
+use super::metadata::{Metadata, Value};
 use super::pre_tokenizer::PreTokenizer;
-use super::{GgufError, TokenizerFiles};
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
 const MODEL: &str = "tokenizer.ggml.model";
-/// Longest token of a SentencePiece vocabulary, in bytes: every way to cut one is looked at.
+/// Longest token of a SentencePiece vocabulary, in bytes. It is bounded because every way to split
+/// a token is tried.
 const MAX_PIECE: usize = 1 << 10;
+
+/// The parts of a tokenizer in Hugging Face's format.
+pub struct TokenizerFiles {
+    /// `tokenizer.json`
+    pub tokenizer: Vec<u8>,
+    /// `tokenizer_config.json`: special tokens and chat templates.
+    pub config: Map<String, Json>,
+    /// Tokens that end a generation.
+    pub eos_token_ids: Vec<u32>,
+}
 
 /// Control tokens that end a turn in the families that are supported.
 const END_OF_GENERATION: [&str; 10] = [
@@ -91,14 +102,14 @@ impl<'a> Vocabulary<'a> {
             None => vec![token_type::NORMAL; tokens.len()],
             Some(types) if types.count == tokens.len() => types
                 .values()
-                .map(super::metadata::Value::integer)
+                .map(Value::integer)
                 .collect::<Option<_>>()
                 .ok_or_else(|| metadata.invalid(TYPES, "an array of integers"))?,
             Some(_) => {
                 return Err(metadata.invalid(TYPES, format!("an array of {}", tokens.len())));
             }
         };
-        // Of two tokens with one text, the first is the one that text becomes.
+        // If two tokens have the same text, the text is encoded as the first.
         let mut ids = HashMap::with_capacity(tokens.len());
         for (id, token) in tokens.iter().enumerate() {
             if types[id] != token_type::UNUSED {
@@ -117,7 +128,7 @@ impl<'a> Vocabulary<'a> {
             .collect()
     }
 
-    /// Tokens that are found in a text before anything else is.
+    /// The tokens that are searched for in a text before it is split.
     fn added(&self) -> Json {
         let added = self.tokens.iter().zip(&self.types).enumerate();
         added
@@ -144,8 +155,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// A `tokenizer.json` without its special tokens, and whether a text begins with BOS unless the
-/// file says otherwise.
+/// A `tokenizer.json` without its special tokens, and whether a text begins with BOS by default.
 type Made = (Map<String, Json>, bool);
 
 fn object(value: Json) -> Map<String, Json> {
@@ -155,7 +165,7 @@ fn object(value: Json) -> Map<String, Json> {
     }
 }
 
-/// BPE over bytes, as GPT-2 has it.
+/// BPE over bytes, as in GPT-2.
 fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Made, GgufError> {
     let name = match metadata.text("tokenizer.ggml.pre")? {
         Some(name) => name,
@@ -169,7 +179,8 @@ fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Ma
     let merges = merges
         .into_iter()
         .map(|merge| {
-            // A token may begin with a space only in theory: bytes are spelled otherwise.
+            // No token begins with a space in practice, because spaces are spelled as another
+            // character.
             let split = merge.char_indices().skip(1).find(|(_, c)| *c == ' ');
             let (at, _) = split.ok_or_else(|| GgufError::Invalid {
                 key: MERGES.to_owned(),
@@ -205,8 +216,8 @@ fn byte_level(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Ma
     Ok((object(made), pre_tokenizer.add_bos))
 }
 
-/// SentencePiece's BPE: the pair of neighbours that makes the token of the highest score is
-/// merged first. As merges: every way to cut a token into two others, best token first.
+/// SentencePiece's BPE, which first merges the pair of neighbours that makes the token of the
+/// highest score. As merges, that is every way to split a token into two others, best token first.
 fn sentencepiece(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result<Made, GgufError> {
     let scores = metadata.required(SCORES, Metadata::numbers)?;
     let tokens = &vocabulary.tokens;
@@ -232,7 +243,7 @@ fn sentencepiece(metadata: &Metadata<'_>, vocabulary: &Vocabulary<'_>) -> Result
             }
         }
     }
-    // Among equals, the longer left part first, as transformers' converter has it.
+    // Among equal scores, the longer left part comes first, as in transformers' converter.
     merges.sort_unstable_by(|(a, (left_a, right_a)), (b, (left_b, right_b))| {
         let length = |id: usize| tokens[id].chars().count();
         b.total_cmp(a)
@@ -313,7 +324,7 @@ impl<'a> Special<'a> {
             .collect()
     }
 
-    /// What is put around every text.
+    /// The post-processor, which adds BOS and EOS to every text.
     fn template(&self, metadata: &Metadata<'_>, adds_bos: bool) -> Result<Json, GgufError> {
         let asked = |key: &str, unasked: bool, name: &str| {
             let asked = metadata.boolean(key)?;
@@ -355,7 +366,7 @@ impl<'a> Special<'a> {
     }
 }
 
-/// Tokens that end a generation. Files name one; of the others they have only the text.
+/// Tokens that end a generation. Files name one of them; the others are found by their text.
 fn end_of_generation(
     metadata: &Metadata<'_>,
     vocabulary: &Vocabulary<'_>,
@@ -378,7 +389,7 @@ fn end_of_generation(
     Ok(ids)
 }
 
-/// `chat_template` of `tokenizer_config.json`: one, or several with names.
+/// `chat_template` of `tokenizer_config.json`: one template, or several with names.
 fn chat_template(metadata: &Metadata<'_>) -> Result<Option<Json>, GgufError> {
     let key = "tokenizer.chat_template";
     let default = metadata.text(key)?;

@@ -12,7 +12,7 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 struct FakeHub {
     endpoint: String,
     files: Arc<Mutex<HashMap<String, Vec<u8>>>>,
-    /// File requests, each of which is two: one for the size, one for the bytes.
+    /// Requests for files. Each download makes two: one for the size, one for the bytes.
     downloads: Arc<AtomicUsize>,
     tokens: Arc<Mutex<Vec<String>>>,
 }
@@ -198,7 +198,7 @@ fn shards_are_downloaded_through_the_index() {
     );
     assert!(!dir.join("three.safetensors").exists());
 
-    // Complete, so found without the network; not so when a shard is gone.
+    // A complete snapshot is found without the network, and one that lacks a shard is not.
     options.offline = true;
     assert_eq!(fetch("org/tiny", &options).unwrap(), dir);
     std::fs::remove_file(dir.join("one.safetensors")).unwrap();

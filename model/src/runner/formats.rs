@@ -1,13 +1,16 @@
-//! What a model is computed in, and what its matrices are kept in.
+//! The choice of the type that a model is computed in and of the format of its matrices.
 
-use super::LoadError;
 use crate::device::DeviceReport;
 use crate::dtype::Dtype;
+use crate::load_error::LoadError;
 use crate::transformer::Quantized;
 use crate::weights::{Quantization, Weights};
 
-/// The type to compute in: what was asked for if the device can, else the
-/// checkpoint's if the device can, else f32.
+/// The type to compute in: the given type, or else the checkpoint's type if the device computes in
+/// it, or else f32.
+///
+/// # Errors
+/// The device does not compute in the given type.
 pub(super) fn choose_dtype(
     asked: Option<Dtype>,
     stored: Option<Dtype>,
@@ -33,9 +36,12 @@ pub(super) fn choose_dtype(
     }
 }
 
-/// The matrices that are in blocks of small integers: those that are stored in some that kernels
-/// compute with; or all, if that was asked for. The CPU rounds activations for them, so that there
-/// they are kept under bf16 only, which is what they count as.
+/// The matrices that stay or become quantized: those that are stored in blocks which kernels
+/// compute with, or all if that was asked for. The CPU rounds activations for quantized matrices,
+/// so it keeps stored blocks only in bf16, which is the type that blocks count as.
+///
+/// # Errors
+/// Quantization was asked for, and the weights are quantized already.
 pub(super) fn choose_blocks(
     asked: Option<Quantization>,
     weights: &Weights,
@@ -43,8 +49,7 @@ pub(super) fn choose_blocks(
     at: &DeviceReport,
 ) -> Result<Quantized, LoadError> {
     let Some(given) = asked else {
-        let kept = !at.is_cpu() || dtype == Dtype::Bf16;
-        return Ok(if kept {
+        return Ok(if !at.is_cpu() || dtype == Dtype::Bf16 {
             Quantized::Stored
         } else {
             Quantized::None

@@ -1,45 +1,71 @@
-//! A model on the CPU.
+//! A model on the CPU, which computes on a thread pool.
 
 use burn_flex::Flex;
+use hearth_forward::{
+    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
+};
 
-use super::{Batch, CopyWay, Decoder, Flight, ForwardError, LoadError, Report, Runner, Wishes};
+use super::model_runner::ModelRunner;
 use crate::cpu_threads::CpuThreads;
+use crate::decoder::{Decoder, Submission};
+use crate::load_error::LoadError;
+use crate::report::Report;
 
-/// A runner on the CPU, which needs threads.
+/// A model on the CPU together with the threads that it computes on.
 pub(super) struct OnThreads {
-    runner: Runner<Flex>,
+    runner: ModelRunner<Flex>,
     threads: CpuThreads,
 }
 
 impl OnThreads {
-    pub fn new(runner: Runner<Flex>) -> Result<Self, LoadError> {
+    pub fn new(runner: ModelRunner<Flex>) -> Result<Self, LoadError> {
         let threads = CpuThreads::start().map_err(|error| LoadError::DeviceFailed {
-            device: runner.report.device.clone(),
+            device: runner.report().device.clone(),
             reason: error.to_string(),
         })?;
         Ok(Self { runner, threads })
     }
 }
 
+impl Executor for OnThreads {
+    type Submission = Submission;
+
+    fn limits(&self) -> ExecutorLimits {
+        self.runner.limits()
+    }
+
+    fn submit(
+        &mut self,
+        batch: &ForwardBatch,
+        _: &mut SampleRequests<'_>,
+    ) -> Result<Submission, ForwardError> {
+        let runner = &mut self.runner;
+        // The CPU does not sample, so it never asks for sample requests.
+        let output = self.threads.run(|| runner.forward(batch, &mut Vec::new))?;
+        Ok(Box::new(|| Ok(output)))
+    }
+
+    fn complete(&mut self, submission: Submission) -> Result<ForwardOutput, ForwardError> {
+        submission()
+    }
+
+    fn samples_on_device(&self) -> bool {
+        self.runner.samples_on_device()
+    }
+
+    fn host_slots(&self) -> usize {
+        self.runner.host_slots()
+    }
+
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
+        let runner = &mut self.runner;
+        self.threads.run(|| runner.copy_kv(copy))
+    }
+}
+
 impl Decoder for OnThreads {
     fn report(&self) -> &Report {
         self.runner.report()
-    }
-
-    fn chooses(&self) -> bool {
-        self.runner.chooses()
-    }
-
-    fn launch(&mut self, batch: &Batch<'_>, _: &mut Wishes<'_>) -> Result<Flight, ForwardError> {
-        let runner = &mut self.runner;
-        // It does not choose, and so asks for nothing.
-        let outputs = self.threads.run(|| runner.forward(batch, &mut Vec::new))?;
-        Ok(Box::new(|| Ok(outputs)))
-    }
-
-    fn copy(&mut self, way: CopyWay, device: &[u32], host: &[u32]) -> Result<(), ForwardError> {
-        let runner = &mut self.runner;
-        self.threads.run(|| runner.copy(way, device, host))
     }
 
     fn reserved_bytes(&self) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! The bytes of each token, all made once: streaming, log-probabilities and grammars ask for
+//! The bytes of each token, computed once, because streaming, log-probabilities and grammars need
 //! them at every step.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use serde_json::Value;
 enum Spelling {
     /// Each byte as one printable character (GPT-2's alphabet).
     ByteLevel,
-    /// A mark for the space, `<0xNN>` for bytes that no token spells.
+    /// A mark stands for the space, and `<0xNN>` for bytes that no token spells (SentencePiece).
     SentencePiece { space: char, byte_fallback: bool },
     /// The token is its text.
     Plain,
@@ -24,7 +24,7 @@ pub(super) struct TokenBytes {
 }
 
 impl TokenBytes {
-    /// `decoder` is the field of that name in `tokenizer.json`; `tokens` the whole vocabulary.
+    /// `decoder` is the field of that name in `tokenizer.json`, and `tokens` the whole vocabulary.
     pub fn new(decoder: &Value, tokens: &BTreeMap<u32, String>) -> Self {
         let spelling = Spelling::of(decoder);
         let alphabet = byte_alphabet();
@@ -65,7 +65,7 @@ impl Spelling {
             return Spelling::ByteLevel;
         }
         let byte_fallback = has("ByteFallback");
-        // Metaspace names its mark; a Replace of a mark by a space does the same work.
+        // Metaspace names its mark. Replacing a mark by a space has the same effect.
         let space = parts.iter().find_map(|part| match kind(part)?.as_str() {
             "Metaspace" => part.get("replacement")?.as_str()?.chars().next(),
             "Replace" if part.get("content")?.as_str() == Some(" ") => {

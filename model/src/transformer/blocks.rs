@@ -1,4 +1,4 @@
-//! Which matrices are packed in blocks while they serve, and how they get there.
+//! Which matrices are packed in blocks for serving, and how they are packed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::weights::{BlockType, Format, Quantization, WeightError, Weights, quantise};
 
-/// Rows that are rounded before they are put in their places.
+/// Rows that are rounded in parallel before they are put in their places.
 const ROWS: usize = 512;
 
 /// Which matrices are in blocks.
@@ -26,27 +26,27 @@ pub struct Blocks {
 /// Which matrices are in blocks of small integers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantized {
-    /// None: whatever is stored in them is dequantised.
+    /// No matrices: those that are stored in blocks are dequantised.
     None,
-    /// Those that are stored in blocks which kernels compute with.
+    /// The matrices that are stored in a format of blocks which kernels compute with.
     Stored,
-    /// All of them.
+    /// All matrices, rounded when they are loaded.
     Rounded(Quantization),
 }
 
 impl Blocks {
-    /// The blocks that the matrix `name` is in, if it is. Matrices that are stacked with others
-    /// are in blocks only if all are in the same.
+    /// The format of the blocks of the matrix `name`, if it is in blocks. Stacked matrices are in
+    /// blocks only if all matrices of the stack have the same format.
     pub(super) fn format(self, weights: &Weights, name: &str) -> Option<BlockFormat> {
         let quantized = match self.quantized {
             Quantized::None => None,
             Quantized::Rounded(quantization) => Some(quantization.format(name)),
-            Quantized::Stored => stored(weights, name),
+            Quantized::Stored => stored_stack(weights, name),
         };
         quantized.or(self.bf16.then_some(BlockFormat::Bf16))
     }
 
-    /// Bytes that the parameters take.
+    /// Bytes of all parameters on the device.
     pub fn weight_bytes<B: Kernels>(
         self,
         config: &ModelConfig,
@@ -61,7 +61,7 @@ impl Blocks {
         bytes.sum()
     }
 
-    /// Bytes that a matrix takes whose rows are in what the tensor `name` is in.
+    /// Bytes of a matrix whose rows are in the format of the tensor `name`.
     pub fn matrix_bytes<B: Kernels>(
         self,
         weights: &Weights,
@@ -76,7 +76,7 @@ impl Blocks {
         bytes as u64
     }
 
-    /// The blocks of integers that matrices are in.
+    /// The formats of quantized blocks that occur among the matrices.
     pub fn integers(self, config: &ModelConfig, weights: &Weights) -> [Option<BlockFormat>; 2] {
         let tensors = config.tensors().into_iter();
         let names = tensors.filter(|(_, shape)| shape.len() == 2);
@@ -87,7 +87,8 @@ impl Blocks {
             .map(|format| formats.contains(&format).then_some(format))
     }
 
-    /// What the matrices are in, for people; `None` when they are in what the model is served in.
+    /// The formats of the quantized matrices as text; `None` if all matrices are in the type that
+    /// the model is served in.
     pub fn describe(self, config: &ModelConfig, weights: &Weights) -> Option<String> {
         if let Quantized::Rounded(quantization) = self.quantized {
             return Some(quantization.to_string());
@@ -102,7 +103,7 @@ impl Blocks {
     }
 }
 
-/// The names of the matrices that `name` is stacked with, its own among them.
+/// The names of all matrices of the stack that `name` belongs to.
 fn stack(name: &str) -> Vec<String> {
     for (parts, place) in [
         (["q", "k", "v"].as_slice(), "self_attn."),
@@ -122,15 +123,17 @@ fn stack(name: &str) -> Vec<String> {
     vec![name.to_owned()]
 }
 
-/// The blocks that `name` and all that it is stacked with are stored in.
-fn stored(weights: &Weights, name: &str) -> Option<BlockFormat> {
-    let mut formats = stack(name).into_iter().map(|name| kept(weights, &name));
+/// The format of blocks that all matrices of the stack of `name` are stored in, if they share one.
+fn stored_stack(weights: &Weights, name: &str) -> Option<BlockFormat> {
+    let mut formats = stack(name)
+        .into_iter()
+        .map(|name| stored_blocks(weights, &name));
     let first = formats.next()??;
     formats.all(|other| other == Some(first)).then_some(first)
 }
 
-/// The blocks that `name` is stored in, if kernels compute with them.
-fn kept(weights: &Weights, name: &str) -> Option<BlockFormat> {
+/// The format of blocks that `name` is stored in, if kernels compute with it.
+fn stored_blocks(weights: &Weights, name: &str) -> Option<BlockFormat> {
     match weights.format(name)? {
         Format::Blocks(BlockType::Q8_0) => Some(BlockFormat::Q8_0),
         Format::Blocks(BlockType::Q4_0) => Some(BlockFormat::Q4_0),
@@ -138,8 +141,11 @@ fn kept(weights: &Weights, name: &str) -> Option<BlockFormat> {
     }
 }
 
-/// The matrices `parts` `[rows, columns]`, one below another, in blocks: of their rows those
-/// `within`. They are multiplied with activations in `activations`.
+/// Stacks the matrices `parts` (`[rows, columns]` each) and packs the rows `within` of the stack in
+/// blocks, for activations of the type `activations`.
+///
+/// # Errors
+/// A tensor is missing or malformed, or a row has a value that blocks cannot represent.
 pub(super) fn stacked<B: Kernels>(
     weights: &Weights,
     parts: &[(String, usize)],
@@ -150,7 +156,7 @@ pub(super) fn stacked<B: Kernels>(
     device: &B::Device,
 ) -> Result<Param<Tensor<B, 2>>, WeightError> {
     let mut matrix = BlockMatrix::zeros(format, within.len(), columns);
-    // Rows of the parts before.
+    // Rows of the preceding parts.
     let mut before = 0;
     for (name, rows) in parts {
         let here = within.start.max(before)..within.end.min(before + rows);
@@ -161,7 +167,7 @@ pub(super) fn stacked<B: Kernels>(
         let (from, to) = (here.start - before, here.end - before);
         let first = here.start - within.start;
         let view = weights.get(name, &[*rows, columns])?;
-        if kept(weights, name) == Some(format) {
+        if stored_blocks(weights, name) == Some(format) {
             for row in from..to {
                 matrix.set_row(first + row - from, view.row_bytes(row));
             }
@@ -201,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacked_matrices_know_each_other() {
+    fn all_matrices_of_a_stack_are_named() {
         assert_eq!(
             stack("model.layers.7.self_attn.k_proj.weight"),
             ["q", "k", "v"].map(|part| format!("model.layers.7.self_attn.{part}_proj.weight"))

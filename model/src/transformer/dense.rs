@@ -7,7 +7,7 @@ use burn::tensor::activation::{silu, softmax};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::{Layer, Transformer};
+use super::parameters::{Layer, Transformer};
 use crate::config::ModelConfig;
 
 impl<B: Backend> Transformer<B> {
@@ -24,8 +24,9 @@ impl<B: Backend> Transformer<B> {
     }
 
     /// Hidden states after the final norm, `[rows, hidden]`, of embedded tokens `[rows, hidden]`
-    /// that are whole sequences of `sequence` tokens one after the other. Training chooses how
-    /// to embed, because the gradient of a row selection is a serial loop on GPUs.
+    /// that are whole sequences of `sequence` tokens one after another. The caller embeds them,
+    /// because training needs a differentiable form that is fast on GPUs: the gradient of a row
+    /// selection is a serial loop there.
     pub fn hidden_dense(
         &self,
         config: &ModelConfig,
@@ -34,7 +35,8 @@ impl<B: Backend> Transformer<B> {
     ) -> Tensor<B, 2> {
         let device = embedded.device();
         let rope = DenseRope::new(config, sequence, &device);
-        // One mask for all layers with the same window: it is large and made on the host.
+        // One mask for all layers with the same window, because a mask is large and made on the
+        // host.
         let mut masks = HashMap::new();
         let mut hidden = embedded;
         for (layer, window) in self.layers.iter().zip(&config.sliding_window) {
@@ -54,16 +56,16 @@ impl<B: Backend> Transformer<B> {
         rms_norm(hidden, self.norm.val(), config.rms_norm_eps)
     }
 
-    /// Logits `[rows, vocab]` of final hidden states `[rows, hidden]`: training asks for those
-    /// it learns from only.
+    /// Logits `[rows, vocab]` of final hidden states `[rows, hidden]`. Training computes them only
+    /// for the rows that it learns from.
     pub fn logits_dense(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
         linear(hidden, self.lm_head(), None)
     }
 }
 
-// Tensors keep their rows whole and are flattened to two dimensions wherever something is
-// broadcast over them: that is where the CPU backend's operations are vectorised, and a step of
-// training is nothing but these.
+// Tensors are flattened to two dimensions with whole rows wherever something is broadcast over
+// them, because only then are the operations of the CPU backend vectorised, and a training step
+// consists of these operations.
 impl<B: Backend> Layer<B> {
     /// `x` is `[rows, hidden]`, `mask` `[1, sequence * sequence]`.
     fn attention(
@@ -173,12 +175,12 @@ fn causal_mask<B: Backend>(
 /// Rotary embedding by halves (Hugging Face's layout: element `i` pairs with
 /// `i + rotary_dim / 2`), for positions `0..sequence`.
 struct DenseRope<B: Backend> {
-    /// `[sequence, head_dim]`: one beyond the rotary dimensions.
+    /// `[sequence, head_dim]`, with ones beyond the rotary dimensions.
     cos: Tensor<B, 2>,
-    /// `[sequence, head_dim]`: zero beyond the rotary dimensions.
+    /// `[sequence, head_dim]`, with zeros beyond the rotary dimensions.
     sin: Tensor<B, 2>,
-    /// `[head_dim, head_dim]`: multiplying by it puts minus the second half before the first.
-    /// A product with a signed permutation is exact, and quicker than cutting and joining.
+    /// `[head_dim, head_dim]`: multiplication by it puts minus the second half before the first.
+    /// A product with a signed permutation is exact, and faster than slicing and concatenation.
     turn: Tensor<B, 2>,
     sequence: usize,
 }

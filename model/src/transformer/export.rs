@@ -1,10 +1,10 @@
-//! Parameters under their Hugging Face names, for saving what was trained.
+//! Parameters under their Hugging Face names, for saving a trained model.
 
 use burn::module::Param;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::{Layer, Transformer};
+use super::parameters::{Layer, Transformer};
 use crate::config::ModelConfig;
 
 /// A parameter on the host, as Hugging Face names and shapes it.

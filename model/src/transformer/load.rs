@@ -1,4 +1,4 @@
-//! Parameters from a checkpoint's weights, by their Hugging Face names.
+//! Loading of the parameters from a checkpoint's weights, by their Hugging Face names.
 
 use std::ops::Range;
 
@@ -8,20 +8,11 @@ use burn::tensor::{DType, Shape, Tensor, TensorData};
 use hearth_shaders::{BlockFormat, Kernels, LineBytes, upload};
 
 use super::blocks::{self, Blocks};
-use super::{Layer, Table, Transformer};
+use super::parameters::{Layer, Transformer};
+use super::table::Table;
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::weights::{WeightError, Weights};
-
-impl From<Dtype> for DType {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F32 => DType::F32,
-            Dtype::F16 => DType::F16,
-            Dtype::Bf16 => DType::BF16,
-        }
-    }
-}
 
 impl<B: Backend> Transformer<B> {
     /// Copies the weights to `device`: matrices as `matrix`, norms and biases as `vector`.
@@ -63,12 +54,12 @@ impl<B: Backend> Transformer<B> {
 }
 
 impl<B: Kernels> Transformer<B> {
-    /// [`Transformer::load`] for serving: matrices that `blocks` names are in blocks, which the
-    /// backend must compute with if there are any; embedding and output projection are in parts
-    /// where they take more than `largest` bytes.
+    /// As [`Transformer::load`], for serving: the matrices that `blocks` names are packed in
+    /// blocks, which the backend must support; embedding and output projection are split into parts
+    /// if they have more than `largest` bytes.
     ///
     /// # Errors
-    /// As [`Transformer::load`]; and a row that has no blocks.
+    /// As [`Transformer::load`], and a row of values that cannot be packed in blocks.
     pub fn load_for_serving(
         config: &ModelConfig,
         weights: &Weights,
@@ -106,7 +97,7 @@ impl<B: Kernels> Transformer<B> {
     }
 }
 
-/// Makes one matrix in blocks of several, or of a range of their rows.
+/// Stacks several matrices, or a range of their rows, into one matrix in blocks.
 type StackBlocks<'a, B> = &'a dyn Fn(
     &[(String, usize)],
     Range<usize>,
@@ -114,7 +105,7 @@ type StackBlocks<'a, B> = &'a dyn Fn(
     BlockFormat,
 ) -> Result<Param<Tensor<B, 2>>, WeightError>;
 
-/// What matrices are made of that only serve.
+/// How matrices are made that only serve.
 struct Serving<'a, B: Backend> {
     blocks: Blocks,
     stacked: StackBlocks<'a, B>,

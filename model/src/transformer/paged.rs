@@ -4,15 +4,14 @@
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
-use burn::tensor::{DType, Int, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::{
-    HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation, upload,
-};
+use burn::tensor::{DType, Int, Tensor, TensorData};
+use hearth_forward::ForwardBatch;
+use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation, upload};
 
-use super::{Layer, Transformer};
+use super::parameters::{Layer, Transformer};
+use super::primitive::{indices, primitive, tensor};
 use crate::config::ModelConfig;
 use crate::kv_pool::KvPool;
-use crate::runner::Batch;
 
 /// A ragged batch on the device.
 pub struct DeviceBatch<B: Backend> {
@@ -20,89 +19,81 @@ pub struct DeviceBatch<B: Backend> {
     tokens: IntTensor<B>,
     index: RaggedIndex<B>,
     logit_rows: LogitRows<B>,
-    /// `[rows]`: the tokens whose hidden states are wanted, if any.
+    /// `[rows]`: the tokens whose hidden states are returned, if there are any.
     hidden_rows: Option<Tensor<B, 1, Int>>,
 }
 
-/// The tokens whose logits are wanted, and those after which one is chosen.
+/// The tokens whose logits are returned, and those at which the device samples.
 enum LogitRows<B: Backend> {
-    /// `[rows]`, of which the first `wanted` are wanted: one product for both, as it reads all of
-    /// the matrix.
+    /// `[rows]`, of which the first `returned` are returned. One multiplication computes both
+    /// kinds, because each multiplication reads the whole matrix.
     Together {
         rows: Tensor<B, 1, Int>,
-        wanted: usize,
+        returned: usize,
     },
-    /// `[rows]` in parts, each as many as have logits at once.
+    /// `[rows]` in parts, each with as many rows as the device computes logits for at once.
     Apart {
-        wanted: Vec<Tensor<B, 1, Int>>,
-        to_choose: Vec<Tensor<B, 1, Int>>,
+        returned: Vec<Tensor<B, 1, Int>>,
+        to_sample: Vec<Tensor<B, 1, Int>>,
     },
 }
 
 impl<B: Backend> LogitRows<B> {
-    fn upload(batch: &Batch<'_>, rows_at_once: usize, device: &B::Device) -> Self {
-        let (wanted, to_choose) = (batch.logit_rows, batch.choice_rows);
-        let none = wanted.is_empty() || to_choose.is_empty();
-        if none || wanted.len() + to_choose.len() > rows_at_once {
+    fn upload(batch: &ForwardBatch, rows_at_once: usize, device: &B::Device) -> Self {
+        let (returned, to_sample) = (&batch.logit_rows, &batch.sample_rows);
+        let one_kind = returned.is_empty() || to_sample.is_empty();
+        if one_kind || returned.len() + to_sample.len() > rows_at_once {
             return Self::Apart {
-                wanted: in_parts(wanted, rows_at_once, device),
-                to_choose: in_parts(to_choose, rows_at_once, device),
+                returned: in_parts(returned, rows_at_once, device),
+                to_sample: in_parts(to_sample, rows_at_once, device),
             };
         }
-        // Here and not on the device, which compiles a kernel for each of many lengths.
+        // Joined on the host, because the device would compile a kernel for each of many lengths.
         Self::Together {
-            rows: indices(&[wanted, to_choose].concat(), device),
-            wanted: wanted.len(),
+            rows: indices(&[returned.as_slice(), to_sample].concat(), device),
+            returned: returned.len(),
         }
     }
 }
 
-/// What was wanted of a batch, where anything was.
-pub struct DeviceOutputs<B: Backend> {
-    /// `[logit_rows, vocab]` in parts, one below another: a device binds only so much at once.
+/// The results of a batch on the device.
+pub struct DeviceOutput<B: Backend> {
+    /// `[logit_rows, vocab]` in parts, one below another, because a device binds a limited number
+    /// of bytes at once.
     pub logits: Vec<Tensor<B, 2>>,
     /// `[hidden_rows, hidden_size]`
     pub hidden: Option<Tensor<B, 2>>,
-    /// `[choice_rows, vocab]` in parts: logits to choose from.
-    pub to_choose: Vec<Tensor<B, 2>>,
+    /// `[sample_rows, vocab]` in parts: the logits to sample from.
+    pub to_sample: Vec<Tensor<B, 2>>,
 }
 
 impl<B: Backend> DeviceBatch<B> {
-    /// Copies a checked batch to `device`, where its input ids may be already, `carried`. Of logits
-    /// no tensor has more than `rows_at_once` rows.
+    /// Copies a checked batch to `device`. `carried` are its input ids if these are on the device
+    /// already. No tensor of logits will have more than `rows_at_once` rows.
     pub fn upload(
-        batch: &Batch<'_>,
+        batch: &ForwardBatch,
         carried: Option<Tensor<B, 1, Int>>,
         layout: HeadLayout,
         summation: Summation,
         rows_at_once: usize,
         device: &B::Device,
     ) -> Self {
-        let spans: Vec<Span> = batch
-            .sequences
-            .iter()
-            .map(|sequence| Span {
-                context: sequence.context as usize,
-                tokens: sequence.tokens as usize,
-                first_slot: sequence.first_slot as usize,
-            })
-            .collect();
         Self {
             tokens: carried
-                .unwrap_or_else(|| indices(batch.tokens, device))
+                .unwrap_or_else(|| indices(&batch.tokens, device))
                 .into_primitive(),
             index: RaggedIndex::upload(
-                batch.positions,
-                batch.write_slots,
-                &spans,
-                batch.slot_table,
+                &batch.positions,
+                &batch.write_slots,
+                &batch.sequences,
+                &batch.slot_table,
                 layout,
                 summation,
                 device,
             ),
             logit_rows: LogitRows::upload(batch, rows_at_once, device),
             hidden_rows: (!batch.hidden_rows.is_empty())
-                .then(|| indices(batch.hidden_rows, device)),
+                .then(|| indices(&batch.hidden_rows, device)),
         }
     }
 }
@@ -116,11 +107,7 @@ fn in_parts<B: Backend>(
     parts.map(|part| indices(part, device)).collect()
 }
 
-pub(crate) fn indices<B: Backend>(values: &[u32], device: &B::Device) -> Tensor<B, 1, Int> {
-    Tensor::from_primitive(hearth_shaders::indices::<B>(values, device))
-}
-
-/// What every forward of a model shares.
+/// The KV pool and the tables that all forward passes of a model share.
 pub struct PagedContext<B: Backend> {
     pub pool: KvPool<B>,
     pub layout: HeadLayout,
@@ -128,7 +115,7 @@ pub struct PagedContext<B: Backend> {
 }
 
 impl<B: Kernels> PagedContext<B> {
-    /// `pool` holds the KV; positions run below `max_positions`.
+    /// Positions are below `max_positions`.
     pub fn new(
         config: &ModelConfig,
         pool: KvPool<B>,
@@ -158,13 +145,14 @@ impl<B: Kernels> PagedContext<B> {
 }
 
 impl<B: Kernels> Transformer<B> {
-    /// What `batch` wants; every token's keys and values are in the pool afterwards.
+    /// Writes the keys and values of every token to the pool, and returns the logits and hidden
+    /// states of the rows that `batch` lists.
     pub fn forward_paged(
         &self,
         config: &ModelConfig,
         batch: DeviceBatch<B>,
         context: &mut PagedContext<B>,
-    ) -> DeviceOutputs<B> {
+    ) -> DeviceOutput<B> {
         let eps = config.rms_norm_eps;
         let summation = batch.index.summation;
         let mut residual = primitive(self.embedding.embed(batch.tokens));
@@ -187,22 +175,25 @@ impl<B: Kernels> Transformer<B> {
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
         let project = |rows| lm_head.project(normed.clone().select(0, rows), summation);
-        let (logits, to_choose) = match batch.logit_rows {
-            LogitRows::Together { rows, wanted } => {
+        let (logits, to_sample) = match batch.logit_rows {
+            LogitRows::Together { rows, returned } => {
                 let both = project(rows);
                 let [all, _] = both.dims();
-                let to_choose = both.clone().narrow(0, wanted, all - wanted);
-                (vec![both.narrow(0, 0, wanted)], vec![to_choose])
+                let to_sample = both.clone().narrow(0, returned, all - returned);
+                (vec![both.narrow(0, 0, returned)], vec![to_sample])
             }
-            LogitRows::Apart { wanted, to_choose } => (
-                wanted.into_iter().map(project).collect(),
-                to_choose.into_iter().map(project).collect(),
+            LogitRows::Apart {
+                returned,
+                to_sample,
+            } => (
+                returned.into_iter().map(project).collect(),
+                to_sample.into_iter().map(project).collect(),
             ),
         };
-        DeviceOutputs {
+        DeviceOutput {
             logits,
             hidden,
-            to_choose,
+            to_sample,
         }
     }
 }
@@ -261,12 +252,4 @@ impl<B: Kernels> Layer<B> {
 
 fn weight<B: Backend, const D: usize>(parameter: &Param<Tensor<B, D>>) -> FloatTensor<B> {
     primitive(parameter.val())
-}
-
-pub(crate) fn primitive<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> FloatTensor<B> {
-    tensor.into_primitive().tensor()
-}
-
-pub(crate) fn tensor<B: Backend, const D: usize>(primitive: FloatTensor<B>) -> Tensor<B, D> {
-    Tensor::from_primitive(TensorPrimitive::Float(primitive))
 }

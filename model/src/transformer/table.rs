@@ -1,4 +1,5 @@
-//! A matrix with a row for each token, which may be larger than what a device binds at once.
+//! A matrix with a row for each token of the vocabulary, in parts where it is larger than what a
+//! device binds at once.
 
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
@@ -6,20 +7,22 @@ use burn::tensor::ops::IntTensor;
 use burn::tensor::{Int, Tensor};
 use hearth_shaders::{Kernels, Summation};
 
-use super::{primitive, tensor};
+use super::primitive::{primitive, tensor};
 
-/// `[vocab, hidden]`.
+/// A token embedding or an output projection, `[vocab, hidden]`.
 #[derive(Module, Debug)]
 pub struct Table<B: Backend> {
-    /// `[rows_of_a_part, hidden]` one below another, the last with what is left; one where the
-    /// device binds all of it.
+    /// `[rows_of_a_part, hidden]` one below another, the last part with the remaining rows. There
+    /// is a single part where the device binds the whole matrix.
     parts: Vec<Param<Tensor<B, 2>>>,
     rows_of_a_part: usize,
 }
 
 impl<B: Backend> Table<B> {
+    /// Joins parts of `rows_of_a_part` rows each; the last may have fewer.
+    ///
     /// # Panics
-    /// Without parts.
+    /// If there are no parts.
     pub fn of(parts: Vec<Param<Tensor<B, 2>>>, rows_of_a_part: usize) -> Self {
         assert!(!parts.is_empty(), "a table has a part");
         Self {
@@ -28,7 +31,7 @@ impl<B: Backend> Table<B> {
         }
     }
 
-    /// All of it.
+    /// The whole matrix.
     pub fn val(&self) -> Tensor<B, 2> {
         match self.parts.as_slice() {
             [whole] => whole.val(),
@@ -38,7 +41,7 @@ impl<B: Backend> Table<B> {
 }
 
 impl<B: Kernels> Table<B> {
-    /// Rows `ids` `[tokens]`: `[tokens, hidden]`, in the type of activations.
+    /// The rows `ids` (`[tokens]`), in the type of activations: `[tokens, hidden]`.
     pub(super) fn embed(&self, ids: IntTensor<B>) -> Tensor<B, 2> {
         let embed = |part: &Param<Tensor<B, 2>>, ids| tensor(B::embed(primitive(part.val()), ids));
         let [first, others @ ..] = self.parts.as_slice() else {
@@ -48,7 +51,7 @@ impl<B: Kernels> Table<B> {
             return embed(first, ids);
         }
         let ids = Tensor::<B, 1, Int>::from_primitive(ids);
-        // Each part gives the rows it has, and its first for the others.
+        // Each part gives the rows that it has, and its first row in place of the others.
         let rows_of = |index: usize, part: &Param<Tensor<B, 2>>| {
             let ids = ids.clone() - (index * self.rows_of_a_part) as i32;
             let before = ids.clone().lower_elem(0);
@@ -67,7 +70,7 @@ impl<B: Kernels> Table<B> {
         rows
     }
 
-    /// `x` `[tokens, hidden]` times the transpose: `[tokens, vocab]`.
+    /// `x` (`[tokens, hidden]`) times the transpose of the matrix: `[tokens, vocab]`.
     pub(super) fn project(&self, x: Tensor<B, 2>, summation: Summation) -> Tensor<B, 2> {
         let x = primitive(x);
         let product = |part: &Param<Tensor<B, 2>>| {

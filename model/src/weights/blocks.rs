@@ -1,4 +1,4 @@
-//! GGML's block formats: what the bytes of a block stand for.
+//! Decoding of GGML's block formats.
 //!
 //! The arithmetic is that of ggml's `dequantize_row_*` (`ggml/src/ggml-quants.c`) in its order,
 //! so that every value has the same bits.
@@ -19,7 +19,7 @@ pub enum BlockType {
     Q6_K,
 }
 
-/// Elements of the blocks with one scale, and of those with scales within scales.
+/// Elements of a block with one scale, and of a block whose scales are scaled themselves.
 const SMALL: usize = 32;
 const LARGE: usize = 256;
 
@@ -57,7 +57,7 @@ impl BlockType {
         }
     }
 
-    /// The values of whole blocks: as many as both slices have room for.
+    /// Decodes whole blocks, as many as both slices have room for.
     pub fn decode(self, blocks: &[u8], values: &mut [f32]) {
         let pairs = blocks
             .chunks_exact(self.bytes())
@@ -79,7 +79,8 @@ fn half(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Scale, then 16 bytes of two elements each, the second half of the block in the high bits.
+/// A scale, then 16 bytes of two elements each: the first half of the block is in the low four
+/// bits, the second half in the high ones.
 fn q4_0(block: &[u8], out: &mut [f32]) {
     let scale = half(block, 0);
     let (low, high) = out.split_at_mut(SMALL / 2);
@@ -89,7 +90,7 @@ fn q4_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Scale and minimum.
+/// As [`q4_0`], with a minimum after the scale.
 fn q4_1(block: &[u8], out: &mut [f32]) {
     let (scale, least) = (half(block, 0), half(block, 2));
     let (low, high) = out.split_at_mut(SMALL / 2);
@@ -99,7 +100,7 @@ fn q4_1(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The fifth bits of all elements, in their order.
+/// The fifth bits of all elements, in the order of the elements.
 fn fifth_bits(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
@@ -132,7 +133,8 @@ fn q8_0(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The 6-bit scale and minimum of the `i`-th 32 elements, of eight in 12 bytes.
+/// The 6-bit scale and minimum of the `i`-th group of 32 elements; eight such pairs are in 12
+/// bytes.
 fn scale_and_minimum(packed: &[u8], i: usize) -> (f32, f32) {
     let (scale, least) = if i < 4 {
         (packed[i] & 63, packed[i + 4] & 63)

@@ -1,11 +1,12 @@
-//! Random weights for benchmarks: the right shapes and sizes, no meaning.
+//! Random weights for benchmarks: the shapes and sizes of a real model, without its meaning.
 
 use crate::dtype::Dtype;
 
-/// Standard deviation, that of the usual initialisation of these families.
+/// The standard deviation with which models of these families are usually initialised.
 const STD: f32 = 0.02;
 
-/// Values of the tensor `name` in `dtype`: 1 for norms, else about normal with deviation 0.02.
+/// The values of the tensor `name` in `dtype`: 1 for norms, and otherwise approximately normal
+/// with standard deviation 0.02.
 pub(super) fn tensor(name: &str, shape: &[usize], dtype: Dtype, seed: u64) -> Vec<u8> {
     let count: usize = shape.iter().product();
     if name.ends_with("norm.weight") {
@@ -15,8 +16,8 @@ pub(super) fn tensor(name: &str, shape: &[usize], dtype: Dtype, seed: u64) -> Ve
     dtype.encode((0..count).map(|index| STD * normal(key, index as u64)))
 }
 
-/// Unit variance, bell-shaped: the centred sum of four uniform 16-bit numbers. A logarithm per
-/// value would make a billion-parameter model take minutes.
+/// An approximately normal value of unit variance: the centred sum of four uniform 16-bit numbers.
+/// With a logarithm for each value, a model of a billion parameters would take minutes.
 fn normal(key: u64, counter: u64) -> f32 {
     let bits = mix(key.wrapping_add(counter.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
     let sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) + (bits >> 48);

@@ -1,8 +1,8 @@
-//! What can be wrong with weights, said with the names that the user knows.
+//! What can be wrong with the weights of a checkpoint, in the names that a user knows.
 
 use std::path::PathBuf;
 
-use super::{INDEX, SINGLE};
+use super::file_names::{INDEX, SINGLE};
 
 /// What can be wrong with the weights of a checkpoint.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ pub enum Format {
     Float(Dtype),
     /// Small integers with a scale for each block.
     Blocks(BlockType),
-    /// Anything else, by the name that its file format has for it.
+    /// Any other format, by the name that the file format has for it.
     Other(String),
 }
 
@@ -25,7 +25,7 @@ impl Format {
         }
     }
 
-    /// A number of `enum ggml_type`.
+    /// The format that `enum ggml_type` of GGML has at `number`.
     pub(crate) fn of_gguf(number: u32) -> Self {
         match number {
             0 => Format::Float(Dtype::F32),
@@ -70,7 +70,7 @@ impl Format {
         }
     }
 
-    /// `(elements, bytes)` of the smallest piece; no bytes where it is not known.
+    /// `(elements, bytes)` of the smallest unit; 0 bytes for formats that are not supported.
     pub(crate) fn block(&self) -> (usize, usize) {
         match self {
             Format::Float(dtype) => (1, dtype.size()),

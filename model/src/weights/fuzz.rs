@@ -1,5 +1,5 @@
-//! Damaged files: whatever is changed in one or cut from it, opening it and reading all its
-//! tensors ends in numbers or in an error.
+//! Damaged files: opening a file with random changes and cuts and reading all its tensors gives
+//! numbers or an error, and never a panic.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// Up to four changes, most of them near the front, where the header is.
+/// Makes up to four changes, most of them near the front, where the header is.
 fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     const WORDS: [u64; 8] = [
         0,
@@ -68,7 +68,7 @@ fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
                 bytes.drain(at..end);
             }
             _ => {
-                // Seldom: a short file has little left to be wrong.
+                // Rarely, because a short file has little left that can be wrong.
                 if random.below(4) == 0 {
                     bytes.truncate(at);
                 }
@@ -92,7 +92,7 @@ fn fuzz(name: &str, whole: &[u8], file: &str, open: impl Fn(&Path) -> Option<Che
     let (mut cases, mut opened, mut read) = (0, 0, 0);
     while until.map_or(cases < CASES, |until| Instant::now() < until) {
         let mut bytes = whole.to_vec();
-        // The seed is in the message of a panic: cases are counted from it.
+        // A panic's message has the seed, from which the cases are counted.
         let mut random = Random(cases);
         damage(&mut bytes, &mut random);
         fs::write(dir.join(file), &bytes).unwrap();

@@ -13,8 +13,8 @@ use hearth_shaders::{BLOCK, BlockFormat};
 pub enum Quantization {
     /// 8 bits and an f16 scale for each 32.
     Int8,
-    /// 4 bits and an f16 scale for each 32; token embedding and output projection as
-    /// [`Quantization::Int8`], as errors in them cost most.
+    /// 4 bits and an f16 scale for each 32. Token embedding and output projection are rounded as
+    /// with [`Quantization::Int8`], because errors in them do the most harm.
     Int4,
 }
 
@@ -38,8 +38,8 @@ impl fmt::Display for Quantization {
     }
 }
 
-/// The blocks of a row, whose last is filled with zeros; `None` when a value is not finite or too
-/// large for a scale.
+/// The blocks of a row; the last one is filled up with zeros. `None` when a value is not finite or
+/// too large for a scale.
 pub(crate) fn row(format: BlockFormat, values: &[f32]) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(values.len().div_ceil(BLOCK) * format.bytes());
     let (whole, rest) = values.as_chunks::<BLOCK>();
@@ -52,7 +52,7 @@ pub(crate) fn row(format: BlockFormat, values: &[f32]) -> Option<Vec<u8>> {
             BlockFormat::Q4_0 => q4_0(block, &mut bytes),
             BlockFormat::Bf16 => unreachable!("bf16 is not rounded to integers"),
         };
-        // A value that is not finite makes the largest so, or is lost beside it.
+        // An infinite value makes the scale infinite, but NaN does not show in it.
         if !scale.is_finite() || block.iter().any(|value| !value.is_finite()) {
             return None;
         }
@@ -60,7 +60,7 @@ pub(crate) fn row(format: BlockFormat, values: &[f32]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Returns the scale.
+/// Appends a block and returns its scale.
 fn q8_0(block: &[f32; BLOCK], bytes: &mut Vec<u8>) -> f16 {
     let largest = block
         .iter()
@@ -70,7 +70,7 @@ fn q8_0(block: &[f32; BLOCK], bytes: &mut Vec<u8>) -> f16 {
     let stored = f16::from_f32(scale);
     bytes.extend_from_slice(&stored.to_le_bytes());
     bytes.extend(block.iter().map(|value| {
-        // To the nearest, halves away from zero; `f32::round` is a call for each value.
+        // Rounds to the nearest, halves away from zero. `f32::round` would be a call per value.
         let value = value * inverse;
         let whole = value as i32;
         let rest = value - whole as f32;
@@ -79,9 +79,9 @@ fn q8_0(block: &[f32; BLOCK], bytes: &mut Vec<u8>) -> f16 {
     stored
 }
 
-/// Returns the scale.
+/// Appends a block and returns its scale.
 fn q4_0(block: &[f32; BLOCK], bytes: &mut Vec<u8>) -> f16 {
-    // The first of the largest, with its sign: it becomes -8.
+    // The first value of the largest magnitude, with its sign, becomes -8.
     let mut largest = 0.0f32;
     for value in block {
         if value.abs() > largest.abs() {
@@ -102,7 +102,7 @@ fn q4_0(block: &[f32; BLOCK], bytes: &mut Vec<u8>) -> f16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::BlockType;
+    use crate::weights::blocks::BlockType;
 
     fn values() -> Vec<f32> {
         (0..320u32)
@@ -129,7 +129,7 @@ mod tests {
             for (block, back) in values.chunks(BLOCK).zip(back.chunks(BLOCK)) {
                 let largest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
                 for (value, back) in block.iter().zip(back) {
-                    // The largest of the other sign becomes 7, not 8.
+                    // The largest value of the other sign becomes 7, not 8.
                     let bound = if format == BlockFormat::Q4_0 {
                         1.01
                     } else {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_scale_is_refused() {
+    fn values_without_a_scale_are_refused() {
         for format in [BlockFormat::Q8_0, BlockFormat::Q4_0] {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e30] {
                 let mut values = values();

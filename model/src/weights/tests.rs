@@ -5,7 +5,7 @@ use safetensors::tensor::{Dtype as FileDtype, TensorView as FileTensor, serializ
 
 use super::*;
 
-/// A directory of its own under the system's temporary one, removed at the end.
+/// A temporary directory for one test, removed at the end.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -139,7 +139,7 @@ fn a_missing_tensor_and_a_wrong_shape_are_named() {
 }
 
 #[test]
-fn an_unsupported_dtype_is_named_only_when_the_tensor_is_wanted() {
+fn an_unsupported_dtype_is_named_only_when_the_tensor_is_read() {
     let dir = TempDir::new("dtype");
     dir.write(SINGLE, &file(&[("ids", FileDtype::I64, &[1], &[0; 8])]));
     let weights = open(&dir).unwrap();

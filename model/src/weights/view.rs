@@ -1,24 +1,24 @@
-//! One tensor's elements, as they lie in the file.
+//! The elements of one tensor as they lie in its file.
 
 use std::borrow::Cow;
 
 use super::format::Format;
 use crate::dtype::Dtype;
 
-/// Values decoded at a time: a whole number of blocks, and little beside a tensor.
+/// Values that are decoded at a time: a whole number of blocks, and few beside a whole tensor.
 const PIECE: usize = 1 << 12;
 
-/// The rows of each head as GGUF's `llama` has them: those that are rotated together lie next
-/// to each other. Hugging Face has the first of each pair in the first half of the head.
+/// The order of the rows of each head in GGUF's `llama`: rows that are rotated together lie next
+/// to each other. Hugging Face has the first row of each pair in the first half of the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadOrder {
     pub head_dim: usize,
-    /// The first rows of a head, which come in pairs.
+    /// The number of rows at the start of a head that come in pairs.
     pub rotary_dim: usize,
 }
 
 impl HeadOrder {
-    /// Where the row lies that Hugging Face has at `row`.
+    /// The index in the file of the row that Hugging Face has at `row`.
     fn source(self, row: usize) -> usize {
         let (head, at) = (row / self.head_dim, row % self.head_dim);
         let half = self.rotary_dim / 2;
@@ -38,12 +38,12 @@ pub struct TensorView<'a> {
     pub shape: Vec<usize>,
     /// Borrowed from the file where there is one.
     pub bytes: Cow<'a, [u8]>,
-    /// The order of its rows, where it is not Hugging Face's.
+    /// The order of the rows of each head, if that is not Hugging Face's.
     pub heads: Option<HeadOrder>,
 }
 
 impl TensorView<'_> {
-    /// Elements.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
     }
@@ -59,15 +59,15 @@ impl TensorView<'_> {
         words.map(|word| f32::from_le_bytes(*word)).collect()
     }
 
-    /// The bytes of the elements rounded to `dtype`, rows in Hugging Face's order; borrowed when
-    /// they are that already.
+    /// The elements rounded to `dtype`, as bytes and with the rows in Hugging Face's order;
+    /// borrowed if the file has them so.
     pub fn to_dtype(&self, dtype: Dtype) -> Cow<'_, [u8]> {
         if self.format == Format::Float(dtype) && self.heads.is_none() {
             return Cow::Borrowed(&self.bytes);
         }
         let mut encoded = vec![0; self.len() * dtype.size()];
         let mut values = [0.0; PIECE];
-        // In place there are no rows to tell apart.
+        // Without reordering, all elements are treated as one row.
         let row: usize = match self.heads {
             Some(_) => self.shape[1..].iter().product(),
             None => self.len(),

@@ -2,16 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
+use hearth_forward::{ForwardBatch, SequenceSpan};
 use hearth_model::checkpoint::{Checkpoint, LoadFormat};
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::{self, Batch, Decoder, LoadError, LoadOptions, SequenceSpan};
 use hearth_model::weights::Quantization;
+use hearth_model::{Decoder, LoadError, LoadOptions};
 use safetensors::SafeTensors;
 
 /// Largest absolute difference of a logit.
 pub const TOLERANCE: f32 = 1e-3;
-/// Of the pool in the host's memory.
+/// Slots of the pool in the host's memory.
 pub const HOST_SLOTS: usize = 100;
 pub const SLOTS: usize = 128;
 
@@ -44,7 +45,8 @@ pub fn read(dir: PathBuf) -> Golden {
     read_as(dir, &golden)
 }
 
-/// GGUF files: converted, with the golden of what they were made from, and quantised.
+/// GGUF files: converted ones, with the golden of the model that they were made from, and
+/// quantized ones with their own.
 pub fn gguf_goldens() -> Vec<Golden> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
     let converted = ["llama-llama3-tied", "qwen2-sharded-tied", "qwen3"];
@@ -109,10 +111,10 @@ pub fn load_with(
         quantization,
         ..options(device)
     };
-    runner::load(&open(golden), &options)
+    hearth_model::load(&open(golden), &options)
 }
 
-/// With no matrix larger than `largest_matrix` bytes.
+/// Loads with no matrix larger than `largest_matrix` bytes.
 pub fn load_in_parts(
     golden: &Golden,
     device: DeviceSpec,
@@ -125,17 +127,17 @@ pub fn load_in_parts(
         largest_matrix: Some(largest_matrix),
         ..options(device)
     };
-    runner::load(&open(golden), &options)
+    hearth_model::load(&open(golden), &options)
 }
 
-/// A token's bits depend on its sequence alone.
+/// Loads so that the bits of a token's logits depend only on its sequence.
 pub fn load_deterministic(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> Box<dyn Decoder> {
     let options = LoadOptions {
         dtype: Some(dtype),
         deterministic: true,
         ..options(device)
     };
-    runner::load(&open(golden), &options).expect("the golden loads")
+    hearth_model::load(&open(golden), &options).expect("the golden loads")
 }
 
 fn open(golden: &Golden) -> Checkpoint {
@@ -149,46 +151,37 @@ fn options(device: DeviceSpec) -> LoadOptions {
         kv_tokens: Some(SLOTS),
         max_model_len: Some(SLOTS),
         host_slots: HOST_SLOTS,
-        // The logits are the proof.
+        // The logits prove that the kernels are correct.
         check_kernels: false,
         ..LoadOptions::default()
     }
 }
 
-/// Slots in no order, so that an index mistaken for a position shows.
+/// The slot of a position. Slots are in no order, so that an index mistaken for a position shows.
 pub fn slot(position: usize) -> u32 {
     (position * 37 % SLOTS) as u32
 }
 
-/// Feeds `tokens` after `past` positions in one forward; logits of all of them.
+/// Computes `tokens` after `past` positions in one forward pass, and returns the logits of all of
+/// them.
 pub fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> {
     let context = past + tokens.len();
-    let positions: Vec<u32> = (past as u32..context as u32).collect();
     let slots: Vec<u32> = (0..context).map(slot).collect();
-    let rows: Vec<u32> = (0..tokens.len() as u32).collect();
-    let span = SequenceSpan {
-        first_token: 0,
-        tokens: tokens.len() as u32,
-        context: context as u32,
-        first_slot: 0,
+    let batch = ForwardBatch {
+        tokens: tokens.to_vec(),
+        positions: (past as u32..context as u32).collect(),
+        write_slots: slots[past..].to_vec(),
+        sequences: vec![SequenceSpan {
+            tokens: tokens.len() as u32,
+            context: context as u32,
+            first_slot: 0,
+        }],
+        slot_table: slots,
+        logit_rows: (0..tokens.len() as u32).collect(),
+        ..ForwardBatch::default()
     };
-    decoder
-        .forward(
-            &Batch {
-                tokens,
-                carried: &[],
-                positions: &positions,
-                write_slots: &slots[past..],
-                sequences: &[span],
-                slot_table: &slots,
-                logit_rows: &rows,
-                hidden_rows: &[],
-                choice_rows: &[],
-            },
-            &mut Vec::new,
-        )
-        .expect("a forward")
-        .logits
+    let output = decoder.forward(&batch, &mut Vec::new);
+    output.expect("a forward pass").logits
 }
 
 pub fn assert_close(what: &str, got: &[f32], want: &[f32]) {
@@ -198,12 +191,12 @@ pub fn assert_close(what: &str, got: &[f32], want: &[f32]) {
         .zip(want)
         .map(|(got, want)| (got - want).abs())
         .fold(0.0, f32::max);
-    // A NaN is never the larger of two, so it is looked for by itself.
+    // `max` skips NaN, so NaN is looked for by itself.
     assert!(got.iter().all(|x| x.is_finite()), "{what}: not finite");
     assert!(worst <= TOLERANCE, "{what}: off by {worst}");
 }
 
-/// The wgpu devices here; a machine that must have one says so in the environment.
+/// The best device of an API, if there is one. `HEARTH_REQUIRE_VULKAN` makes its absence a failure.
 pub fn wgpu_devices(api: Api) -> Option<DeviceSpec> {
     let spec = DeviceSpec::Named { api, index: None };
     if device::choose(&spec, &device::list()).is_ok() {

@@ -1,49 +1,43 @@
 //! Hidden states.
 
+use hearth_forward::{ForwardBatch, SequenceSpan};
 use hearth_model::device::{Api, DeviceSpec};
-use hearth_model::runner::{Batch, SequenceSpan};
 use safetensors::SafeTensors;
 
 use super::golden::{CPU, Golden, assert_close, goldens, load, slot, wgpu_devices};
 
-/// Hidden states are what the output projection reads: projected here, in f64, they give the
+/// Hidden states are the input of the output projection: projected here, in f64, they give the
 /// golden's logits.
 fn hidden_states_project_to_the_logits(device: DeviceSpec) {
     for golden in goldens() {
         let mut decoder = load(&golden, device);
         let hidden_size = decoder.report().hidden_size;
         let length = golden.prompt.len();
-        let positions: Vec<u32> = (0..length as u32).collect();
         let slots: Vec<u32> = (0..length).map(slot).collect();
         let rows: Vec<u32> = (0..length as u32).step_by(3).collect();
-        let span = SequenceSpan {
-            first_token: 0,
-            tokens: length as u32,
-            context: length as u32,
-            first_slot: 0,
+        let batch = ForwardBatch {
+            tokens: golden.prompt.clone(),
+            positions: (0..length as u32).collect(),
+            write_slots: slots.clone(),
+            sequences: vec![SequenceSpan {
+                tokens: length as u32,
+                context: length as u32,
+                first_slot: 0,
+            }],
+            slot_table: slots,
+            logit_rows: vec![length as u32 - 1],
+            hidden_rows: rows.clone(),
+            ..ForwardBatch::default()
         };
-        let outputs = decoder
-            .forward(
-                &Batch {
-                    tokens: &golden.prompt,
-                    carried: &[],
-                    positions: &positions,
-                    write_slots: &slots,
-                    sequences: &[span],
-                    slot_table: &slots,
-                    logit_rows: &[length as u32 - 1],
-                    hidden_rows: &rows,
-                    choice_rows: &[],
-                },
-                &mut Vec::new,
-            )
-            .expect("a forward");
+        let output = decoder
+            .forward(&batch, &mut Vec::new)
+            .expect("a forward pass");
         let name = golden.dir.display().to_string();
         let last = &golden.prefill[(length - 1) * golden.vocab..];
-        assert_close(&format!("{device} {name}"), &outputs.logits, last);
-        assert_eq!(outputs.hidden.len(), rows.len() * hidden_size);
+        assert_close(&format!("{device} {name}"), &output.logits, last);
+        assert_eq!(output.hidden.len(), rows.len() * hidden_size);
         let projection = output_projection(&golden);
-        for (row, hidden) in rows.iter().zip(outputs.hidden.chunks(hidden_size)) {
+        for (row, hidden) in rows.iter().zip(output.hidden.chunks(hidden_size)) {
             let logits: Vec<f32> = projection
                 .chunks(hidden_size)
                 .map(|weights| {

@@ -1,14 +1,14 @@
 //! Keys and values in the host's memory.
 
+use hearth_forward::{CopyDirection, KvCopy};
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::CopyWay;
 
 use super::golden::{CPU, HOST_SLOTS, SLOTS, feed, goldens, load, load_as, slot, wgpu_devices};
 
-/// A prompt's keys and values go to the host, and come back when their slots have held
+/// A prompt's keys and values go to the host, and come back after their slots have held
 /// something else.
-fn what_was_on_the_host_is_the_same_to_the_bit(device: DeviceSpec, dtype: Dtype) {
+fn kv_comes_back_from_the_host_with_the_same_bits(device: DeviceSpec, dtype: Dtype) {
     for golden in goldens() {
         let mut decoder = load_as(&golden, device, dtype);
         let decoder = decoder.as_mut();
@@ -18,14 +18,19 @@ fn what_was_on_the_host_is_the_same_to_the_bit(device: DeviceSpec, dtype: Dtype)
         let expected = feed(decoder, &[next], length);
         let slots: Vec<u32> = (0..length).map(slot).collect();
         let host: Vec<u32> = (0..length).map(|i| (i * 3 % HOST_SLOTS) as u32).collect();
+        let copy = |direction| KvCopy {
+            direction,
+            device: slots.clone(),
+            host: host.clone(),
+        };
         decoder
-            .copy(CopyWay::ToHost, &slots, &host)
+            .copy_kv(&copy(CopyDirection::ToHost))
             .expect("a copy to the host");
         let other: Vec<u32> = golden.prompt.iter().map(|token| token ^ 1).collect();
         feed(decoder, &other, 0);
         assert_ne!(feed(decoder, &[next], length), expected);
         decoder
-            .copy(CopyWay::ToDevice, &slots, &host)
+            .copy_kv(&copy(CopyDirection::ToDevice))
             .expect("a copy from the host");
         assert_eq!(feed(decoder, &[next], length), expected, "{device} {dtype}");
     }
@@ -34,15 +39,15 @@ fn what_was_on_the_host_is_the_same_to_the_bit(device: DeviceSpec, dtype: Dtype)
 #[test]
 fn keys_and_values_survive_on_the_host_on_the_cpu() {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
-        what_was_on_the_host_is_the_same_to_the_bit(CPU, dtype);
+        kv_comes_back_from_the_host_with_the_same_bits(CPU, dtype);
     }
 }
 
 #[test]
 fn keys_and_values_survive_on_the_host_beside_vulkan() {
     if let Some(device) = wgpu_devices(Api::Vulkan) {
-        what_was_on_the_host_is_the_same_to_the_bit(device, Dtype::F32);
-        what_was_on_the_host_is_the_same_to_the_bit(device, Dtype::F16);
+        kv_comes_back_from_the_host_with_the_same_bits(device, Dtype::F32);
+        kv_comes_back_from_the_host_with_the_same_bits(device, Dtype::F16);
     }
 }
 
@@ -55,9 +60,14 @@ fn slots_that_are_not_there_are_not_copied() {
         (vec![0], vec![HOST_SLOTS as u32]),
         (vec![0, 1], vec![0]),
     ] {
-        for way in [CopyWay::ToHost, CopyWay::ToDevice] {
+        for direction in [CopyDirection::ToHost, CopyDirection::ToDevice] {
+            let copy = KvCopy {
+                direction,
+                device: device.clone(),
+                host: host.clone(),
+            };
             decoder
-                .copy(way, &device, &host)
+                .copy_kv(&copy)
                 .expect_err("a slot that is not there");
         }
     }

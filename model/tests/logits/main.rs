@@ -10,17 +10,19 @@ mod refused;
 mod rounding;
 mod same_bits;
 
+use hearth_forward::{ForwardBatch, SequenceSpan};
+use hearth_model::Decoder;
 use hearth_model::device::{self, Api, DeviceSpec};
-use hearth_model::runner::{Batch, Decoder, SequenceSpan};
 
 use golden::{
     CPU, CUDA, Golden, SLOTS, assert_close, feed, gguf_goldens, goldens, load, wgpu_devices,
 };
 
-/// What is looked at of a decoder of a golden, which has that name.
+/// A check of a golden's decoder. The text is the golden's name.
 type Look = fn(&mut dyn Decoder, &Golden, &str);
 
-/// Takes every look at every golden. Each is loaded once: on a GPU a decoder compiles its kernels.
+/// Makes every check of every golden. Each golden is loaded once, because a decoder on a GPU
+/// compiles its kernels.
 fn agrees(device: DeviceSpec, goldens: Vec<Golden>, looks: &[Look]) {
     for golden in goldens {
         let file = golden.dir.file_name().expect("a name").to_string_lossy();
@@ -34,8 +36,8 @@ fn agrees(device: DeviceSpec, goldens: Vec<Golden>, looks: &[Look]) {
     }
 }
 
-/// Fills every slot with what no look has: what one has left there is not to stand in for what
-/// the next fails to write.
+/// Overwrites every slot, so that what one check has left in the slots cannot hide that the next
+/// one fails to write them.
 fn forget(decoder: &mut dyn Decoder) {
     let tokens: Vec<u32> = (0..SLOTS as u32).map(|at| (at * 7 + 3) % 250).collect();
     feed(decoder, &tokens, 0);
@@ -61,8 +63,8 @@ fn chunks(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
     }
 }
 
-/// One forward over a prefill of the whole prompt and decode rows of a second copy
-/// of it, each in its own slots.
+/// One forward pass over a prefill of the whole prompt and the decode row of a second copy of it,
+/// each in its own slots.
 fn a_mixed_batch(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
     let half = SLOTS / 2;
     let length = golden.prompt.len();
@@ -70,29 +72,22 @@ fn a_mixed_batch(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
     let second = |position: usize| (half + position * 11 % half) as u32;
     let before = length - 1;
     let table: Vec<u32> = (0..before).map(second).collect();
-    let positions: Vec<u32> = (0..before as u32).collect();
-    let span = |first_token, tokens, context, first_slot| SequenceSpan {
-        first_token,
+    let span = |tokens, context, first_slot| SequenceSpan {
         tokens: tokens as u32,
         context: context as u32,
         first_slot: first_slot as u32,
     };
+    let batch = ForwardBatch {
+        tokens: golden.prompt[..before].to_vec(),
+        positions: (0..before as u32).collect(),
+        write_slots: table.clone(),
+        sequences: vec![span(before, before, 0)],
+        slot_table: table,
+        ..ForwardBatch::default()
+    };
     let none = decoder
-        .forward(
-            &Batch {
-                tokens: &golden.prompt[..before],
-                carried: &[],
-                positions: &positions,
-                write_slots: &table,
-                sequences: &[span(0, before, before, 0)],
-                slot_table: &table,
-                logit_rows: &[],
-                hidden_rows: &[],
-                choice_rows: &[],
-            },
-            &mut Vec::new,
-        )
-        .expect("a forward without logits");
+        .forward(&batch, &mut Vec::new)
+        .expect("a forward pass without logits");
     assert!(none.logits.is_empty() && none.hidden.is_empty());
 
     let tokens: Vec<u32> = golden.prompt[before..]
@@ -110,22 +105,18 @@ fn a_mixed_batch(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
     let write: Vec<u32> = std::iter::once(second(before))
         .chain((0..length).map(first))
         .collect();
+    let batch = ForwardBatch {
+        tokens,
+        positions,
+        write_slots: write,
+        sequences: vec![span(1, length, 0), span(length, length, length)],
+        slot_table: table,
+        logit_rows: vec![0, length as u32],
+        ..ForwardBatch::default()
+    };
     let logits = decoder
-        .forward(
-            &Batch {
-                tokens: &tokens,
-                carried: &[],
-                positions: &positions,
-                write_slots: &write,
-                sequences: &[span(0, 1, length, 0), span(1, length, length, length)],
-                slot_table: &table,
-                logit_rows: &[0, length as u32],
-                hidden_rows: &[],
-                choice_rows: &[],
-            },
-            &mut Vec::new,
-        )
-        .expect("a mixed forward")
+        .forward(&batch, &mut Vec::new)
+        .expect("a mixed forward pass")
         .logits;
     let last = &golden.prefill[before * golden.vocab..];
     let what = format!("{name} mixed batch");

@@ -1,8 +1,9 @@
 //! An embedding and an output projection that are larger than what a device binds at once.
 
+use hearth_forward::{ForwardBatch, SampleParams, SampleRequest, SequenceSpan};
+use hearth_model::Decoder;
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::{Batch, Choice, Decoder, SequenceSpan, Wish};
 use hearth_model::weights::Quantization;
 
 use super::golden::{CPU, Golden, feed, goldens, load_in_parts, load_with, slot, wgpu_devices};
@@ -18,8 +19,8 @@ fn logits(golden: &Golden, decoder: &mut dyn Decoder) -> Vec<f32> {
     logits
 }
 
-/// Bounds that give two even parts of 256 rows, and parts of 86, 86 and 84. Every token is in some
-/// part, and both a tied table and two of them are split.
+/// The bounds give two even parts of 256 rows, and parts of 86, 86 and 84. The tokens occur in all
+/// parts, and the tables are one tied table and two separate ones.
 fn tables_in_parts_give_the_same(device: DeviceSpec) {
     for name in ["llama-llama3-tied", "mistral-window"] {
         let golden = goldens()
@@ -46,51 +47,49 @@ fn tables_in_parts_give_the_same(device: DeviceSpec) {
     }
 }
 
-/// The tokens that are chosen after each token of the prompt but every third, whose logits are
-/// wished for, and those logits.
-fn chosen(golden: &Golden, decoder: &mut dyn Decoder) -> (Vec<Option<u32>>, Vec<f32>) {
-    let tokens = &golden.prompt[..];
-    let count = tokens.len() as u32;
-    let positions: Vec<u32> = (0..count).collect();
-    let slots: Vec<u32> = (0..tokens.len()).map(slot).collect();
-    let sequence = SequenceSpan {
-        first_token: 0,
-        tokens: count,
-        context: count,
-        first_slot: 0,
+/// Samples after each token of the prompt, except every third one, whose logits are requested.
+/// Returns the tokens and the logits.
+fn sampled(golden: &Golden, decoder: &mut dyn Decoder) -> (Vec<Option<u32>>, Vec<f32>) {
+    let count = golden.prompt.len() as u32;
+    let rows: Vec<u32> = (0..count).collect();
+    let slots: Vec<u32> = (0..golden.prompt.len()).map(slot).collect();
+    let batch = ForwardBatch {
+        tokens: golden.prompt.clone(),
+        positions: rows.clone(),
+        write_slots: slots.clone(),
+        sequences: vec![SequenceSpan {
+            tokens: count,
+            context: count,
+            first_slot: 0,
+        }],
+        slot_table: slots,
+        // These logits come from the same multiplication, if all rows fit.
+        logit_rows: rows[..2].to_vec(),
+        sample_rows: rows.clone(),
+        ..ForwardBatch::default()
     };
-    let batch = Batch {
-        tokens,
-        carried: &[],
-        positions: &positions,
-        write_slots: &slots,
-        sequences: &[sequence],
-        slot_table: &slots,
-        // Beside rows of logits, which come from the same product where all fit.
-        logit_rows: &positions[..2],
-        hidden_rows: &[],
-        choice_rows: &positions,
+    let request = |row: u32| match row % 3 {
+        0 => SampleRequest::Logits,
+        1 => SampleRequest::Token(SampleParams::GREEDY),
+        _ => SampleRequest::Nothing,
     };
-    let wish = |row: u32| match row % 3 {
-        0 => Wish::Logits,
-        1 => Wish::Token(Choice::LIKELIEST),
-        _ => Wish::Nothing,
-    };
-    let mut wishes = || positions.iter().map(|row| wish(*row)).collect();
-    let outputs = decoder.forward(&batch, &mut wishes).expect("a forward");
-    let logits = [outputs.logits, outputs.undecided].concat();
-    (outputs.chosen, logits)
+    let mut requests = || rows.iter().map(|row| request(*row)).collect();
+    let output = decoder
+        .forward(&batch, &mut requests)
+        .expect("a forward pass");
+    let logits = [output.logits, output.sample_logits].concat();
+    (output.sampled, logits)
 }
 
-/// Parts of four and of six rows.
+/// The bounds give parts of four and of six rows.
 fn rows_in_parts_give_the_same(device: DeviceSpec) {
     let golden = &goldens()[0];
     let mut whole = load_with(golden, device, Dtype::F32, None).expect("it loads");
-    let (tokens, logits) = chosen(golden, whole.as_mut());
+    let (tokens, logits) = sampled(golden, whole.as_mut());
     assert!(tokens.len() > 6 && tokens.iter().all(Option::is_some));
     for bound in [24_576, 32_768] {
         let mut parts = load_in_parts(golden, device, None, bound).expect("it loads");
-        let (tokens_of_parts, logits_of_parts) = chosen(golden, parts.as_mut());
+        let (tokens_of_parts, logits_of_parts) = sampled(golden, parts.as_mut());
         assert_eq!(tokens, tokens_of_parts, "{device} {bound}");
         assert_eq!(logits.len(), logits_of_parts.len());
         for (whole, part) in logits.iter().zip(&logits_of_parts) {

@@ -1,6 +1,6 @@
 //! Batches that would index out of the model.
 
-use hearth_model::runner::{Batch, SequenceSpan};
+use hearth_forward::{ForwardBatch, SequenceSpan};
 
 use super::golden::{CPU, SLOTS, goldens, load};
 
@@ -8,87 +8,82 @@ use super::golden::{CPU, SLOTS, goldens, load};
 fn a_batch_that_would_index_out_of_the_model_is_refused() {
     let golden = &goldens()[0];
     let mut decoder = load(golden, CPU);
-    let span = SequenceSpan {
-        first_token: 0,
-        tokens: 1,
-        context: 1,
-        first_slot: 0,
+    let good = || ForwardBatch {
+        tokens: vec![1],
+        positions: vec![0],
+        write_slots: vec![0],
+        sequences: vec![SequenceSpan {
+            tokens: 1,
+            context: 1,
+            first_slot: 0,
+        }],
+        slot_table: vec![0],
+        logit_rows: vec![0],
+        ..ForwardBatch::default()
     };
-    let good = Batch {
-        tokens: &[1],
-        carried: &[],
-        positions: &[0],
-        write_slots: &[0],
-        sequences: &[span],
-        slot_table: &[0],
-        logit_rows: &[0],
-        hidden_rows: &[],
-        choice_rows: &[],
-    };
-    let outputs = decoder.forward(&good, &mut Vec::new).expect("a good batch");
-    assert_eq!(outputs.logits.len(), golden.vocab);
+    let output = decoder.forward(&good(), &mut Vec::new);
+    assert_eq!(output.expect("a good batch").logits.len(), golden.vocab);
     let bad = [
         (
-            Batch {
-                tokens: &[golden.vocab as u32],
-                ..good
+            ForwardBatch {
+                tokens: vec![golden.vocab as u32],
+                ..good()
             },
             "token",
         ),
         (
-            Batch {
-                positions: &[SLOTS as u32],
-                ..good
+            ForwardBatch {
+                positions: vec![SLOTS as u32],
+                ..good()
             },
             "position",
         ),
         (
-            Batch {
-                write_slots: &[SLOTS as u32],
-                ..good
+            ForwardBatch {
+                write_slots: vec![SLOTS as u32],
+                ..good()
             },
             "slot",
         ),
         (
-            Batch {
-                slot_table: &[SLOTS as u32],
-                ..good
+            ForwardBatch {
+                slot_table: vec![SLOTS as u32],
+                ..good()
             },
             "slot",
         ),
         (
-            Batch {
-                logit_rows: &[1],
-                ..good
+            ForwardBatch {
+                logit_rows: vec![1],
+                ..good()
             },
             "logit row",
         ),
         (
-            Batch {
-                hidden_rows: &[1],
-                choice_rows: &[],
-                ..good
+            ForwardBatch {
+                hidden_rows: vec![1],
+                ..good()
             },
             "hidden row",
         ),
         (
-            Batch {
-                slot_table: &[],
-                ..good
+            ForwardBatch {
+                slot_table: vec![],
+                ..good()
             },
             "slots",
         ),
         (
-            Batch {
-                positions: &[],
-                ..good
+            ForwardBatch {
+                positions: vec![],
+                ..good()
             },
             "positions",
         ),
         (
-            Batch {
-                positions: &[5],
-                ..good
+            ForwardBatch {
+                positions: vec![5],
+                ..good()
             },
             "position in its sequence",
         ),

@@ -1,17 +1,17 @@
 //! Weights in 16, 8 and 4 bits.
 
+use hearth_model::Decoder;
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::Decoder;
 use hearth_model::weights::Quantization;
 
 use super::golden::{
     CPU, Golden, TOLERANCE, feed, gguf_goldens, goldens, load_as, load_with, wgpu_devices,
 };
 
-/// Weights stored in 16 bits and computed with as such: what `--dtype auto` does. Only
-/// the rounding of KV (and, on a GPU or on matrix tiles, of activations) sets it apart from
-/// the golden.
+/// Weights that are stored in 16 bits are used in 16 bits, as with `--dtype auto`. The results
+/// differ from the golden only by the rounding of KV and, on a GPU or on matrix tiles, of
+/// activations.
 fn sixteen_bits_stay_close(device: DeviceSpec, dtype: Dtype, name: &str, tolerance: f32) {
     let golden = goldens()
         .into_iter()
@@ -85,7 +85,7 @@ fn weights_that_stay_in_their_blocks_stay_close() {
 }
 
 #[test]
-fn weights_quantized_at_load_stay_close_and_are_alone_what_they_are_in_chunks() {
+fn weights_quantized_at_load_stay_close_and_chunks_change_no_bit() {
     for golden in goldens() {
         for (quantization, tolerance) in [(Quantization::Int8, 0.1), (Quantization::Int4, 0.6)] {
             let mut decoder =
@@ -111,9 +111,9 @@ fn weights_quantized_at_load_stay_close_and_are_alone_what_they_are_in_chunks() 
     }
 }
 
-/// A GPU rounds no activations: with the weights of a file in blocks it gives the logits of those
-/// weights dequantised, and those of weights rounded at load are as close as the CPU's. The reports
-/// are of what is on the device.
+/// A GPU rounds no activations, so weights stored in blocks give the logits of the dequantised
+/// weights, and weights rounded at load come as close as on the CPU. The reports describe what is
+/// on the device.
 fn a_gpu_computes_with_blocks(device: DeviceSpec, files: &[&str], some: usize) {
     for golden in gguf_goldens() {
         let name = golden.dir.file_name().expect("a name").to_string_lossy();
@@ -129,7 +129,7 @@ fn a_gpu_computes_with_blocks(device: DeviceSpec, files: &[&str], some: usize) {
     for golden in goldens().into_iter().take(some) {
         let plain = load_as(&golden, device, Dtype::F32).report().weight_bytes;
         for (quantization, tolerance, share) in [
-            // Norms and biases stay floats, which is much of a model as small as these.
+            // Norms and biases stay floats, and they are a large part of such small models.
             (Quantization::Int8, 0.1, 2.0),
             (Quantization::Int4, 0.6, 2.5),
         ] {
@@ -165,7 +165,7 @@ fn wgsl_computes_with_blocks() {
 }
 
 #[test]
-fn what_cannot_be_quantized_is_refused() {
+fn quantized_weights_are_not_quantized_again() {
     let int8 = Some(Quantization::Int8);
     let file = gguf_goldens()
         .into_iter()

@@ -1,18 +1,20 @@
-//! Where bits are not to depend on the batch: a prompt whole, in chunks, token by token, and as
-//! decode rows beside another prompt, each in slots of its own.
+//! Deterministic inference: the bits of a token's logits do not depend on the batch. A prompt is
+//! computed as a whole, in chunks, token by token, and as decode rows beside another prompt.
 
+use hearth_forward::{ForwardBatch, SequenceSpan};
+use hearth_model::Decoder;
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::runner::{Batch, Decoder, SequenceSpan};
 
 use super::golden::{CPU, Golden, SLOTS, feed, goldens, load_as, load_deterministic, wgpu_devices};
 
-/// Tokens at the end that are computed one by one: each is a forward, and what they cost.
+/// Tokens at the end that are computed one by one. Each is a forward pass, so they take most of
+/// the time of these tests.
 const ONE_BY_ONE: usize = 12;
-/// Tokens of the sequence that another is computed beside.
+/// The largest number of tokens of the other sequence.
 const MOST_OF_ANOTHER: u32 = 5;
 
-/// The prompt and what was decoded after it.
+/// The prompt and the tokens that were decoded after it.
 fn tokens(golden: &Golden) -> Vec<u32> {
     [&golden.prompt[..], &golden.decode_tokens].concat()
 }
@@ -30,17 +32,17 @@ fn in_chunks(decoder: &mut dyn Decoder, tokens: &[u32], sizes: &[usize]) -> Vec<
     bits(&logits)
 }
 
-/// All but the last tokens at once, then those one by one, each in a batch with a chunk of another
-/// sequence in front.
+/// Computes all but the last tokens at once, then the last ones one by one, each in a batch after a
+/// chunk of another sequence.
 fn beside_another(decoder: &mut dyn Decoder, tokens: &[u32]) -> Vec<u32> {
-    // The other's slots lie behind all of these.
+    // The slots of the other sequence lie behind all slots of this one.
     let behind = SLOTS as u32 - MOST_OF_ANOTHER;
     assert!(tokens.len() <= behind as usize);
     let slots: Vec<u32> = (0..tokens.len() as u32).map(|at| at * 7 % behind).collect();
     let alone = tokens.len() - ONE_BY_ONE;
     let mut logits = beside(decoder, &tokens[..alone], &slots[..alone], 0);
     for position in alone..tokens.len() {
-        // Always the first of its sequence.
+        // The other sequence always begins at its first token.
         let other = 1 + position as u32 % MOST_OF_ANOTHER;
         let slots = &slots[..=position];
         logits.extend(beside(decoder, &tokens[position..=position], slots, other));
@@ -48,8 +50,8 @@ fn beside_another(decoder: &mut dyn Decoder, tokens: &[u32]) -> Vec<u32> {
     bits(&logits)
 }
 
-/// Logits of `tokens`, the last of a sequence that has these `slots`, in a batch with as many
-/// tokens of another in front.
+/// The logits of `tokens`, which are the last of a sequence in these `slots`, in a batch after
+/// `other` tokens of another sequence.
 fn beside(decoder: &mut dyn Decoder, tokens: &[u32], slots: &[u32], other: u32) -> Vec<f32> {
     let behind = SLOTS as u32 - MOST_OF_ANOTHER;
     let others = behind..behind + other;
@@ -58,36 +60,29 @@ fn beside(decoder: &mut dyn Decoder, tokens: &[u32], slots: &[u32], other: u32) 
     let table: Vec<u32> = others.clone().chain(slots.iter().copied()).collect();
     let own = slots[past as usize..].iter().copied();
     let write: Vec<u32> = others.chain(own).collect();
-    let batch: Vec<u32> = (0..other).chain(tokens.iter().copied()).collect();
-    let positions: Vec<u32> = (0..other).chain(past..context).collect();
-    let rows: Vec<u32> = (other..other + count).collect();
     let sequences = [
         SequenceSpan {
-            first_token: 0,
             tokens: other,
             context: other,
             first_slot: 0,
         },
         SequenceSpan {
-            first_token: other,
             tokens: count,
             context,
             first_slot: other,
         },
     ];
-    let batch = Batch {
-        tokens: &batch,
-        carried: &[],
-        positions: &positions,
-        write_slots: &write,
-        sequences: &sequences[usize::from(other == 0)..],
-        slot_table: &table,
-        logit_rows: &rows,
-        hidden_rows: &[],
-        choice_rows: &[],
+    let batch = ForwardBatch {
+        tokens: (0..other).chain(tokens.iter().copied()).collect(),
+        positions: (0..other).chain(past..context).collect(),
+        write_slots: write,
+        sequences: sequences[usize::from(other == 0)..].to_vec(),
+        slot_table: table,
+        logit_rows: (other..other + count).collect(),
+        ..ForwardBatch::default()
     };
-    let outputs = decoder.forward(&batch, &mut Vec::new);
-    outputs.expect("a forward").logits
+    let output = decoder.forward(&batch, &mut Vec::new);
+    output.expect("a forward pass").logits
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -127,7 +122,7 @@ fn on_vulkan_bits_need_not_depend_on_the_batch() {
         bits_are_the_same_in_any_batch(device, Dtype::F32, goldens());
         let some = goldens().into_iter().take(3).collect();
         bits_are_the_same_in_any_batch(device, Dtype::F16, some);
-        // And it is no accident: what is quickest gives others.
+        // This is no accident: the fastest kernels give other bits.
         let golden = &goldens()[0];
         let tokens = tokens(golden);
         let mut decoder = load_as(golden, device, Dtype::F32);

@@ -1,4 +1,4 @@
-//! What is read from the engine when somebody looks.
+//! Instruments whose values are read from the engine at each collection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
-use super::observed;
+use super::build::observed;
 use crate::catalog::{MODEL, SOURCE, STATE};
 
-/// The engine at a moment; see the instruments that it fills.
+/// The state of the engine at one moment. Totals count from the start of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineSnapshot {
     pub running: usize,
@@ -19,8 +19,9 @@ pub struct EngineSnapshot {
     pub kv_evictable: usize,
     pub kv_protected: usize,
     pub kv_held: usize,
-    /// Tokens that the cache in the host's memory has room for, and has.
+    /// Tokens that the cache in host memory can hold.
     pub host_total: usize,
+    /// Tokens that it holds.
     pub host_used: usize,
     pub demoted_tokens: u64,
     pub loaded_tokens: u64,
@@ -31,50 +32,52 @@ pub struct EngineSnapshot {
     pub computed_tokens: u64,
     pub generated_tokens: u64,
     pub preemptions: u64,
-    /// Since the last step of an engine that has work.
+    /// Time since the last step while the engine has work; zero if it has none.
     pub heartbeat_age: Duration,
 }
 
 impl EngineSnapshot {
-    /// Part of the KV cache that cannot be had, 0 to 1.
+    /// Fraction of the KV slots that are in use and cannot be evicted, 0 to 1.
     pub fn kv_usage(&self) -> f64 {
         (self.kv_protected + self.kv_held) as f64 / self.kv_total.max(1) as f64
     }
 }
 
-/// What does not change about the engine.
+/// Facts about the engine that do not change while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct EngineFacts {
-    /// Prompt + output tokens of one sequence.
+    /// Longest sequence in tokens, prompt and output together.
     pub context: usize,
     pub max_running: usize,
     pub max_waiting: usize,
     pub kv_slots: usize,
-    /// Of the cache in the host's memory.
+    /// Token slots of the cache in host memory.
     pub host_slots: usize,
     pub kv_dtype: String,
     /// Tokens of a page of the KV cache.
     pub page_size: usize,
-    /// `lru` and the like.
+    /// Name of the eviction policy, such as `lru`.
     pub eviction: String,
     pub prefix_cache: bool,
-    /// `CPU` or `GPU`, for the log line.
+    /// `CPU` or `GPU`, for the statistics log line.
     pub device: &'static str,
 }
 
 pub type ReadEngine = Arc<dyn Fn() -> EngineSnapshot + Send + Sync>;
-/// Rates and the like, which are derived from several snapshots.
+/// Computes rates from the given snapshot and earlier ones.
 pub type ReadDerived = Arc<dyn Fn(&EngineSnapshot) -> Derived + Send + Sync>;
 
-/// What is computed from snapshots.
+/// Values computed from several snapshots.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Derived {
+    /// Prompt tokens computed per second; `generation_throughput` likewise.
     pub prompt_throughput: f64,
     pub generation_throughput: f64,
+    /// Fraction of the prompt tokens that were cached, over the requests started last.
     pub last_hit_rate: f64,
 }
 
-/// The instruments that are read from the engine when somebody looks.
+/// Builds the instruments; `read` and `derived` are called at each collection.
 pub(super) fn observe_engine(
     meter: &Meter,
     model: &str,
@@ -105,7 +108,7 @@ pub(super) fn observe_engine(
     single("llm.engine.heartbeat_age", |s| {
         s.heartbeat_age.as_secs_f64()
     });
-    // A cache that is switched off is not asked.
+    // A prefix cache that is switched off receives no queries.
     if facts.prefix_cache {
         single("llm.prefix_cache_queries", |s| s.prompt_tokens as f64);
     } else {
@@ -167,7 +170,7 @@ pub(super) fn observe_engine(
     let information = vec![
         KeyValue::new("block_size", facts.page_size.to_string()),
         KeyValue::new("cache_dtype", facts.kv_dtype.clone()),
-        // Python's words, which whoever reads vLLM's label compares with.
+        // Python's spelling, as in vLLM's label.
         KeyValue::new(
             "enable_prefix_caching",
             if facts.prefix_cache { "True" } else { "False" },

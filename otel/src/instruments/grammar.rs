@@ -1,4 +1,4 @@
-//! What grammars cost and save.
+//! Instruments of constrained decoding.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
-use super::observed;
+use super::build::observed;
 use crate::catalog::{MODEL, REFUSAL};
 
 /// Totals of constrained decoding since the start.
@@ -21,12 +21,12 @@ pub struct GrammarSnapshot {
     pub forced_tokens: u64,
     pub forced_bytes: u64,
     pub fallbacks: u64,
-    /// By the API's code of each.
+    /// Refused requests by the API's error code.
     pub refusals: [(&'static str, u64); 3],
 }
 
-/// Makes the instruments; `read` is called when somebody looks.
-pub(crate) fn observe_grammars(
+/// Builds the instruments; `read` is called at each collection.
+pub fn observe_grammars(
     meter: &Meter,
     model: &str,
     read: impl Fn() -> GrammarSnapshot + Send + Sync + 'static,

@@ -1,24 +1,12 @@
 //! The HTTP server's instruments.
 
-use std::time::Duration;
-
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{Histogram, Meter, UpDownCounter};
 
-use super::{histogram, told};
+use super::build::{described, histogram};
 use crate::bounds::Bounds;
 use crate::catalog::{ERROR, METHOD, ROUTE, SCHEME, STATUS};
-
-/// One HTTP exchange, as the middleware saw it.
-#[derive(Clone, Debug)]
-pub struct HttpOutcome {
-    pub status: u16,
-    /// `error.type`: a disconnect, or the status of a server error.
-    pub error: Option<String>,
-    pub duration: Duration,
-    pub request_bytes: u64,
-    pub response_bytes: u64,
-}
+use crate::records::HttpOutcome;
 
 /// Instruments of the HTTP server.
 #[derive(Clone, Debug)]
@@ -39,7 +27,7 @@ fn http_attributes(method: &'static str, route: &str) -> Vec<KeyValue> {
 
 impl HttpInstruments {
     pub(super) fn new(meter: &Meter, bounds: &Bounds) -> Self {
-        let active = told("http.server.active_requests");
+        let active = described("http.server.active_requests");
         Self {
             duration: histogram(meter, "http.server.request.duration", bounds),
             active: meter
@@ -52,10 +40,12 @@ impl HttpInstruments {
         }
     }
 
+    /// Counts a request that is now active.
     pub fn begin(&self, method: &'static str, route: &str) {
         self.active.add(1, &http_attributes(method, route));
     }
 
+    /// Records an exchange that ended.
     pub fn end(&self, method: &'static str, route: &str, outcome: &HttpOutcome) {
         let mut attributes = http_attributes(method, route);
         self.active.add(-1, &attributes);

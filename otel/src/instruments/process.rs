@@ -1,18 +1,20 @@
-//! What is there before the model: the process, and the HTTP server's instruments.
+//! Instruments that exist before the model is loaded: those of the process and of HTTP.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use opentelemetry::metrics::Meter;
 
-use super::{HttpInstruments, observed};
+use super::build::observed;
+use super::http::HttpInstruments;
 use crate::bounds::Bounds;
 use crate::process::{self, ProcessStats};
 
-/// `/proc` is read once for all instruments of a scrape.
+/// How long values of `/proc` are reused, so that one scrape reads it once.
 const FRESH: Duration = Duration::from_millis(50);
 
-/// Makes the instruments that are there before the model.
+/// Builds the instruments that exist before the model is loaded. `dropped` returns the
+/// number of records that telemetry has dropped.
 pub fn server_instruments(
     meter: &Meter,
     bounds: &Bounds,

@@ -1,36 +1,18 @@
-//! What is recorded of requests and steps.
+//! Instruments that requests and engine steps record to.
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, Meter};
 
-use super::engine::observe_engine;
-use super::{EngineFacts, PROVIDER_NAME, ReadDerived, ReadEngine, counter, histogram};
+use super::build::{counter, histogram};
+use super::engine::{EngineFacts, ReadDerived, ReadEngine, observe_engine};
 use crate::bounds::Bounds;
-use crate::catalog::{ERROR, MODEL, OPERATION, PHASE, PROVIDER, REASON, REJECTION, STREAM};
+use crate::catalog::{
+    ERROR, MODEL, OPERATION, PHASE, PROVIDER, PROVIDER_NAME, REASON, REJECTION, STREAM,
+};
+use crate::records::{Ending, StepRecord};
 
-/// How a continuation ended, in vLLM's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    Stop,
-    Length,
-    Abort,
-    Error,
-}
-
-impl Ending {
-    const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Abort, Self::Error];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-            Self::Abort => "abort",
-            Self::Error => "error",
-        }
-    }
-}
-
-/// Numbers of a continuation that ended; times in seconds where they are known.
+/// Numbers of a continuation that ended. Times are in seconds, `None` if that phase was not
+/// reached.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestNumbers {
     /// `chat` or `text_completion`.
@@ -49,7 +31,7 @@ pub struct RequestNumbers {
     pub preemptions: u64,
 }
 
-/// What is recorded while requests run, bound to their attributes.
+/// Counters that rise while requests run, bound to their attributes.
 #[derive(Debug)]
 struct Live {
     prompt_tokens: BoundCounter<u64>,
@@ -81,7 +63,7 @@ pub struct EngineInstruments {
     requests: Counter<u64>,
     without_decode: BoundCounter<u64>,
     rejections: BoundCounter<u64>,
-    /// Whole answers, then streams.
+    /// Indexed by `usize::from(stream)`.
     live: [Live; 2],
     iteration_tokens: BoundHistogram<f64>,
     step_scheduler: BoundHistogram<f64>,
@@ -91,7 +73,7 @@ pub struct EngineInstruments {
     step_decodes: BoundHistogram<f64>,
 }
 
-/// A duration that can be recorded: clamped where clocks or bugs say nonsense.
+/// A duration that can be recorded: 0 in place of a negative or non-finite one.
 fn sane(seconds: f64) -> f64 {
     if seconds.is_finite() {
         seconds.max(0.0)
@@ -116,7 +98,7 @@ impl EngineInstruments {
             histogram(meter, name, bounds).bind(&[model.clone(), KeyValue::new(key, value)])
         };
         let requests = counter(meter, "llm.requests");
-        // vLLM's reasons are there from the start, so that rates have a beginning.
+        // All of vLLM's reasons exist from the start, so that rates have a first value.
         for reason in Ending::ALL
             .map(Ending::as_str)
             .into_iter()
@@ -188,17 +170,19 @@ impl EngineInstruments {
         ]
     }
 
+    /// Counts the prompt tokens of a request that started.
     pub fn started(&self, stream: bool, prompt_tokens: usize) {
         let live = &self.live[usize::from(stream)];
         live.prompt_tokens.add(prompt_tokens as u64);
     }
 
+    /// Records the time from arrival to first token.
     pub fn first_token(&self, operation: &'static str, stream: bool, seconds: f64) {
         let attributes = self.gen_ai(operation, stream);
         self.first_token.record(sane(seconds), &attributes);
     }
 
-    /// A token, and how long after the one before it.
+    /// Records a token and the seconds since the one before it.
     pub fn token(&self, stream: bool, since_last: Option<f64>) {
         self.live[usize::from(stream)].generation_tokens.add(1);
         if let Some(seconds) = since_last {
@@ -206,29 +190,33 @@ impl EngineInstruments {
         }
     }
 
-    /// Tokens that were generated and never seen, such as the one that ends a text.
+    /// Counts tokens that were generated but not sent, such as the end-of-text token.
     pub fn unseen_tokens(&self, stream: bool, tokens: usize) {
         let live = &self.live[usize::from(stream)];
         live.generation_tokens.add(tokens as u64);
     }
 
+    /// Records the time that tokenizing a request took.
     pub fn tokenized(&self, seconds: f64) {
         self.tokenize.record(sane(seconds));
     }
 
+    /// Counts a request that was refused because the queue was full.
     pub fn rejected(&self) {
         self.rejections.add(1);
     }
 
+    /// Records the number of continuations that an accepted request asks for.
     pub fn accepted(&self, copies: usize) {
         self.copies.record(copies as f64);
     }
 
-    /// All continuations of a request ended; the longest has so many tokens.
+    /// Records the length of a request's longest continuation, once all have ended.
     pub fn longest(&self, tokens: usize) {
         self.longest.record(tokens as f64);
     }
 
+    /// Records a continuation that ended.
     pub fn ended(&self, numbers: &RequestNumbers) {
         let reason = numbers.ending.as_str();
         let attributes = request_attributes(&self.model, reason, numbers.stream);
@@ -267,13 +255,14 @@ impl EngineInstruments {
         self.preemptions.record(numbers.preemptions as f64);
     }
 
-    /// Sums over the steps of a request, in seconds.
+    /// Records sums over the steps of a request, in seconds.
     pub fn model_times(&self, forward: f64, execute: f64) {
         self.forward_time.record(sane(forward));
         self.execute_time.record(sane(execute));
     }
 
-    pub fn step(&self, step: &crate::records::StepRecord) {
+    /// Records a step of the engine.
+    pub fn step(&self, step: &StepRecord) {
         self.iteration_tokens.record(step.tokens as f64);
         self.step_scheduler.record(step.scheduler().as_secs_f64());
         self.step_forward.record(step.forward().as_secs_f64());

@@ -1,16 +1,18 @@
-//! How fast this machine reads memory: what decoding one sequence is bound by.
+//! Measures how fast this machine reads memory, which bounds the speed of decoding one
+//! sequence.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Larger than any cache that a desktop has, small enough for a small machine.
+/// Larger than the caches of desktop CPUs, and small enough for a small machine.
 const BUFFER_BYTES: usize = 256 << 20;
 const ROUNDS: usize = 5;
 
-/// The best of a few rounds of all threads reading a buffer together.
+/// The memory bandwidth in bytes per second: the best of a few rounds in which all threads read
+/// a buffer together.
 pub fn read_bytes_per_second() -> f64 {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    // Written, so that the pages exist.
+    // Writing the buffer makes its pages exist.
     let buffer: Vec<u64> = (0..(BUFFER_BYTES / 8) as u64).collect();
     let mut best: f64 = 0.0;
     for _ in 0..ROUNDS {
@@ -25,7 +27,8 @@ pub fn read_bytes_per_second() -> f64 {
     best
 }
 
-/// Independent sums, so that the compiler vectorises and the additions do not wait.
+/// Adds up `words` in independent sums, so that the compiler can vectorise and no addition waits
+/// for the one before it.
 fn sum(words: &[u64]) -> u64 {
     const LANES: usize = 32;
     let mut lanes = [0u64; LANES];

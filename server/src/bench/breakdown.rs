@@ -1,51 +1,55 @@
-//! `hearth bench --breakdown`: what the time of prefill and decode goes to on the CPU.
+//! `hearth bench --breakdown`: divides the time of prefill and decode on the CPU among the
+//! operations of the model.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use hearth_engine::params::SamplingParams;
+use hearth_engine::SamplingParams;
 use hearth_engine::sampler::SamplerState;
-use hearth_engine::{Executor, Logits};
+use hearth_forward::{Executor, ForwardOutput};
 use hearth_model::cpu_times::{self, Spent};
 use serde::Serialize;
 
 use super::{Plan, Sequences};
 
-/// What the steps of one kind took, in the mean.
+/// The mean times of the operations in one kind of step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Breakdown {
-    /// `prefill`, whose step is a whole prompt, or `decode`.
+    /// `prefill`, where a step is a whole prompt, or `decode`.
     pub phase: &'static str,
     pub batch: u32,
     pub steps: u32,
+    /// Mean time of a step.
     pub milliseconds: f64,
     pub parts: Vec<Part>,
 }
 
+/// One operation. All numbers but the rates are means per step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Part {
     pub name: String,
     pub calls: f64,
     pub milliseconds: f64,
-    /// Of the step.
+    /// Percentage of the step's time.
     pub percent: f64,
-    /// Of weights, keys and values that are read.
+    /// Megabytes of weights, keys and values that the operation reads.
     pub megabytes: f64,
     pub gb_per_s: f64,
     pub gflop_per_s: f64,
 }
 
-/// Prefill and decode of one batch size, greedily sampled.
+/// Measures prefill and decode with one batch size and greedy sampling.
 ///
 /// # Errors
-/// A forward fails.
+/// A forward pass fails.
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<[Breakdown; 2]> {
     let mut sequences = Sequences::new(plan, batch, executor);
-    let prefill = phase("prefill", batch, batch, |sample| {
+    let vocab = executor.limits().vocab_size.max(1);
+    let prefill = phase("prefill", batch, batch, vocab, |sample| {
         sequences.prefill(executor, plan, sample)
     })?;
-    let decode = phase("decode", batch, plan.decode_tokens, |sample| {
+    let decode = phase("decode", batch, plan.decode_tokens, vocab, |sample| {
         sequences.decode(executor, plan.decode_tokens, sample)
     })?;
     Ok([prefill, decode])
@@ -55,7 +59,8 @@ fn phase(
     phase: &'static str,
     batch: u32,
     steps: u32,
-    work: impl FnOnce(&mut dyn FnMut(Logits)) -> Result<()>,
+    vocab: usize,
+    work: impl FnOnce(&mut dyn FnMut(ForwardOutput)) -> Result<()>,
 ) -> Result<Breakdown> {
     let greedy = SamplingParams {
         temperature: 0.0,
@@ -63,10 +68,10 @@ fn phase(
     };
     let mut sampler = SamplerState::new(&greedy, &[]);
     let mut sampling = Spent::default();
-    let mut sample = |mut logits: Logits| {
+    let mut sample = |mut output: ForwardOutput| {
         let started = Instant::now();
-        for row in logits.values.chunks_exact_mut(logits.vocab.max(1)) {
-            // Which token it is does not matter, nor whether the weights gave any.
+        for row in output.logits.chunks_exact_mut(vocab) {
+            // Neither the token nor a failure to sample one matters here.
             let _ = std::hint::black_box(sampler.sample(row, 0));
             sampling.calls += 1;
         }
@@ -115,6 +120,7 @@ fn phase(
     })
 }
 
+/// Formats the breakdown as a table.
 pub fn table(breakdown: &Breakdown) -> String {
     let Breakdown {
         phase,

@@ -1,46 +1,48 @@
-//! The keys that have a few values each.
+//! Settings that have a few named values each. The comments are also the values' `--help` texts.
 
 use clap::ValueEnum;
+use hearth_api::{reasoning, tools};
 use serde::{Deserialize, Serialize};
-
-use crate::{reasoning, tools};
 
 /// Number format of the weights and the KV cache on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
-    /// What the checkpoint was saved in, where the device computes it.
+    /// The format of the checkpoint if the device supports it
     Auto,
     F32,
     F16,
     Bf16,
 }
 
-/// How weights are rounded when they are loaded.
+/// Quantization of the weights while loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Quantization {
-    /// 8 bits each, and a scale for every 32.
+    /// 8 bits per weight, and a scale per 32 weights
     Int8,
-    /// 4 bits each, and a scale for every 32; embedding and output projection in 8.
+    /// 4 bits per weight, and a scale per 32 weights; 8 bits in the embedding and the output
+    /// projection
     Int4,
 }
 
-/// Where the weights come from.
+/// Source of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LoadFormat {
-    /// The checkpoint's safetensors files.
+    /// The files of the checkpoint
     Auto,
-    /// Random weights from `config.json` alone: for benchmarks.
+    /// Random weights, made from config.json alone, for benchmarks
     Dummy,
 }
 
-/// Shape of the log lines on standard error.
+/// Format of the log lines on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
+    /// Lines of text for people
     Text,
+    /// One JSON object per line
     Json,
 }
 
@@ -53,31 +55,31 @@ impl From<LogFormat> for hearth_otel::LogFormat {
     }
 }
 
-/// Where sampling defaults come from when a request leaves a field out.
+/// Values of sampling fields that a request leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum SamplingDefaults {
-    /// The model's `generation_config.json`.
+    /// The values of the model's generation_config.json
     Model,
-    /// OpenAI's: temperature 1, top_p 1, nothing else.
+    /// OpenAI's defaults: temperature 1, top_p 1, and nothing else
     Openai,
 }
 
-/// Who of the waiting requests starts next; a request that was interrupted goes first.
+/// Order in which waiting requests start. Preempted requests come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum SchedulePolicy {
-    /// First come, first served.
+    /// First come, first served
     Fcfs,
-    /// Longest cached prefix first.
+    /// Longest cached prefix first
     Lpm,
-    /// A depth-first walk over the tree of waiting prompts, the heaviest branch first.
+    /// Depth-first order over the tree of waiting prompts, heaviest branch first
     DfsWeight,
-    /// Longest output first, by `max_tokens`.
+    /// Longest output first, by max_tokens
     Lof,
-    /// Highest `priority` first, interrupting lower ones.
+    /// Highest priority first, preempting running requests of lower priority
     Priority,
-    /// A random order, the same in every run.
+    /// A random order, the same in every run
     Random,
 }
 
@@ -94,19 +96,19 @@ impl From<SchedulePolicy> for hearth_engine::SchedulePolicy {
     }
 }
 
-/// Which cached prefix goes first when room is needed.
+/// Which cached prefix is evicted first when KV slots are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum RadixEvictionPolicy {
-    /// Least recently used.
+    /// Least recently used
     Lru,
-    /// Least frequently used.
+    /// Least frequently used
     Lfu,
-    /// First computed.
+    /// First computed
     Fifo,
-    /// Used once, before used again (segmented LRU).
+    /// Prefixes used once before prefixes used again (segmented LRU)
     Slru,
-    /// Lowest `priority` of the requests that used it.
+    /// Lowest priority of the requests that used the prefix
     Priority,
 }
 
@@ -122,16 +124,16 @@ impl From<RadixEvictionPolicy> for hearth_engine::EvictionPolicy {
     }
 }
 
-/// When what is cached is copied to the host's memory. The names are SGLang's.
+/// When cached KV is copied to host memory. The names are SGLang's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum HostCacheWritePolicy {
-    /// When it is evicted from the device.
+    /// When it is evicted from the device
     WriteBack,
-    /// As soon as it is cached.
+    /// As soon as it is cached
     WriteThrough,
-    /// As soon as a second request uses it.
+    /// As soon as a second request uses it
     WriteThroughSelective,
 }
 
@@ -145,13 +147,13 @@ impl From<HostCacheWritePolicy> for hearth_engine::HostWritePolicy {
     }
 }
 
-/// How OTLP is spoken.
+/// Protocol of OTLP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum OtlpProtocol {
-    /// http/protobuf, on port 4318 as a rule.
+    /// Protobuf over HTTP, usually on port 4318
     Http,
-    /// gRPC, on port 4317 as a rule.
+    /// gRPC, usually on port 4317
     Grpc,
 }
 
@@ -164,14 +166,15 @@ impl From<OtlpProtocol> for hearth_otel::OtlpProtocol {
     }
 }
 
-/// The periodic log lines about the engine.
+/// Format of the periodic log lines with statistics of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum LogStats {
-    /// vLLM's line, at an interval, while there is work.
+    /// vLLM's line, at a fixed interval while requests run
     Vllm,
-    /// SGLang's lines, for each prefill batch and every so many decode steps.
+    /// SGLang's lines, for each prefill batch and at an interval of decode steps
     Sglang,
+    /// No statistics
     Off,
 }
 
@@ -185,7 +188,7 @@ impl From<LogStats> for hearth_otel::StatsLog {
     }
 }
 
-/// Whether something is done.
+/// A setting that is on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {
@@ -193,23 +196,23 @@ pub enum Switch {
     Off,
 }
 
-/// How JSON of a schema is laid out.
+/// Whitespace in JSON that follows a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum JsonWhitespace {
-    /// `{"a": 1, "b": 2}`, as models have mostly read it.
+    /// {"a": 1, "b": 2}, the form that is most common in training data
     Natural,
-    /// `{"a":1,"b":2}`: fewer tokens.
+    /// {"a":1,"b":2}, which has fewer tokens
     Compact,
 }
 
-/// Which hidden states make an embedding.
+/// Hidden states that an embedding is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Pooling {
-    /// That of the last token, which has read all others.
+    /// The hidden state of the last token, which attends to all others
     Last,
-    /// The mean of all.
+    /// The mean over all tokens
     Mean,
 }
 
@@ -222,25 +225,26 @@ impl From<Pooling> for hearth_engine::Pooling {
     }
 }
 
-/// How the served model writes calls of tools.
+/// Format in which the model writes tool calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ToolCallParser {
-    /// `<tool_call>{...}</tool_call>`: Hermes, Qwen 2.5 and 3.
+    /// `<tool_call>{...}</tool_call>`: Hermes, Qwen 2.5 and 3
     #[serde(alias = "qwen25")]
     #[value(alias = "qwen25")]
     Hermes,
-    /// `{"name": ..., "parameters": ...}`: Llama 3.1.
+    /// `{"name": ..., "parameters": ...}`: Llama 3.1
     Llama3,
-    /// `[TOOL_CALLS] [...]`: Mistral.
+    /// `[TOOL_CALLS] [...]`: Mistral
     Mistral,
-    /// `[f(a=1)]`: Llama 3.2 and 4.
+    /// `[f(a=1)]`: Llama 3.2 and 4
     Pythonic,
-    /// No calls are looked for, whatever the chat template shows.
+    /// Tool calls are not parsed, whatever the chat template contains
     None,
 }
 
 impl ToolCallParser {
+    /// The format of the parser; `None` if tool calls are not parsed.
     pub fn format(self) -> Option<tools::Format> {
         match self {
             Self::Hermes => Some(tools::Format::Hermes),
@@ -252,13 +256,13 @@ impl ToolCallParser {
     }
 }
 
-/// How the served model marks its reasoning.
+/// How the model marks its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum ReasoningParser {
-    /// Every answer begins with reasoning, up to `</think>`.
+    /// Every answer begins with reasoning, which ends with `</think>`
     DeepseekR1,
-    /// Reasoning is between `<think>` and `</think>`, if the answer begins with it.
+    /// Reasoning stands between `<think>` and `</think>`, if the answer begins with `<think>`
     #[serde(alias = "think")]
     #[value(alias = "think")]
     Qwen3,

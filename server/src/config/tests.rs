@@ -1,7 +1,10 @@
+use std::path::Path;
+
+use super::parts::without_password;
 use super::*;
 
 #[test]
-fn a_collectors_password_is_not_shown() {
+fn the_password_in_an_otlp_endpoint_is_hidden() {
     for (given, shown) in [
         ("http://a:b@host:4318/v1", "http://***@host:4318/v1"),
         ("a:b@host:4317", "***@host:4317"),
@@ -18,7 +21,7 @@ fn resolve(file: Option<&str>, flags: serde_json::Value) -> Result<Config, Strin
 }
 
 #[test]
-fn nothing_given_means_defaults() {
+fn without_any_layer_every_setting_has_its_default() {
     Jail::expect_with(|_| {
         assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
         Ok(())
@@ -75,7 +78,7 @@ fn an_unknown_environment_variable_is_reported_and_does_nothing() {
         jail.set_env("HEARTH_PORT_8000_TCP", "tcp://10.0.0.1:8000");
         jail.set_env("HEARTH_CONFIG", "hearth.toml");
         assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
-        // Whoever runs the tests may have set others.
+        // The environment of the test may have others.
         let unknown = Config::unknown_environment();
         assert!(unknown.iter().any(|name| name == "HEARTH_PORT_8000_TCP"));
         assert!(!unknown.iter().any(|name| name == "HEARTH_CONFIG"));
@@ -84,7 +87,7 @@ fn an_unknown_environment_variable_is_reported_and_does_nothing() {
 }
 
 #[test]
-fn the_list_of_keys_is_the_struct() {
+fn the_list_of_keys_matches_the_struct() {
     let full = Config {
         model: Some(String::new()),
         served_model_name: Some(String::new()),
@@ -136,7 +139,7 @@ fn a_named_file_must_exist() {
 }
 
 #[test]
-fn zero_is_refused_where_it_means_nothing() {
+fn zero_is_refused_for_settings_that_must_be_positive() {
     Jail::expect_with(|_| {
         let error = resolve(None, json!({"max_queue": 0})).unwrap_err();
         assert_eq!(
@@ -148,7 +151,7 @@ fn zero_is_refused_where_it_means_nothing() {
 }
 
 #[test]
-fn an_empty_key_is_refused_and_a_key_is_not_for_others_to_read() {
+fn an_empty_api_key_is_refused_and_keys_are_hidden_from_others() {
     Jail::expect_with(|jail| {
         let error = resolve(None, json!({"api_key": ""})).unwrap_err();
         assert!(
@@ -181,7 +184,7 @@ fn a_context_of_one_token_is_refused() {
 }
 
 #[test]
-fn a_quiet_command_logs_what_any_layer_asks_for_and_warnings_otherwise() {
+fn quiet_commands_log_warnings_unless_a_layer_sets_another_level() {
     Jail::expect_with(|jail| {
         let level = |flags: serde_json::Value| {
             let config = Config::resolve_quiet(None, &flags);

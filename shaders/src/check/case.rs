@@ -1,4 +1,4 @@
-//! What a kernel is asked to do: sizes, without values.
+//! The sizes of a call of a kernel, without its values.
 
 mod kernel;
 mod model;
@@ -11,7 +11,7 @@ pub use model::ModelShape;
 use super::Random;
 use crate::{BlockFormat, HeadLayout, Summation};
 
-/// One call of a kernel.
+/// One call of a kernel, by its sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Case {
     Linear {
@@ -19,7 +19,7 @@ pub enum Case {
         input: usize,
         output: usize,
         bias: bool,
-        /// Whether twice as many rows give `output` elements, gated.
+        /// Whether the matrix has `2 * output` rows and SwiGLU makes `output` elements of them.
         gated: bool,
         summation: Summation,
     },
@@ -34,7 +34,7 @@ pub enum Case {
         input: usize,
         output: usize,
         bias: bool,
-        /// Whether twice as many rows give `output` elements, gated.
+        /// As in [`Case::Linear`].
         gated: bool,
         summation: Summation,
     },
@@ -63,24 +63,24 @@ pub enum Case {
         qk_norm: bool,
     },
     Attention {
-        /// Context and new tokens of each sequence.
+        /// The context and the number of new tokens of each sequence.
         sequences: Vec<(usize, usize)>,
         layout: HeadLayout,
         window: Option<u32>,
         summation: Summation,
     },
-    Choose {
+    Sample {
         rows: usize,
         vocab: usize,
     },
 }
 
-/// The blocks of integers that a GPU computes with.
+/// The formats of packed matrices that GPUs compute with.
 const PACKED: [BlockFormat; 2] = [BlockFormat::Q8_0, BlockFormat::Q4_0];
 
-/// Random cases that share the sizes a kernel is compiled for: compiling is what a case
-/// costs.
-pub const SHAPE_KEPT_FOR: usize = 25;
+/// Number of random cases that share the sizes a kernel is compiled for. Most of the time of a case
+/// is spent compiling.
+pub const CASES_PER_SHAPE: usize = 25;
 
 impl Case {
     pub fn kernel(&self) -> Kernel {
@@ -94,11 +94,12 @@ impl Case {
             Case::SiluMul { .. } => Kernel::SiluMul,
             Case::RopeAndStore { .. } => Kernel::RopeAndStore,
             Case::Attention { .. } => Kernel::Attention,
-            Case::Choose { .. } => Kernel::Choose,
+            Case::Sample { .. } => Kernel::Sample,
         }
     }
 
-    /// A case of `kernel`: its sizes come from `shape`, its batch from `random`.
+    /// A random case of `kernel`. The sizes it is compiled for come from `shape`, those of the
+    /// batch from `random`.
     pub fn random(kernel: Kernel, mut shape: Random, random: &mut Random) -> Self {
         let layout = |shape: &mut Random| {
             let kv_heads = shape.within(1, 4);
@@ -126,7 +127,7 @@ impl Case {
             },
             Kernel::PackedLinear => Case::PackedLinear {
                 format: PACKED[shape.below(2)],
-                // Now and then a block that the rows do not fill.
+                // Sometimes the last block of a row is incomplete.
                 input: shape.within(1, 70) * [32, 32, 20, 7][shape.below(4)],
                 output: shape.within(1, 300),
                 bias: shape.one_in(2),
@@ -188,9 +189,9 @@ impl Case {
                     summation: summation(&mut shape),
                 }
             }
-            Kernel::Choose => {
+            Kernel::Sample => {
                 let most = [40, 3000, 9000][random.below(3)];
-                Case::Choose {
+                Case::Sample {
                     rows: random.within(1, 9),
                     vocab: random.within(1, most),
                 }
@@ -198,7 +199,7 @@ impl Case {
         }
     }
 
-    /// The order of its sums, where it has several.
+    /// The order of summation, if the kernel has a choice.
     pub fn summation(&self) -> Option<Summation> {
         match self {
             Case::Linear { summation, .. }
@@ -208,7 +209,7 @@ impl Case {
         }
     }
 
-    /// The same with its sums in another order, where it has one.
+    /// The same case with another order of summation, if the kernel has a choice.
     pub fn summed(mut self, order: Summation) -> Self {
         if let Case::Linear { summation, .. }
         | Case::PackedLinear { summation, .. }

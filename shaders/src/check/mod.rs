@@ -1,38 +1,38 @@
-//! Every kernel against a plain reference in f64, on random inputs, with what it will
-//! write poisoned first: for the tests, for `hearth doctor`, and for the look at a
-//! device before it serves.
+//! Checks every kernel against a plain reference in f64, on random inputs. The memory that the
+//! kernel will write to is filled with NaN first, so that elements it does not write are noticed.
+//! The tests, `hearth doctor` and the check of a device before serving use this.
 
 mod case;
-mod choices;
 mod prepare;
 mod random;
 pub mod reference;
 mod same_bits;
+mod sampling;
 mod speed;
 
-pub use case::{Case, Kernel, ModelShape, SHAPE_KEPT_FOR};
-pub use choices::right_choices;
+pub use case::{CASES_PER_SHAPE, Case, Kernel, ModelShape};
 pub use random::Random;
 pub use same_bits::{Differs, same_bits};
+pub use sampling::acceptable_tokens;
 pub use speed::{Speed, measure};
 
 use burn::tensor::DType;
 use cubecl::future::block_on;
 
 use crate::Kernels;
-use prepare::{Output, Prepared, Wanted, prepare};
+use prepare::{Expected, Output, Prepared, prepare};
 
-/// The types that a backend is checked in.
+/// The types that a backend is checked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precision {
-    /// Of matrices and KV pools.
+    /// The type of matrices and KV pools.
     pub stored: DType,
-    /// Of activations, norms and biases: f32 on the CPU, as `stored` on GPUs.
+    /// The type of activations, norms and biases: f32 on the CPU, the same as `stored` on GPUs.
     pub activations: DType,
 }
 
 impl Precision {
-    /// What a GPU computes in throughout.
+    /// One type for everything, as on GPUs.
     pub fn uniform(dtype: DType) -> Self {
         Self {
             stored: dtype,
@@ -40,7 +40,7 @@ impl Precision {
         }
     }
 
-    /// The CPU keeps activations in f32 whatever the weights are.
+    /// Activations in f32 whatever the type of the weights, as on the CPU.
     pub fn on_cpu(stored: DType) -> Self {
         Self {
             stored,
@@ -48,12 +48,12 @@ impl Precision {
         }
     }
 
-    /// Bytes of an element.
+    /// Bytes of an element of each.
     fn sizes(self) -> (u64, u64) {
         (self.stored.size() as u64, self.activations.size() as u64)
     }
 
-    /// The largest relative error that rounding explains.
+    /// The largest relative error that rounding can cause.
     pub fn tolerance(self) -> f64 {
         match self.stored {
             DType::F16 => 4e-3,
@@ -62,7 +62,7 @@ impl Precision {
         }
     }
 
-    /// A relative error that no rounding explains.
+    /// A relative error that rounding cannot cause.
     pub fn wrong(self) -> f64 {
         match self.stored {
             DType::F32 => 1e-2,
@@ -71,7 +71,7 @@ impl Precision {
     }
 }
 
-/// What a kernel got wrong.
+/// A value that a kernel computed wrongly.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{case:?} in {precision:?}: {what}[{index}] is {got}, not {want}")]
 pub struct Mismatch {
@@ -83,11 +83,11 @@ pub struct Mismatch {
     pub want: f64,
 }
 
-/// The largest error of `case`, relative to the value or to the root mean square of all
-/// values, or of those of its head, whichever is largest.
+/// Runs `case` and returns the largest error. An error is relative to the largest of: the expected
+/// value, the root mean square of all expected values, and that of the values of the same head.
 ///
 /// # Errors
-/// An error above `tolerance`, or a value where there should be none.
+/// An error is above `tolerance`, or a value was written where none should be.
 pub fn check<B: Kernels>(
     case: &Case,
     precision: Precision,
@@ -99,16 +99,16 @@ pub fn check<B: Kernels>(
         mut launch, want, ..
     } = prepare::<B>(case, precision, random, device);
     let want = want();
-    // Weights that are rounded are off by a share of what they weigh, which is large where few
-    // positions are seen.
+    // Weights that are rounded to 16 bits are off by a fraction of themselves, which matters most
+    // in rows that attend few positions: their values are large.
     let row = match case {
         Case::Attention { layout, .. } => layout.head_dim,
         _ => usize::MAX,
     };
     for (_, wanted) in &want {
         match wanted {
-            Wanted::Values(values) => poison::<B>(values.len(), precision.activations, device),
-            Wanted::OneOf(rows) => poison::<B>(rows.len(), DType::F32, device),
+            Expected::Values(values) => poison::<B>(values.len(), precision.activations, device),
+            Expected::OneOf(rows) => poison::<B>(rows.len(), DType::F32, device),
         }
     }
     let mut worst = 0.0f64;
@@ -137,15 +137,15 @@ pub fn check<B: Kernels>(
     Ok(worst)
 }
 
-/// The root mean square of what is wanted.
+/// The root mean square of the expected values.
 fn scale(want: &[f64]) -> f64 {
     let known = || want.iter().filter(|want| !want.is_nan());
     let squares: f64 = known().map(|want| want * want).sum();
     (squares / known().count().max(1) as f64).sqrt()
 }
 
-/// Where the error is largest. A value that is wanted to be NaN has been poisoned, and
-/// must still be.
+/// The largest error and its index. Where the expected value is NaN, the memory was poisoned and
+/// the kernel must not have written it.
 pub(crate) fn largest_error(got: &[f32], want: &[f64], row: usize) -> (f64, usize) {
     let all = scale(want);
     let rows = want.chunks(row);
@@ -171,7 +171,7 @@ pub(crate) fn largest_error(got: &[f32], want: &[f64], row: usize) -> (f64, usiz
     worst
 }
 
-/// Leaves NaN in the memory that the next tensor of `count` elements gets.
+/// Leaves NaN in the memory that the next tensor of `count` elements will get.
 pub fn poison<B: Kernels>(count: usize, dtype: DType, device: &B::Device) {
     let values = vec![f32::NAN; count];
     drop(prepare::float::<B>(&values, &[count], dtype, device));
@@ -186,7 +186,7 @@ fn read<B: Kernels>(output: Output<B>) -> Vec<f32> {
     data.convert::<f32>().into_vec().expect("converted to f32")
 }
 
-/// Whether `poison` reaches the next tensor of that size; nothing is written in between.
+/// Whether [`poison`] reaches the next tensor of the same size. Nothing is written in between.
 pub fn poison_is_seen<B: Kernels>(count: usize, device: &B::Device) -> bool {
     poison::<B>(count, DType::F32, device);
     let fresh = B::empty_pool(device, [count, 1, 1], DType::F32);
@@ -198,17 +198,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_value_a_missing_one_and_one_too_many_are_found() {
+    fn wrong_missing_and_surplus_values_are_found() {
         let want = [1.0, -2.0, f64::NAN, 0.0];
         let error = |got: [f32; 4]| largest_error(&got, &want, usize::MAX);
         assert_eq!(error([1.0, -2.0, f32::NAN, 0.0]).0, 0.0);
         let (off, index) = error([1.0, -2.2, f32::NAN, 0.0]);
         assert!((off - 0.1).abs() < 1e-6 && index == 1, "{off} at {index}");
-        // What should be zero is measured by what else is there.
+        // The error of a value that should be zero is relative to the root mean square of all
+        // values.
         assert!((error([1.0, -2.0, f32::NAN, 0.13]).0 - 0.1).abs() < 2e-3);
         assert_eq!(error([1.0, f32::NAN, f32::NAN, 0.0]), (f64::INFINITY, 1));
         assert_eq!(error([1.0, -2.0, 0.0, 0.0]), (f64::INFINITY, 2));
-        // A row whose values are larger than others' is measured by its own.
+        // In a row whose values are larger than those of other rows, errors are relative to that
+        // row.
         let off = largest_error(&[1.0, 7.0, 0.7, 1.0], &[1.0, 7.0, 0.0, 1.0], 2);
         assert!((off.0 - 0.7 / 51f64.sqrt() * 2.0).abs() < 1e-6, "{off:?}");
         let off = largest_error(&[1.7, 7.0, 0.0, 1.0], &[1.0, 7.0, 0.0, 1.0], 2);

@@ -1,4 +1,4 @@
-//! The values of a case: inputs on the device, the call, and what it should give.
+//! Prepares a case: the inputs on the device, the call, and the expected outputs.
 
 mod blocks;
 mod products;
@@ -8,11 +8,11 @@ mod sequences;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorData};
 
-use super::choices::{logits, right_choices};
+use super::sampling::{acceptable_tokens, logits, random_params};
 use super::{Case, Precision, Random, reference};
-use crate::{BlockFormat, Choice, Kernels, upload};
+use crate::{BlockFormat, Kernels, upload};
 
-/// Of norms.
+/// The epsilon of norms.
 pub const EPS: f32 = 1e-3;
 
 pub enum Output<B: Kernels> {
@@ -20,23 +20,23 @@ pub enum Output<B: Kernels> {
     Int(IntTensor<B>),
 }
 
-/// Bytes that have to be moved, and floating-point operations, at least.
+/// The least work of a case: the bytes that have to be moved, and the floating-point operations.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Work {
     pub bytes: u64,
     pub flops: u64,
 }
 
-/// What an output should be.
-pub enum Wanted {
-    /// NaN where nothing may be written.
+/// The expected elements of an output.
+pub enum Expected {
+    /// The expected values; NaN where nothing may be written.
     Values(Vec<f64>),
-    /// For each element what is right, which is one thing but where rounding decides.
+    /// The acceptable values of each element: one, or several where rounding decides.
     OneOf(Vec<Vec<i32>>),
 }
 
-impl Wanted {
-    /// The values that are wanted where these were `got`.
+impl Expected {
+    /// The expected values beside the values that a kernel returned.
     pub fn beside(&self, got: &[f32]) -> Vec<f64> {
         match self {
             Self::Values(values) => values.clone(),
@@ -52,7 +52,7 @@ impl Wanted {
         }
     }
 
-    /// Of that error, as much as may be: a thing that is not the right one is wrong.
+    /// The tolerance for this output. For values from a list, there is none.
     pub fn tolerance(&self, tolerance: f64) -> f64 {
         match self {
             Self::Values(_) => tolerance,
@@ -61,11 +61,11 @@ impl Wanted {
     }
 }
 
-type Named = (&'static str, Wanted);
+type Named = (&'static str, Expected);
 
 pub struct Prepared<B: Kernels> {
     pub launch: Box<dyn FnMut() -> Vec<Output<B>>>,
-    /// By name, in the order of the outputs.
+    /// The expected outputs with their names, in the order of the outputs.
     pub want: Box<dyn Fn() -> Vec<Named>>,
     pub work: Work,
 }
@@ -80,7 +80,8 @@ pub fn float<B: Kernels>(
     B::float_from_data(data, device)
 }
 
-/// A KV pool `[slots, kv_heads, head_dim]` of `values`, contiguous as [`Kernels::empty_pool`]'s.
+/// A KV pool `[slots, kv_heads, head_dim]` with these `values`, contiguous as
+/// [`Kernels::empty_pool`] makes it.
 pub fn kv_pool<B: Kernels>(
     values: &[f32],
     shape: [usize; 3],
@@ -93,7 +94,8 @@ pub fn kv_pool<B: Kernels>(
         .tensor()
 }
 
-/// Random blocks of integers `[rows, columns]`: their values, and where they are.
+/// A random matrix `[rows, columns]` in blocks of integers: its values, and the matrix on the
+/// device.
 pub fn packed<B: Kernels>(
     format: BlockFormat,
     [rows, columns]: [usize; 2],
@@ -109,7 +111,7 @@ fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|value| f64::from(*value)).collect()
 }
 
-/// Values and tensors of one case.
+/// Makes the values and tensors of one case.
 struct Maker<'a, B: Kernels> {
     precision: Precision,
     random: &'a mut Random,
@@ -117,7 +119,7 @@ struct Maker<'a, B: Kernels> {
 }
 
 impl<B: Kernels> Maker<'_, B> {
-    /// A matrix of weights, in blocks of integers if a `format` is given.
+    /// A random matrix of weights, in blocks of integers if a `format` is given.
     fn matrix(
         &mut self,
         format: Option<BlockFormat>,
@@ -137,7 +139,7 @@ impl<B: Kernels> Maker<'_, B> {
         }
     }
 
-    /// What such a matrix takes.
+    /// Bytes of such a matrix on the device.
     fn matrix_bytes(&self, format: Option<BlockFormat>, rows: usize, columns: usize) -> u64 {
         let (stored, _) = self.precision.sizes();
         match format {
@@ -225,26 +227,26 @@ pub fn prepare<B: Kernels>(
             window,
             summation,
         } => sequences::attention(maker, &sequences, layout, window, summation),
-        Case::Choose { rows, vocab } => choose(maker, [rows, vocab]),
+        Case::Sample { rows, vocab } => sample(maker, [rows, vocab]),
     }
 }
 
-fn choose<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> {
+fn sample<B: Kernels>(make: Maker<B>, [rows, vocab]: [usize; 2]) -> Prepared<B> {
     let dtype = make.precision.activations;
-    let (mut all, mut choices) = (Vec::new(), Vec::new());
+    let (mut all, mut params) = (Vec::new(), Vec::new());
     for _ in 0..rows {
-        choices.push(Choice::random(vocab, make.random));
+        params.push(random_params(vocab, make.random));
         all.extend(logits(vocab, dtype, make.random));
     }
     let logits_on = float::<B>(&all, &[rows, vocab], dtype, make.device);
-    let plan = crate::plan::<B>(&choices, vocab, make.device);
+    let plan = crate::sample_plan::<B>(&params, vocab, make.device);
     let (_, activation) = make.precision.sizes();
     Prepared {
-        launch: Box::new(move || vec![Output::Int(B::choose(logits_on.clone(), plan.clone()))]),
+        launch: Box::new(move || vec![Output::Int(B::sample(logits_on.clone(), plan.clone()))]),
         want: Box::new(move || {
-            let rows = all.chunks_exact(vocab).zip(&choices);
-            let right = rows.map(|(row, choice)| right_choices(row, choice));
-            vec![("token", Wanted::OneOf(right.collect()))]
+            let rows = all.chunks_exact(vocab).zip(&params);
+            let acceptable = rows.map(|(row, params)| acceptable_tokens(row, params));
+            vec![("token", Expected::OneOf(acceptable.collect()))]
         }),
         work: Work {
             bytes: (rows * vocab) as u64 * activation,

@@ -1,8 +1,8 @@
-//! Random numbers of known seed.
+//! Random numbers from a known seed.
 
 use burn::tensor::{DType, TensorData};
 
-/// SplitMix64.
+/// The generator SplitMix64 (Steele, Lea and Flood, 2014).
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -27,17 +27,17 @@ impl Random {
         (self.bits() % bound as u64) as usize
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 
-    /// Once in `n` times.
+    /// True with a probability of 1 / `n`.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// Box and Muller.
+    /// Standard normal numbers (Box and Muller, 1958).
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
         (0..count)
             .map(|_| {
@@ -47,7 +47,7 @@ impl Random {
             .collect()
     }
 
-    /// Normal values that `dtype` has.
+    /// Standard normal numbers, rounded to `dtype`.
     pub fn normal_as(&mut self, dtype: DType, count: usize) -> Vec<f32> {
         let data = TensorData::new(self.normal(count), [count]).convert_dtype(dtype);
         data.convert::<f32>().into_vec().expect("converted to f32")

@@ -1,4 +1,5 @@
-//! Plain references in f64, written for clarity alone.
+//! Plain reference implementations in f64, written for clarity alone. Shapes are those of
+//! [`Kernels`](crate::Kernels).
 
 use crate::HeadLayout;
 

@@ -1,5 +1,6 @@
-//! Whether a row has the same bits whatever it is computed with: the rows of a case together,
-//! alone, in other batches, in other orders and, of a sequence, in other chunks.
+//! Checks that a row has the same bits whatever else is in the batch: all rows of a case are
+//! computed together, and then alone, in other batches, in other orders and, if they belong to
+//! sequences, in other chunks.
 
 mod rows;
 mod sequences;
@@ -10,7 +11,7 @@ use super::prepare::{float, packed};
 use super::{Case, Precision, Random, poison};
 use crate::{BlockFormat, Kernels};
 
-/// A value that depends on what its row was computed with.
+/// A value that depends on the other rows of its batch.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "{case:?} in {precision:?}: {what}[{row}, {column}] is {apart:e} in a batch of {rows} rows and \
@@ -22,20 +23,21 @@ pub struct Differs {
     pub what: &'static str,
     pub row: usize,
     pub column: usize,
-    /// Of the batch where it was not what it is in that of all rows.
+    /// Rows of the batch in which the value differs from its value among all rows.
     pub rows: usize,
     pub apart: f32,
     pub together: f32,
 }
 
-/// `[rows, width]` by name, for the rows that were asked for, in that order.
+/// The outputs with their names, each `[rows, width]`, for the requested rows in their order.
 type Rows = Vec<(&'static str, Vec<f32>)>;
+/// Computes the rows with the given indices.
 type Compute<'a> = Box<dyn FnMut(&[usize], &mut Random) -> Rows + 'a>;
 
-/// Computes the rows of `case` together and in a few other batches.
+/// Computes the rows of `case` together and in several other batches.
 ///
 /// # Errors
-/// The first value with other bits.
+/// The first value whose bits differ.
 pub fn same_bits<B: Kernels>(
     case: &Case,
     precision: Precision,
@@ -78,7 +80,8 @@ pub fn same_bits<B: Kernels>(
     Ok(())
 }
 
-/// One row alone, some neighbours, some in no order, and all in no order.
+/// One row alone, a run of neighbouring rows, half of the rows in random order, and all rows in
+/// random order.
 fn batches(count: usize, random: &mut Random) -> Vec<Vec<usize>> {
     let mut shuffled = |count: usize, of: usize| -> Vec<usize> {
         let rows = random.distinct(count, of);
@@ -122,7 +125,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
         float::<B>(values, shape, self.precision.activations, self.device)
     }
 
-    /// The `rows` of `values` `[rows, width]`.
+    /// The `rows` of `values` `[rows, width]`, as a tensor.
     fn pick(&self, values: &[f32], width: usize, rows: &[usize]) -> FloatTensor<B> {
         let picked: Vec<f32> = rows
             .iter()
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_hold_rows_that_there_are_once_each() {
+    fn every_batch_has_existing_rows_and_each_at_most_once() {
         let mut random = Random::seeded(3);
         for count in [1, 2, 7, 40] {
             for batch in batches(count, &mut random) {

@@ -1,4 +1,4 @@
-//! How long a kernel takes.
+//! Measures how long a kernel takes.
 
 use std::time::{Duration, Instant};
 
@@ -6,23 +6,23 @@ use super::prepare::{Prepared, prepare};
 use super::{Case, Precision, Random};
 use crate::Kernels;
 
-/// Calls are repeated for so long.
+/// Calls are repeated until they take so long,
 const LONG_ENOUGH: Duration = Duration::from_millis(60);
-/// And at most so often.
+/// or until there are so many of them.
 const MOST_CALLS: u32 = 2_000;
 
 #[derive(Debug, Clone, Copy)]
 pub struct Speed {
     pub seconds: f64,
-    /// Of the bytes that have to be moved at least.
+    /// Bandwidth, for the bytes that have to be moved at least.
     pub bytes_per_s: f64,
     pub flops_per_s: f64,
 }
 
-/// Times `case`, its compilation left out: many calls in a row, and one wait at the end.
+/// Times `case` without compilation: many calls in a row, and one wait for the device at the end.
 ///
 /// # Errors
-/// The device failed.
+/// The text of the device's error.
 pub fn measure<B: Kernels>(
     case: &Case,
     precision: Precision,

@@ -5,17 +5,18 @@ use std::ops::{Deref, DerefMut};
 
 use bytemuck::{Pod, Zeroable};
 
-/// A cache line. Vectors and rows of matrix tiles of this size that lie across two of them take
-/// twice the time to load, or worse: the allocator's own alignment is 16 bytes.
+/// A cache line. Vectors and rows of matrix tiles of this size take at least twice as long to load
+/// if they cross a line, and the allocator aligns to 16 bytes only.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-// SAFETY: bytes, with no padding and any content.
+// SAFETY: the struct is an array of bytes, and zero is a valid byte.
 unsafe impl Zeroable for Line {}
+// SAFETY: `Line` is `repr(C)`, has no padding, and every bit pattern is valid.
 unsafe impl Pod for Line {}
 
-/// Elements from the beginning of a cache line on.
+/// A vector of elements that begins at a cache line.
 pub struct Aligned<T> {
     lines: Vec<Line>,
     length: usize,
@@ -33,7 +34,8 @@ impl<T: Pod> Aligned<T> {
         aligned
     }
 
-    /// Keeps memory, and what is in it, where there is enough.
+    /// Changes the number of elements. Keeps the memory and its contents if it is large enough;
+    /// otherwise all elements are zero.
     pub fn resize(&mut self, length: usize) {
         let lines = (length * size_of::<T>()).div_ceil(size_of::<Line>());
         if self.lines.len() < lines {

@@ -1,12 +1,12 @@
-//! Intel's matrix tiles (AMX, Sapphire Rapids and later).
+//! Intel's matrix tiles (AMX, in Sapphire Rapids and later).
 //!
-//! A tile has up to 16 rows of 64 bytes. One instruction multiplies a tile of activations, a token
-//! to a row, by one of weights, which has a row of the matrix in each of 16 columns. Tiles are
-//! loaded row by row: they are packed in whole cache lines ([`Aligned`](super::aligned)), as rows
-//! across two lines take six times as long.
+//! A tile has up to 16 rows of 64 bytes. One instruction multiplies a tile of activations, with one
+//! token per row, by a tile of weights, which holds one row of the matrix in each of its 16
+//! columns. Tiles are loaded row by row. They are packed in whole cache lines
+//! ([`Aligned`](super::aligned)), because rows that cross a line take six times as long to load.
 //!
-//! **Batch-invariant**: each element of a product is summed in the same order, whatever its
-//! neighbours, so that one token alone has the bits that it has among five hundred.
+//! **Batch-invariant**: each element of a product is summed in the same order whatever its
+//! neighbours are, so that a token has the same bits alone and among five hundred others.
 
 pub mod attention;
 pub mod bytes;
@@ -27,17 +27,17 @@ const ROW_BYTES: usize = 64;
 /// Bytes of a tile.
 const TILE_BYTES: usize = SIDE * ROW_BYTES;
 
-/// Whether this CPU has the tiles, they may be used, and the system lets this process, which it
-/// asks for.
+/// Whether the tiles can be used: the CPU has them, the limit allows them, and the system permits
+/// them to this process. The first call asks the system for permission.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| allows(Limit::Amx) && there() && permitted())
+    *AVAILABLE.get_or_init(|| allows(Limit::Amx) && supported() && permitted())
 }
 
-/// Whether this CPU has the tiles, and the vectors that every CPU with tiles has.
-fn there() -> bool {
+/// Whether this CPU has the tiles, and the vector instructions that all CPUs with tiles have.
+fn supported() -> bool {
     let features = __cpuid_count(7, 0).edx;
-    // AMX-BF16, AMX-TILE and AMX-INT8.
+    // Bits 22, 24 and 25 are AMX-BF16, AMX-TILE and AMX-INT8.
     [22, 24, 25].iter().all(|bit| features >> bit & 1 == 1)
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -46,14 +46,15 @@ fn there() -> bool {
         && is_x86_feature_detected!("avx512bf16")
 }
 
-/// Asks the kernel for the tile registers, for all threads of this process.
+/// Asks Linux for permission to use the tile registers, for all threads of this process.
 #[cfg(target_os = "linux")]
 fn permitted() -> bool {
     const ARCH_PRCTL: isize = 158;
     const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
     const XFEATURE_XTILEDATA: usize = 18;
     let result: isize;
-    // SAFETY: the system call changes nothing but what this process may execute.
+    // SAFETY: this is `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`, which only changes
+    // which instructions the process may execute. `syscall` overwrites rcx and r11, as declared.
     unsafe {
         asm!(
             "syscall",
@@ -72,7 +73,7 @@ fn permitted() -> bool {
     false
 }
 
-/// What `ldtilecfg` reads.
+/// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
 struct TileConfig {
     palette: u8,
@@ -82,16 +83,17 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// This thread's tile registers, shaped; given back at the end. The compiler knows no tile
-/// registers, and so keeps nothing in them.
+/// The configured tile registers of this thread, released when this is dropped. The compiler does
+/// not use tile registers itself, so it keeps nothing in them.
 struct Tiles;
 
 impl Tiles {
-    /// `shapes`: rows and bytes of a row of each register.
+    /// Configures the registers. `shapes` has the number of rows, and of bytes in a row, of each
+    /// register.
     ///
     /// # Safety
-    /// The tiles must be [`available`], the rows from 1 to 16, and the bytes a multiple of four up
-    /// to 64.
+    /// The tiles must be [`available`]. Each register must have 1 to 16 rows, and a multiple of
+    /// four bytes in a row, up to 64.
     unsafe fn shaped(shapes: [(usize, usize); 8]) -> Self {
         let mut config = TileConfig {
             palette: 1,
@@ -104,6 +106,8 @@ impl Tiles {
             config.row_bytes[tile] = bytes as u16;
             config.rows[tile] = rows as u8;
         }
+        // SAFETY: the caller guarantees that the tiles are available and the shapes are valid.
+        // `config` has the layout, the size and the alignment that `ldtilecfg` reads.
         unsafe { asm!("ldtilecfg [{0}]", in(reg) &config, options(nostack, readonly)) };
         Self
     }
@@ -111,7 +115,7 @@ impl Tiles {
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: whoever shaped them could.
+        // SAFETY: a `Tiles` exists only after `shaped`, so the tiles are available.
         unsafe { asm!("tilerelease", options(nostack)) };
     }
 }

@@ -1,5 +1,5 @@
-//! Memory for weights, side by side in regions of many large pages: a model has hundreds of
-//! matrices that are smaller than one such page.
+//! Memory for weights: matrices lie side by side in regions of many large pages. A model has
+//! hundreds of matrices that are smaller than one large page.
 
 use std::mem::MaybeUninit;
 use std::ops::{Deref, DerefMut};
@@ -9,26 +9,27 @@ use cubecl::bytes::{AllocationController, AllocationProperty, Bytes};
 
 use super::huge_pages;
 
-/// Bytes of a region, which several matrices share. What is never touched of them takes no memory.
+/// Bytes of a region, which several matrices share. Pages that are never touched take no memory.
 const REGION: usize = 64 << 20;
-/// Where the bytes of a tensor begin: vectors and rows of matrix tiles that lie across two cache
-/// lines take twice the time to load, or worse.
+/// Alignment of the bytes of a tensor. Vectors and rows of matrix tiles that cross a cache line
+/// take at least twice as long to load.
 const LINE: usize = 64;
 
-/// Memory that goes with the last of its pieces.
+/// Memory that is freed together with the last of its pieces.
 struct Region {
-    /// Of a vector of bytes, which is put together again when it goes.
+    /// The start of a boxed slice of `length` bytes, which is put together again to free it.
     at: *mut u8,
     length: usize,
 }
 
-// SAFETY: the bytes are reached through pieces only, each of which has its own.
+// SAFETY: the bytes are accessed through pieces only, and pieces do not overlap.
 unsafe impl Send for Region {}
+// SAFETY: as for `Send`; a shared `Region` gives access to no bytes.
 unsafe impl Sync for Region {}
 
 impl Region {
     fn new(length: usize, advise: impl FnOnce(&mut [u8])) -> Arc<Self> {
-        // Zeroed pages cost nothing until they are touched.
+        // Zeroed pages take no memory until they are touched.
         let mut bytes = vec![0u8; length].into_boxed_slice();
         advise(&mut bytes);
         let at = Box::into_raw(bytes).cast();
@@ -39,12 +40,13 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.at, self.length);
-        // SAFETY: it came from a box of as many bytes, and nobody has a piece any more.
+        // SAFETY: the pointer and the length come from `Box::into_raw` in `new`, and no piece is
+        // left that could access the bytes, because every piece holds an `Arc` of the region.
         drop(unsafe { Box::from_raw(bytes) });
     }
 }
 
-/// The region that the next piece is cut from, and how much of it is taken.
+/// The region that the next piece is cut from, and the number of its bytes in use.
 struct Arena(Mutex<(Weak<Region>, usize)>);
 
 static ARENA: Arena = Arena::new();
@@ -67,7 +69,8 @@ impl Arena {
             },
             |region| (region, current.1),
         );
-        // What is left of another region stays unused: nothing has touched it.
+        // The rest of the previous region stays unused; it was never touched, so it takes no
+        // memory.
         let next = from + length.next_multiple_of(LINE);
         *current = (Arc::downgrade(&region), next);
         LineBytes {
@@ -78,7 +81,7 @@ impl Arena {
     }
 }
 
-/// Bytes from the beginning of a cache line on, all zero when they are new.
+/// Bytes that begin at a cache line. They are zero at first.
 pub struct LineBytes {
     region: Arc<Region>,
     from: usize,
@@ -86,13 +89,15 @@ pub struct LineBytes {
 }
 
 impl LineBytes {
-    /// For weights, which are read all at once, over and over: in large pages, that they share with
-    /// their neighbours.
+    /// Memory for weights, which are read all at once and again and again: in large pages, shared
+    /// with neighbouring matrices.
+    ///
+    /// `length` is in bytes.
     pub fn for_weights(length: usize) -> Self {
         ARENA.piece(length)
     }
 
-    /// For what may never be touched.
+    /// Memory that may never be touched, for example a KV pool.
     pub fn zeroed(length: usize) -> Self {
         let region = Region::new(length + LINE, |_| {});
         let from = region.at.align_offset(LINE);
@@ -103,10 +108,11 @@ impl LineBytes {
         }
     }
 
-    /// The same memory as that of a tensor.
+    /// Turns this into the memory of a tensor, without a copy.
     pub fn into_bytes(self) -> Bytes {
         let length = self.length;
-        // SAFETY: all of it has been set, to zero at first.
+        // SAFETY: all `length` bytes are initialised, with zeros at first, and `memory` and
+        // `memory_mut` return these bytes.
         unsafe { Bytes::from_controller(Box::new(self), length) }
     }
 }
@@ -114,14 +120,15 @@ impl LineBytes {
 impl Deref for LineBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are within the region, and nobody else's.
+        // SAFETY: `from + length` lies within the region, no other piece has these bytes, and they
+        // are initialised.
         unsafe { std::slice::from_raw_parts(self.region.at.add(self.from), self.length) }
     }
 }
 
 impl DerefMut for LineBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: as in `deref`; `&mut self` rules out other references to the piece.
         unsafe { std::slice::from_raw_parts_mut(self.region.at.add(self.from), self.length) }
     }
 }
@@ -137,13 +144,15 @@ impl AllocationController for LineBytes {
 
     unsafe fn memory_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         let bytes: &mut [u8] = self;
-        // SAFETY: the caller writes initialised bytes only.
+        // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout, and the contract of `memory_mut`
+        // obliges the caller to write initialised bytes only.
         unsafe { &mut *(std::ptr::from_mut(bytes) as *mut [MaybeUninit<u8>]) }
     }
 
     fn memory(&self) -> &[MaybeUninit<u8>] {
         let bytes: &[u8] = self;
-        // SAFETY: initialised bytes are bytes that may be so.
+        // SAFETY: `u8` and `MaybeUninit<u8>` have the same layout, and every initialised byte is a
+        // valid `MaybeUninit<u8>`.
         unsafe { &*(std::ptr::from_ref(bytes) as *const [MaybeUninit<u8>]) }
     }
 }
@@ -153,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_zero_whole_lines_and_nobody_elses() {
+    fn pieces_are_zeroed_aligned_and_do_not_overlap() {
         let lengths = [
             1,
             63,
@@ -184,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_goes_with_its_last_piece() {
+    fn a_region_is_freed_with_its_last_piece() {
         let arena = Arena::new();
         let first = arena.piece(100);
         let region = Arc::downgrade(&first.region);

@@ -1,25 +1,26 @@
-//! Attention over slot indices: a task per token and KV head, online softmax.
+//! Attention over slot indices, with online softmax: one task per token and KV head.
 
 use rayon::prelude::*;
 
 use super::simd::{Simd, Stored, Task, dispatch, exp};
 use crate::HeadLayout;
 
-/// Positions scored before their values are mixed in.
+/// Positions that are scored before their values are added up.
 const TILE: usize = 64;
-/// Bytes that come from memory together.
+/// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
+/// The slots of the tokens of a batch, as [`RaggedIndex`](crate::RaggedIndex) describes them.
 pub struct SlotTable<'a> {
     pub positions: &'a [i32],
     pub start: &'a [i32],
     pub slots: &'a [i32],
-    /// How many of the last positions a token sees.
+    /// How many of the last positions a token attends.
     pub window: usize,
 }
 
 impl SlotTable<'_> {
-    /// The slots that a token attends, oldest first.
+    /// The slots that a token attends, in order of position.
     fn visible(&self, token: usize) -> &[i32] {
         let end = self.positions[token] as usize + 1;
         let start = end.saturating_sub(self.window);
@@ -27,8 +28,8 @@ impl SlotTable<'_> {
         &table[start..end]
     }
 
-    /// Positions that a sequence's last token sees, over all sequences, and those that every token
-    /// sees, over all tokens.
+    /// The number of positions that are read, and the number that are attended: summed over the
+    /// last token of each sequence, and over all tokens.
     pub fn extent(&self) -> (usize, usize) {
         let tokens = self.positions.len();
         (0..tokens).fold((0, 0), |(read, seen), token| {
@@ -69,7 +70,7 @@ pub fn paged<E: Stored>(
     });
 }
 
-/// The query heads of one token that read one KV head.
+/// The query heads of one token that share a KV head.
 struct Group<'a, E> {
     q: &'a [f32],
     k_pool: &'a [E],
@@ -84,7 +85,7 @@ impl<E: Stored> Task for Group<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let dim = self.layout.head_dim;
-        // Keys and values are read, and widened, once for up to four heads.
+        // Keys and values are read and widened once for up to [`MAX_HEADS`] heads.
         let heads = self.q.chunks(MAX_HEADS * dim);
         for (q, out) in heads.zip(self.out.chunks_mut(MAX_HEADS * dim)) {
             let rows = Rows {
@@ -94,6 +95,7 @@ impl<E: Stored> Task for Group<'_, E> {
                 at: self.kv_head * dim,
                 dim,
             };
+            // SAFETY: the caller guarantees the features of `S`.
             unsafe {
                 match q.len() / dim {
                     1 => attend::<S, E, 1>(q, &rows, self.slots, out),
@@ -106,18 +108,18 @@ impl<E: Stored> Task for Group<'_, E> {
     }
 }
 
-/// Query heads that share a pass over keys and values, and slots scored side by side: as many
-/// sums as fit the registers.
+/// Query heads that share a pass over keys and values, and slots that are scored side by side.
+/// Their product is the number of sums, which fit the registers.
 const MAX_HEADS: usize = 4;
 const SLOTS: usize = 4;
 
-/// One KV head's rows in the pools.
+/// The rows of one KV head in the pools.
 struct Rows<'a, E> {
     k_pool: &'a [E],
     v_pool: &'a [E],
-    /// Elements of a slot.
+    /// Elements of a slot, of all KV heads.
     width: usize,
-    /// Where in a slot the head begins.
+    /// Where this head begins in a slot.
     at: usize,
     dim: usize,
 }
@@ -129,8 +131,8 @@ impl<E> Rows<'_, E> {
         from..from + self.dim
     }
 
-    /// Asks for what is needed soon: each slot's is a few lines apart from the next one's, which
-    /// the hardware does not follow.
+    /// Prefetches keys and values that are needed soon. The hardware prefetcher does not recognise
+    /// the pattern: a few lines at each slot.
     ///
     /// # Safety
     /// The CPU must have `S`'s features.
@@ -141,6 +143,8 @@ impl<E> Rows<'_, E> {
             for pool in [self.k_pool, self.v_pool] {
                 for at in (0..self.dim * size_of::<E>()).step_by(CACHE_LINE) {
                     let row = pool.as_ptr().wrapping_add(from).cast::<u8>();
+                    // SAFETY: the caller guarantees the features of `S`; a prefetch accepts any
+                    // address.
                     unsafe { S::prefetch(row.wrapping_add(at)) };
                 }
             }
@@ -148,7 +152,8 @@ impl<E> Rows<'_, E> {
     }
 }
 
-/// Online softmax (Milakov and Gimelshein, 2018) over tiles of slots, for `HEADS` heads.
+/// Online softmax (Milakov and Gimelshein, arXiv 1805.02867) over tiles of slots, for `HEADS`
+/// heads.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -164,10 +169,12 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
     out.fill(0.0);
     for (tile, here) in slots.chunks(TILE).enumerate() {
         let next = &slots[((tile + 1) * TILE).min(slots.len())..];
+        // SAFETY: the caller guarantees the features of `S`.
         unsafe { rows.fetch::<S>(&next[..next.len().min(TILE)]) };
         let slots = here;
         let mut weights = [[0.0f32; TILE]; HEADS];
         for (from, few) in slots.chunks(SLOTS).enumerate() {
+            // SAFETY: the caller guarantees the features of `S`.
             let scores = unsafe { scores::<S, E, HEADS>(q, rows, few) };
             for (weights, scores) in weights.iter_mut().zip(scores) {
                 for (weight, score) in weights[from * SLOTS..].iter_mut().zip(scores) {
@@ -182,7 +189,8 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
                 max[head],
                 |max, score| if score > max { score } else { max },
             );
-            // Zero at first: exp saturates far below any other weight.
+            // The first correction is zero: there is nothing to rescale, and `exp` does not take
+            // infinity.
             let correction = if max[head] == f32::NEG_INFINITY {
                 0.0
             } else {
@@ -196,6 +204,7 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
             let out = &mut out[head * rows.dim..][..rows.dim];
             out.iter_mut().for_each(|out| *out *= correction);
         }
+        // SAFETY: the caller guarantees the features of `S`.
         unsafe { mix::<S, E, HEADS>(&weights, rows, slots, out) };
     }
     for (out, sum) in out.chunks_exact_mut(rows.dim).zip(sum) {
@@ -204,8 +213,8 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
     }
 }
 
-/// Combines `values` in sixteen lanes, each from `start`, and then these: the compiler may not
-/// reorder floats by itself.
+/// Combines `values` in sixteen lanes, each starting with `start`, and then combines the lanes. The
+/// compiler may not reorder operations on floats by itself.
 #[inline(always)]
 fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
     let mut lanes = [start; 16];
@@ -222,7 +231,7 @@ fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f3
     lanes.into_iter().reduce(combine).unwrap_or(start)
 }
 
-/// Dot products of each head with the keys at up to four slots.
+/// The dot products of each head with the keys at up to [`SLOTS`] slots.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -234,13 +243,16 @@ unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
 ) -> [[f32; SLOTS]; HEADS] {
     let dim = rows.dim;
     let whole = dim / S::LANES * S::LANES;
-    // A slot that is not there is the first one again, and nobody looks at its score.
+    // Missing slots are replaced by the first one; their scores are ignored.
     let keys: [&[E]; SLOTS] = std::array::from_fn(|i| {
         let slot = slots.get(i).unwrap_or(&slots[0]);
         &rows.k_pool[rows.of(*slot)]
     });
+    // SAFETY: the caller guarantees the features of `S`.
     let mut sums = [[unsafe { S::zero() }; SLOTS]; HEADS];
     for i in (0..whole).step_by(S::LANES) {
+        // SAFETY: the caller guarantees the features of `S`. `i + LANES` is at most `dim`, the
+        // length of every key and of every head in `q`.
         unsafe {
             let keys = keys.map(|key| E::load::<S>(key.as_ptr().add(i)));
             for (head, sums) in sums.iter_mut().enumerate() {
@@ -253,6 +265,7 @@ unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
     }
     let mut scores = [[0.0; SLOTS]; HEADS];
     for (head, scores) in scores.iter_mut().enumerate() {
+        // SAFETY: the caller guarantees the features of `S`.
         *scores = unsafe { S::sums(sums[head]) };
         for (slot, score) in scores.iter_mut().enumerate() {
             for i in whole..dim {
@@ -263,7 +276,7 @@ unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
     scores
 }
 
-/// Adds the values at `slots`, by each head's weights, to `out`.
+/// Adds the values at `slots`, times each head's weights, to `out`.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -274,13 +287,15 @@ unsafe fn mix<S: Simd, E: Stored, const HEADS: usize>(
     slots: &[i32],
     out: &mut [f32],
 ) {
-    /// Vectors of a head that are kept in registers.
+    /// Vectors of a head that are summed in registers at once.
     const WIDE: usize = 4;
     let dim = rows.dim;
     let whole = dim / S::LANES * S::LANES;
     let mut from = 0;
     while from < whole {
         let wide = ((whole - from) / S::LANES).min(WIDE);
+        // SAFETY: the caller guarantees the features of `S`; `wide` vectors from `from` on fit into
+        // `whole`.
         unsafe {
             match wide {
                 1 => mix_vectors::<S, E, HEADS, 1>(weights, rows, slots, out, from),
@@ -300,10 +315,10 @@ unsafe fn mix<S: Simd, E: Stored, const HEADS: usize>(
     }
 }
 
-/// [`mix`] for `WIDE` vectors of each head, from element `from` of it.
+/// [`mix`] for `WIDE` vectors of each head, beginning at element `from` of the head.
 ///
 /// # Safety
-/// The CPU must have `S`'s features.
+/// The CPU must have `S`'s features, and the vectors must lie within the head.
 #[inline(always)]
 unsafe fn mix_vectors<S: Simd, E: Stored, const HEADS: usize, const WIDE: usize>(
     weights: &[[f32; TILE]; HEADS],
@@ -313,6 +328,9 @@ unsafe fn mix_vectors<S: Simd, E: Stored, const HEADS: usize, const WIDE: usize>
     from: usize,
 ) {
     let out = &mut out[..HEADS * rows.dim];
+    // SAFETY: the caller guarantees the features of `S`, and that `WIDE` vectors from `from` on lie
+    // within a head's `dim` elements. `out` has `HEADS` heads, and a row of the pool has `dim`
+    // elements.
     unsafe {
         let at =
             |out: *mut f32, head: usize, i: usize| out.add(head * rows.dim + from + i * S::LANES);

@@ -1,15 +1,17 @@
-//! Matrices of weights packed once, when the model is loaded, so that products read them from front
-//! to back: 16 rows are a group, one to a lane, and 64 bytes have a few elements of each.
+//! Matrices of weights that are packed once, when the model is loaded, so that products read them
+//! from front to back. 16 rows are a group, one row to a lane, and each 64 bytes hold a few
+//! elements of every row of the group.
 //!
-//! bf16 is packed as the CPU's matrix tiles take it ([`super::amx`]), where it has them. What
-//! follows is about GGML's blocks of 32 elements with one scale (`Q8_0`, `Q4_0`), whose products
-//! are in whole numbers.
+//! bf16 is packed for the CPU's matrix tiles ([`super::amx`]), where there are any. The rest of
+//! this text is about GGML's blocks of 32 elements with one scale (`Q8_0`, `Q4_0`), whose products
+//! are computed in integers.
 //!
-//! Bytes are stored unsigned (128 added, 8 for four bits); what that adds to a sum is known from
-//! the activations alone. **Activations are rounded** to 8 bits with one scale for every 32 of them
-//! ([`activations`]), as llama.cpp does for these types; a scale is f32 here. The
-//! 32 products of a block are then summed exactly, and the sums of the blocks are added in f32 in
-//! their order: a result has the same bits alone and in any batch, and on every instruction set.
+//! Elements are stored as unsigned integers, with 128 or 8 added; what this adds to a sum is
+//! computed from the activations alone and subtracted. **Activations are rounded** to 8 bits with
+//! one scale for every 32 of them ([`activations`]), as llama.cpp does for these types, except that
+//! a scale is f32 here. The 32 products of a block are then summed exactly, and the sums of the
+//! blocks are added in f32 in their order. A result therefore has the same bits alone and in any
+//! batch, and with every instruction set.
 
 mod activations;
 mod lanes;
@@ -29,23 +31,24 @@ use super::output::Output;
 pub const BLOCK: usize = 32;
 /// Rows of a group.
 const ROWS: usize = 16;
-/// Groups in a task, at most.
+/// The most groups of a task.
 const TASK_GROUPS: usize = 8;
-/// Bytes that are read at once: four of each row of a group.
+/// Bytes that are read at once: four bytes of each row of a group.
 pub const LINE: usize = 64;
-/// Columns of a unit: two blocks, so that their scales fill a line. A unit is that line, if there
-/// are scales, then those of the first block and of the second.
+/// Columns of a unit. A unit is two blocks of each row of a group, so that their scales fill a
+/// line: first the line of scales, if the format has scales, then the elements of the first blocks,
+/// then those of the second blocks.
 pub const UNIT: usize = 2 * BLOCK;
 
-/// How the elements of a block of 32 are stored, by GGML's name.
+/// How the elements of a block of 32 are stored, under GGML's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockFormat {
     /// An f16 scale and 32 signed bytes.
     Q8_0,
-    /// An f16 scale and 32 numbers from -8 to 7 in 16 bytes, 8 added: the first half of the
-    /// block in their low bits.
+    /// An f16 scale and 32 numbers from -8 to 7 in 16 bytes, with 8 added. The first half of the
+    /// block is in the low bits of the bytes.
     Q4_0,
-    /// 32 bf16, little-endian; for CPUs with matrix tiles.
+    /// 32 bf16, little-endian, for CPUs with matrix tiles.
     Bf16,
 }
 
@@ -55,7 +58,7 @@ impl BlockFormat {
         self.scale() + self.quants()
     }
 
-    /// Bytes of a block's scale.
+    /// Bytes of the scale of a block.
     fn scale(self) -> usize {
         match self {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 => size_of::<f16>(),
@@ -63,7 +66,7 @@ impl BlockFormat {
         }
     }
 
-    /// Bytes of a block's elements.
+    /// Bytes of the elements of a block.
     pub fn quants(self) -> usize {
         match self {
             BlockFormat::Q8_0 => BLOCK,
@@ -72,7 +75,7 @@ impl BlockFormat {
         }
     }
 
-    /// What is added to the elements so that they are not negative.
+    /// The number that is added to elements so that they are not negative.
     fn offset(self) -> i32 {
         match self {
             BlockFormat::Q8_0 => 128,
@@ -81,23 +84,24 @@ impl BlockFormat {
         }
     }
 
+    /// Bytes of a unit.
     pub fn unit_bytes(self) -> usize {
         2 * ROWS * self.bytes()
     }
 }
 
-/// A matrix in blocks, `[rows, columns]`, packed for the kernels. Columns that do not fill a block
-/// are filled with zeros.
+/// A matrix in blocks, `[rows, columns]`, packed for the kernels. The last block of a row is padded
+/// with zeros.
 pub struct BlockMatrix {
     bytes: LineBytes,
 }
 
-/// What the bytes of a matrix begin with: rows, columns, the format. The units follow from the next
-/// line on.
+/// Bytes at the start of a matrix: the number of rows, the number of columns, and the format. The
+/// units begin at the next line.
 const HEADER: usize = 3 * size_of::<u64>();
 
 impl BlockMatrix {
-    /// Bytes that a matrix takes.
+    /// The size of a matrix in bytes.
     pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
         let units = rows.div_ceil(ROWS) * columns.div_ceil(UNIT);
         LINE + units * format.unit_bytes()
@@ -118,11 +122,11 @@ impl BlockMatrix {
         Self { bytes }
     }
 
-    /// Sets a row to GGML's `blocks`: `columns.div_ceil(32)` of them, one after another; to as many
-    /// elements as there are columns where these are bf16.
+    /// Sets a row from GGML's `blocks`, which are `columns.div_ceil(32)` blocks in their order. For
+    /// [`BlockFormat::Bf16`], `blocks` has one element for each column instead.
     ///
     /// # Panics
-    /// When there is no such row, or blocks are missing or left over.
+    /// The row does not exist, or `blocks` has another length.
     pub fn set_row(&mut self, row: usize, blocks: &[u8]) {
         let view = View::of(&self.bytes);
         let (format, columns) = (view.format, view.columns);
@@ -151,37 +155,38 @@ impl BlockMatrix {
                 let to = &mut line[4 * lane..][..four.len()];
                 to.copy_from_slice(four);
                 if format == BlockFormat::Q8_0 {
-                    // From signed to 128 more.
+                    // From signed to unsigned, with 128 added.
                     to.iter_mut().for_each(|byte| *byte ^= 0x80);
                 }
             }
         }
     }
 
-    /// The bytes that [`View::of`] reads.
+    /// The matrix as bytes, for [`View::of`].
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into_bytes()
     }
 }
 
-/// Groups of rows in a task: few enough that each of `threads` gets as many tasks.
+/// The number of groups per task, so that all `threads` get the same number of tasks.
 pub fn groups_per_task(groups: usize, threads: usize) -> usize {
     let tasks = groups.div_ceil(TASK_GROUPS).next_multiple_of(threads);
     groups.div_ceil(tasks).max(1)
 }
 
-/// `y = x W^T + b`: `x` `[tokens, columns]`, `y` `[tokens, rows]`, of which all is written.
+/// `y = x W^T + b`: `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is
+/// written.
 pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
     match weight.format {
         BlockFormat::Q8_0 | BlockFormat::Q4_0 => product::linear(x, weight, bias, y),
         #[cfg(target_arch = "x86_64")]
         BlockFormat::Bf16 => super::amx::floats::linear(x, weight, bias, y),
         #[cfg(not(target_arch = "x86_64"))]
-        BlockFormat::Bf16 => unreachable!("matrix tiles on a CPU that has none"),
+        BlockFormat::Bf16 => unreachable!("bf16 blocks on a CPU without matrix tiles"),
     }
 }
 
-/// A packed matrix.
+/// A packed matrix, as [`BlockMatrix`] has packed it.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub format: BlockFormat,
@@ -191,8 +196,10 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// Reads the header of a matrix.
+    ///
     /// # Panics
-    /// When `bytes` are not those of a [`BlockMatrix`].
+    /// `bytes` are not those of a [`BlockMatrix`].
     pub fn of(bytes: &'a [u8]) -> Self {
         let words = bytes[..HEADER].as_chunks::<8>().0;
         let [rows, columns, number] =
@@ -201,7 +208,7 @@ impl<'a> View<'a> {
             8 => BlockFormat::Q8_0,
             4 => BlockFormat::Q4_0,
             16 => BlockFormat::Bf16,
-            other => panic!("no blocks of {other} bits"),
+            other => panic!("packed matrix: {other} bits is not a known format"),
         };
         let length = rows.div_ceil(ROWS) * columns.div_ceil(UNIT) * format.unit_bytes();
         Self {
@@ -212,12 +219,12 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Bytes of 16 rows.
+    /// Bytes of a group of 16 rows.
     pub fn group_bytes(self) -> usize {
         self.columns.div_ceil(UNIT) * self.format.unit_bytes()
     }
 
-    /// The scale of a row's block of integers, and its elements with what makes them not negative.
+    /// The scale of a block of integers, and its elements with the format's offset added.
     pub fn block(self, row: usize, index: usize) -> (f16, [u8; BLOCK]) {
         let (group, lane) = (row / ROWS, row % ROWS);
         let unit = group * self.group_bytes() + index / 2 * self.format.unit_bytes();
@@ -235,7 +242,7 @@ impl<'a> View<'a> {
         (scale, elements)
     }
 
-    /// The elements of a row, dequantised.
+    /// The elements of a row, dequantised. `out` has `columns` elements.
     pub fn row(self, row: usize, out: &mut [f32]) {
         let (group, lane) = (row / ROWS, row % ROWS);
         let group = &self.units[group * self.group_bytes()..][..self.group_bytes()];
@@ -244,7 +251,7 @@ impl<'a> View<'a> {
             let (scales, quants) = unit.split_at(2 * ROWS * self.format.scale());
             let half = index % 2;
             let lines = &quants[half * ROWS * self.format.quants()..];
-            // The `i`-th byte of this row in the block.
+            // Byte `i` of this row's block.
             let byte = |i: usize| lines[i / 4 * LINE + 4 * lane + i % 4];
             let scale = || {
                 let at = 2 * (half * ROWS + lane);

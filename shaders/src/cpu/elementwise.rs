@@ -6,16 +6,17 @@ use rayon::prelude::*;
 
 use super::simd::{Simd, Task, dispatch, exp};
 
-/// Below this many elements a second thread costs more than it saves.
+/// With fewer elements, a second thread costs more than it saves.
 pub const PARALLEL_FROM: usize = 1 << 15;
 
-/// A row that is written in full.
+/// A row whose elements are all written.
 type NewRow<'a> = &'a mut [MaybeUninit<f32>];
 
 /// RMSNorm of the rows of `x`, as wide as `weight`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let width = weight.len();
-    // SAFETY: `Norm` writes as many elements as the weight has.
+    // SAFETY: `Norm` writes every element of a row, because `x`, `weight` and `out` have the same
+    // length.
     unsafe {
         filled(x.len() / width, width, |out| {
             let norm = |(x, out)| {
@@ -40,7 +41,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     }
 }
 
-/// Adds `delta` to `x`, and returns the RMSNorm of the sums.
+/// Adds `delta` to `x` in place, and returns the RMSNorm of the sums.
 pub fn add_rms_norm(x: &mut [f32], delta: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     let width = weight.len();
     // SAFETY: as in `rms_norm`.
@@ -70,7 +71,8 @@ pub fn add_rms_norm(x: &mut [f32], delta: &[f32], weight: &[f32], eps: f32) -> V
 
 /// `silu(gate) * up` of rows `[gate, up]`, each `inner` wide.
 pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f32> {
-    // SAFETY: `SiluMul` writes `inner` elements.
+    // SAFETY: `SiluMul` writes every element of a row: `gate`, `up` and `out` have `inner`
+    // elements.
     unsafe {
         filled(gate_up.len() / (2 * inner), inner, |out| {
             let silu_mul = |(row, out): (&[f32], NewRow)| {
@@ -88,19 +90,21 @@ pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f32> {
     }
 }
 
-/// `rows` of `width` elements that `fill` writes.
+/// Allocates `rows` rows of `width` elements and returns them after `fill` has written them.
 ///
 /// # Safety
-/// `fill` must write all of them.
+/// `fill` must write all elements.
 unsafe fn filled(rows: usize, width: usize, fill: impl FnOnce(NewRow)) -> Vec<f32> {
     let mut out = Vec::with_capacity(rows * width);
     fill(&mut out.spare_capacity_mut()[..rows * width]);
+    // SAFETY: the capacity is large enough, and the caller guarantees that `fill` has written all
+    // elements.
     unsafe { out.set_len(rows * width) };
     out
 }
 
-// What follows are tasks, not closures: only what is inlined is compiled for the vectors that were
-// chosen, and a closure need not be.
+// The following are tasks and not closures: only code that is inlined into `Task::run` is compiled
+// for the chosen vectors, and closures are not guaranteed to be inlined.
 
 struct Norm<'a> {
     x: &'a [f32],
@@ -122,7 +126,7 @@ impl Task for Norm<'_> {
 /// `1 / sqrt(mean(x^2) + eps)`
 #[inline(always)]
 pub fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    // Sixteen partial sums: the compiler may not reorder one.
+    // Sixteen partial sums, because the compiler may not reorder the additions of a single one.
     let mut sums = [0.0f32; 16];
     let (chunks, rest) = x.as_chunks::<16>();
     let mut tail = 0.0;

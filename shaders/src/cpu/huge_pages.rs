@@ -1,11 +1,11 @@
-//! Large pages for weights: reading all of them takes hundreds of thousands of small ones, and a
-//! look-up for each.
+//! Large pages for weights. In small pages, reading all weights needs hundreds of thousands of page
+//! table entries.
 
-/// Bytes of one, on most systems.
+/// Bytes of a large page on most systems.
 pub const SIZE: usize = 2 << 20;
 
-/// Asks the system for large pages under `bytes`, of which nothing should have been touched yet. It
-/// may decline, which changes the speed alone.
+/// Asks the system for large pages under `bytes`, which should not have been touched yet. The
+/// system may decline, which only affects speed.
 #[cfg(target_os = "linux")]
 pub fn advise(bytes: &mut [u8]) {
     use std::ffi::{c_int, c_void};
@@ -14,12 +14,13 @@ pub fn advise(bytes: &mut [u8]) {
         fn madvise(at: *mut c_void, length: usize, advice: c_int) -> c_int;
     }
     const MADV_HUGEPAGE: c_int = 14;
-    /// What the system wants addresses to be a multiple of, on every architecture.
+    /// A multiple of the page size on every architecture, to which the address has to be aligned.
     const PAGE: usize = 1 << 16;
     let skipped = bytes.as_ptr().align_offset(PAGE);
     let length = bytes.len().saturating_sub(skipped) / PAGE * PAGE;
     if length > 0 {
-        // SAFETY: the range is within the slice, and the advice changes nothing that a program sees.
+        // SAFETY: the range lies within the slice, and `MADV_HUGEPAGE` does not change its
+        // contents.
         unsafe { madvise(bytes[skipped..].as_mut_ptr().cast(), length, MADV_HUGEPAGE) };
     }
 }

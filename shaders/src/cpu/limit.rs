@@ -1,11 +1,11 @@
-//! Which instructions the kernels may use: what the CPU has, or less.
+//! Limits which instruction sets the kernels use, below what the CPU supports.
 
 use std::sync::OnceLock;
 
-/// The environment variable that sets the [`limit`], to try what other CPUs do on this one.
+/// The environment variable that sets the limit, to test on this CPU what other CPUs do.
 const VARIABLE: &str = "HEARTH_CPU_LEVEL";
 
-/// Kinds of instructions, each of which includes those before it.
+/// Groups of instructions. Each group includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
     Portable,
@@ -25,18 +25,18 @@ const NAMES: [(&str, Limit); 6] = [
     ("amx", Limit::Amx),
 ];
 
-/// Reads the limit from the environment.
+/// Checks the environment variable.
 ///
 /// # Errors
-/// Says what the variable may be.
+/// The text lists the valid values.
 pub fn check_limit() -> Result<(), String> {
     read().map(|_| ())
 }
 
-/// Whether instructions of this kind may be used where the CPU has them.
+/// Whether these instructions may be used, provided that the CPU supports them.
 pub fn allows(kind: Limit) -> bool {
     static LIMIT: OnceLock<Limit> = OnceLock::new();
-    // Whoever opens the device has checked it.
+    // An invalid value is reported by `check_limit` when a device is opened.
     kind <= *LIMIT.get_or_init(|| read().unwrap_or(Limit::Amx))
 }
 

@@ -1,9 +1,8 @@
-//! `y = x W^T + b` with `W` in Hugging Face's `[out, in]` layout.
+//! `y = x W^T + b` with `W` in the `[out, in]` layout of Hugging Face checkpoints.
 //!
-//! Both operands are contiguous along the summed dimension, so the inner loop is
-//! a block of dot products held in registers. Work is split over rows of `W`: at
-//! batch 1 each thread streams its share of the weights once, which is all that
-//! decoding is bound by.
+//! Both matrices are contiguous along the summed dimension, so the inner loop is a block of dot
+//! products held in registers. Tasks share out the rows of `W`: with a single token, each thread
+//! streams its part of the weights once, and decoding is bound by nothing else.
 
 #[cfg(test)]
 mod tests;
@@ -16,29 +15,29 @@ use super::aligned::Aligned;
 use super::output::Output;
 use super::simd::{Level, Simd, Stored, Task};
 
-/// From this many tokens on, widening a block of weights once, and having whole cache lines of all,
-/// pays for itself.
+/// From this many tokens on, it pays to widen a block of weights once and to copy the activations
+/// to addresses that are aligned to cache lines.
 const WIDEN_FROM_TOKENS: usize = 48;
-/// How far ahead of their use weights are fetched, at most, in elements of a row. The hardware
-/// follows long rows by itself, but not four short ones side by side.
+/// How far ahead weights are prefetched, in elements of a row. The hardware prefetcher follows long
+/// rows by itself, but not four short rows side by side.
 const FETCH_AHEAD: usize = 2048;
-/// Bytes that come from memory together.
+/// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
-/// Tokens whose activations are kept in the second-level cache at a time.
+/// Tokens whose activations should stay in the second-level cache.
 const TOKEN_BLOCK: usize = 64;
-/// Bytes of activations that stay in the first-level cache beside a few rows of weights.
+/// Bytes of activations that fit the first-level cache beside a few rows of weights.
 const NEAR_BYTES: usize = 28 << 10;
-/// Rows of `W` in a task: large enough to hide the cost of handing it out.
+/// Rows of `W` in a task: enough to make up for the overhead of a task.
 const MIN_ROWS_PER_TASK: usize = 16;
 const MAX_ROWS_PER_TASK: usize = 64;
 
-/// `x` `[tokens, input]`, `weight` `[output, input]`, `y` `[tokens, output]`, of which all is
-/// written.
+/// `x` `[tokens, input]`, `weight` `[output, input]`, `bias` `[output]`. All of `y` `[tokens,
+/// output]` is written.
 pub fn linear<E: Stored>(x: &[f32], weight: &[E], bias: Option<&[f32]>, y: Output, input: usize) {
     on_vectors(Level::best(), x, weight, bias, y, input);
 }
 
-/// [`linear`] on vectors of one kind, which the CPU must have.
+/// [`linear`] with the given vectors, which the CPU must have.
 fn on_vectors<E: Stored>(
     level: Level,
     x: &[f32],
@@ -49,7 +48,7 @@ fn on_vectors<E: Stored>(
 ) {
     let output = weight.len() / input;
     let tokens = x.len() / input;
-    assert_eq!((y.tokens, y.width), (tokens, output), "linear: y");
+    assert_eq!((y.tokens, y.width), (tokens, output), "linear: shape of y");
     let aligned;
     let x = if tokens >= WIDEN_FROM_TOKENS {
         aligned = copy(x);
@@ -77,12 +76,12 @@ fn on_vectors<E: Stored>(
                 to,
                 scratch,
             };
-            // SAFETY: the caller's level is one that this CPU has.
+            // SAFETY: the caller passes a level that this CPU has.
             unsafe { level.run(block) };
         });
 }
 
-/// `x` from the beginning of a cache line on.
+/// Copies `x` to memory that begins at a cache line.
 fn copy(x: &[f32]) -> Aligned<f32> {
     const PIECE: usize = 1 << 14;
     let mut aligned = Aligned::zeroed(x.len());
@@ -91,7 +90,7 @@ fn copy(x: &[f32]) -> Aligned<f32> {
     aligned
 }
 
-/// The product of all tokens with rows `from..to` of the weights.
+/// The product of all tokens with the rows `from..to` of the weights.
 struct Block<'a, E> {
     x: &'a [f32],
     weight: &'a [E],
@@ -108,13 +107,15 @@ impl<E: Stored> Task for Block<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let rows = &self.weight[self.from * self.input..self.to * self.input];
+        // SAFETY: the caller guarantees the features of `S`; `rows` has `to - from` rows of `input`
+        // weights.
         unsafe {
             if self.tokens >= WIDEN_FROM_TOKENS {
                 let mut scratch = std::mem::take(self.scratch);
                 scratch.resize(rows.len());
                 widen::<S, E>(rows, &mut scratch);
                 if S::LANES == 16 {
-                    // There are registers for 24 sums.
+                    // 24 sums, and the operands, fit into the 32 registers of AVX-512.
                     self.multiply::<S, f32, 6, 4>(&scratch, false);
                 } else {
                     self.multiply::<S, f32, 3, 4>(&scratch, false);
@@ -123,7 +124,7 @@ impl<E: Stored> Task for Block<'_, E> {
             } else if E::IS_F32 || self.tokens <= 4 {
                 self.multiply::<S, E, 4, 4>(rows, true);
             } else {
-                // Widening is most of the work here: do it once for eight tokens.
+                // Widening is most of the work here, so it is done once for eight tokens.
                 self.multiply::<S, E, 8, 2>(rows, true);
             }
         }
@@ -131,11 +132,11 @@ impl<E: Stored> Task for Block<'_, E> {
 }
 
 impl<E: Stored> Block<'_, E> {
-    /// In tiles of at most `TOKENS` x `ROWS`; `fetch`: the weights come from memory, not from
-    /// a cache.
+    /// Computes the block in tiles of at most `TOKENS` x `ROWS`. `fetch` means that the weights
+    /// come from memory, not from a cache.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features.
+    /// The CPU must have `S`'s features, and `rows` must hold the weights of rows `from..to`.
     #[inline(always)]
     unsafe fn multiply<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
         &self,
@@ -144,16 +145,18 @@ impl<E: Stored> Block<'_, E> {
     ) {
         let count = self.to - self.from;
         let whole = count / ROWS * ROWS;
-        // Weights from memory are read once for many tokens; between caches it is the activations
-        // that should stay near.
+        // Weights from memory are read once for many tokens. Weights from a cache are read again,
+        // and the activations should stay in the nearest cache.
         let block = match fetch {
             true => TOKEN_BLOCK,
             false => (NEAR_BYTES / (4 * self.input) / TOKENS).max(1) * TOKENS,
         };
         for token in (0..self.tokens).step_by(block) {
             let tokens = token..(token + block).min(self.tokens);
-            // The first pass over the weights brings them closer for the others.
+            // The first pass over the weights brings them into a cache for the others.
             let fetch = fetch && token == 0;
+            // SAFETY: the caller guarantees the features of `S`; `weights` begins with the `ROWS`
+            // rows of the tile.
             unsafe {
                 for row in (0..whole).step_by(ROWS) {
                     let weights = &rows[row * self.input..];
@@ -167,8 +170,10 @@ impl<E: Stored> Block<'_, E> {
         }
     }
 
+    /// Computes `ROWS` rows for `tokens`, in tiles of `TOKENS` tokens and fewer at the end.
+    ///
     /// # Safety
-    /// The CPU must have `S`'s features.
+    /// The CPU must have `S`'s features, and `weights` must begin with the rows of the tile.
     #[inline(always)]
     unsafe fn tokens_by<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
         &self,
@@ -184,6 +189,8 @@ impl<E: Stored> Block<'_, E> {
                 left if left >= TOKENS => TOKENS,
                 left => left.min(4),
             };
+            // SAFETY: the caller's guarantees are those of `tile`; `here` tokens from `token` on
+            // exist.
             unsafe {
                 match here {
                     1 => self.tile::<S, W, 1, ROWS>(token, row, weights, fetch),
@@ -197,10 +204,11 @@ impl<E: Stored> Block<'_, E> {
         }
     }
 
-    /// `TOKENS` x `ROWS` dot products, accumulated in registers.
+    /// Computes `TOKENS` x `ROWS` dot products, with the sums in registers.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features.
+    /// The CPU must have `S`'s features. The tile must lie within `y`, and its elements must be
+    /// this task's.
     #[inline(always)]
     unsafe fn tile<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
         &self,
@@ -210,7 +218,7 @@ impl<E: Stored> Block<'_, E> {
         fetch: bool,
     ) {
         let width = self.input;
-        // Four short rows on: the next tile's.
+        // Fetch the next tile if rows are short: it is four rows on.
         let ahead = if width <= FETCH_AHEAD {
             4 * width
         } else {
@@ -219,6 +227,9 @@ impl<E: Stored> Block<'_, E> {
         let x = &self.x[token * width..(token + TOKENS) * width];
         let weights = &weights[..ROWS * width];
         let whole = width / S::LANES * S::LANES;
+        // SAFETY: the caller guarantees the features of `S`. `x` has `TOKENS` rows and `weights`
+        // has `ROWS` rows of `width` elements (the slices above check it), `k + LANES` is at most
+        // `width`, and the elements of `y` are this task's.
         unsafe {
             let mut sums = [[S::zero(); ROWS]; TOKENS];
             for k in (0..whole).step_by(S::LANES) {
@@ -254,7 +265,7 @@ impl<E: Stored> Block<'_, E> {
     }
 }
 
-/// The sum of each vector, four at a time where there are as many.
+/// The sum of the lanes of each vector, computed four at a time where possible.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -263,15 +274,19 @@ unsafe fn totals<S: Simd, const N: usize>(vectors: &[S; N]) -> [f32; N] {
     let mut totals = [0.0; N];
     let fours = N / 4 * 4;
     for at in (0..fours).step_by(4) {
+        // SAFETY: the caller guarantees the features of `S`.
         let four = unsafe { S::sums(std::array::from_fn(|i| vectors[at + i])) };
         totals[at..at + 4].copy_from_slice(&four);
     }
     for at in fours..N {
+        // SAFETY: the caller guarantees the features of `S`.
         totals[at] = unsafe { vectors[at].sum() };
     }
     totals
 }
 
+/// Widens `from` to f32.
+///
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
@@ -279,6 +294,8 @@ unsafe fn widen<S: Simd, E: Stored>(from: &[E], to: &mut [f32]) {
     let length = from.len().min(to.len());
     let whole = length / S::LANES * S::LANES;
     for i in (0..whole).step_by(S::LANES) {
+        // SAFETY: the caller guarantees the features of `S`; `i + LANES` is at most the length of
+        // both slices.
         unsafe { E::load::<S>(from.as_ptr().add(i)).store(to.as_mut_ptr().add(i)) };
     }
     for i in whole..length {

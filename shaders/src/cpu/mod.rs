@@ -1,6 +1,7 @@
-//! The operations on the CPU: activations are f32, weights and KV pools are f32,
-//! bf16 or f16 and are widened in registers; only products with bf16 on matrix tiles, attention
-//! there over pools of bf16, and products with weights in blocks round the activations too.
+//! The operations on the CPU. Activations are f32. Weights and KV pools are f32, bf16 or f16 and
+//! are widened in registers. Activations are rounded, too, in three cases: products with bf16
+//! weights on matrix tiles (AMX), attention over bf16 pools there, and products with weights in
+//! blocks.
 
 mod aligned;
 #[cfg(target_arch = "x86_64")]
@@ -30,7 +31,7 @@ use output::Output;
 use simd::Stored;
 use times::Operation;
 
-/// Runs `$body` with `$slice` bound to the tensor's elements in their stored type.
+/// Runs `$body` with `$slice` bound to the tensor's elements in the type they are stored in.
 macro_rules! with_stored {
     ($tensor:expr, $slice:ident => $body:expr) => {
         match $tensor.dtype() {
@@ -51,7 +52,7 @@ macro_rules! with_stored {
     };
 }
 
-/// The type of a packed matrix: bytes, which [`blocks::View`] reads.
+/// The tensor type of a packed matrix: bytes, which [`blocks::View`] interprets.
 const BLOCKS: DType = DType::U8;
 
 impl Kernels for Flex {
@@ -65,7 +66,7 @@ impl Kernels for Flex {
         }
     }
 
-    // Activations are f32.
+    // `_activations` is ignored, because activations on the CPU are always f32.
     fn packed(matrix: BlockMatrix, _activations: DType, _device: &FlexDevice) -> FlexTensor {
         let bytes = matrix.into_bytes();
         let shape = Shape::from([1, bytes.len()]);
@@ -94,7 +95,7 @@ impl Kernels for Flex {
         None
     }
 
-    // Every order of this backend is fixed.
+    // `_summation` is ignored, because every order of summation on the CPU is fixed.
     fn project(
         x: FlexTensor,
         weight: FlexTensor,
@@ -122,7 +123,7 @@ impl Kernels for Flex {
         });
         let bias = bias.map(widened);
         let (x, bias) = (elements(&x), bias.as_deref());
-        // SAFETY: products write all of their output.
+        // SAFETY: both products write every element of their output.
         let y = unsafe {
             Output::filled(tokens, output, |y| {
                 if weight.dtype() == BLOCKS {
@@ -251,7 +252,7 @@ impl Kernels for Flex {
         if k_pool.dtype() == DType::BF16 && amx::attention::fits(layout) {
             let (q, k, v) = (elements(&q), elements(k_pool), elements(v_pool));
             let attend = |out| amx::attention::paged(q, k, v, layout, &table, out);
-            // SAFETY: every head of every token is written.
+            // SAFETY: `amx::attention::paged` writes every head of every token.
             let out = unsafe { Output::filled(shape[0], shape[1], attend) };
             return tensor(out, shape);
         }
@@ -263,7 +264,7 @@ impl Kernels for Flex {
     }
 }
 
-/// Rows and columns of a matrix of weights.
+/// Rows and columns of a matrix of weights, packed or not.
 fn matrix_dims(matrix: &FlexTensor) -> [usize; 2] {
     if matrix.dtype() == BLOCKS {
         let view = blocks::View::of(elements(matrix));
@@ -281,7 +282,7 @@ fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[
     &tensor.storage::<E>()[start..end]
 }
 
-/// A small parameter (a norm's weight, a bias) as f32.
+/// A small parameter (the weight of a norm, a bias), as f32.
 fn widened(tensor: FlexTensor) -> Vec<f32> {
     let tensor = tensor.to_contiguous();
     with_stored!(&tensor, values => values.iter().map(|value| value.widen()).collect())

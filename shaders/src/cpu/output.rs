@@ -1,6 +1,6 @@
-//! Matrices that kernels write in full, and that nobody clears before.
+//! Matrices that parallel tasks write in full, so that they need not be cleared first.
 
-/// A matrix `[tokens, width]` that tasks write, each elements of its own.
+/// A matrix `[tokens, width]` that several tasks write; each task writes its own elements.
 #[derive(Clone, Copy)]
 pub struct Output {
     at: *mut f32,
@@ -8,12 +8,14 @@ pub struct Output {
     pub width: usize,
 }
 
-// SAFETY: writing through it is unsafe, and demands that no two tasks write the same element.
+// SAFETY: the pointer is dereferenced only by callers of `at`, which is unsafe and demands that no
+// two tasks write the same element.
 unsafe impl Send for Output {}
+// SAFETY: as for `Send`; `Output` has no state besides the pointer and two numbers.
 unsafe impl Sync for Output {}
 
 impl Output {
-    /// What `fill` writes.
+    /// Allocates a matrix and returns it after `fill` has written it.
     ///
     /// # Safety
     /// `fill` must write every element before it returns.
@@ -24,12 +26,13 @@ impl Output {
             tokens,
             width,
         });
-        // SAFETY: the capacity is as large, and the caller says that all of it is written.
+        // SAFETY: the capacity is `tokens * width`, and the caller guarantees that `fill` has
+        // written all of these elements.
         unsafe { values.set_len(tokens * width) };
         values
     }
 
-    /// One over memory that is there.
+    /// A matrix in existing memory.
     #[cfg(test)]
     pub fn of(values: &mut [f32], width: usize) -> Self {
         Self {
@@ -39,7 +42,7 @@ impl Output {
         }
     }
 
-    /// Its tokens from `token` on.
+    /// The rows from `token` on.
     pub fn from(self, token: usize) -> Self {
         Self {
             at: self.at.wrapping_add(token * self.width),
@@ -48,13 +51,16 @@ impl Output {
         }
     }
 
-    /// Where the elements of `token` from `column` on are.
+    /// A pointer to the elements of `token` from `column` on.
     ///
     /// # Safety
-    /// They must exist, and those that are written through this be nobody else's.
+    /// The element must exist, and no other task may access the elements that are written through
+    /// the pointer.
     #[inline(always)]
     pub unsafe fn at(self, token: usize, column: usize) -> *mut f32 {
         debug_assert!(token < self.tokens && column < self.width);
+        // SAFETY: the caller guarantees that the element exists, so the pointer stays within the
+        // allocation.
         unsafe { self.at.add(token * self.width + column) }
     }
 }

@@ -1,4 +1,4 @@
-//! Head normalisation, rotation by position, and the write into the KV pool.
+//! Normalisation of heads, rotation by position, and the write into the KV pools.
 
 use burn::tensor::Element;
 use burn_flex::FlexTensor;
@@ -10,22 +10,24 @@ use super::output::Output;
 use super::simd::{Simd, Stored, Task, dispatch};
 use crate::HeadLayout;
 
+/// The rotation (RoPE) and the normalisation before it.
 pub struct Rotation<'a> {
     /// `[positions, half]`
     pub cos: &'a [f32],
     pub sin: &'a [f32],
     pub half: usize,
-    /// Weights for query and key heads, and epsilon.
+    /// The weights for query and key heads, and epsilon.
     pub norms: Option<(&'a [f32], &'a [f32], f32)>,
 }
 
 impl Rotation<'_> {
-    /// Normalises and rotates, in place, the queries and keys in rows of stacked
-    /// query, key and value heads, and returns the queries.
+    /// Normalises and rotates the queries and keys in place, in rows of stacked query, key and
+    /// value heads. Returns a copy of the queries.
     pub fn apply(&self, rows: &mut [f32], layout: HeadLayout, positions: &[i32]) -> Vec<f32> {
         let (width, queries) = (layout.qkv_width(), layout.heads * layout.head_dim);
         let parallel = rows.len() >= PARALLEL_FROM;
-        // SAFETY: the queries of every row are copied.
+        // SAFETY: every row copies its `queries` elements to the row of `out` with the same index,
+        // which no other row writes; `rows` has as many rows as there are positions.
         unsafe {
             Output::filled(positions.len(), queries, |out| {
                 let row = |(token, (row, position)): (usize, (&mut [f32], &i32))| {
@@ -35,11 +37,15 @@ impl Rotation<'_> {
                         position: *position as usize,
                         row: &mut *row,
                     });
-                    // This row's, which are as many.
+                    // This writes all of the row's elements of `out`.
                     let to = out.at(token, 0);
                     to.copy_from_nonoverlapping(row[..queries].as_ptr(), queries);
                 };
-                assert_eq!(rows.len(), positions.len() * width, "rotation: rows");
+                assert_eq!(
+                    rows.len(),
+                    positions.len() * width,
+                    "rotation: number of rows"
+                );
                 if parallel {
                     let rows = rows.par_chunks_exact_mut(width).zip(positions);
                     rows.enumerate().for_each(row);
@@ -86,7 +92,7 @@ impl Task for Row<'_> {
     }
 }
 
-/// Writes the keys and values of `rows` into the pools at `slots`.
+/// Writes the keys and values of `rows` to the `slots` of the pools.
 pub fn store<E: Stored + Element + Pod>(
     rows: &[f32],
     layout: HeadLayout,
@@ -104,7 +110,8 @@ pub fn store<E: Stored + Element + Pod>(
             });
         }
     };
-    // The pools have one owner, so this borrows them; it would copy a shared one.
+    // The pools have a single owner here, so `storage_mut` borrows them; it would copy a shared
+    // pool.
     let (k, v) = (k_pool.storage_mut::<E>(), v_pool.storage_mut::<E>());
     if rows.len() < PARALLEL_FROM {
         narrow(k, keys);

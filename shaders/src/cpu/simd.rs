@@ -1,5 +1,5 @@
-//! Vectors of f32 behind one small trait, chosen at run time: AVX-512, AVX2, or
-//! plain arrays that the compiler turns into whatever the target has (NEON, SSE2).
+//! Vectors of f32 behind one small trait. The instruction set is chosen at run time: AVX-512, AVX2,
+//! or plain arrays, which the compiler turns into whatever the target has (NEON, SSE2).
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -8,7 +8,7 @@ use half::{bf16, f16};
 
 use super::limit::{Limit, allows};
 
-/// An element as it lies in memory.
+/// An element in the type it is stored in.
 pub trait Stored: Copy + Send + Sync + 'static {
     const IS_F32: bool = false;
     fn widen(self) -> f32;
@@ -30,6 +30,8 @@ impl Stored for f32 {
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller guarantees that `S::LANES` elements are readable and that the CPU has
+        // the features.
         unsafe { S::load_f32(from) }
     }
 }
@@ -39,7 +41,7 @@ impl Stored for bf16 {
     fn widen(self) -> f32 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
-    /// `bf16::from_f32` without a branch, so that a loop over it becomes vectors.
+    /// `bf16::from_f32` without a branch, so that loops over it are vectorised.
     #[inline(always)]
     fn narrow(value: f32) -> Self {
         let bits = value.to_bits();
@@ -49,6 +51,8 @@ impl Stored for bf16 {
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller guarantees that `S::LANES` elements are readable and that the CPU has
+        // the features.
         unsafe { S::load_bf16(from) }
     }
 }
@@ -62,6 +66,8 @@ impl Stored for f16 {
     }
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller guarantees that `S::LANES` elements are readable and that the CPU has
+        // the features.
         unsafe { S::load_f16(from) }
     }
 }
@@ -79,10 +85,11 @@ pub trait Simd: Copy {
     unsafe fn load_bf16(from: *const bf16) -> Self;
     unsafe fn load_f16(from: *const f16) -> Self;
     unsafe fn store(self, to: *mut f32);
-    /// Asks for the cache line of `at`, which need not be valid, without waiting for it.
+    /// Prefetches the cache line of `at`, which need not be a valid address.
     #[inline(always)]
     unsafe fn prefetch<E>(at: *const E) {
         #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 CPU has SSE, and a prefetch never faults, whatever the address.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
         }
@@ -91,22 +98,24 @@ pub trait Simd: Copy {
     }
     /// `self + a * b`
     unsafe fn add_mul(self, a: Self, b: Self) -> Self;
+    /// The sum of the lanes.
     unsafe fn sum(self) -> f32;
-    /// [`Self::sum`] of each.
+    /// The sum of the lanes of each vector.
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        // SAFETY: the caller guarantees that the CPU has the features.
         vectors.map(|vector| unsafe { vector.sum() })
     }
 }
 
-/// What runs under a chosen instruction set.
+/// Code that is compiled for several instruction sets.
 pub trait Task {
     /// # Safety
     /// The CPU must have `S`'s features.
     unsafe fn run<S: Simd>(self);
 }
 
-/// An instruction set that the kernels for floats are compiled for, widest first.
+/// An instruction set that the kernels for floats are compiled for. The widest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
     #[cfg(target_arch = "x86_64")]
@@ -117,7 +126,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Whether this CPU has it, and it may be used.
+    /// Whether this CPU has the instructions and the limit allows them.
     fn available(self) -> bool {
         // `is_x86_feature_detected` reads a cached word.
         match self {
@@ -140,7 +149,7 @@ impl Level {
         }
     }
 
-    /// All that this CPU has, widest first.
+    /// The instruction sets that can be used on this CPU, widest first.
     pub fn list() -> impl Iterator<Item = Level> {
         [
             #[cfg(target_arch = "x86_64")]
@@ -153,26 +162,29 @@ impl Level {
         .filter(|level| level.available())
     }
 
-    /// The widest that this CPU has.
+    /// The widest instruction set that can be used on this CPU.
     pub fn best() -> Level {
         Self::list().next().unwrap_or(Level::Portable)
     }
 
-    /// Runs `task` with this one's vectors.
+    /// Runs `task` with the vectors of this instruction set.
     ///
     /// # Safety
-    /// The CPU must have it: it must come from [`Level::list`] or [`Level::best`].
+    /// The CPU must have it: the level must come from [`Level::list`] or [`Level::best`].
     pub unsafe fn run(self, task: impl Task) {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
         unsafe fn avx512(task: impl Task) {
+            // SAFETY: the enabled features include those of `Avx512`.
             unsafe { task.run::<x86::Avx512>() }
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn avx2(task: impl Task) {
+            // SAFETY: the enabled features are those of `Avx2`.
             unsafe { task.run::<x86::Avx2>() }
         }
+        // SAFETY: the caller guarantees that the CPU has the features of this level.
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -185,18 +197,18 @@ impl Level {
     }
 }
 
-/// Runs `task` with the widest vectors this CPU has.
+/// Runs `task` with the widest vectors that can be used on this CPU.
 pub fn dispatch(task: impl Task) {
-    // SAFETY: the CPU has its best level.
+    // SAFETY: `Level::best` returns a level that this CPU has.
     unsafe { Level::best().run(task) }
 }
 
-/// e^x to about 2 ulp on finite input, branch-free so that loops over it vectorise
-/// (Cephes' polynomial after reduction by ln 2). Saturates instead of overflowing.
+/// e^x to about 2 ulp for finite `x`. It has no branches, so that loops over it are vectorised (the
+/// polynomial of the Cephes library after reduction by ln 2). It saturates instead of overflowing.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.3);
-    // Adding 1.5 * 2^23 rounds to the nearest integer, and leaves it in the lowest bits.
+    // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let n = rounded - ROUND;
@@ -223,23 +235,28 @@ impl Simd for [f32; 8] {
     }
     #[inline(always)]
     unsafe fn load_f32(from: *const f32) -> Self {
+        // SAFETY: the caller guarantees that 8 elements are readable; arrays have no further
+        // requirements.
         unsafe { from.cast::<Self>().read_unaligned() }
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
+        // SAFETY: the caller guarantees that 8 elements are readable.
         std::array::from_fn(|i| unsafe { *from.add(i) }.widen())
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
+        // SAFETY: the caller guarantees that 8 elements are readable.
         std::array::from_fn(|i| unsafe { *from.add(i) }.to_f32())
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the caller guarantees that 8 elements are writable.
         unsafe { to.cast::<Self>().write_unaligned(self) }
     }
     #[inline(always)]
     unsafe fn add_mul(self, a: Self, b: Self) -> Self {
-        // Not `mul_add`: without the instruction it is a call per element.
+        // `mul_add` would be a function call per element on CPUs without the instruction.
         std::array::from_fn(|i| self[i] + a[i] * b[i])
     }
     #[inline(always)]
@@ -253,11 +270,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn four_sums_are_those_of_each() {
+    fn sums_of_four_vectors_equal_the_sum_of_each() {
         struct Sums<'a>(&'a [f32; 64], &'a mut [f32; 4], &'a mut [f32; 4]);
         impl Task for Sums<'_> {
             unsafe fn run<S: Simd>(self) {
                 let at = |i: usize| self.0[i * S::LANES..].as_ptr();
+                // SAFETY: the features are there, and the slice behind each index has at least
+                // `LANES` elements.
                 unsafe {
                     let vectors = std::array::from_fn(|i| S::load_f32(at(i)));
                     *self.1 = S::sums(vectors);
@@ -290,6 +309,8 @@ mod tests {
         impl Task for Dot<'_> {
             unsafe fn run<S: Simd>(self) {
                 let whole = self.0.len() / S::LANES * S::LANES;
+                // SAFETY: the features are there, and `i + LANES` is at most the length of both
+                // slices.
                 unsafe {
                     let mut sum = S::zero();
                     for i in (0..whole).step_by(S::LANES) {
@@ -311,7 +332,7 @@ mod tests {
             .sum();
         for level in Level::list() {
             let mut sum = f32::NAN;
-            // SAFETY: the list has what this CPU has.
+            // SAFETY: the list contains levels that this CPU has.
             unsafe { level.run(Dot(&a, &b, &mut sum)) };
             assert!(
                 (f64::from(sum) - exact).abs() < 1e-5,

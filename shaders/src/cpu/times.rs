@@ -1,4 +1,4 @@
-//! What the time of a forward on the CPU goes to, for those who ask.
+//! Records where the time of a forward pass on the CPU goes, on request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a kernel does.
+/// The kind of work that a kernel does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     Embedding,
     Norm,
-    /// With a matrix of weights.
+    /// A multiplication with a matrix of weights of this size.
     Product {
         rows: usize,
         columns: usize,
     },
-    /// The rotation of queries and keys, and storing keys and values.
+    /// The rotation of queries and keys, and the store of keys and values.
     Rotation,
     Attention,
     Activation,
@@ -35,14 +35,14 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What an operation took, over all of its calls.
+/// The time of an operation, over all of its calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     pub calls: u64,
     pub time: Duration,
-    /// Of weights, keys and values, each counted once for a call.
+    /// Bytes of weights, keys and values, each counted once per call.
     pub bytes: u64,
-    /// Multiplications and additions with them.
+    /// Floating-point operations with them.
     pub flops: u64,
 }
 
@@ -53,19 +53,20 @@ fn spent() -> MutexGuard<'static, BTreeMap<Operation, Spent>> {
     SPENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Records what all kernels of this process do from now on.
+/// Starts to record what all kernels of this process do.
 pub fn record() {
     spent().clear();
     RECORDING.store(true, Ordering::Relaxed);
 }
 
-/// What they did since [`record`], which is at an end.
+/// Stops recording, and returns what was recorded since [`record`].
 pub fn recorded() -> BTreeMap<Operation, Spent> {
     RECORDING.store(false, Ordering::Relaxed);
     std::mem::take(&mut spent())
 }
 
-/// Times an operation until it is dropped, if somebody asks; `bytes` and `flops` are its own.
+/// Times an operation until the timer is dropped, if times are being recorded. `operation` returns
+/// the operation, its bytes and its floating-point operations.
 pub(super) fn time(operation: impl FnOnce() -> (Operation, usize, usize)) -> Option<Timer> {
     RECORDING.load(Ordering::Relaxed).then(|| {
         let (operation, bytes, flops) = operation();
@@ -78,6 +79,7 @@ pub(super) fn time(operation: impl FnOnce() -> (Operation, usize, usize)) -> Opt
     })
 }
 
+/// Adds the time of its life to the records when it is dropped.
 pub(super) struct Timer {
     operation: Operation,
     bytes: u64,

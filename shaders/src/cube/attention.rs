@@ -1,21 +1,21 @@
 //! Attention over slot indices.
 //!
-//! A cube takes a block of tokens of one sequence and those query heads of a group that
-//! share a KV head: each key and each value is read once for all of these rows. A tile of
-//! positions is scored with one unit per position; then groups of units, one vector of the
-//! head each, mix the tile's values. The softmax is online (Milakov and Gimelshein, arXiv
-//! 1805.02867), so that no memory grows with the context.
+//! A cube computes a block of tokens of one sequence, for query heads that share a KV head: each
+//! key and each value is read once for all of these rows. For each tile of positions, every unit
+//! first computes the scores of one position; then groups of units, with one vector of the head
+//! each, add up the weighted values. The softmax is online (Milakov and Gimelshein, arXiv
+//! 1805.02867), so no memory grows with the context.
 //!
-//! Where that gives fewer cubes than the device runs at once, as when few sequences decode,
-//! the positions are split over several cubes and their results merged ([`merge`], as in
-//! flash decoding).
+//! Where this gives fewer cubes than the device runs at once, as when few sequences decode, the
+//! positions are split over several cubes whose results are merged afterwards ([`merge`], as in
+//! Flash-Decoding).
 //!
 //! Where the device has cooperative matrices, chunks of many tokens are cut into tiles instead,
-//! which have a kernel of their own ([`tiles`]); tokens in no tile keep the one above.
+//! which have a kernel of their own ([`tiles`]). Tokens that no tile covers use the kernel above.
 //!
-//! In a fixed order ([`Summation::Fixed`]) a block is one token, and its positions are always
-//! split, every [`FIXED_SPLIT`] of them, and merged: chunks and decode rows go through the same
-//! two compiled kernels, and how many splits other rows have only adds some that are empty.
+//! In a fixed order ([`Summation::Fixed`]) a block is one token, and its positions are always split
+//! every [`FIXED_SPLIT`] positions and merged. Chunks and decode rows use the same two compiled
+//! kernels, and a longer row in the batch only adds empty splits to the others.
 
 mod kernels;
 mod plan;
@@ -33,18 +33,19 @@ use kernels::{attend, merge};
 pub use plan::AttentionTiles;
 use tiles::attend_tiles;
 
-/// Positions that a split has at least, on average: merging is not free.
+/// The fewest positions of a split on average, because merging takes time, too.
 const POSITIONS_PER_SPLIT: usize = 128;
 const MOST_SPLITS: usize = 64;
-/// Cubes that keep a multiprocessor busy.
+/// Cubes that keep one multiprocessor busy.
 const CUBES_PER_PROCESSOR: usize = 4;
-/// Multiprocessors of a device that does not tell.
+/// The number of multiprocessors to assume where the driver does not report it.
 const UNKNOWN_PROCESSORS: u32 = 32;
 /// Positions of a split in a fixed order.
 const FIXED_SPLIT: usize = 256;
-/// What is to be merged takes at most so many bytes; more tokens take turns.
+/// The most bytes of partial results. More tokens are computed one part after another.
 const MOST_PARTIAL_BYTES: usize = 32 << 20;
 
+/// The index of a batch, as [`RaggedIndex`](crate::RaggedIndex) describes it.
 pub struct SlotTable<R: CubeRuntime> {
     pub positions: CubeTensor<R>,
     pub start: CubeTensor<R>,
@@ -55,11 +56,13 @@ pub struct SlotTable<R: CubeRuntime> {
     pub tiling: Tiling,
     /// The longest context.
     pub longest: usize,
-    /// How many of the last positions a token sees; 0 for all.
+    /// How many of the last positions a token attends; 0 for all.
     pub window: u32,
     pub summation: Summation,
 }
 
+/// [`Kernels::paged_attention`](crate::Kernels::paged_attention): `q` `[tokens, heads * head_dim]`
+/// over the pools `[slots, kv_heads, head_dim]`.
 pub fn paged<R: CubeRuntime>(
     q: CubeTensor<R>,
     layout: HeadLayout,
@@ -76,8 +79,8 @@ pub fn paged<R: CubeRuntime>(
     let first_tile = table.block_count;
     let mut cubes = 0;
     if let Some(tiles) = tiles {
-        table.block_count = table.tiling.lone_blocks;
-        table.block_tokens = table.tiling.lone_tokens;
+        table.block_count = table.tiling.untiled_blocks;
+        table.block_tokens = table.tiling.untiled_tokens;
         cubes = tiles.cubes() * table.tiling.tiles * (layout.heads / layout.tile_heads());
     }
     cubes += table.block_count * (layout.heads / layout.shared_heads());
@@ -87,7 +90,7 @@ pub fn paged<R: CubeRuntime>(
         Summation::Fastest => Plan::quickest(&table, tokens, cubes, processors),
         Summation::Fixed => Plan::fixed(&table, tokens, layout),
     };
-    // One split writes what is wanted, several what has to be merged.
+    // A single split writes the final result; several splits write partial results to be merged.
     let partial = plan.merged.then(|| {
         let rows = plan.tokens_at_once * layout.heads * plan.splits;
         let shape = Shape::from([rows, layout.head_dim + 2]);
@@ -104,7 +107,7 @@ pub fn paged<R: CubeRuntime>(
     let target = partial.as_ref().unwrap_or(&out);
     for first_token in (0..tokens).step_by(plan.tokens_at_once) {
         let here = plan.tokens_at_once.min(tokens - first_token);
-        // All tokens at once, or each is a block.
+        // Either all tokens are computed at once, or every token is a block of its own.
         let (first_block, blocks) = match here == tokens {
             true => (0, inputs.table.block_count),
             false => (first_token, here),
@@ -117,7 +120,9 @@ pub fn paged<R: CubeRuntime>(
         }
         if let Some(partial) = &partial {
             let units = layout.head_dim.next_multiple_of(32);
-            // SAFETY: units beyond the head's width write nothing.
+            // SAFETY: a cube reads the `splits` partial results of its token and head, which the
+            // kernels above have written, and writes that head of `out`. Units beyond the width of
+            // the head do nothing.
             unsafe {
                 merge::launch_unchecked(
                     &inputs.q.client,
@@ -136,6 +141,7 @@ pub fn paged<R: CubeRuntime>(
     out
 }
 
+/// The tensors of a call.
 struct Inputs<R: CubeRuntime> {
     q: CubeTensor<R>,
     layout: HeadLayout,
@@ -145,6 +151,7 @@ struct Inputs<R: CubeRuntime> {
 }
 
 impl<R: CubeRuntime> Inputs<R> {
+    /// Computes `blocks` blocks from `first_block` on. `target` begins with `first_token`.
     fn attend(
         &self,
         plan: &Plan,
@@ -158,7 +165,8 @@ impl<R: CubeRuntime> Inputs<R> {
         } = self;
         let shared = layout.shared_heads();
         let rows = shared * table.block_tokens;
-        // 16 bytes a load where the rows allow it and the sums leave registers for it.
+        // Load 16 bytes at a time where the head's width allows it and the sums leave registers for
+        // it.
         let widest = if q.dtype != DType::F32 && rows <= 4 {
             8
         } else {
@@ -170,7 +178,9 @@ impl<R: CubeRuntime> Inputs<R> {
             .unwrap_or(1);
         let threads = (layout.head_dim / vector).next_power_of_two().max(128);
         let groups = layout.heads / shared;
-        // SAFETY: the table's slots lie within the pools; the batch is checked by the caller.
+        // SAFETY: the caller has checked the batch: the slots of the table lie within the pools,
+        // and the blocks' tokens within `q`. `target` has room for the results of these tokens, in
+        // as many splits as the plan has.
         unsafe {
             attend::launch_unchecked(
                 &q.client,
@@ -203,6 +213,7 @@ impl<R: CubeRuntime> Inputs<R> {
         }
     }
 
+    /// Computes the tiles, which begin at `first_tile` of the blocks.
     fn attend_tiles(
         &self,
         plan: &Plan,
@@ -215,7 +226,8 @@ impl<R: CubeRuntime> Inputs<R> {
         } = self;
         let groups = layout.heads / layout.tile_heads();
         let (columns, count) = (groups * tiles.cubes(), table.tiling.tiles);
-        // SAFETY: as above; a tile's tokens are the batch's.
+        // SAFETY: as in `attend`; the tokens of a tile are tokens of the batch, and rows of a tile
+        // without a token are not written.
         unsafe {
             attend_tiles::launch_unchecked(
                 &q.client,
@@ -247,8 +259,9 @@ impl<R: CubeRuntime> Inputs<R> {
 #[derive(Debug, PartialEq, Eq)]
 struct Plan {
     splits: usize,
-    /// Positions of a split; 0 for an equal part of a block's.
+    /// Positions of a split; 0 to split the positions of each block evenly.
     share: u32,
+    /// Whether the splits write partial results, to be merged.
     merged: bool,
     tokens_at_once: usize,
 }
@@ -284,8 +297,7 @@ impl Plan {
     }
 }
 
-/// Into how many parts the positions are cut: a power of two, so that the memory for what
-/// is merged has few sizes.
+/// The number of splits: a power of two, so that the memory for partial results has few sizes.
 fn splits(cubes: usize, longest: usize, processors: usize) -> usize {
     let wanted = CUBES_PER_PROCESSOR * processors / cubes.max(1);
     let most = wanted.min(longest / POSITIONS_PER_SPLIT).min(MOST_SPLITS);
@@ -295,11 +307,12 @@ fn splits(cubes: usize, longest: usize, processors: usize) -> usize {
     }
 }
 
-/// The splits of the row that sees most; rounded up for the same reason.
+/// The number of splits for the longest row, rounded up to a power of two for the same reason.
 fn fixed_splits(seen: usize) -> usize {
     seen.div_ceil(FIXED_SPLIT).max(1).next_power_of_two()
 }
 
+/// How many tokens' partial results fit into [`MOST_PARTIAL_BYTES`].
 fn tokens_at_once(tokens: usize, splits: usize, layout: HeadLayout) -> usize {
     let bytes = layout.heads * splits * (layout.head_dim + 2) * size_of::<f32>();
     (MOST_PARTIAL_BYTES / bytes).clamp(1, tokens.max(1))
@@ -316,13 +329,13 @@ mod tests {
         assert_eq!(splits(8, 100, 132), 1);
         assert_eq!(splits(8, 300, 132), 2);
         assert_eq!(splits(8, 100_000, 132), 64);
-        // 64 of them are enough by themselves.
+        // 64 sequences make enough cubes by themselves.
         assert_eq!(splits(512, 1024, 132), 1);
         assert_eq!(splits(264, 4096, 132), 2);
     }
 
     #[test]
-    fn a_fixed_order_takes_turns_where_what_is_merged_is_large() {
+    fn a_fixed_order_computes_tokens_in_parts_where_partial_results_are_large() {
         assert_eq!([1, 256, 257, 100_000].map(fixed_splits), [1, 1, 2, 512]);
         let layout = HeadLayout {
             heads: 32,

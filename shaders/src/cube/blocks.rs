@@ -1,15 +1,16 @@
 //! Matrices in GGML's blocks (`Q8_0`, `Q4_0`) on a device.
 //!
-//! A matrix is one buffer of 32-bit words, so that a device needs neither bytes nor 16-bit floats.
-//! First the f16 scales, two to a word, each row's in whole words; then the elements, with 128 or
-//! 8 added so that they are not negative, in their order from the low bits up, row by row.
+//! A matrix is one buffer of 32-bit words, because not every device has bytes or 16-bit floats. The
+//! f16 scales come first, two to a word; each row's scales begin at a word. The elements follow row
+//! by row, in their order from the low bits up, with 128 or 8 added so that they are not negative.
 //!
-//! Weights are dequantised in registers and activations stay as they are, which the CPU rounds to
-//! 8 bits. A few tokens ([`kernels::product`], built like that of floats) are bound by reading the
-//! words once. Many tokens (prefill) are bound by arithmetic, which matrix units do on floats only:
-//! the matrix is dequantised for the call, at most [`MOST_COPIED`] bytes at a time, and multiplied
-//! as one of floats is. Writing and reading that copy costs about eight times what reading the
-//! words does, so that it pays only once the words would be read several times.
+//! Weights are dequantised in registers, and activations are not rounded (the CPU rounds them to 8
+//! bits). Multiplications of a few tokens ([`kernels::product`], built like the kernel for floats)
+//! are bound by reading the words once. Multiplications of many tokens (prefill) are bound by
+//! arithmetic, and matrix units take floats only. For these, the matrix is dequantised for the
+//! duration of the call, at most [`MOST_COPIED`] bytes at a time, and multiplied as a matrix of
+//! floats. Writing and reading this copy takes about eight times as long as reading the words, so
+//! it pays only where the words would be read several times.
 
 mod kernels;
 
@@ -26,19 +27,20 @@ use super::{dims, empty_like, product};
 use crate::cpu::View;
 use crate::{BLOCK, BlockFormat, BlockMatrix, Summation};
 
-/// Up to so many tokens read the words themselves, [`MAX_FEW_TOKENS`] at a time.
+/// Up to so many tokens are multiplied with the words directly, [`MAX_FEW_TOKENS`] at a time.
 pub const MAX_GROUPED_TOKENS: usize = 32;
-/// Bytes of a matrix that are there as floats at a time.
+/// The most bytes of a matrix that are dequantised at a time.
 pub const MOST_COPIED: u64 = 256 << 20;
-/// Cubes in a grid's first dimension, which is limited to 65,535.
+/// The first dimension of a large grid. A dimension is limited to 65,535 cubes.
 const MOST_IN_A_GRID_ROW: usize = 32_768;
-/// What the scales' words are filled up to, so that elements are read in vectors.
+/// The words of the scales are padded to a multiple of this, so that elements can be read in
+/// vectors.
 const ALIGNMENT: usize = 4;
 
-/// A matrix in blocks. Among tensors it is one of `[rows, columns]`, whose type says that it is
-/// quantised and, as that of its scales, what activations are in.
+/// A matrix in blocks. As a tensor it has the shape `[rows, columns]` and a quantised type, in
+/// which the type of the scales stands for the type of the activations.
 pub struct Packed<R: CubeRuntime> {
-    /// Of words.
+    /// One dimension of u32 words.
     buffer: CubeTensor<R>,
     rows: usize,
     columns: usize,
@@ -46,12 +48,12 @@ pub struct Packed<R: CubeRuntime> {
     activations: DType,
 }
 
-/// Whether kernels compute with `format`.
+/// Whether the kernels of this module support `format`.
 pub fn packs(format: BlockFormat) -> bool {
     bits(format).is_some()
 }
 
-/// Bits of an element that is an integer.
+/// Bits of an element; `None` if the elements are floats.
 fn bits(format: BlockFormat) -> Option<usize> {
     match format {
         BlockFormat::Q8_0 => Some(8),
@@ -60,7 +62,7 @@ fn bits(format: BlockFormat) -> Option<usize> {
     }
 }
 
-/// Bytes that a matrix takes on a device.
+/// Bytes of a matrix on the device.
 pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
     let (_, elements) = words_of_row(columns, bits(format).unwrap_or(0));
     (words_of_scales(rows, columns) + rows * elements) * size_of::<u32>()
@@ -97,18 +99,19 @@ pub fn upload<R: CubeRuntime>(
     CubeTensor::new_contiguous(client, device.clone(), shape, handle, DType::QFloat(scheme))
 }
 
-/// Words of a row's scales and of its elements.
+/// The numbers of words of a row's scales and of its elements.
 fn words_of_row(columns: usize, bits: usize) -> (usize, usize) {
     let blocks = columns.div_ceil(BLOCK);
     (blocks.div_ceil(2), blocks * bits)
 }
 
-/// Words before those of the elements.
+/// The number of words before the first element.
 fn words_of_scales(rows: usize, columns: usize) -> usize {
     let (scales, _) = words_of_row(columns, 0);
     (rows * scales).next_multiple_of(ALIGNMENT)
 }
 
+/// Rearranges a matrix as it is packed for the CPU to the words of the device.
 fn words(view: View<'_>, bits: usize) -> Vec<u32> {
     let (scales, elements) = words_of_row(view.columns, bits);
     let before = words_of_scales(view.rows, view.columns);
@@ -133,7 +136,7 @@ fn words(view: View<'_>, bits: usize) -> Vec<u32> {
 }
 
 impl<R: CubeRuntime> Packed<R> {
-    /// `None` for a matrix of floats.
+    /// The matrix behind a tensor; `None` if it is a matrix of floats.
     pub fn of(matrix: &CubeTensor<R>) -> Option<Self> {
         let DType::QFloat(scheme) = matrix.dtype else {
             return None;
@@ -142,13 +145,13 @@ impl<R: CubeRuntime> Packed<R> {
         let bits = match scheme.value {
             QuantValue::Q8F => 8,
             QuantValue::Q4F => 4,
-            other => panic!("no blocks of {other:?}"),
+            other => panic!("GPU kernels have no blocks of {other:?}"),
         };
         let activations = match scheme.param {
             QuantParam::F32 => DType::F32,
             QuantParam::F16 => DType::F16,
             QuantParam::BF16 => DType::BF16,
-            other => panic!("no activations in {other:?}"),
+            other => panic!("GPU kernels have no activations in {other:?}"),
         };
         let (_, elements) = words_of_row(columns, bits);
         let words = words_of_scales(rows, columns) + rows * elements;
@@ -168,17 +171,17 @@ impl<R: CubeRuntime> Packed<R> {
         })
     }
 
-    /// Words of eight elements: what is read at once.
+    /// Words of [`kernels::UNIT`] elements, which a unit reads at once.
     fn width(&self) -> usize {
         kernels::UNIT * self.bits / u32::BITS as usize
     }
 
-    /// Where the elements begin, in units of [`Self::width`].
+    /// Where the elements begin, in multiples of [`Self::width`] words.
     fn first(&self) -> u32 {
         (words_of_scales(self.rows, self.columns) / self.width()) as u32
     }
 
-    /// Elements that are as wide as 16 bytes, where the rows allow it.
+    /// Elements of activations in 16 bytes, or fewer where the length of the rows requires it.
     fn vector(&self) -> usize {
         let widest = if self.activations == DType::F32 { 4 } else { 8 };
         [widest, 4, 2, 1]
@@ -187,23 +190,23 @@ impl<R: CubeRuntime> Packed<R> {
             .unwrap_or(1)
     }
 
-    /// `ids` `[tokens]` of the rows, dequantised.
+    /// The rows `ids` `[tokens]`, dequantised: `[tokens, columns]`.
     pub fn embed(self, ids: CubeTensor<R>) -> CubeTensor<R> {
         let tokens = ids.meta.shape()[0];
         self.dequantised(0, tokens, Some(ids))
     }
 
-    /// The `rows` that are named, or those from `from` on.
+    /// The rows `ids`, or without `ids` the `rows` rows from `from` on, dequantised.
     fn dequantised(&self, from: usize, rows: usize, ids: Option<CubeTensor<R>>) -> CubeTensor<R> {
         let (client, device) = (self.buffer.client.clone(), self.buffer.device.clone());
         let shape = Shape::from([rows, self.columns]);
         let out = empty_device_contiguous_dtype(client.clone(), device, shape, self.activations);
         let named = ids.is_some();
-        // Without ids the argument is bound but never read.
+        // Without ids, the argument has to be bound but is never read.
         let ids = ids.unwrap_or_else(|| self.buffer.clone());
         let across = rows.min(MOST_IN_A_GRID_ROW);
-        // SAFETY: ids are below the matrix's rows, checked by the caller; rows beyond the last
-        // are skipped.
+        // SAFETY: `ids` are token ids, which the caller has checked to be below the number of rows;
+        // `from + rows` is at most the number of rows. Cubes beyond the last row write nothing.
         unsafe {
             kernels::rows::launch_unchecked(
                 &client,
@@ -227,7 +230,7 @@ impl<R: CubeRuntime> Packed<R> {
         out
     }
 
-    /// As [`linear::linear`]. `beside` puts matrices side by side.
+    /// As [`linear::linear`]. `beside` concatenates matrices along their columns.
     pub fn linear(
         self,
         x: CubeTensor<R>,
@@ -252,8 +255,8 @@ impl<R: CubeRuntime> Packed<R> {
         }
     }
 
-    /// The products with `at_once` rows and the next, each a copy in floats for as long as it is
-    /// multiplied with.
+    /// The products with the rows in parts of `at_once` rows. Each part is dequantised only while
+    /// it is multiplied.
     fn copied_products(&self, x: CubeTensor<R>, at_once: usize) -> Vec<CubeTensor<R>> {
         let parts = (0..self.rows).step_by(at_once);
         let product = |from: usize| {
@@ -283,9 +286,10 @@ impl<R: CubeRuntime> Packed<R> {
         let full = summation == Summation::Fastest && tokens <= MAX_FEW_TOKENS;
         let group = if full { tokens } else { MAX_FEW_TOKENS };
         let has_bias = bias.is_some();
-        // Without a bias the argument is bound but never read.
+        // Without a bias, the argument has to be bound but is never read.
         let bias = bias.unwrap_or_else(|| x.clone());
-        // SAFETY: rows and tokens beyond the last are skipped.
+        // SAFETY: row indices are clamped to the last row when reading; elements and tokens beyond
+        // the last are not written. `bias` is read only if there is one.
         unsafe {
             kernels::product::launch_unchecked(
                 &client,

@@ -1,4 +1,4 @@
-//! Embedding look-up and the activation of the MLP.
+//! Embedding look-up, and the activation of the MLP.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,12 +8,14 @@ use super::{dims, empty_like};
 
 const THREADS: usize = 256;
 
+/// [`Kernels::embed`](crate::Kernels::embed) from a table of floats.
 pub fn embed<R: CubeRuntime>(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
     let [_, hidden] = dims(&table);
     let tokens = ids.meta.shape()[0];
     let out = empty_like(&table, tokens, hidden);
     let (client, dtype) = (table.client.clone(), table.dtype);
-    // SAFETY: ids are token ids below the table's rows, checked by the caller.
+    // SAFETY: the caller has checked that ids are below the number of rows of the table. There is
+    // one cube per row of `out`, and its units stay within the row.
     unsafe {
         embed_kernel::launch_unchecked(
             &client,
@@ -29,13 +31,15 @@ pub fn embed<R: CubeRuntime>(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTe
     out
 }
 
+/// [`Kernels::silu_mul`](crate::Kernels::silu_mul).
 pub fn silu_mul<R: CubeRuntime>(gate_up: CubeTensor<R>) -> CubeTensor<R> {
     let [tokens, both] = dims(&gate_up);
     let inner = both / 2;
     let out = empty_like(&gate_up, tokens, inner);
     let (client, dtype) = (gate_up.client.clone(), gate_up.dtype);
     let blocks = inner.div_ceil(THREADS) as u32;
-    // SAFETY: a unit writes one element of its row, if there is one.
+    // SAFETY: a unit writes one element of its row of `out`, if its index is below `inner`, and
+    // reads the two elements of `gate_up` that belong to it.
     unsafe {
         silu_mul_kernel::launch_unchecked(
             &client,

@@ -1,4 +1,4 @@
-//! Numbers on their way to the host.
+//! Copies of small tensors from the device to the host that are queued early and waited for later.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll, Waker};
@@ -10,8 +10,8 @@ use cubecl::server::CopyDescriptor;
 
 use crate::Fetched;
 
-/// Enqueues the copy of `ids`, contiguous and i32, now: a read that is enqueued when it is
-/// waited for comes after all that the device was given until then.
+/// Queues the copy of `ids`, contiguous and i32, when it is called. A read that is queued only when
+/// it is waited for would come after all the work submitted until then.
 pub fn fetch<R: CubeRuntime>(ids: CubeTensor<R>) -> Fetched {
     let mut read = Box::pin(async move {
         let (shape, strides) = (ids.meta.shape().clone(), ids.meta.strides().clone());
@@ -19,7 +19,7 @@ pub fn fetch<R: CubeRuntime>(ids: CubeTensor<R>) -> Fetched {
         let binding = ids.handle.clone().binding();
         let copy = CopyDescriptor::new(binding, shape, strides, size);
         let read = ids.client.read_one_tensor_async(copy);
-        // CUDA's waits when it is asked for the first time.
+        // CUDA's future waits for the device as soon as it is polled.
         let mut enqueued = false;
         poll_fn(|_| match std::mem::replace(&mut enqueued, true) {
             false => Poll::Pending,

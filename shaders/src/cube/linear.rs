@@ -1,9 +1,9 @@
-//! `y = x W^T + b` with `W` in Hugging Face's `[out, in]` layout.
+//! `y = x W^T + b` with `W` in the `[out, in]` layout of Hugging Face checkpoints.
 //!
-//! A few tokens (decoding) are bound by reading `W` once: [`few_tokens`] reads it
-//! in vectors along its rows and multiplies every token with what it read. Many
-//! tokens (prefill) are bound by arithmetic and go to one of cubek's tiled products
-//! ([`product`]), which use matrix units where the device has them.
+//! Multiplications of a few tokens (decoding) are bound by reading `W` once: [`few_tokens`] reads
+//! it in vectors along its rows and multiplies each vector with all tokens. Multiplications of many
+//! tokens (prefill) are bound by arithmetic and go to tiled kernels ([`product`]), which use matrix
+//! units where the device has them.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -14,24 +14,25 @@ use cubecl::prelude::*;
 use super::{dims, elementwise, empty_like, product};
 use crate::Summation;
 
-/// The largest batch that the few-token kernel takes: its sums live in registers.
+/// The most tokens that one cube of the few-token kernel computes: their sums live in registers.
 pub const MAX_FEW_TOKENS: usize = 8;
-/// Units that share a row of `W`, and rows in a cube.
+/// Units that share a row of `W`, and rows of units in a cube.
 pub const LANES: usize = 32;
 pub const ROWS: usize = 8;
 
-/// What becomes of the sums with a matrix's rows.
+/// What a kernel computes from the products with the rows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Epilogue {
-    /// Each gives an element.
+    /// Each row gives one element.
     None,
-    /// Half of them are gates, and the other half what they let through (SwiGLU): the units of a
-    /// cube are halves, too, and each pair of rows gives an element, that of two kernels.
+    /// SwiGLU: the first half of the rows are gates, the second half the values they are multiplied
+    /// with. One half of a cube's units computes gates, the other half values, and each pair of
+    /// rows gives one element, with the same bits as two separate kernels.
     SwiGlu,
 }
 
 impl Epilogue {
-    /// Rows of units in a cube that are for different elements.
+    /// Rows of units in a cube that compute different elements.
     pub fn units(self) -> usize {
         match self {
             Self::None => ROWS,
@@ -39,14 +40,14 @@ impl Epilogue {
         }
     }
 
-    /// The elements that come of a matrix of `rows`.
+    /// The number of elements that a matrix of `rows` rows gives.
     pub fn elements(self, rows: usize) -> usize {
         match self {
             Self::None => rows,
             Self::SwiGlu => {
                 assert!(
                     rows.is_multiple_of(2),
-                    "{rows} rows are no gates and as many more"
+                    "SwiGLU needs an even number of rows, got {rows}"
                 );
                 rows / 2
             }
@@ -54,11 +55,13 @@ impl Epilogue {
     }
 }
 
-/// Whether so many tokens go to the kernel for up to `most`, which alone has a fixed order.
+/// Whether so many tokens go to the few-token kernel, which takes up to `most` and is the only one
+/// with a fixed order of summation.
 pub fn are_few(tokens: usize, most: usize, summation: Summation) -> bool {
     tokens <= most || summation == Summation::Fixed
 }
 
+/// [`Kernels::project`](crate::Kernels::project) with a matrix of floats.
 pub fn linear<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
@@ -77,7 +80,7 @@ pub fn linear<R: CubeRuntime>(
     }
 }
 
-/// As [`linear`], whatever the number of tokens, and with an `epilogue`.
+/// As [`linear`], always by the few-token kernel, and with an `epilogue`.
 pub fn few_tokens<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
@@ -94,7 +97,7 @@ pub fn few_tokens<R: CubeRuntime>(
     let output = epilogue.elements(rows);
     let out = empty_like(&x, tokens, output);
     let (client, dtype) = (x.client.clone(), x.dtype);
-    // 16 bytes a load where the rows allow it.
+    // Load 16 bytes at a time where the length of a row allows it.
     let widest = if dtype == DType::F32 { 4 } else { 8 };
     let vector = [widest, 4, 2, 1]
         .into_iter()
@@ -105,10 +108,11 @@ pub fn few_tokens<R: CubeRuntime>(
         Summation::Fixed => MAX_FEW_TOKENS,
     };
     let has_bias = bias.is_some();
-    // Without a bias the argument is bound but never read.
+    // Without a bias, the argument has to be bound but is never read.
     let bias = bias.unwrap_or_else(|| x.clone());
     let count = grid(tokens.div_ceil(group), output, epilogue.units());
-    // SAFETY: rows of elements beyond the last are skipped, and so are tokens beyond the last.
+    // SAFETY: units whose row of `weight` is beyond the last compute nothing, and neither reads nor
+    // writes touch tokens beyond the last. `bias` is read only if there is one.
     unsafe {
         few_tokens_kernel::launch_unchecked(
             &client,
@@ -132,8 +136,8 @@ pub fn few_tokens<R: CubeRuntime>(
     out
 }
 
-/// `group` tokens times [`ROWS`] rows of `weight`, of which `output` elements come; `full` where no
-/// group lacks a token.
+/// Multiplies `group` tokens with [`ROWS`] rows of `weight` per cube, which gives `output` elements
+/// per token in total. `full` means that every group has all its tokens.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn few_tokens_kernel<E: Float, N: Size>(
@@ -187,31 +191,31 @@ fn few_tokens_kernel<E: Float, N: Size>(
     );
 }
 
-/// The first of the `each` elements that a row of units is for.
+/// The first of the `each` elements that a row of units computes.
 #[cube]
 pub fn first_of(cube: usize, #[comptime] each: usize, #[comptime] epilogue: Epilogue) -> usize {
     let units = comptime!(epilogue.units());
     (cube * units + UNIT_POS_Y as usize % units) * each
 }
 
-/// The row of the matrix that a row of units reads for an element.
+/// The row of the matrix that a row of units reads for `element`.
 #[cube]
 pub fn row_of(element: usize, output: u32, #[comptime] epilogue: Epilogue) -> usize {
     let half = UNIT_POS_Y as usize / comptime!(epilogue.units());
     element + half * output as usize
 }
 
-/// The cubes for `groups` of tokens and so many `elements`, `each` of them in a cube. Groups that
-/// read the same rows are neighbours, so that they find them in a cache. A dimension of a grid is
-/// limited to 65,535 cubes: large vocabularies need two.
+/// The grid for so many `groups` of tokens and `elements` per token, with `each` elements in a
+/// cube. Groups that read the same rows are neighbours, so that they find them in a cache. A
+/// dimension of a grid is limited to 65,535 cubes, so large vocabularies need two.
 pub fn grid(groups: usize, elements: usize, each: usize) -> CubeCount {
     let cubes = elements.div_ceil(each) as u32;
     let columns = cubes.min(32_768);
     CubeCount::Static(groups as u32, columns, cubes.div_ceil(columns))
 }
 
-/// Adds the lanes' `sums` of `each` rows, `[group, each]`, and writes the elements from `element` on
-/// that come of them, for the tokens that are `here`.
+/// Adds up the lanes' `sums`, `[group, each]`, applies bias and epilogue, and writes the elements
+/// from `element` on for the `here` tokens that exist.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn finish<E: Float>(
@@ -229,7 +233,7 @@ pub fn finish<E: Float>(
     #[comptime] epilogue: Epilogue,
 ) {
     let lane = UNIT_POS_X as usize;
-    // Halve the lanes of each row until one holds the sum.
+    // Halve the number of lanes until one holds the sum.
     let count = comptime!(group * each);
     let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * group * each));
     let unit = UNIT_POS as usize;
@@ -265,7 +269,8 @@ pub fn finish<E: Float>(
                         if comptime!(epilogue == Epilogue::SwiGlu) {
                             let up = scratch[at + comptime!(epilogue.units() * LANES)];
                             let up = biased::<E>(up, bias, element + output as usize, has_bias);
-                            // As a kernel of its own reads both.
+                            // Round both to the stored type, as the separate kernels do between
+                            // them.
                             let gate = f32::cast_from(E::cast_from(sum));
                             let up = f32::cast_from(E::cast_from(up));
                             out[to] = E::cast_from(elementwise::silu(gate) * up);
@@ -288,6 +293,7 @@ fn biased<E: Float>(sum: f32, bias: &Array<E>, row: usize, #[comptime] has_bias:
     sum
 }
 
+/// Adds `bias` `[out]` to each row of `product` `[tokens, out]`.
 pub fn add_bias<R: CubeRuntime>(product: CubeTensor<R>, mut bias: CubeTensor<R>) -> CubeTensor<R> {
     let output = bias.meta.num_elements();
     let shape = Shape::from([1, output]);

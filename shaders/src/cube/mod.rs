@@ -1,14 +1,17 @@
 //! The operations in CubeCL: one source for CUDA, Vulkan (SPIR-V), Metal and WGSL.
 //!
-//! All tensors of a call have one float type, f32, f16 or bf16; arithmetic is f32.
-//! Kernels use shared memory and barriers only, no subgroups, so that they run the
-//! same on every adapter; but those that use cooperative matrices, on devices that have them.
-//! Nothing is tuned while it serves: that stalls serving for seconds on slow devices. Which kernel
-//! multiplies many tokens may be chosen before ([`product`], `tune.rs`).
+//! In CubeCL's words, a cube is a workgroup (CUDA: thread block), a unit is one of its threads, and
+//! a plane is a subgroup (CUDA: warp).
+//!
+//! All float tensors of a call have the same type (f32, f16 or bf16); arithmetic is in f32. Kernels
+//! use shared memory and barriers but no subgroup operations, so that they behave the same on every
+//! adapter. The exceptions are kernels with cooperative matrices, which run only on devices that
+//! have them. Nothing is tuned while the server runs, because tuning stalls slow devices for
+//! seconds. Only the kernel for matrix multiplications of many tokens may be tuned at the start
+//! ([`product`], `tune.rs`).
 
 mod attention;
 mod blocks;
-mod choose;
 mod elementwise;
 mod fetch;
 mod linear;
@@ -16,6 +19,7 @@ mod norm;
 mod product;
 mod reduce;
 mod rope;
+mod sample;
 
 use burn::tensor::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
@@ -30,7 +34,12 @@ use crate::{
     QkNorm, RaggedIndex, RopeTable, Summation,
 };
 pub use attention::AttentionTiles;
+#[cfg(test)]
+pub(crate) use blocks::MAX_GROUPED_TOKENS;
 pub use blocks::MOST_COPIED;
+pub(crate) use linear::MAX_FEW_TOKENS;
+#[cfg(test)]
+pub(crate) use product::TILE_TOKENS;
 
 impl<R, F, I, BT> Kernels for CubeBackend<R, F, I, BT>
 where
@@ -219,16 +228,16 @@ where
     }
 
     fn flush(device: &R::Device) {
-        // An error shows when something is read.
+        // A device error is reported when a result is read.
         let _ = R::client(device).flush();
     }
 
-    fn chooses() -> bool {
+    fn samples_on_device() -> bool {
         true
     }
 
-    fn choose(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
-        choose::choose(into_contiguous(logits), into_contiguous(plan))
+    fn sample(logits: CubeTensor<R>, plan: CubeTensor<R>) -> CubeTensor<R> {
+        sample::sample(into_contiguous(logits), into_contiguous(plan))
     }
 
     fn fetch(ids: CubeTensor<R>) -> Fetched {
@@ -236,14 +245,14 @@ where
     }
 }
 
-/// Pools are read and written where they lie: a copy would be another pool.
+/// Pools are updated in place: `into_contiguous` would update a copy.
 fn assert_contiguous<R: CubeRuntime>(pools: [&CubeTensor<R>; 2]) {
     for pool in pools {
         assert!(pool.is_contiguous(), "a KV pool has gaps between its rows");
     }
 }
 
-/// An uninitialised tensor `[rows, columns]` beside `like`.
+/// An uninitialised tensor `[rows, columns]` with the type and device of `like`.
 fn empty_like<R: CubeRuntime>(like: &CubeTensor<R>, rows: usize, columns: usize) -> CubeTensor<R> {
     let shape = Shape::from([rows, columns]);
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, like.dtype)

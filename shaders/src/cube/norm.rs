@@ -1,4 +1,4 @@
-//! RMSNorm, alone and after the residual sum: one cube per token.
+//! RMSNorm, alone and after the residual sum, with one cube per token.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -7,6 +7,7 @@ use cubecl::prelude::*;
 use super::reduce::cube_sum;
 use super::{dims, empty_like};
 
+/// [`Kernels::rms_norm`](crate::Kernels::rms_norm).
 pub fn rms_norm<R: CubeRuntime>(
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
@@ -15,7 +16,8 @@ pub fn rms_norm<R: CubeRuntime>(
     let [tokens, hidden] = dims(&x);
     let out = empty_like(&x, tokens, hidden);
     let (client, dtype, threads) = (x.client.clone(), x.dtype, threads(hidden));
-    // SAFETY: a cube stays within its row of `hidden` elements.
+    // SAFETY: there is one cube per row of `x` and `out`, and its units stay within the `hidden`
+    // elements of the row.
     unsafe {
         rms_norm_kernel::launch_unchecked(
             &client,
@@ -33,6 +35,7 @@ pub fn rms_norm<R: CubeRuntime>(
     out
 }
 
+/// [`Kernels::add_rms_norm`](crate::Kernels::add_rms_norm).
 pub fn add_rms_norm<R: CubeRuntime>(
     x: CubeTensor<R>,
     delta: CubeTensor<R>,
@@ -45,7 +48,8 @@ pub fn add_rms_norm<R: CubeRuntime>(
         empty_like(&x, tokens, hidden),
     );
     let (client, dtype, threads) = (x.client.clone(), x.dtype, threads(hidden));
-    // SAFETY: a cube stays within its row of `hidden` elements.
+    // SAFETY: there is one cube per row of all four matrices, and its units stay within the
+    // `hidden` elements of the row.
     unsafe {
         add_rms_norm_kernel::launch_unchecked(
             &client,
@@ -65,7 +69,7 @@ pub fn add_rms_norm<R: CubeRuntime>(
     (sum, out)
 }
 
-/// Units for a row: a power of two that every adapter allows.
+/// Units of a cube: a power of two that every adapter supports.
 fn threads(hidden: usize) -> usize {
     hidden.next_power_of_two().clamp(32, 256)
 }
@@ -112,7 +116,7 @@ fn add_rms_norm_kernel<E: Float>(
     let row = CUBE_POS_X as usize * hidden;
     let mut squares = 0.0f32;
     for i in range_stepped(unit, hidden, threads) {
-        // The norm reads the sum as it is stored, rounded to the stored type.
+        // The norm uses the sum as it is stored, rounded to the stored type.
         let stored = E::cast_from(f32::cast_from(x[row + i]) + f32::cast_from(delta[row + i]));
         sum[row + i] = stored;
         let value = f32::cast_from(stored);

@@ -1,10 +1,10 @@
-//! Products of many tokens: by the kernel that was chosen for the device and the number of tokens,
-//! or the one that cubek takes by itself.
+//! Matrix multiplications of many tokens: by the kernel that was chosen for the device and the
+//! sizes, or by cubek's default kernel.
 //!
-//! Contract: [`product`] gives `x` `[tokens, in]` times the transpose of `weight` `[out, in]`,
-//! both contiguous and of one float type, in that type, summed in f32, for any sizes. A kernel
-//! that refuses the sizes does so before anything is launched. What is launched and fails on the
-//! device shows when something is read.
+//! Contract: [`product`] multiplies `x` `[tokens, in]` by the transpose of `weight` `[out, in]`,
+//! for any sizes. Both are contiguous and have the same float type, which is also the type of the
+//! result; sums are in f32. A kernel that does not support the sizes says so before it launches
+//! anything. If a launched kernel fails on the device, the error shows when a result is read.
 
 mod split;
 
@@ -42,21 +42,23 @@ use super::{dims, empty_like};
 use crate::products::Chosen;
 use crate::tune::Products;
 use crate::{ProductChoice, ProductKernel};
+#[cfg(test)]
+pub use split::TILE_TOKENS;
 
-/// A runtime's device, and a type that it computes in.
+/// A runtime, one of its devices, and the type to compute in.
 type Place = (TypeId, DeviceId, DType);
 
-/// Columns of two buffers: other kernels than the usual one take whole ones.
+/// Columns of two buffers together. All kernels except the default one need a multiple of this.
 const COLUMNS: usize = 64;
 
-/// What was chosen so far. Devices are few: a list is found through sooner than a map.
+/// The kernels chosen so far. There are few devices, so searching a list is faster than hashing.
 static CHOSEN: RwLock<Vec<(Place, Chosen)>> = RwLock::new(Vec::new());
 
 fn place<R: CubeRuntime>(device: &R::CubeDevice, dtype: DType) -> Place {
     (TypeId::of::<R>(), device.to_id(), dtype)
 }
 
-/// From now on `products` on `device` are computed as `choice` says.
+/// Makes `products` on `device` use the kernels of `choice` from now on.
 pub fn choose<R: CubeRuntime>(choice: ProductChoice, products: &Products, device: &R::CubeDevice) {
     let place = place::<R>(device, products.dtype);
     let mut chosen = CHOSEN.write().unwrap_or_else(PoisonError::into_inner);
@@ -64,7 +66,7 @@ pub fn choose<R: CubeRuntime>(choice: ProductChoice, products: &Products, device
     chosen.push((place, Chosen::new(choice, products)));
 }
 
-/// The kernel that was chosen for the sizes, or the usual one.
+/// The kernel that was chosen for these sizes, or the default one.
 fn chosen<R: CubeRuntime>(x: &CubeTensor<R>, weight: &CubeTensor<R>) -> ProductKernel {
     let place = place::<R>(&x.device, x.dtype);
     let chosen = CHOSEN.read().unwrap_or_else(PoisonError::into_inner);
@@ -75,6 +77,7 @@ fn chosen<R: CubeRuntime>(x: &CubeTensor<R>, weight: &CubeTensor<R>) -> ProductK
     })
 }
 
+/// [`Kernels::project`](crate::Kernels::project) without a bias, in the fastest order.
 pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> CubeTensor<R> {
     let ([_, input], [_, width]) = (dims(&x), dims(&weight));
     assert_eq!(
@@ -87,8 +90,9 @@ pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> CubeT
     }
 }
 
-/// What cubek takes by itself: one buffer, in cooperative matrices where there are any. But not for
-/// f32, of which those of CUDA take no more than TF32: who asks for f32 wants its 24 bits.
+/// cubek's default kernel: one buffer, and cooperative matrices where there are any. f32 is
+/// multiplied without them, because CUDA's cooperative matrices round f32 to TF32, and a user who
+/// asks for f32 wants its 24 bits.
 fn usual<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> CubeTensor<R> {
     let in_units =
         |x, weight| tiled::<R, SimpleUnitAlgorithm>(SimpleUnitSelectionArgs::default(), x, weight);
@@ -102,13 +106,15 @@ fn usual<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> CubeTensor<
     product.expect("cubek has a kernel for every contiguous pair of matrices")
 }
 
-/// The product by `kernel`; `None` where it refuses the sizes, the type or the device.
+/// The product by `kernel`; `None` where the kernel does not support the sizes, the type or the
+/// device.
 pub fn by<R: CubeRuntime>(
     kernel: ProductKernel,
     x: CubeTensor<R>,
     weight: CubeTensor<R>,
 ) -> Option<CubeTensor<R>> {
-    // Columns that two buffers do not divide came out wrong in one of them.
+    // In one kernel with two buffers, results were wrong where two buffers do not divide the
+    // columns.
     let [_, input] = dims(&x);
     if kernel != ProductKernel::Usual && !input.is_multiple_of(COLUMNS) {
         return None;
@@ -119,7 +125,7 @@ pub fn by<R: CubeRuntime>(
     if kernel == ProductKernel::SplitColumns {
         return split::product(x, weight);
     }
-    // Some of cubek's sizes are refused by a panic, all of them before the launch.
+    // cubek panics for some sizes that it does not support, always before the launch.
     let launched = catch_unwind(AssertUnwindSafe(|| try_by(kernel, x, weight)));
     launched.ok()?.ok()
 }
@@ -187,7 +193,7 @@ fn double<R: CubeRuntime>(
     tiled::<R, CyclicDoubleBufferingAlgorithm>(args, x, weight)
 }
 
-/// In tiles of 16 times `rows` tokens, with half as many subgroups.
+/// Tiles of 16 times `rows` tokens, with half as many subgroups as `rows`.
 #[allow(clippy::result_large_err)]
 fn ordered<R: CubeRuntime>(
     tile_matmul: TileMatmulKind,
@@ -197,7 +203,7 @@ fn ordered<R: CubeRuntime>(
 ) -> Result<CubeTensor<R>, MatmulSetupError> {
     let args = OrderedSelectionArgs {
         tile_matmul,
-        // With four, two buffers are wider than COLUMNS.
+        // With 4, two buffers would be wider than `COLUMNS`.
         partition_k: Some(2),
         row_count: Some(rows),
         rows_per_plane: Some(2),
@@ -217,7 +223,7 @@ fn tiled<R: CubeRuntime, A: Routine<()>>(
     })
 }
 
-/// Tiles that the device copies by itself, whole (`cp.async.bulk.tensor`).
+/// Copies whole tiles with TMA (`cp.async.bulk.tensor`).
 #[allow(clippy::result_large_err)]
 fn tma<R: CubeRuntime, A: Routine<(), Blueprint = TilingBlueprint>>(
     args: A::Strategy,
@@ -230,7 +236,7 @@ fn tma<R: CubeRuntime, A: Routine<(), Blueprint = TilingBlueprint>>(
     })
 }
 
-/// What of a launch is the same for all kernels.
+/// The part of a launch that all kernels share.
 #[allow(clippy::result_large_err)]
 fn launch<R: CubeRuntime>(
     x: CubeTensor<R>,

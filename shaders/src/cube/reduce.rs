@@ -2,8 +2,8 @@
 
 use cubecl::prelude::*;
 
-/// The sum of `value` over all `threads` units (a power of two); every unit gets it.
-/// `scratch` holds `threads` elements and may be used again after the call.
+/// The sum of `value` over all `threads` units (a power of two), returned to every unit. `scratch`
+/// has `threads` elements and may be reused after the call.
 #[cube]
 pub fn cube_sum(value: f32, scratch: &mut SharedMemory<f32>, #[comptime] threads: usize) -> f32 {
     let unit = UNIT_POS as usize;
@@ -23,9 +23,9 @@ pub fn cube_sum(value: f32, scratch: &mut SharedMemory<f32>, #[comptime] threads
     sum
 }
 
-/// In each of `rows` rows of `threads` elements (a power of two), the first element becomes
-/// the sum of all, or with `largest` the largest. Begins and ends with a barrier. A loop and
-/// not unrolled: compilers of shaders take seconds for long ones.
+/// In each of `rows` rows of `threads` elements (a power of two), the first element becomes the sum
+/// of all elements, or the largest element if `largest`. Begins and ends with a barrier. The loop
+/// is not unrolled, because shader compilers take seconds for long unrolled loops.
 #[cube]
 pub fn fold_rows(
     scratch: &mut SharedMemory<f32>,

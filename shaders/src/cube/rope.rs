@@ -1,5 +1,5 @@
-//! Head normalisation, rotation by position and the write into the KV pool, in one
-//! pass over the stacked projection: one cube per token and head.
+//! Normalisation of heads, rotation by position and the write into the KV pools, in one pass over
+//! the stacked projection, with one cube per token and head.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -9,14 +9,18 @@ use super::reduce::cube_sum;
 use super::{dims, empty_like};
 use crate::HeadLayout;
 
+/// The rotation (RoPE) and the normalisation before it.
 pub struct Rotation<R: CubeRuntime> {
+    /// `[positions, half]`, f32
     pub cos: CubeTensor<R>,
     pub sin: CubeTensor<R>,
+    /// Half of the rotated elements of a head: element `i` pairs with `i + half`.
     pub half: usize,
-    /// Weights for query and key heads, and epsilon.
+    /// The weights for query and key heads, and epsilon.
     pub norms: Option<(CubeTensor<R>, CubeTensor<R>, f32)>,
 }
 
+/// [`Kernels::rope_and_store`](crate::Kernels::rope_and_store).
 pub fn rope_and_store<R: CubeRuntime>(
     qkv: CubeTensor<R>,
     layout: HeadLayout,
@@ -31,15 +35,15 @@ pub fn rope_and_store<R: CubeRuntime>(
     let q = empty_like(&qkv, tokens, layout.heads * layout.head_dim);
     let (client, dtype) = (qkv.client.clone(), qkv.dtype);
     let normalise = rotation.norms.is_some();
-    // Without norms the arguments are bound but never read.
+    // Without norms, the arguments have to be bound but are never read.
     let (q_norm, k_norm, eps) = rotation
         .norms
         .unwrap_or_else(|| (rotation.cos.clone(), rotation.sin.clone(), 0.0));
     let threads = layout.head_dim.next_power_of_two().max(32);
     let all_heads = (layout.heads + 2 * layout.kv_heads) as u32;
-    // SAFETY: write slots lie within the pools and positions within the table; the
-    // batch is checked by the caller. The pools are written in place: their handles
-    // are shared with nobody who reads them during this launch.
+    // SAFETY: the caller has checked that the write slots lie within the pools, that no slot occurs
+    // twice, and that the positions lie within the table. The pools are written in place, and no
+    // other launch reads these slots at the same time, because a device runs launches in order.
     unsafe {
         rope_and_store_kernel::launch_unchecked(
             &client,
@@ -98,8 +102,8 @@ fn rope_and_store_kernel<E: Float>(
     if i < head_dim {
         element = f32::cast_from(qkv[row + i]);
     }
-    // Units of one cube share `head`, so every branch on it is uniform, but the
-    // barriers stay outside of them: WGSL cannot know.
+    // All units of a cube have the same `head`, so branches on it are uniform. The barriers still
+    // stay outside of them, because WGSL compilers cannot prove this.
     if comptime!(normalise) {
         let mut scratch = SharedMemory::<f32>::new(threads);
         let mean = cube_sum(element * element, &mut scratch, threads) / comptime!(head_dim as f32);

@@ -1,37 +1,38 @@
-//! A matrix on the device, and what its products take there.
+//! Matrices on the device, and the time that multiplying with them takes.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, TensorData};
 use cubecl::future::block_on;
+use hearth_forward::panic_text;
 
 use super::Outcome;
 use crate::check::{Precision, Random, largest_error, poison};
 use crate::{Kernels, ProductKernel, upload};
 
-/// Products are repeated for so long, twice.
+/// Multiplications are repeated for so long, twice.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
 const MOST_ROUNDS: usize = 50;
-/// Bytes of matrices that no cache of a device holds.
+/// Bytes of matrices that no device's cache can hold.
 const LARGER_THAN_CACHES: usize = 128 << 20;
 const MOST_COPIES: usize = 32;
-/// Numbers that inputs repeat: a prime, so that no two rows are alike.
+/// Random numbers that an input consists of, repeated. A prime, so that no two rows are alike.
 const PERIOD: usize = 4099;
-/// Any will do; the same each time, so that what fails fails again.
+/// An arbitrary seed, always the same, so that failures can be reproduced.
 const SEED: u64 = 0x7072_6f64;
 
-/// A matrix and its size: columns and rows.
+/// A matrix on the device.
 pub(super) struct Matrix<'a, B: Kernels> {
     weight: FloatTensor<B>,
+    /// Columns and rows.
     pub size: [usize; 2],
     dtype: DType,
     device: &'a B::Device,
 }
 
-/// What it is multiplied with.
+/// Activations to multiply a matrix with.
 pub(super) struct Tokens<B: Kernels> {
     x: FloatTensor<B>,
     count: usize,
@@ -39,7 +40,7 @@ pub(super) struct Tokens<B: Kernels> {
 
 impl<'a, B: Kernels> Matrix<'a, B> {
     /// # Errors
-    /// The device has no room for it.
+    /// The device has no memory for it.
     pub fn new(size: [usize; 2], dtype: DType, device: &'a B::Device) -> Result<Self, Outcome> {
         let [input, output] = size;
         Ok(Self {
@@ -58,31 +59,37 @@ impl<'a, B: Kernels> Matrix<'a, B> {
         Ok(Tokens { x, count })
     }
 
-    /// Launches the product, and waits for nothing.
+    /// Queues the multiplication and does not wait for it.
     fn launch(&self, kernel: ProductKernel, tokens: &Tokens<B>) -> Result<FloatTensor<B>, Outcome> {
         let (x, weight) = (tokens.x.clone(), self.weight.clone());
         caught(|| B::product_by(kernel, x, weight))?.ok_or(Outcome::Refused)
     }
 
+    /// The result of the multiplication, `[tokens, rows]`.
+    ///
+    /// # Errors
+    /// The kernel does not support the sizes, or the device failed to run it.
     pub fn values(&self, kernel: ProductKernel, tokens: &Tokens<B>) -> Result<Vec<f32>, Outcome> {
         caught(|| poison::<B>(tokens.count * self.size[1], self.dtype, self.device))?;
         let product = self.launch(kernel, tokens)?;
         let data = caught(|| block_on(B::float_into_data(product)))
             .and_then(|data| data.map_err(|error| Outcome::Wrong(format!("{error:?}"))))
             .inspect_err(|_| {
-                // What else failed is asked for here, so that nobody else is told.
+                // Ask the device for further errors here, so that they are not reported to a later,
+                // unrelated call.
                 let _ = caught(|| B::sync(self.device));
             })?;
         Ok(data.convert::<f32>().into_vec().expect("converted to f32"))
     }
 
-    /// How far `kernel` is off the usual one, at most, relative to the value or to the root mean
-    /// square of all.
+    /// The largest error of `kernel` relative to the default kernel, as a fraction of the value or
+    /// of the root mean square of all values.
     ///
     /// # Errors
-    /// [`Outcome::Refused`], or [`Outcome::Wrong`] beyond what rounding explains.
+    /// [`Outcome::Refused`], or [`Outcome::Wrong`] if the error is larger than rounding explains.
     pub fn compare(&self, kernel: ProductKernel, tokens: &Tokens<B>) -> Result<f64, Outcome> {
-        // Not in memory that the usual one has written.
+        // This kernel runs first, so that it does not find the default kernel's result in its
+        // memory.
         let got = self.values(kernel, tokens)?;
         let want = self.values(ProductKernel::Usual, tokens)?;
         let want: Vec<f64> = want.into_iter().map(f64::from).collect();
@@ -99,11 +106,11 @@ impl<'a, B: Kernels> Matrix<'a, B> {
     }
 }
 
-/// Products that follow one another, each with its own matrix, as the layers of a step do: what a
-/// device keeps of one is gone when it is read again.
+/// Multiplications that follow one another, each with its own matrix, as the layers of a step do.
+/// No matrix is still in the device's cache when it is read again.
 pub(super) struct Sequence<'a, B: Kernels> {
     products: Vec<(Matrix<'a, B>, Tokens<B>)>,
-    /// How often each size comes.
+    /// How many matrices of each size there are.
     copies: usize,
 }
 
@@ -129,8 +136,8 @@ impl<'a, B: Kernels> Sequence<'a, B> {
         })
     }
 
-    /// Seconds of one product of each size; what was timed is `spent`, without the first of each,
-    /// which may be compiled.
+    /// Seconds of one multiplication of each size with `kernel`. The time spent measuring is added
+    /// to `spent`, except for the first run of each size, which may have to compile the kernel.
     pub fn time(&self, kernel: ProductKernel, spent: &mut Duration) -> Result<f64, Outcome> {
         let Some((Matrix { device, .. }, _)) = self.products.first() else {
             return Ok(0.0);
@@ -161,7 +168,7 @@ impl<'a, B: Kernels> Sequence<'a, B> {
     }
 }
 
-/// Normal numbers, of which [`PERIOD`] are drawn.
+/// Normally distributed numbers: [`PERIOD`] different ones, repeated.
 fn random<B: Kernels>(
     seed: u64,
     [rows, columns]: [usize; 2],
@@ -182,7 +189,7 @@ fn random<B: Kernels>(
         .tensor()
 }
 
-/// Whether the device still gives the usual product.
+/// Checks that the device still computes a plausible product with the default kernel.
 ///
 /// # Errors
 /// It does not.
@@ -195,13 +202,7 @@ pub(super) fn alive<B: Kernels>(dtype: DType, device: &B::Device) -> Result<(), 
     }
 }
 
-/// What `work` gives, or that it panicked.
+/// The result of `work`, or the text of its panic.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Outcome> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Outcome::Wrong(text(&*panic)))
-}
-
-fn text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no reason given").trim().to_owned()
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Outcome::Wrong(panic_text(&*panic)))
 }

@@ -1,40 +1,42 @@
-//! What a model multiplies: which sizes are timed, and in which a kernel is compared before it is
-//! taken.
+//! The sizes of a model's matrix multiplications: which of them are timed, and which are compared
+//! before a kernel is used.
 
 use burn::tensor::DType;
 
 use crate::ProductChoice;
 
-/// Fewer tokens have a kernel of their own.
+/// The fewest tokens for which there is a choice of kernels. Fewer tokens have a kernel of their
+/// own.
 pub(super) const FEWEST: usize = 9;
-/// Numbers of tokens at which kernels are compared: on both sides of where tilings change, and such
-/// that no tile divides. Hearth's changes above 16 and 32 tokens, cubek's where tokens are more than
-/// four of its matrices are high, than its subgroups compute at once, or than a fourth of the rows.
+/// Numbers of tokens with which kernels are compared. They lie on both sides of each change of
+/// tiling, and some are divisible by no tile. The tiling of Hearth's kernel changes above 16 and 32
+/// tokens. cubek's tilings change where the number of tokens exceeds four times the height of a
+/// cooperative matrix, the height that the subgroups compute at once, or a quarter of the rows.
 const COMPARED: [usize; 17] = [
     9, 16, 17, 32, 33, 48, 64, 65, 100, 128, 129, 256, 300, 512, 1000, 1025, 2048,
 ];
-/// Rows of a matrix that are compared where it is looked at briefly.
+/// Rows of a matrix in a brief comparison.
 const FEW_ROWS: usize = 512;
-/// What tilings go by: a matrix of fewer rows has the same remainder of it.
+/// Tilings depend on the number of rows modulo this. A brief comparison keeps the remainder.
 const ALIGNED: usize = 256;
 
-/// What a model multiplies. Chosen kernels are for these sizes and no others.
+/// The matrix multiplications of a model. Chosen kernels are used for these sizes and no others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Products {
-    /// Columns and rows of a layer's matrices.
+    /// Columns and rows of each matrix of a layer.
     pub matrices: Vec<[usize; 2]>,
     pub layers: usize,
     /// Columns and rows of the output projection.
     pub head: Option<[usize; 2]>,
     pub dtype: DType,
-    /// Tokens of a step.
+    /// The most tokens of a step.
     pub most_tokens: usize,
-    /// Those of them that the output projection is for.
+    /// The most tokens of a step for which the output projection is computed.
     pub most_rows: usize,
 }
 
 impl Products {
-    /// Every matrix, with the most tokens that come with it.
+    /// Every matrix, with the most tokens that it is multiplied with.
     pub fn sizes(&self) -> impl Iterator<Item = ([usize; 2], usize)> {
         let most = |tokens: usize| tokens.min(ProductChoice::MOST_TOKENS);
         let layers = self
@@ -45,7 +47,7 @@ impl Products {
         layers.chain(self.head.map(|head| (head, most(rows))))
     }
 
-    /// The classes that come, and the numbers of tokens that they are timed with.
+    /// The classes that occur, each with the number of tokens to time it with.
     pub(super) fn classes(&self) -> impl Iterator<Item = (usize, usize)> {
         let classes = ProductChoice::CLASSES.into_iter().enumerate();
         classes.filter_map(|(class, tokens)| {
@@ -53,8 +55,8 @@ impl Products {
         })
     }
 
-    /// What is timed in a class of so many `tokens`: the matrices of a layer, and the output
-    /// projection, each with the tokens that it is multiplied with, and how often a step has them.
+    /// What to time in a class with so many `tokens`: the matrices of a layer and the output
+    /// projection, each with its number of tokens and the number of times that a step runs it.
     pub(super) fn timed(
         &self,
         class: usize,
@@ -68,7 +70,7 @@ impl Products {
         ]
     }
 
-    /// What is looked at before a kernel is taken in a class: each matrix with numbers of tokens.
+    /// What to compare before a kernel is used in a class: each matrix, with its numbers of tokens.
     pub(super) fn compared(&self, class: usize) -> Vec<([usize; 2], Vec<usize>)> {
         let mut sizes: Vec<_> = self.sizes().collect();
         sizes.sort_unstable();
@@ -88,7 +90,7 @@ impl Products {
         sizes.filter(|(_, edges)| !edges.is_empty()).collect()
     }
 
-    /// A part of [`Self::compared`] that takes no time, for what was compared before.
+    /// A small sample of [`Self::compared`], for kernels that were compared at an earlier start.
     pub(super) fn looked_at(&self, class: usize) -> Vec<([usize; 2], Vec<usize>)> {
         let compared = self.compared(class).into_iter();
         compared
@@ -104,14 +106,14 @@ impl Products {
     }
 }
 
-/// The tokens that a class is timed with where there are `most`; `None` where they are in a class
-/// below.
+/// The number of tokens to time a class with if a step has at most `most`; `None` if no step
+/// reaches the class.
 fn timed_with(class: usize, tokens: usize, most: usize) -> Option<usize> {
     let tokens = tokens.min(most);
     (tokens >= FEWEST && ProductChoice::class(tokens) == class).then_some(tokens)
 }
 
-/// The same matrix with few rows, of the same remainder.
+/// The same matrix with few rows, and with the same remainder of rows.
 pub(super) fn few_rows([input, output]: [usize; 2]) -> [usize; 2] {
     [input, output.min(FEW_ROWS + output % ALIGNED)]
 }
@@ -132,7 +134,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn only_numbers_of_tokens_that_come_are_timed() {
+    fn only_classes_that_occur_are_timed() {
         let timed = |most| products(most).classes().collect::<Vec<_>>();
         assert_eq!(timed(8), []);
         assert_eq!(timed(9), [(0, 9)]);
@@ -144,7 +146,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_step_has_its_layers_and_the_output_projection_of_fewer_tokens() {
+    fn a_step_times_its_layers_and_the_output_projection_of_fewer_tokens() {
         let products = products(600);
         let layers = |tokens| (products.matrices.clone(), tokens, 3);
         assert_eq!(
@@ -155,7 +157,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_kernel_is_compared_in_whole_matrices_on_both_sides_of_where_tilings_change() {
+    fn a_kernel_is_compared_on_both_sides_of_each_change_of_tiling() {
         let compared = products(600).compared(1);
         let tokens = vec![129, 256, 300, 512, 600];
         assert_eq!(
@@ -168,7 +170,7 @@ pub(super) mod tests {
         let few = products(12).compared(0);
         assert_eq!(few.len(), 3);
         assert!(few.iter().all(|(_, tokens)| *tokens == [9, 12]));
-        // More are not computed by what was chosen.
+        // More tokens do not use the chosen kernels.
         let all = products(5000);
         assert_eq!(all.compared(2)[0].1, [1025, 2048]);
         assert!(
@@ -178,11 +180,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_compared_before_is_looked_at_in_few_rows() {
+    fn kernels_of_an_earlier_start_are_compared_in_few_rows() {
         let looked_at = products(600).looked_at(1);
         let right = [[64, 192], few_rows([96, 700])].map(|m| (m, vec![129, 300, 600]));
         assert_eq!(looked_at, right);
-        // What is left out of its rows changes nothing for a tiling.
+        // The tiling does not depend on the rows that are left out.
         for output in [192, 513, 700, 1024, 16_384, 28_672, 151_937] {
             let [_, rows] = few_rows([64, output]);
             assert!(rows < 2 * FEW_ROWS && rows <= output);

@@ -1,9 +1,10 @@
-//! Every kernel on every backend at hand against plain references in f64 (`hearth_shaders::check`),
-//! on fresh random inputs, with outputs and pools poisoned first.
+//! Checks every kernel on every backend of this machine against plain references in f64
+//! (`hearth_shaders::check`), on fresh random inputs, with outputs and pools filled with NaN first.
 //!
-//! `HEARTH_KERNEL_CASES` says how many random cases each kernel gets on each backend;
-//! `HEARTH_EXPECT_TILES` (`vulkan:f16,cuda:bf16`) where there have to be cooperative matrices;
-//! `HEARTH_REQUIRE_CUDA` and `HEARTH_REQUIRE_VULKAN` that a missing device is a failure.
+//! `HEARTH_KERNEL_CASES` is the number of random cases of each kernel on each backend.
+//! `HEARTH_EXPECT_TILES` (`vulkan:f16,cuda:bf16`) lists the backends and types that must have
+//! cooperative matrices. With `HEARTH_REQUIRE_CUDA` or `HEARTH_REQUIRE_VULKAN`, a missing device is
+//! a failure.
 
 mod order;
 mod products;
@@ -12,7 +13,7 @@ mod tiles;
 use std::hash::{BuildHasher, RandomState};
 
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::check::{self, Case, Kernel, Precision, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::check::{self, CASES_PER_SHAPE, Case, Kernel, Precision, Random};
 use hearth_shaders::device::{self, ShaderLanguage};
 use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
 
@@ -53,12 +54,12 @@ mod backends {
     use super::*;
     on_every_backend!(linear_takes_any_batch_and_width);
     on_every_backend!(attention_takes_any_heads_and_contexts);
-    on_every_backend!(half_precision_is_rounded_and_no_more);
+    on_every_backend!(half_precision_is_off_by_rounding_alone);
     on_every_backend!(chunks_of_many_tokens_are_right_in_half_precision);
-    on_every_backend!(poison_reaches_what_is_allocated_next);
+    on_every_backend!(poison_reaches_the_next_allocation);
     on_every_backend!(random_cases_of_linear);
     on_every_backend!(packed_linear_takes_any_batch_and_width);
-    on_every_backend!(gated_rows_are_what_two_kernels_give);
+    on_every_backend!(gated_rows_equal_two_separate_kernels);
     on_every_backend!(random_cases_of_packed_linear);
     on_every_backend!(random_cases_of_embed);
     on_every_backend!(random_cases_of_packed_embed);
@@ -67,15 +68,15 @@ mod backends {
     on_every_backend!(random_cases_of_silu_mul);
     on_every_backend!(random_cases_of_rope_and_store);
     on_every_backend!(random_cases_of_attention);
-    on_every_backend!(random_cases_of_choose);
+    on_every_backend!(random_cases_of_sample);
     on_every_backend!(in_a_fixed_order_bits_do_not_depend_on_the_batch);
     on_every_backend!(half_precision_has_a_fixed_order_too);
-    on_every_backend!(a_row_that_depends_on_its_batch_is_seen);
-    on_every_backend!(every_kernel_of_products_is_right_or_refuses);
-    on_every_backend!(parts_of_long_rows_are_added_again);
+    on_every_backend!(a_row_that_depends_on_its_batch_is_noticed);
+    on_every_backend!(every_matmul_kernel_is_right_or_refuses);
+    on_every_backend!(split_sums_of_long_rows_are_added_up);
 }
 
-/// One device per language: a second one on the same adapter would be a leak.
+/// One device per language, shared by all tests: Burn keeps every device registered.
 fn wgpu_device(language: ShaderLanguage) -> Option<burn_wgpu::WgpuDevice> {
     use std::sync::OnceLock;
     static SPIRV: OnceLock<Option<burn_wgpu::WgpuDevice>> = OnceLock::new();
@@ -101,7 +102,7 @@ fn wgpu_device(language: ShaderLanguage) -> Option<burn_wgpu::WgpuDevice> {
 }
 
 fn cuda_is_here() -> bool {
-    // SAFETY: libcuda's initialisers have no precondition.
+    // SAFETY: loading libcuda runs its initialisers, which have no preconditions.
     let here = unsafe { libloading::Library::new("libcuda.so.1") }.is_ok();
     assert!(
         here || std::env::var_os("HEARTH_REQUIRE_CUDA").is_none(),
@@ -118,7 +119,7 @@ fn fresh_random() -> (Random, u64) {
     (Random::seeded(seed), seed)
 }
 
-/// Panics if a case of `precision` is off by more than rounding explains.
+/// Panics if a result is off by more than rounding explains.
 fn assert_right<B: Kernels>(
     device: &B::Device,
     backend: &str,
@@ -143,7 +144,7 @@ fn cases() -> usize {
     }
 }
 
-/// What a backend has beside f32.
+/// The 16-bit types that a backend supports.
 fn half_precisions(backend: &str) -> &'static [DType] {
     match backend {
         "cpu" | "cuda" => &[DType::BF16, DType::F16],
@@ -159,15 +160,15 @@ fn precision(backend: &str, dtype: DType) -> Precision {
     }
 }
 
-/// The kernels that a backend has.
-fn there<B: Kernels>() -> impl Iterator<Item = Kernel> {
+/// The kernels that a backend supports.
+fn supported_kernels<B: Kernels>() -> impl Iterator<Item = Kernel> {
     Kernel::ALL
         .into_iter()
-        .filter(|kernel| kernel.is_there::<B>())
+        .filter(|kernel| kernel.is_supported::<B>())
 }
 
 fn random_cases<B: Kernels>(device: &B::Device, backend: &str, kernel: Kernel) {
-    if !kernel.is_there::<B>() {
+    if !kernel.is_supported::<B>() {
         return;
     }
     let cases = cases();
@@ -175,8 +176,8 @@ fn random_cases<B: Kernels>(device: &B::Device, backend: &str, kernel: Kernel) {
     eprintln!("seed {seed}");
     let mut shape = random.clone();
     for case in 0..cases {
-        // Few shapes among few cases too.
-        if case.is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3))) {
+        // Use few shapes even where there are few cases.
+        if case.is_multiple_of(CASES_PER_SHAPE.min(cases.div_ceil(3))) {
             shape = Random::seeded(random.bits());
         }
         let case = Case::random(kernel, shape.clone(), &mut random);
@@ -184,7 +185,8 @@ fn random_cases<B: Kernels>(device: &B::Device, backend: &str, kernel: Kernel) {
     }
 }
 
-/// What other CPUs do: this program's tests of the CPU once more, with fewer instructions allowed.
+/// Runs this program's CPU tests again with fewer instruction sets allowed, to test the code that
+/// other CPUs use.
 #[test]
 fn every_level_of_the_cpu_passes() {
     const VARIABLE: &str = "HEARTH_CPU_LEVEL";
@@ -207,18 +209,18 @@ fn every_level_of_the_cpu_passes() {
 mod checks {
     use super::*;
     pub use order::{
-        a_row_that_depends_on_its_batch_is_seen, half_precision_has_a_fixed_order_too,
+        a_row_that_depends_on_its_batch_is_noticed, half_precision_has_a_fixed_order_too,
         in_a_fixed_order_bits_do_not_depend_on_the_batch,
     };
     pub use products::{
-        every_kernel_of_products_is_right_or_refuses, parts_of_long_rows_are_added_again,
+        every_matmul_kernel_is_right_or_refuses, split_sums_of_long_rows_are_added_up,
     };
     pub use tiles::chunks_of_many_tokens_are_right_in_half_precision;
 
     pub fn linear_takes_any_batch_and_width<B: Kernels>(device: &B::Device, backend: &str) {
         let (mut random, _) = fresh_random();
-        // Whole and broken tiles, odd sizes, one output, and more rows than one grid
-        // dimension would take.
+        // Full and partial tiles, odd sizes, a single output, and more rows than one dimension of a
+        // grid can hold.
         for [tokens, input, output] in [
             [1, 64, 96],
             [8, 64, 96],
@@ -243,9 +245,9 @@ mod checks {
         }
     }
 
-    pub fn gated_rows_are_what_two_kernels_give<B: Kernels>(device: &B::Device, backend: &str) {
+    pub fn gated_rows_equal_two_separate_kernels<B: Kernels>(device: &B::Device, backend: &str) {
         let (mut random, seed) = fresh_random();
-        // The CPU's activations are always in f32, and it has no kernel for both.
+        // On the CPU, activations are always f32 and no kernel combines the two.
         let narrow = Some(half_precisions(backend)).filter(|_| backend != "cpu");
         for dtype in [&[DType::F32], narrow.unwrap_or_default()].concat() {
             for tokens in [1, 3, 8, 20] {
@@ -274,15 +276,15 @@ mod checks {
     }
 
     pub fn packed_linear_takes_any_batch_and_width<B: Kernels>(device: &B::Device, backend: &str) {
-        if !Kernel::PackedLinear.is_there::<B>() {
+        if !Kernel::PackedLinear.is_supported::<B>() {
             return;
         }
         let (mut random, _) = fresh_random();
         let (q8, q4) = (BlockFormat::Q8_0, BlockFormat::Q4_0);
         let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
-        // Rows that fill no block, one element alone, several turns of the lanes, an odd last row,
-        // groups that lack a token, a copy in floats, and more rows than one dimension of a grid
-        // would take.
+        // Rows with an incomplete block, a single element, several iterations per lane, an odd last
+        // row, groups with missing tokens, a dequantised copy, and more rows than one dimension of
+        // a grid can hold.
         for (format, summation, [tokens, input, output]) in [
             (q4, fastest, [1, 2080, 97]),
             (q8, fastest, [2, 1100, 33]),
@@ -308,8 +310,9 @@ mod checks {
 
     pub fn attention_takes_any_heads_and_contexts<B: Kernels>(device: &B::Device, backend: &str) {
         let (mut random, _) = fresh_random();
-        // A prefill chunk in mid-sequence beside a decode row and a first token; decoding
-        // alone, long enough to be split and not; groups that are shared whole and in parts.
+        // A prefill chunk from the middle of a sequence beside a decode row and a first token;
+        // decode rows alone, with contexts that are and are not long enough to be split; groups of
+        // heads that are computed whole and in parts.
         let mixed = vec![(301, 1), (90, 23), (1, 1)];
         let short = vec![(5, 1), (130, 1), (1, 1)];
         let long = vec![(900, 1), (3, 1)];
@@ -334,10 +337,10 @@ mod checks {
         }
     }
 
-    pub fn half_precision_is_rounded_and_no_more<B: Kernels>(device: &B::Device, backend: &str) {
+    pub fn half_precision_is_off_by_rounding_alone<B: Kernels>(device: &B::Device, backend: &str) {
         for dtype in half_precisions(backend) {
             let precision = precision(backend, *dtype);
-            for kernel in there::<B>() {
+            for kernel in supported_kernels::<B>() {
                 let (mut random, _) = fresh_random();
                 for _ in 0..2 {
                     let case = Case::random(kernel, random.clone(), &mut random);
@@ -347,8 +350,8 @@ mod checks {
         }
     }
 
-    pub fn poison_reaches_what_is_allocated_next<B: Kernels>(device: &B::Device, backend: &str) {
-        // The CPU's allocator gives zeroed memory, so there is nothing to poison.
+    pub fn poison_reaches_the_next_allocation<B: Kernels>(device: &B::Device, backend: &str) {
+        // The CPU's allocator returns zeroed memory, so poison cannot be seen.
         if backend != "cpu" {
             let seen = (0..20).filter(|_| check::poison_is_seen::<B>(5_000, device));
             assert!(seen.count() > 0, "{backend}: outputs are never poisoned");
@@ -372,6 +375,6 @@ mod checks {
         random_cases_of_silu_mul: SiluMul,
         random_cases_of_rope_and_store: RopeAndStore,
         random_cases_of_attention: Attention,
-        random_cases_of_choose: Choose
+        random_cases_of_sample: Sample
     );
 }

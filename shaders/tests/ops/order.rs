@@ -1,12 +1,12 @@
-//! Whether rows have the same bits in any batch where they are summed in a fixed order.
+//! Checks that rows have the same bits in any batch in a fixed order of summation.
 
 use burn::tensor::DType;
-use hearth_shaders::check::{Case, Kernel, Precision, Random, SHAPE_KEPT_FOR, same_bits};
+use hearth_shaders::check::{CASES_PER_SHAPE, Case, Kernel, Precision, Random, same_bits};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
-use super::{cases, fresh_random, half_precisions, precision, single, there};
+use super::{cases, fresh_random, half_precisions, precision, single, supported_kernels};
 
-/// Several rows, so that there is something to be computed beside.
+/// A random case with several rows, so that rows have neighbours.
 fn batch(kernel: Kernel, shape: &Random, random: &mut Random) -> Case {
     let mut case = Case::random(kernel, shape.clone(), random).summed(Summation::Fixed);
     if let Case::Linear { tokens, .. } | Case::PackedLinear { tokens, .. } = &mut case {
@@ -38,7 +38,7 @@ fn random_cases<B: Kernels>(
     eprintln!("{kernel:?}: seed {seed}");
     let mut shape = random.clone();
     for case in 0..cases {
-        if case.is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3))) {
+        if case.is_multiple_of(CASES_PER_SHAPE.min(cases.div_ceil(3))) {
             shape = Random::seeded(random.bits());
         }
         let case = batch(kernel, &shape, &mut random);
@@ -46,7 +46,7 @@ fn random_cases<B: Kernels>(
     }
 }
 
-/// Contexts of one split and of several, whole and broken; chunks beside decode rows.
+/// Contexts of one split and of several splits, full and partial, with chunks beside decode rows.
 fn attention(head_dim: usize, heads: usize, kv_heads: usize, window: Option<u32>) -> Case {
     Case::Attention {
         sequences: vec![(700, 9), (256, 1), (257, 2), (40, 30), (1, 1)],
@@ -65,7 +65,7 @@ pub fn in_a_fixed_order_bits_do_not_depend_on_the_batch<B: Kernels>(
     backend: &str,
 ) {
     let (mut random, _) = fresh_random();
-    for kernel in there::<B>() {
+    for kernel in supported_kernels::<B>() {
         random_cases::<B>(device, backend, kernel, single(), cases());
     }
     for (head_dim, heads, kv_heads) in [(64, 6, 2), (40, 3, 3)] {
@@ -78,14 +78,14 @@ pub fn in_a_fixed_order_bits_do_not_depend_on_the_batch<B: Kernels>(
 
 pub fn half_precision_has_a_fixed_order_too<B: Kernels>(device: &B::Device, backend: &str) {
     for dtype in half_precisions(backend) {
-        for kernel in there::<B>() {
+        for kernel in supported_kernels::<B>() {
             random_cases::<B>(device, backend, kernel, precision(backend, *dtype), 2);
         }
     }
 }
 
-/// The order that is quickest for so many rows is another one on a GPU.
-pub fn a_row_that_depends_on_its_batch_is_seen<B: Kernels>(device: &B::Device, backend: &str) {
+/// Makes sure that the check can fail: on a GPU, the fastest order depends on the number of rows.
+pub fn a_row_that_depends_on_its_batch_is_noticed<B: Kernels>(device: &B::Device, backend: &str) {
     let (mut random, _) = fresh_random();
     let linear = Case::Linear {
         tokens: 40,

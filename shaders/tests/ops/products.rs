@@ -1,4 +1,4 @@
-//! Products of many tokens: every kernel that a backend has beside the usual one.
+//! Checks the kernels for matrix multiplications of many tokens against the default kernel.
 
 use burn::tensor::DType;
 use hearth_shaders::check::Random;
@@ -7,7 +7,7 @@ use hearth_shaders::{Kernels, ProductKernel};
 
 use super::{cases, fresh_random, half_precisions};
 
-/// Few and many tokens, that tiles divide and that they do not, and widths of both kinds.
+/// Few and many tokens, and widths, both divisible by tiles and not.
 fn sizes(random: &mut Random, case: usize) -> [usize; 3] {
     let tokens = match case % 4 {
         0 => [9, 33, 64, 100, 128, 256, 513][random.below(7)],
@@ -21,13 +21,13 @@ fn sizes(random: &mut Random, case: usize) -> [usize; 3] {
     [tokens, width(random), width(random)]
 }
 
-pub fn every_kernel_of_products_is_right_or_refuses<B: Kernels>(device: &B::Device, backend: &str) {
+pub fn every_matmul_kernel_is_right_or_refuses<B: Kernels>(device: &B::Device, backend: &str) {
     let dtypes = [&[DType::F32], half_precisions(backend)].concat();
     let (mut random, seed) = fresh_random();
     let (mut ran, mut wrong) = (0, Vec::new());
     let others = ProductKernel::ALL.into_iter();
     let others = others.filter(|kernel| *kernel != ProductKernel::Usual);
-    // The stand-in for CUDA has no PTX: tests/cuda/README.md.
+    // The stand-in for CUDA cannot run PTX (see `tests/cuda/README.md`).
     let without_ptx = std::env::var_os("STANDIN_KERNELS").is_some();
     for kernel in others.filter(|kernel| !(without_ptx && kernel.name().ends_with("mma"))) {
         for &dtype in &dtypes {
@@ -47,12 +47,12 @@ pub fn every_kernel_of_products_is_right_or_refuses<B: Kernels>(device: &B::Devi
         }
     }
     assert!(wrong.is_empty(), "{backend}, seed {seed}: {wrong:#?}");
-    // A device has a kernel without matrix units, and the CPU none but its own.
+    // Every GPU supports at least the kernel without matrix units; the CPU supports none of them.
     assert_eq!(ran == 0, backend == "cpu", "{ran} ran");
 }
 
-/// Long rows, which are split among cubes where tiles are few.
-pub fn parts_of_long_rows_are_added_again<B: Kernels>(device: &B::Device, backend: &str) {
+/// Tests long rows, which are split among cubes where there are few tiles.
+pub fn split_sums_of_long_rows_are_added_up<B: Kernels>(device: &B::Device, backend: &str) {
     let (mut random, seed) = fresh_random();
     for &dtype in half_precisions(backend) {
         let (mut right, mut worst) = (0, 0.0f64);

@@ -1,12 +1,13 @@
-//! Attention of chunks of many tokens, which devices with cooperative matrices compute in tiles.
+//! Checks attention of chunks of many tokens, which devices with cooperative matrices compute in
+//! tiles.
 
 use burn::tensor::DType;
-use hearth_shaders::check::{Case, Random, SHAPE_KEPT_FOR};
+use hearth_shaders::check::{CASES_PER_SHAPE, Case, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use super::{assert_right, cases, fresh_random, half_precisions, precision};
 
-/// Heads that matrices of 16 x 16 x 16 divide, in groups of any size.
+/// Heads whose width is divisible by cooperative matrices of 16 x 16 x 16, in groups of any size.
 fn layout(shape: &mut Random) -> HeadLayout {
     let kv_heads = shape.within(1, 3);
     HeadLayout {
@@ -16,7 +17,7 @@ fn layout(shape: &mut Random) -> HeadLayout {
     }
 }
 
-/// Chunks beside tokens that decode, and beside chunks that are too short for tiles.
+/// A long chunk beside decode rows and chunks that are too short for tiles.
 fn batch(layout: HeadLayout, random: &mut Random) -> Case {
     let longest = [70, 300, 1200][random.below(3)];
     let sequence = |random: &mut Random| {
@@ -37,7 +38,7 @@ fn batch(layout: HeadLayout, random: &mut Random) -> Case {
     }
 }
 
-/// Whether the device computes chunks in tiles; one that is said to has to.
+/// Whether the device computes chunks in tiles. Fails if `HEARTH_EXPECT_TILES` says that it must.
 fn has_tiles<B: Kernels>(device: &B::Device, backend: &str, dtype: DType) -> bool {
     let layout = HeadLayout {
         heads: 32,
@@ -66,14 +67,14 @@ pub fn chunks_of_many_tokens_are_right_in_half_precision<B: Kernels>(
     for dtype in half_precisions(backend) {
         let cases = match has_tiles::<B>(device, backend, *dtype) {
             true => cases(),
-            // Other tests have shown what is there without.
+            // Without tiles, the kernel is the one that the other tests have checked.
             false => 2,
         };
         let (mut random, seed) = fresh_random();
         eprintln!("{dtype:?}: seed {seed}");
         let mut heads = layout(&mut random);
         for case in 0..cases {
-            if case.is_multiple_of(SHAPE_KEPT_FOR.min(cases.div_ceil(3))) {
+            if case.is_multiple_of(CASES_PER_SHAPE.min(cases.div_ceil(3))) {
                 heads = layout(&mut random);
             }
             let case = batch(heads, &mut random);

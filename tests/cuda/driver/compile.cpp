@@ -1,11 +1,11 @@
-// A kernel's text becomes a library of the host's.
+// Compiles the source of a kernel to a library for the host.
 #include "driver.h"
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <unistd.h>
 
-/// FNV-1a.
+/// The FNV-1a hash of `text`.
 static uint64_t hash(const std::string &text) {
   uint64_t hash = 1469598103934665603u;
   for (unsigned char byte : text) hash = (hash ^ byte) * 1099511628211u;
@@ -17,7 +17,7 @@ static std::string given(const char *variable) {
   return value ? value : "";
 }
 
-/// The name of the only kernel in the text.
+/// The name of the only kernel in the source.
 static std::string name_of(const std::string &text) {
   size_t start = text.find("extern \"C\" __global__ void");
   size_t end = start == std::string::npos ? start : text.find(" (\n", start);
@@ -26,7 +26,7 @@ static std::string name_of(const std::string &text) {
   return text.substr(before + 1, end - before - 1);
 }
 
-/// What g++ is given; empty if it would not mean the same to it.
+/// The source for g++; empty if its meaning would differ from CUDA's.
 static std::string for_the_host(const std::string &text) {
   std::string name = name_of(text), shared = "__shared__", before = "extern ";
   if (name.empty()) return say("no kernel in:\n%.200s", text.c_str()), "";
@@ -37,7 +37,7 @@ static std::string for_the_host(const std::string &text) {
          "void entry(void **parameters) { call(&" + name + ", parameters); }\n";
 }
 
-/// Any CPU of the last ten years. Products and sums are fused as on a GPU.
+/// For any x86-64 CPU with AVX2. Multiplications and additions are fused as on a GPU.
 static const char *const COMPILER = "g++ -std=c++17 -O1 -w -shared -fPIC -fvisibility=hidden "
                                     "-march=x86-64-v3 -ffp-contract=fast -fno-strict-aliasing "
                                     "-fno-exceptions -Wl,-Bsymbolic";
@@ -45,12 +45,12 @@ static const char *const COMPILER = "g++ -std=c++17 -O1 -w -shared -fPIC -fvisib
 std::string library_of(const std::string &text) {
   std::string source = for_the_host(text);
   if (source.empty()) return "";
-  // STANDIN_HEADERS is a hash of what the text includes: `run` makes it.
+  // STANDIN_HEADERS is a hash of the included headers, which `run` computes.
   char key[17];
   snprintf(key, sizeof key, "%016lx", hash(source + COMPILER + given("STANDIN_HEADERS")));
   std::string base = given("STANDIN_KERNELS") + "/" + key, library = base + ".so";
   if (access(library.c_str(), R_OK) == 0) return library;
-  // Other processes may be at the same one: each makes its own, and the last is kept.
+  // Other processes may compile the same kernel: each writes its own file, and the last one stays.
   std::string own = base + "." + std::to_string(getpid()), errors = base + ".txt";
   std::ofstream(own + ".cpp") << source;
   std::string command = std::string(COMPILER) + " -I'" + given("STANDIN_INCLUDE") + "' '" + own +

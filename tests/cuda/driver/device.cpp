@@ -1,4 +1,4 @@
-// One device, its only context, and streams on which all is done at once.
+// The device, its only context, and streams, on which all work is done immediately.
 #include "driver.h"
 #include <cstdarg>
 #include <cstdio>
@@ -21,7 +21,7 @@ size_t setting(const char *variable, size_t otherwise) {
 }
 
 static size_t total_memory() { return setting("STANDIN_MEMORY", size_t(4) << 30); }
-/// 90 is an H100, 80 an A100, 75 a T4.
+/// The compute capability: 90 is an H100, 80 an A100, 75 a T4.
 static int capability() { return int(setting("STANDIN_CC", 90)); }
 
 API int cuInit(unsigned) { return SUCCESS; }
@@ -56,7 +56,7 @@ API int cuMemGetInfo_v2(size_t *free, size_t *total) {
   return SUCCESS;
 }
 
-/// CUdevice_attribute, as far as CubeCL and Hearth ask.
+/// Supports the values of CUdevice_attribute that CubeCL and Hearth query.
 API int cuDeviceGetAttribute(int *value, int attribute, int) {
   switch (attribute) {
   case 1: *value = THREADS; break;            // MAX_THREADS_PER_BLOCK

@@ -1,4 +1,4 @@
-// What the parts of the stand-in for CUDA's driver share.
+// Shared by the parts of the stand-in for CUDA's driver.
 #pragma once
 #include "../include/runtime.h"
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
-/// CUresult, as far as it is in use.
+/// The values of CUresult that are used.
 enum Result {
   SUCCESS = 0,
   INVALID_VALUE = 1,
@@ -22,36 +22,36 @@ struct Dim {
 };
 
 const unsigned SHARED_BY_DEFAULT = 48 << 10;
-/// Of an H100's block.
+/// The limit of a block on an H100.
 const unsigned SHARED_AT_MOST = 227 << 10;
 
-/// A kernel in the library that g++ has made of it (include/cuda_runtime.h).
+/// A kernel in the library that g++ compiled from its source (include/cuda_runtime.h).
 struct Kernel {
   std::string name;
-  /// Null if it was loaded while nothing is executed.
+  /// Null if the kernel was loaded while execution was off.
   void (*entry)(void **parameters);
   Dim *thread_idx, *block_idx, *block_dim, *grid_dim;
   unsigned char *shared;
-  /// What one of its blocks may have.
+  /// Bytes of shared memory that a block may have.
   unsigned shared_allowed;
 };
 
-/// Writes a line to stderr.
+/// Writes a line to standard error.
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/// A number from the environment.
+/// A number in an environment variable; `otherwise` if it is not set.
 size_t setting(const char *variable, size_t otherwise);
 
-/// compile.cpp: the library of a kernel's text; empty if g++ refuses it.
+/// compile.cpp: the path of the library compiled from a kernel's source; empty if g++ refuses it.
 std::string library_of(const std::string &text);
 
-/// memory.cpp: what is allocated, in bytes.
+/// memory.cpp: allocated bytes.
 size_t memory_used();
-/// Nothing is executed once STANDIN_IDLE_ABOVE bytes are allocated.
+/// Whether execution is off, because more than STANDIN_IDLE_ABOVE bytes are allocated.
 bool idle();
 
-/// threads.cpp: executes one block of `threads` of a kernel; `block_idx` is set.
+/// threads.cpp: executes one block of `threads` threads. The caller has set `block_idx`.
 void run_block(const Kernel &kernel, void **parameters, Dim block, unsigned threads);
-/// What it gives to kernels.
+/// The functions that kernels call.
 extern Runtime runtime_of_kernels;
-/// Where the running kernel is, for messages.
+/// The position of the running thread, for messages.
 std::string place();

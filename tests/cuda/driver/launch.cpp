@@ -1,4 +1,4 @@
-// Modules, and launches: block after block, each at once.
+// Modules and launches. A launch executes its blocks one after the other before it returns.
 #include "driver.h"
 #include <csignal>
 #include <cstdio>
@@ -7,14 +7,14 @@
 #include <dlfcn.h>
 #include <mutex>
 
-/// Behind a block's shared memory (include/cuda_runtime.h).
+/// Bytes behind the shared memory of a block (include/cuda_runtime.h), to detect writes past it.
 const unsigned MARGIN = 64;
 const unsigned char UNTOUCHED = 0xff;
 
-/// One kernel runs at a time, whoever launches it: there is one set of fibers.
+/// Only one kernel runs at a time, in the whole process, because there is one set of fibers.
 static std::mutex lock;
 
-/// The module of a kernel that was loaded while nothing is executed.
+/// The module of every kernel that was loaded while execution was off.
 static char not_compiled;
 
 API int cuModuleLoadData(void **module, const void *image) {
@@ -61,13 +61,14 @@ API int cuFuncSetAttribute(void *function, int attribute, int value) {
   return SUCCESS;
 }
 
-/// Where a kernel was when it touched what is not its own; then all goes on as without us.
+/// Prints where a kernel accessed memory that is not allocated, and then lets the signal end the
+/// process.
 static void on_fault(int signal, siginfo_t *info, void *) {
   say("%s: %p is not its memory", place().c_str(), info->si_addr);
   std::signal(signal, SIG_DFL);
 }
 
-/// Around the kernel only: outside of it the handler is the program's.
+/// Installs the handler while a kernel runs; otherwise the program's own handler is active.
 struct FaultHandler {
   struct sigaction before;
   FaultHandler() {
@@ -79,7 +80,7 @@ struct FaultHandler {
   ~FaultHandler() { sigaction(SIGSEGV, &before, nullptr); }
 };
 
-/// STANDIN_LOG, written line by line: a launch may be the last.
+/// Opens STANDIN_LOG with line buffering, because any launch may end the process.
 static FILE *open_log() {
   const char *name = getenv("STANDIN_LOG");
   FILE *file = name ? fopen(name, "a") : nullptr;
@@ -87,7 +88,7 @@ static FILE *open_log() {
   return file;
 }
 
-/// A line for each launch: kernel, grid, block, bytes of shared memory.
+/// Writes a line for a launch: kernel, grid, block, bytes of shared memory.
 static void log(const Kernel &kernel, Dim grid, Dim block, unsigned shared) {
   static FILE *file = open_log();
   if (!file) return;
@@ -103,7 +104,7 @@ static void run_grid(const Kernel &kernel, void **parameters, Dim grid, Dim bloc
     for (unsigned y = 0; y < grid.y; y++)
       for (unsigned x = 0; x < grid.x; x++) {
         *kernel.block_idx = {x, y, z};
-        // What the last block left is nothing to rely on: NaN.
+        // NaN in place of what the previous block left, because no block may rely on that.
         memset(kernel.shared, UNTOUCHED, shared + MARGIN);
         run_block(kernel, parameters, block, block.x * block.y * block.z);
         for (unsigned i = 0; i < MARGIN; i++)

@@ -1,4 +1,5 @@
-// The device's memory: the host's, between pages that nobody may touch, full of NaN at first.
+// The device's memory. Each allocation is memory of the host between two inaccessible pages, and
+// is filled with NaN at first.
 #include "driver.h"
 #include <cstdlib>
 #include <cstring>
@@ -7,9 +8,10 @@
 #include <sys/mman.h>
 
 const size_t PAGE = 4096;
-/// CUDA aligns to as many.
+/// Alignment of CUDA's allocations.
 const size_t ALIGNED = 256;
-/// Larger allocations are left at the zeros that the host gives, which cost no memory.
+/// Larger allocations are not filled: they keep the host's zero pages, which cost no memory until
+/// they are written.
 const size_t POISONED_AT_MOST = 64 << 20;
 
 struct Mapping {
@@ -43,7 +45,7 @@ API int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
   char *inner = static_cast<char *>(start) + PAGE;
   mprotect(inner, room, PROT_READ | PROT_WRITE);
   if (bytes <= POISONED_AT_MOST) memset(inner, 0xff, room);
-  // As close to the page behind as the alignment lets it.
+  // As close to the inaccessible page behind it as the alignment allows.
   *address = reinterpret_cast<uint64_t>(inner + (room - bytes) / ALIGNED * ALIGNED);
   std::lock_guard<std::mutex> guard(lock);
   mappings[*address] = {bytes, mapped, static_cast<char *>(start)};
@@ -100,7 +102,7 @@ API int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *) 
   return SUCCESS;
 }
 
-/// One side of CUDA_MEMCPY2D; what is not the host's is the device's.
+/// One side of CUDA_MEMCPY2D. Types other than the host's (1) are the device's.
 struct Side {
   size_t x, y;
   int type;

@@ -1,4 +1,5 @@
-// The threads of a block: a fiber each, one at a time, in an order drawn anew between barriers.
+// The threads of a block. Each is a fiber; they run one at a time, in an order that is random and
+// changes at every barrier.
 #include "driver.h"
 #include <cstdlib>
 #include <ctime>
@@ -11,7 +12,7 @@ enum State { READY, AT_BLOCK_BARRIER, AT_WARP_BARRIER, ENDED };
 struct Fiber {
   void *stack_pointer;
   State state;
-  /// The lanes that it waits for.
+  /// The lanes that the fiber waits for, as a bit mask.
   unsigned lanes;
 };
 
@@ -24,7 +25,8 @@ static const Kernel *kernel;
 static void **parameters;
 static Dim block;
 
-// Puts the registers that a call keeps on the stack, goes to the other stack and takes them back.
+// Saves the callee-saved registers on this stack, switches to the other stack and restores its
+// registers.
 extern "C" void standin_switch(void **from, void *to);
 asm(R"(
 .globl standin_switch
@@ -77,7 +79,8 @@ static void thread() {
   leave(ENDED);
 }
 
-/// Xorshift: which order is drawn need not be known again, as no result may depend on it.
+/// A random number below `bound` (xorshift). The seed is the time: no result may depend on the
+/// order of threads.
 static unsigned below(unsigned bound) {
   static uint64_t state = uint64_t(time(nullptr)) * 0x9e3779b97f4a7c15 | 1;
   state ^= state << 13;
@@ -86,7 +89,7 @@ static unsigned below(unsigned bound) {
   return unsigned(state >> 32) % bound;
 }
 
-/// Every fiber at its start, with a page below its stack that nobody may touch.
+/// Puts every fiber at its start, with an inaccessible page below its stack.
 static void create_fibers() {
   static char *stacks = nullptr;
   if (!stacks) {
@@ -97,7 +100,8 @@ static void create_fibers() {
   }
   const unsigned REGISTERS = 6;
   for (unsigned i = 0; i < count; i++) {
-    // As a call leaves it: at 16 bytes before the address to return to, which is none.
+    // The stack as a call instruction leaves it: 16-byte alignment before the return address, which
+    // is null.
     void **top = reinterpret_cast<void **>(stacks + STACK * (i + 1) - 64);
     top[0] = reinterpret_cast<void *>(thread);
     top[1] = nullptr;
@@ -112,7 +116,7 @@ static void resume(unsigned i) {
   standin_switch(&scheduler, fibers[i].stack_pointer);
 }
 
-/// Lets the lanes go on that wait for each other only; whether there were any.
+/// Releases the lanes that only wait for each other. Returns whether there were any.
 static bool release_lanes(Fiber *warp, unsigned lanes) {
   bool released = false;
   for (unsigned lane = 0; lane < lanes; lane++) {
@@ -129,7 +133,8 @@ static bool release_lanes(Fiber *warp, unsigned lanes) {
   return released;
 }
 
-/// Runs a warp until each of its lanes has ended or waits for another warp; whether any ran.
+/// Runs a warp until each of its lanes has ended or waits for another warp. Returns whether any
+/// lane ran.
 static bool run_warp(unsigned first, unsigned lanes) {
   bool ran = false;
   unsigned start = below(lanes), step = below(2) ? 1 : lanes - 1;
@@ -143,7 +148,8 @@ static bool run_warp(unsigned first, unsigned lanes) {
   return ran;
 }
 
-/// When nobody can run: lets those at the block's barrier go on; whether any thread is left.
+/// Releases the threads at the block's barrier, when no thread can run. Returns whether any thread
+/// is left.
 static bool release_block() {
   unsigned waiting = 0, ended = 0;
   for (unsigned i = 0; i < count; i++) {

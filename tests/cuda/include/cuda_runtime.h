@@ -1,7 +1,8 @@
-// CUDA C++ as far as CubeCL writes it, for g++: each thread of a block is a fiber of the driver's.
+// The parts of CUDA C++ that CubeCL generates, for g++. Each thread of a block is a fiber of the
+// driver.
 //
-// What is missing here is a compiler's error with the name in it. Free of C++'s library, which
-// would take longer to read than most kernels.
+// A function that is missing here leads to a compiler error with its name. This header does not
+// include C++'s standard library, which would take longer to compile than most kernels.
 #pragma once
 #include "runtime.h"
 #include <stddef.h>
@@ -16,7 +17,7 @@
 #define __grid_constant__
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-// Only `extern __shared__` is in use: see compile.cpp.
+// Only `extern __shared__` is supported: see compile.cpp.
 #define __shared__
 
 struct uint3 {
@@ -24,11 +25,11 @@ struct uint3 {
 };
 inline uint3 make_uint3(unsigned x, unsigned y, unsigned z) { return {x, y, z}; }
 
-// The driver finds these by name in the library that a kernel becomes.
+// The driver finds these by name in the compiled library of a kernel.
 #pragma GCC visibility push(default)
 extern "C" {
 uint3 threadIdx, blockIdx, blockDim, gridDim;
-// All that a block of an H100 can have, and the bytes behind it that nobody may write.
+// The limit of a block on an H100, and 64 bytes behind it that detect writes past the end.
 __attribute__((aligned(1024))) unsigned char dynamic_shared_mem[232448 + 64];
 Runtime *runtime;
 }
@@ -42,10 +43,10 @@ inline unsigned lane() {
 }
 inline void __syncthreads() { runtime->block_barrier(); }
 inline void __syncwarp(unsigned lanes = ~0u) { runtime->warp_barrier(lanes); }
-// One thread runs at a time, and sees what all others wrote.
+// One thread runs at a time, and sees everything that the others wrote.
 inline void __threadfence() {}
 
-/// The value of another lane. The second barrier keeps a slot until all have read it.
+/// The value of another lane. The second barrier keeps every slot until all lanes have read.
 template <class T> T exchange(unsigned lanes, T value, unsigned from) {
   static_assert(sizeof(T) <= SLOT, "a slot holds it");
   memcpy(runtime->warp_slots() + lane() * SLOT, &value, sizeof value);
@@ -79,7 +80,7 @@ inline unsigned __ballot_sync(unsigned lanes, int is) {
 inline int __any_sync(unsigned lanes, int is) { return __ballot_sync(lanes, is) != 0; }
 inline int __all_sync(unsigned lanes, int is) { return __ballot_sync(lanes, !is) == 0; }
 
-// Nothing comes between a fiber's read and its write.
+// No other fiber runs between the read and the write.
 template <class T> T atomicExch(T *at, T value) {
   T old = *at;
   *at = value;
@@ -96,7 +97,7 @@ template <class T> T atomicCAS(T *at, T expected, T value) {
   return atomicExch(at, *at == expected ? value : *at);
 }
 
-// Arithmetic. What CUDA approximates is exact here: tolerances have to allow for more.
+// Arithmetic. Functions that CUDA approximates are exact here, so tolerances must allow for more.
 
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
@@ -114,7 +115,7 @@ inline unsigned min(unsigned a, unsigned b) { return a < b ? a : b; }
 inline unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 inline unsigned long long min(unsigned long long a, unsigned long long b) { return a < b ? a : b; }
 inline unsigned long long max(unsigned long long a, unsigned long long b) { return a > b ? a : b; }
-// The number, where the other is none.
+// Return the other argument if one is NaN.
 inline float min(float a, float b) { return __builtin_fminf(a, b); }
 inline float max(float a, float b) { return __builtin_fmaxf(a, b); }
 

@@ -1,14 +1,15 @@
-// Floats of 16 bits: a sign, `EXPONENT` bits and the rest. Both of CUDA's are among these.
+// 16-bit floats with a sign, `EXPONENT` exponent bits and the remaining fraction bits. Both formats
+// of CUDA, f16 and bf16, have this form.
 #pragma once
 #include "cuda_runtime.h"
 
-/// Computes in f32 and rounds once: f32 has more than twice the digits, so that the sum, the
-/// product, the quotient and the root are those nearest to the exact ones.
+/// Computes in f32 and rounds once. f32 has more than twice the precision, so that sums, products,
+/// quotients and square roots are correctly rounded.
 template <int EXPONENT> struct Float16 {
   uint16_t bits;
 
-  static constexpr int DIGITS = 15 - EXPONENT;   // behind the point
-  static constexpr int DROPPED = 23 - DIGITS;    // of f32's
+  static constexpr int DIGITS = 15 - EXPONENT;   // fraction bits
+  static constexpr int DROPPED = 23 - DIGITS;    // fraction bits of f32 that are dropped
   static constexpr int BIAS = (1 << (EXPONENT - 1)) - 1;
   static constexpr uint32_t MOST = (1 << EXPONENT) - 1; // infinity's exponent
   static constexpr uint32_t INFINITE = 0x7f800000;      // f32's
@@ -34,20 +35,20 @@ template <int EXPONENT> struct Float16 {
     } else if (rest >> 23) {
       rest += uint32_t(127 - BIAS) << 23;
     } else {
-      // Subnormal: so many of the smallest.
+      // Subnormal: a multiple of the smallest number.
       float smallest = __uint_as_float(uint32_t(127 - BIAS + 1 - DIGITS) << 23);
       rest = EXPONENT == 8 ? rest : __float_as_uint(float(rest >> DROPPED) * smallest);
     }
     return __uint_as_float(sign | rest);
   }
 
-  /// Ties go to the even one; what is no number becomes the one that CUDA makes.
+  /// Rounds to nearest, ties to even. NaN becomes the bits that CUDA uses.
   static uint16_t nearest(float value) {
     uint32_t all = __float_as_uint(value), sign = all >> 16 & 0x8000, rest = all & 0x7fffffff;
     if (rest > INFINITE) return 0x7fff;
     if (rest == INFINITE) return sign | (MOST << DIGITS);
     if (EXPONENT < 8 && rest < uint32_t(128 - BIAS) << 23) {
-      // Subnormal: the sum with a power of two whose last digit is the smallest there is.
+      // Subnormal: add a power of two whose last bit has the value of the smallest number.
       float shift = __uint_as_float(uint32_t(127 - BIAS + 1 + DROPPED) << 23);
       return sign | (__float_as_uint(__uint_as_float(rest) + shift) - __float_as_uint(shift));
     }
@@ -56,7 +57,7 @@ template <int EXPONENT> struct Float16 {
     return sign | min(rest >> DROPPED, MOST << DIGITS);
   }
 
-  /// Rounded so that a second rounding cannot see a tie that there was not.
+  /// Rounds to odd, so that a second rounding cannot see a false tie.
   static float odd(double value) {
     float near = float(value);
     uint32_t all = __float_as_uint(near);
@@ -95,7 +96,7 @@ template <int EXPONENT> struct Float16 {
   friend Float16 hrint(Float16 a) { return rint(float(a)); }
 };
 
-/// Two side by side, an operation on each.
+/// Two numbers, with elementwise operations.
 template <class T> struct __align__(4) Pair {
   T x, y;
 

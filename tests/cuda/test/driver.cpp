@@ -1,4 +1,4 @@
-// What the stand-in executes, and what it ends the process for: `run` starts it with the driver.
+// Tests what the stand-in executes, and when it ends the process. `run` starts it with the driver.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +17,7 @@ int cuLaunchKernel(void *function, unsigned, unsigned, unsigned, unsigned, unsig
 
 const unsigned BLOCKS = 3, THREADS = 72;
 
-/// As CubeCL begins a kernel.
+/// The beginning of a kernel, as CubeCL writes it.
 const std::string HEAD = R"(#include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <mma.h>
@@ -29,7 +29,8 @@ float *shared = reinterpret_cast<float*>(&dynamic_shared_mem[0]);
 const unsigned i = threadIdx.x + 8 * threadIdx.y, at = blockIdx.x * 72 + i;
 )";
 
-/// Runs `body` in 3 blocks of 72 threads with 72 floats of shared memory. `out` has one for each.
+/// Runs `body` in 3 blocks of 72 threads with 72 floats of shared memory. `out` has one float per
+/// thread.
 static float *run(const std::string &body) {
   std::string text = HEAD + body + "}\n";
   void *module, *kernel;
@@ -49,7 +50,7 @@ static void assert_true(bool right, const char *what) {
   if (!right) printf("wrong: %s\n", what), failures++;
 }
 
-/// Ends in a process of its own, which says `why`.
+/// Runs `body` in a child process, which must end with a message that contains `why`.
 static void assert_ends(const char *body, const char *why) {
   int pipes[2];
   if (pipe(pipes)) exit(3);
@@ -71,7 +72,7 @@ static void assert_ends(const char *body, const char *why) {
 }
 
 int main() {
-  // Warps of 32, 32 and 8 lanes; the last has no partner for all.
+  // Warps of 32, 32 and 8 lanes; some lanes of the last warp have no partner.
   float *out = run("shared[i] = float(i);\n__syncthreads();\nfloat next = shared[(i + 1) % 72];\n"
                    "float pair = __shfl_xor_sync(-1, next, 1);\n"
                    "out[at] = pair + 1000 * float(__popc(__ballot_sync(-1, i % 2)));\n");
@@ -83,7 +84,7 @@ int main() {
   assert_true(right, "barriers and exchange");
 
   out = run("out[at] = shared[i];\n");
-  assert_true(out[0] != out[0], "shared memory that nobody wrote is NaN");
+  assert_true(out[0] != out[0], "shared memory that was never written is NaN");
 
   out = run("shared[i] = 1;\nout[at] = shared[(i + 1) % 72];\n");
   bool missed = false;
@@ -91,7 +92,7 @@ int main() {
   assert_true(missed, "without a barrier a value is missed");
 
   // Row 0 of `a` is 1, 2, ... and `b` is the
-  // identity, so that row 0 of the product is row 0 of `a`. Each lane writes its share of all.
+  // identity, so that row 0 of the product is row 0 of `a`. Each lane writes its share.
   out = run("using namespace nvcuda::wmma;\n"
             "fragment<matrix_a, 8, 32, 16, __nv_bfloat16, row_major> a;\n"
             "fragment<matrix_b, 8, 32, 16, __nv_bfloat16, col_major> b;\n"
@@ -118,5 +119,5 @@ int main() {
               "nvcuda::wmma::load_matrix_sync(c, shared + 1, 16, nvcuda::wmma::mem_row_major);\n",
               "a pointer that is not at 32 bytes");
   if (failures) return 1;
-  printf("the stand-in does what it says\n");
+  printf("all tests of the stand-in passed\n");
 }

@@ -1,6 +1,6 @@
-// Every float of 16 bits, and what lies between two, by the definition of the format.
+// Tests every 16-bit float, and values between neighbours, against the definition of the format.
 //
-// Without <cmath>: the names of its functions are the kernels'.
+// Does not include <cmath>, because the kernels define functions with the same names.
 #include "../include/cuda_bf16.h"
 #include "../include/cuda_fp16.h"
 #include <cstdio>
@@ -14,7 +14,7 @@ template <class T> static void assert_bits(double value, unsigned got, unsigned 
   __builtin_exit(1);
 }
 
-/// By the definition of the format.
+/// The value of `bits` by the definition of the format.
 template <class T> static double value_of(unsigned bits) {
   int exponent = bits >> T::DIGITS & ((1 << (15 - T::DIGITS)) - 1);
   double digits = __builtin_ldexp(double(bits & ((1u << T::DIGITS) - 1)), -T::DIGITS);
@@ -23,8 +23,9 @@ template <class T> static double value_of(unsigned bits) {
   return bits & 0x8000 ? -value : value;
 }
 
-/// `value` goes to the lower of two neighbours, to the upper, or to the even one of them. Above
-/// the largest finite one, its neighbour would be the next power of two: infinity has these bits.
+/// Checks that `value` rounds to the lower of two neighbours, to the upper one, or to the even one.
+/// Above the largest finite number, the neighbour would be the next power of two, whose bits are
+/// those of infinity.
 template <class T> static unsigned nearest(double value, unsigned lower) {
   double below = value - value_of<T>(lower), above = value_of<T>(lower + 1) - value;
   return below < above ? lower : below > above ? lower + 1 : lower + (lower & 1);
@@ -56,7 +57,7 @@ template <class T> static void check_all() {
   }
   for (unsigned lower = 0; lower < INFINITE; lower++) {
     double from = value_of<T>(lower), to = value_of<T>(lower + 1), middle = (from + to) / 2;
-    // A tie, what is next to one in f32 and in f64, and places between.
+    // A tie, its neighbours in f32 and in f64, and points in between.
     const double values[] = {middle,
                              __builtin_nextafterf(float(middle), 0),
                              __builtin_nextafterf(float(middle), __builtin_inff()),

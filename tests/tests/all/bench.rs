@@ -1,4 +1,4 @@
-//! `hearth bench` through the binary.
+//! Tests `hearth bench`.
 
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ fn a_breakdown_has_every_operation_of_the_model_and_its_share_of_a_step() {
 }
 
 #[test]
-fn a_breakdown_of_a_gpu_is_refused() {
+fn a_breakdown_on_a_gpu_is_refused() {
     if !has_vulkan() {
         return;
     }

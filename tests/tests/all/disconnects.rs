@@ -1,4 +1,4 @@
-//! Clients that go away in the middle give back what they held, at once.
+//! A client that disconnects in the middle of a response frees its KV slots at once.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 use super::harness::{CHAT, COMPLETIONS, Server, post_bytes, raw_socket};
 
-/// Would go on for longer than any test.
+/// A request that would run for longer than any test.
 fn endless(stream: bool) -> Value {
     json!({"prompt": "a", "max_tokens": 130_000, "ignore_eos": true, "stream": stream})
 }
 
-async fn all_given_back(server: &Server, cancelled: u64) {
+async fn assert_all_cancelled(server: &Server, cancelled: u64) {
     let took = server.wait_until_idle().await;
-    println!("{cancelled} requests gone, idle after {took:?}");
-    // None of them came to its end.
+    println!("{cancelled} requests were cancelled, idle after {took:?}");
+    // None of them ran to its end.
     let stats = server.stats().await;
     assert_eq!(stats["cancelled"], cancelled, "{stats}");
     server
@@ -26,7 +26,7 @@ async fn all_given_back(server: &Server, cancelled: u64) {
 }
 
 #[tokio::test]
-async fn slots_of_streams_that_clients_leave_are_free_at_once() {
+async fn slots_of_abandoned_streams_are_free_at_once() {
     let server = Server::start(&[]).await;
     let body = endless(true);
     let open = async |_| server.client.stream(COMPLETIONS, &body).await.unwrap();
@@ -38,17 +38,17 @@ async fn slots_of_streams_that_clients_leave_are_free_at_once() {
     }
     server.wait_until_running(32).await;
     drop(streams);
-    all_given_back(&server, 32).await;
+    assert_all_cancelled(&server, 32).await;
 }
 
 #[tokio::test]
-async fn slots_of_answers_that_nobody_waits_for_are_free_at_once() {
+async fn slots_of_abandoned_responses_that_do_not_stream_are_free_at_once() {
     let server = Server::start(&["--max-running-requests", "4"]).await;
     let bodies = [endless(false), {
         let messages = json!([{"role": "user", "content": "a"}]);
         json!({"messages": messages, "ignore_eos": true})
     }];
-    // Four run and twelve wait: both kinds leave.
+    // Four requests run and twelve wait, of both kinds; all clients disconnect.
     let requests = (0..16).map(|i| {
         let path = [COMPLETIONS, CHAT][i % 2];
         let request = server
@@ -66,11 +66,11 @@ async fn slots_of_answers_that_nobody_waits_for_are_free_at_once() {
     for request in &requests {
         request.abort();
     }
-    all_given_back(&server, 16).await;
+    assert_all_cancelled(&server, 16).await;
 }
 
 #[tokio::test]
-async fn every_choice_of_a_request_that_is_left_is_cancelled() {
+async fn every_choice_of_an_abandoned_request_is_cancelled() {
     let server = Server::start(&[]).await;
     let mut body = endless(true);
     body["n"] = json!(24);
@@ -78,7 +78,7 @@ async fn every_choice_of_a_request_that_is_left_is_cancelled() {
     assert!(events.next().await.unwrap().is_some());
     server.wait_until_running(24).await;
     drop(events);
-    all_given_back(&server, 24).await;
+    assert_all_cancelled(&server, 24).await;
 }
 
 #[tokio::test]
@@ -97,17 +97,17 @@ async fn a_connection_that_is_reset_in_the_middle_of_a_stream_is_noticed() {
         let mut start = [0; 64];
         socket.read_exact(&mut start).unwrap();
         assert!(start.starts_with(b"HTTP/1.1 200"));
-        // Dropped with unread bytes: the kernel sends a reset.
+        // Dropping a socket with unread bytes makes the kernel send a reset.
     }
-    all_given_back(&server, 8).await;
+    assert_all_cancelled(&server, 8).await;
 }
 
 #[tokio::test]
-async fn a_client_that_reads_nothing_delays_nobody_else() {
+async fn a_client_that_does_not_read_delays_no_other_client() {
     let server = Server::start(&[]).await;
     let mut silent = raw_socket(&server, Duration::from_secs(30));
     let mut body = endless(true);
-    // As many log-probabilities as one request may ask for, about.
+    // About as many log-probabilities as one request may ask for.
     (body["n"], body["logprobs"]) = (json!(4), json!(5));
     post_bytes(&mut silent, COMPLETIONS, body.to_string().as_bytes());
     server.wait_until_running(4).await;
@@ -116,7 +116,7 @@ async fn a_client_that_reads_nothing_delays_nobody_else() {
         let answer = server.ok(COMPLETIONS, &small).await;
         assert_eq!(answer["usage"]["completion_tokens"], 32);
     }
-    // It may be slow, but it may also come back to life.
+    // A silent client may be slow, or may begin to read again.
     let _ = silent.flush();
     drop(silent);
     server.wait_until_idle().await;

@@ -1,10 +1,10 @@
-//! `hearth doctor` through the binary.
+//! Tests `hearth doctor`.
 
 use serde_json::Value;
 
 use super::harness::{hearth, workspace};
 
-/// The findings of one device.
+/// Runs `hearth doctor` and returns its findings for one device.
 fn examine(device: &str, flags: &[&str]) -> Value {
     let mut command = hearth();
     command.args(["doctor", "--json", "--cases", "3", "--device", device]);
@@ -36,7 +36,10 @@ pub fn has_cuda() -> bool {
     has("cuda:0", "HEARTH_REQUIRE_CUDA")
 }
 
-/// Whether the device is there; it has to be with the variable.
+/// Whether the machine has the device.
+///
+/// # Panics
+/// The device is missing and the variable `required_by` is set.
 fn has(name: &str, required_by: &str) -> bool {
     let output = hearth().args(["devices", "--json"]).output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -50,7 +53,7 @@ fn has(name: &str, required_by: &str) -> bool {
 }
 
 #[test]
-fn the_doctor_finds_the_cpu_healthy_times_it_and_runs_models_with_known_logits() {
+fn the_doctor_tests_and_times_the_cpu_and_runs_models_with_known_logits() {
     let goldens = workspace().join("model/goldens");
     let found = examine("cpu", &["--goldens", goldens.to_str().unwrap()]);
     assert_healthy(&found);
@@ -72,7 +75,7 @@ fn the_doctor_runs_every_kernel_in_both_languages_of_a_vulkan_adapter() {
     if !has_vulkan() {
         return;
     }
-    // One of the goldens: on lavapipe all of them take long.
+    // Only one of the golden models, because all of them take long on lavapipe.
     let goldens = std::env::temp_dir().join(format!("hearth-doctor-{}", std::process::id()));
     let copy = goldens.join("qwen3");
     std::fs::create_dir_all(&copy).unwrap();
@@ -98,7 +101,7 @@ fn the_doctor_runs_every_kernel_in_both_languages_of_a_vulkan_adapter() {
 }
 
 #[test]
-fn the_same_seed_shows_the_same_errors() {
+fn the_same_seed_gives_the_same_errors() {
     let errors = |seed: &str| -> Vec<Value> {
         let found = examine("cpu", &["--no-speed", "--seed", seed]);
         let kernels = found["kernels"].as_array().unwrap().iter();
@@ -111,7 +114,7 @@ fn the_same_seed_shows_the_same_errors() {
 }
 
 #[test]
-fn a_device_that_is_not_there_or_goldens_that_are_not_are_errors() {
+fn missing_devices_and_missing_goldens_are_errors() {
     for flags in [
         &["--device", "metal"][..],
         &["--device", "gpu"],

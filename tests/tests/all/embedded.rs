@@ -1,4 +1,4 @@
-//! The model that is compiled in: what a stranger meets first.
+//! Tests the embedded model, which a new user meets first.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ async fn say(server: &Server, question: &str) -> String {
 }
 
 #[tokio::test]
-async fn without_arguments_a_sensible_answer_streams() {
+async fn without_arguments_the_server_streams_a_sensible_answer() {
     let server = Server::embedded(&[]).await;
     println!(
         "/ready {:?} after the start of the process",
@@ -40,7 +40,7 @@ async fn without_arguments_a_sensible_answer_streams() {
 }
 
 #[tokio::test]
-async fn the_embedded_model_remembers_nothing_of_another_conversation() {
+async fn an_answer_does_not_depend_on_another_conversation() {
     let server = Server::embedded(&[]).await;
     let alone = say(&server, "What is 2 + 2?").await;
     say(&server, "Tell me a story.").await;
@@ -49,7 +49,7 @@ async fn the_embedded_model_remembers_nothing_of_another_conversation() {
 }
 
 #[tokio::test]
-async fn sixteen_conversations_at_once_are_answered_as_each_alone() {
+async fn sixteen_concurrent_conversations_get_the_same_answers_as_alone() {
     let bodies: Vec<Value> = (0..16)
         .map(|i| {
             let question = format!("What is {} + {}?", i % 4 + 1, i / 4 + 2);
@@ -83,7 +83,7 @@ fn content(answer: &Value) -> String {
     content.unwrap().to_owned()
 }
 
-/// Killed when it is dropped.
+/// A process that is killed when it is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -94,7 +94,7 @@ impl Drop for Process {
 }
 
 #[test]
-fn the_curl_line_that_is_printed_works_when_it_is_pasted() {
+fn the_printed_curl_command_works() {
     if Command::new("curl").arg("--version").output().is_err() {
         eprintln!("SKIPPED: there is no curl on this machine");
         return;
@@ -103,13 +103,13 @@ fn the_curl_line_that_is_printed_works_when_it_is_pasted() {
     command.args(["--device", "cpu", "--port", "0"]);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = Process(command.spawn().unwrap());
-    // Kept open to the end: a server whose standard output is gone cannot print.
+    // Kept open to the end, because a server cannot print to a closed standard output.
     let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
     let mut banner = String::new();
     for line in lines.by_ref().map_while(Result::ok) {
         banner += &line;
         banner += "\n";
-        // The request is the last line of it.
+        // The body of the request is the banner's last line.
         if line.trim_start().starts_with("-d '") {
             break;
         }

@@ -1,4 +1,4 @@
-//! A GGUF file as the only argument.
+//! Serves a GGUF file without any other file.
 
 use std::process::Stdio;
 
@@ -22,7 +22,7 @@ async fn a_gguf_file_is_served_with_its_tokenizer_and_its_chat_template() {
     let prompt = "The hearth is warm.";
     let body = json!({"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": true});
     let answer = server.ok("/v1/completions", &body).await;
-    // What the tokenizer's golden has for this text, BOS included.
+    // As many tokens as the tokenizer's golden has for this text, including BOS.
     assert_eq!(answer["usage"]["prompt_tokens"], 13, "{answer}");
     assert_eq!(answer["usage"]["completion_tokens"], 4, "{answer}");
     // The template is `{{ bos_token }}{{ messages[0].content }}`.

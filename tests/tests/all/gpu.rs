@@ -1,4 +1,4 @@
-//! Serving on a GPU, as far as lavapipe and a stand-in for CUDA are one.
+//! Serves on a GPU: on lavapipe, and on a stand-in for CUDA (`tests/cuda/README.md`).
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::doctor::{has_cuda, has_vulkan};
 use super::harness::{COMPLETIONS, Random, Server};
 
-/// Few size classes to warm up: lavapipe compiles slowly.
+/// Flags with few batch sizes to warm up, because lavapipe compiles slowly.
 const SMALL: [&str; 6] = [
     "--prefill-chunk",
     "24",
@@ -18,7 +18,7 @@ const SMALL: [&str; 6] = [
     "2048",
 ];
 
-/// Greedy answers to prompts of several lengths, one by one and together.
+/// The greedy answers to prompts of several lengths, sent one by one and together.
 async fn answers(server: &Server) -> Vec<Value> {
     let mut random = Random::new(11);
     let prompts: Vec<Vec<u32>> = [3, 60, 21].map(|length| random.tokens(length)).into();
@@ -41,7 +41,7 @@ async fn answers(server: &Server) -> Vec<Value> {
     answers
 }
 
-/// What each request asks of the choice of its tokens.
+/// Requests with different sampling parameters and grammars.
 fn kinds() -> Vec<Value> {
     let schema = json!({"type": "object", "additionalProperties": false,
         "required": ["name", "grade"],
@@ -64,7 +64,7 @@ fn kinds() -> Vec<Value> {
     ]
 }
 
-/// Answers to all [`kinds`], one by one or together.
+/// The answers to all [`kinds`], sent one by one or together.
 async fn sampled(server: &Server, together: bool) -> Vec<Value> {
     let mut random = Random::new(12);
     let mut bodies = kinds();
@@ -94,8 +94,8 @@ async fn sampled(server: &Server, together: bool) -> Vec<Value> {
     answers
 }
 
-/// Prompts of many lengths, some together, asking for logits of some of their tokens, of all and
-/// of none, and for hidden states: batches of shapes that nobody chose.
+/// Sends random prompts of many lengths, alone and together, that ask for the logits of some, all
+/// or none of their tokens, and for embeddings, so that batches get random shapes.
 async fn many_shapes(server: &Server) {
     let mut random = Random::new(13);
     let kinds = kinds();
@@ -128,8 +128,8 @@ async fn many_shapes(server: &Server) {
     server.wait_until_idle().await;
 }
 
-/// Bytes of all kernels that were compiled to SPIR-V and kept.
-fn kept(cache: &Path) -> u64 {
+/// Bytes of all compiled kernels in the cache directory.
+fn cached_bytes(cache: &Path) -> u64 {
     let files = files_below(&cache.join("hearth/kernels"));
     let sizes = files.iter().map(|file| file.metadata().unwrap().len());
     sizes.sum()
@@ -149,7 +149,7 @@ fn files_below(directory: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_gpu_answers_as_the_cpu_and_compiles_no_kernel_after_ready_or_twice() {
+async fn a_gpu_answers_like_the_cpu_and_compiles_each_kernel_once_and_before_ready() {
     if !has_vulkan() {
         return;
     }
@@ -162,26 +162,30 @@ async fn a_gpu_answers_as_the_cpu_and_compiles_no_kernel_after_ready_or_twice() 
     for device in ["vulkan", "webgpu", "vulkan"] {
         let server = Server::on(device, &SMALL, &cache).await;
         println!("{device}: /ready {:?} after the start", server.ready_after);
-        // Each kernel is written when it is compiled: at the first start, and none after it.
-        let ready = kept(&cache);
+        // Each kernel is written to the cache when it is compiled: all of them at the first start.
+        let ready = cached_bytes(&cache);
         assert!(ready > 10_000, "{ready} bytes of kernels");
         let compiled = *compiled.get_or_insert(ready);
         assert_eq!(compiled, ready, "{device}: compiled at a second start");
         assert_eq!(answers(&server).await, on_cpu, "{device}");
-        // There the tokens are chosen on the device, by the same draws.
+        // The GPU samples the tokens itself, with the same random numbers.
         for together in [false, true] {
             let answers = sampled(&server, together).await;
             assert_eq!(answers, sampled_on_cpu, "{device}, {together}");
         }
         many_shapes(&server).await;
-        assert_eq!(kept(&cache), compiled, "{device}: compiled after /ready");
+        assert_eq!(
+            cached_bytes(&cache),
+            compiled,
+            "{device}: compiled after /ready"
+        );
     }
     let _ = std::fs::remove_dir_all(&cache);
 }
 
-/// `./test.sh` runs it on a stand-in for the device (`tests/cuda/README.md`).
+/// `./test.sh` runs this test on a stand-in for the device (`tests/cuda/README.md`).
 #[tokio::test]
-async fn a_server_on_cuda_answers_as_on_the_cpu() {
+async fn a_server_on_cuda_answers_like_the_cpu() {
     if !has_cuda() {
         return;
     }
@@ -196,8 +200,9 @@ async fn a_server_on_cuda_answers_as_on_the_cpu() {
     let _ = std::fs::remove_dir_all(&cache);
 }
 
-/// The file in which a start keeps the kernels that it chose for products of many tokens.
-fn kept_choice(cache: &Path) -> Option<PathBuf> {
+/// The tuning cache: the file with the kernels that a start selected for matrix multiplications
+/// of many tokens.
+fn tuning_cache(cache: &Path) -> Option<PathBuf> {
     let files = |directory: &Path| {
         let entries = std::fs::read_dir(directory).into_iter().flatten();
         entries
@@ -205,18 +210,18 @@ fn kept_choice(cache: &Path) -> Option<PathBuf> {
             .collect::<Vec<_>>()
     };
     let builds = files(&cache.join("hearth/kernels"));
-    let mut kept = builds.iter().flat_map(|build| files(build)).filter(|file| {
+    let mut found = builds.iter().flat_map(|build| files(build)).filter(|file| {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         name.starts_with("products-") && name.ends_with(".json")
     });
-    let file = kept.next();
-    assert_eq!(kept.next(), None);
+    let file = found.next();
+    assert_eq!(found.next(), None);
     file
 }
 
-/// `./test.sh` runs it on a stand-in for the device, which has some of the kernels.
+/// `./test.sh` runs this test on a stand-in for the device, which has some of the kernels.
 #[tokio::test]
-async fn kernels_that_a_start_on_cuda_chose_are_those_of_the_next() {
+async fn kernels_selected_at_one_start_on_cuda_are_used_at_the_next() {
     if !has_cuda() {
         return;
     }
@@ -226,28 +231,29 @@ async fn kernels_that_a_start_on_cuda_chose_are_those_of_the_next() {
     let server = Server::embedded_on("cuda", &untuned, &cache).await;
     let greedy = answers(&server).await;
     drop(server);
-    assert_eq!(kept_choice(&cache), None, "nothing is timed");
+    assert_eq!(tuning_cache(&cache), None, "nothing is timed");
 
     let server = Server::embedded_on("cuda", &flags, &cache).await;
     println!("/ready {:?} after the first start", server.ready_after);
     drop(server);
-    let file = kept_choice(&cache).unwrap();
+    let file = tuning_cache(&cache).unwrap();
     let read = || -> Value { serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap() };
-    let mut kept = read();
-    println!("{kept}");
-    assert!(kept["trying"].is_null() && kept["ended"] == json!({}));
-    let choices = kept["choices"].as_object_mut().unwrap();
+    let mut stored = read();
+    println!("{stored}");
+    assert!(stored["trying"].is_null() && stored["ended"] == json!({}));
+    let choices = stored["choices"].as_object_mut().unwrap();
     assert_eq!(choices.len(), 1);
 
-    // Whatever was the quickest: the next start takes what it finds, if that is right.
+    // Whichever kernel was the fastest: the next start uses the one in the file if its results
+    // are correct.
     let kernels = choices.values_mut().next().unwrap();
     let other = ["split-columns", "ordered"]
         .into_iter()
         .find(|name| kernels[0] != *name);
     kernels[0] = json!(other);
-    std::fs::write(&file, kept.to_string()).unwrap();
+    std::fs::write(&file, stored.to_string()).unwrap();
     let server = Server::embedded_on("cuda", &flags, &cache).await;
-    assert_eq!(read(), kept);
+    assert_eq!(read(), stored);
     let answers = answers(&server).await;
     let same = answers.iter().zip(&greedy).filter(|(a, b)| a == b).count();
     assert!(
@@ -258,7 +264,7 @@ async fn kernels_that_a_start_on_cuda_chose_are_those_of_the_next() {
     let _ = std::fs::remove_dir_all(&cache);
 }
 
-/// Tokens and logprobs, as they were written.
+/// Tokens and log-probabilities, exactly as the response has them.
 async fn outputs(server: &Server, prompts: &[Vec<u32>]) -> Vec<(Value, Value)> {
     let mut outputs = Vec::new();
     for prompt in prompts
@@ -282,7 +288,7 @@ async fn outputs(server: &Server, prompts: &[Vec<u32>]) -> Vec<(Value, Value)> {
 }
 
 #[tokio::test]
-async fn on_a_gpu_that_is_to_be_deterministic_a_hit_and_a_miss_give_the_same_bits() {
+async fn a_deterministic_gpu_gives_the_same_bits_for_cache_hits_and_misses() {
     if !has_vulkan() {
         return;
     }
@@ -298,7 +304,7 @@ async fn on_a_gpu_that_is_to_be_deterministic_a_hit_and_a_miss_give_the_same_bit
         &["--deterministic"],
     ] {
         let server = Server::on("vulkan", &[&SMALL[..], flags].concat(), &cache).await;
-        // Alone, then together; with a cache, found in it the second time.
+        // First alone, then together; with a prefix cache, the second time is a hit.
         let outputs = outputs(&server, &prompts).await;
         let (alone, together) = outputs.split_at(prompts.len());
         assert_eq!(alone, together, "{flags:?}");

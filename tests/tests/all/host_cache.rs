@@ -1,11 +1,11 @@
-//! A device's pool that is too small, with a second one in the host's memory.
+//! Tests a KV pool that is too small, with a second one in host memory.
 
 use serde_json::{Value, json};
 
 use super::harness::{COMPLETIONS, Random, Server, hearth};
 
-/// Four conversations of about 100 tokens, one after another and then all again, three
-/// times; a pool of 160 holds one of them and a half.
+/// Sends four prompts of 100 tokens one after another, three times. A pool of 160 slots holds one
+/// and a half of them. Returns the answers and the number of cached prompt tokens.
 async fn converse(server: &Server) -> (Vec<Value>, u64) {
     let mut random = Random::new(17);
     let prompts: Vec<_> = (0..4).map(|_| random.tokens(100)).collect();
@@ -25,7 +25,7 @@ async fn converse(server: &Server) -> (Vec<Value>, u64) {
 }
 
 #[tokio::test]
-async fn answers_are_the_same_from_the_host_and_less_is_computed() {
+async fn the_host_cache_changes_no_answer_and_saves_computation() {
     let mut seen = Vec::new();
     for (host, policy) in [("0", None), ("2000", None), ("2000", Some("write_through"))] {
         let mut flags = vec!["--kv-tokens", "160", "--max-model-len", "160"];
@@ -68,14 +68,14 @@ async fn answers_are_the_same_from_the_host_and_less_is_computed() {
     let (without, _, computed) = &seen[0];
     for (with, cached, computed_with_host) in &seen[1..] {
         assert_eq!(without, with);
-        // All of a prompt but its last token, each time but the first.
+        // Each prompt but its last token is cached, every time but the first.
         assert_eq!(*cached, 8 * 99);
         assert!(*computed - *computed_with_host > 600, "{seen:?}");
     }
 }
 
 #[tokio::test]
-async fn what_does_not_fit_or_make_sense_is_refused_at_the_start() {
+async fn invalid_host_cache_settings_are_refused_at_the_start() {
     for (flags, message) in [
         (
             &["--host-cache-tokens", "10", "--no-prefix-cache"][..],

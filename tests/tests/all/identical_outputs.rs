@@ -1,5 +1,5 @@
-//! What a request is answered does not depend on what else the server does: not on
-//! the prefix cache, not on the batch, not on how its prompt is cut into chunks.
+//! The answer to a request does not depend on what else the server does: not on the prefix cache,
+//! the batch, or the chunks that its prompt is computed in.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -8,11 +8,11 @@ use super::harness::{COMPLETIONS, Random, Server};
 
 /// Tokens per answer.
 const LENGTH: u64 = 48;
-/// In f32 only the order of summation may differ.
+/// Allowed difference: in f32 the order of summation may differ.
 const LOGPROB_TOLERANCE: f64 = 1e-4;
 
-/// Sixteen prompts in four families with a shared beginning. All end alike, so that
-/// only what is further back tells them apart.
+/// Sixteen prompts in four families, each with a shared prefix. All prompts end with the same
+/// tokens, so that only attention to earlier tokens tells them apart.
 fn prompts() -> Vec<Vec<u32>> {
     let mut random = Random::new(4);
     let mut prompts = Vec::new();
@@ -31,7 +31,7 @@ fn prompts() -> Vec<Vec<u32>> {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Output {
-    /// The texts of tokens are unique: each is a byte or a mark.
+    /// Texts of the tokens, which are unique: each is a byte or a special token.
     tokens: Vec<String>,
     logprobs: Vec<f64>,
 }
@@ -72,7 +72,7 @@ impl Sampling {
         })
     }
 
-    /// The outputs, the prompt tokens found in the cache and the forward passes.
+    /// Returns the outputs, the number of cached prompt tokens and the number of forward passes.
     async fn outputs(&self, server: &Server, sent: Sent) -> (Vec<Output>, u64, u64) {
         let before = server.stat("steps").await;
         let bodies = prompts().into_iter().enumerate();
@@ -123,7 +123,7 @@ fn assert_same(outputs: &[Output], reference: &[Output], when: &str) {
     }
 }
 
-/// Without reuse, whole and alone: what everything else must equal.
+/// The reference that all other outputs must equal: without reuse, unchunked and one by one.
 async fn reference(model: &str, sampling: &Sampling) -> Vec<Output> {
     let server = Server::of(model, &["--no-prefix-cache"]).await;
     let (outputs, cached, steps) = sampling.outputs(&server, Sent::OneByOne).await;
@@ -131,7 +131,7 @@ async fn reference(model: &str, sampling: &Sampling) -> Vec<Output> {
     for (number, output) in outputs.iter().enumerate() {
         assert!(
             !outputs[..number].contains(output),
-            "prompts {number} and an earlier one are answered alike: attention plays no part"
+            "prompt {number} has the same answer as an earlier one, so attention has no effect"
         );
     }
     outputs
@@ -197,7 +197,7 @@ async fn greedy_outputs_are_identical_under_every_policy_and_page_size() {
     let policies = ["fcfs", "lpm", "dfs-weight", "lof", "priority", "random"];
     let evictions = ["lru", "lfu", "fifo", "slru", "priority", "lru"];
     for (index, (policy, eviction)) in policies.into_iter().zip(evictions).enumerate() {
-        // Room for a few of them at a time, so that prefixes are evicted.
+        // Slots for only a few prompts at a time, so that prefixes are evicted.
         let room = ["--kv-tokens", "900", "--max-model-len", "256"];
         let how = [
             "--schedule-policy",
@@ -218,7 +218,7 @@ async fn greedy_outputs_are_identical_under_every_policy_and_page_size() {
 }
 
 #[tokio::test]
-async fn greedy_outputs_are_identical_where_slots_are_short_and_prefixes_evicted() {
+async fn greedy_outputs_are_identical_when_slots_are_short_and_prefixes_are_evicted() {
     let greedy = Sampling { temperature: 0.0 };
     let reference = reference("qwen3", &greedy).await;
     for flags in [
@@ -258,7 +258,7 @@ async fn on_the_cpu_a_hit_and_a_miss_give_the_same_bits_alone_and_in_a_batch() {
         }
     }
     for outputs in &seen {
-        // Logprobs, too, to the last bit.
+        // The log-probabilities are equal to the last bit, too.
         assert_eq!(*outputs, seen[0]);
     }
 }
@@ -271,7 +271,7 @@ async fn the_score_of_a_prompt_is_the_same_when_the_prompt_is_cached() {
     let mut scores = Vec::new();
     for flags in [&["--no-prefix-cache"][..], &[], &["--prefill-chunk", "16"]] {
         let server = Server::of("qwen3", flags).await;
-        // In front of the score, so that there is something to find.
+        // Sent first, so that the prompt is cached when it is scored.
         server.ok(COMPLETIONS, &generate).await;
         for _ in 0..2 {
             let answer = server.ok(COMPLETIONS, &score).await;

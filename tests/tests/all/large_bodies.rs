@@ -1,4 +1,4 @@
-//! Bodies of ten megabytes are refused for what they are, while others stream on.
+//! Bodies of ten megabytes are refused with the right status, while another request streams.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::harness::{CHAT, COMPLETIONS, Server};
 
 const TEN_MEGABYTES: usize = 10_000_000;
-/// A stream that pauses longer than this, and than twenty times its longest pause when
-/// alone, is disturbed. The cores are shared with the client that makes the bodies.
+/// A stream counts as disturbed if it pauses for longer than this, and for longer than twenty
+/// times its longest pause when alone. The cores are shared with the client that sends the bodies.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 struct Stream {
@@ -39,7 +39,7 @@ async fn stream(server: &Server) -> Stream {
     }
 }
 
-/// Ten megabytes, each wrong in its way: route, body, status.
+/// Invalid bodies of ten megabytes or more: route, body and expected status.
 fn bodies() -> Vec<(&'static str, Vec<u8>, u16)> {
     let long = "a ".repeat(TEN_MEGABYTES / 2);
     let chat = json!({"messages": [{"role": "user", "content": long}]}).to_string();

@@ -1,9 +1,10 @@
-//! End-to-end tests: the `hearth` binary, a small real model on the CPU, and HTTP.
+//! End-to-end tests: they start the `hearth` binary with a small real model on the CPU and talk to
+//! it over HTTP.
 //!
-//! The binary is built first (`cargo build --release --bin hearth`, or without
-//! `--release`) or named by `HEARTH_BIN`. Most tests serve a tiny random checkpoint
-//! of `model/goldens` with a tokenizer whose tokens are bytes; those in
-//! [`embedded`] serve the model that is compiled in.
+//! Build the binary first (`cargo build --release --bin hearth`, or without `--release`), or name
+//! one in `HEARTH_BIN`. Most tests serve a tiny random checkpoint of `model/goldens` with a
+//! tokenizer whose tokens are bytes; those in [`embedded`] serve the model that is compiled into
+//! the binary.
 
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]

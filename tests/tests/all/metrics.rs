@@ -1,5 +1,4 @@
-//! `/metrics`: what is on it after a workload that is known, read with Prometheus' own
-//! parser.
+//! Tests the page of `/metrics` after a known workload, read with Prometheus' own parser.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::harness::{CHAT, COMPLETIONS, Random, Server, raw_socket, telemetry_python, workspace};
 
-/// For what takes milliseconds on an idle machine.
+/// Time limit for actions that take milliseconds on an idle machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A page of metrics.
@@ -22,7 +21,7 @@ impl Page {
         Self::as_asked(server, python, &[]).await
     }
 
-    /// In a format of `scrape.py`.
+    /// Scrapes the page in a format of `scrape.py`.
     pub async fn as_asked(server: &Server, python: &std::path::Path, how: &[&str]) -> Self {
         let mut command = Command::new(python);
         command
@@ -59,7 +58,7 @@ impl Page {
         })
     }
 
-    /// The only sample of this name with these labels among its own.
+    /// The value of the only sample that has this name and at least these labels.
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         let found: Vec<f64> = self
             .samples()
@@ -78,7 +77,7 @@ impl Page {
     }
 }
 
-/// The page, once it is as `wanted`; what it is after a long time, else.
+/// Scrapes until the page is as `wanted`, or until [`PATIENCE`] is over.
 pub async fn page_with(server: &Server, wanted: impl Fn(&str) -> bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -91,13 +90,13 @@ pub async fn page_with(server: &Server, wanted: impl Fn(&str) -> bool) -> String
     }
 }
 
-/// Whether a line of `page` starts and ends so.
+/// Whether a line of `page` starts with `start` and ends with `end`.
 pub fn has(page: &str, start: &str, end: &str) -> bool {
     let mut lines = page.lines();
     lines.any(|line| line.starts_with(start) && line.ends_with(end))
 }
 
-/// Six tokens whatever the model would rather say.
+/// A request that generates exactly six tokens, whatever the model's logits are.
 pub fn six_tokens(prompt: &str) -> Value {
     json!({
         "prompt": prompt, "max_tokens": 6, "temperature": 0, "ignore_eos": true,
@@ -106,13 +105,13 @@ pub fn six_tokens(prompt: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
+async fn a_known_workload_has_the_right_numbers_under_every_name() {
     let Some(python) = telemetry_python() else {
         return;
     };
     let names = ["--metrics-names", "vllm,sglang,otel,plain"];
     let server = Server::start(&[&names[..], &["--max-model-len", "2048"]].concat()).await;
-    // The first 40 tokens of the second are cached when it comes.
+    // The 40 tokens of the prompt are cached when the second request arrives.
     let prompt = "x".repeat(40);
     let first = server.ok(COMPLETIONS, &six_tokens(&prompt)).await;
     let prompt_tokens = first["usage"]["prompt_tokens"].as_f64().unwrap();
@@ -133,14 +132,14 @@ async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
     let refused = server.post(COMPLETIONS, &json!({"prompt": 7})).await;
     assert_eq!(refused.status, 400);
     server.wait_until_idle().await;
-    // The last step and the last exchange are told of when they are over.
+    // The last step and the last HTTP exchange are recorded shortly after their end.
     let stats = server.stats().await;
     let steps = format!("{:?}", stats["steps"].as_f64().unwrap());
-    let told = |page: &str| {
+    let recorded = |page: &str| {
         has(page, "vllm:iteration_tokens_total_count", &steps)
             && has(page, "http_request_duration_highr_seconds_count", "3.0")
     };
-    page_with(&server, told).await;
+    page_with(&server, recorded).await;
     let page = Page::of(&server, &python).await;
 
     let vllm = [("engine", "0")];
@@ -211,7 +210,7 @@ async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
     );
     let computed = 3.0 * prompt_tokens - stat("cached_tokens") + 18.0;
     let iterations = page.value("vllm:iteration_tokens_total_sum", &vllm);
-    // A prompt of which one token is left counts as a decode row.
+    // A prompt with a single uncached token counts as a decode row.
     assert!(
         (computed - 3.0..=computed).contains(&iterations),
         "{iterations} of {computed}"
@@ -231,7 +230,7 @@ async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
     let config = [("block_size", "1"), ("enable_prefix_caching", "True")];
     assert_eq!(page.value("vllm:cache_config_info", &config), 1.0);
 
-    // The same under the other names, with these names' labels and bounds.
+    // The same values under the other names, with the labels and bounds of those names.
     assert_eq!(page.value("vllm_generation_tokens_total", &vllm), 18.0);
     assert_eq!(
         page.value(
@@ -271,7 +270,7 @@ async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
         bounds("gen_ai_server_time_to_first_token_seconds").len(),
         17
     );
-    // Prometheus 2 takes `1` and `1.0` for two series.
+    // To Prometheus 2, `1` and `1.0` are two series.
     assert!(bounds("vllm:time_to_first_token_seconds").contains(&"1.0".to_owned()));
     assert!(bounds("vllm:request_prompt_tokens").contains(&"2000.0".to_owned()));
     assert!(!bounds("vllm:request_prompt_tokens").contains(&"5000.0".to_owned()));
@@ -290,7 +289,7 @@ async fn a_known_workload_has_the_numbers_that_it_makes_under_every_name() {
         ]
     );
 
-    // HTTP: the two that were served and the one that was refused.
+    // HTTP: two requests were served and one was refused.
     let route = ("handler", COMPLETIONS);
     assert_eq!(
         page.value("http_requests_total", &[route, ("status", "2xx")]),
@@ -331,7 +330,7 @@ async fn each_vocabulary_shows_its_names_and_no_others() {
     );
     assert!(
         !has(&default, "vllm:gpu_cache_usage_perc"),
-        "it is given up"
+        "it is deprecated"
     );
     let old = names(&["--show-hidden-metrics-for-version", "0.8"]).await;
     for name in [
@@ -352,7 +351,7 @@ async fn each_vocabulary_shows_its_names_and_no_others() {
 }
 
 #[tokio::test]
-async fn what_a_client_makes_up_makes_no_series() {
+async fn invented_methods_paths_and_headers_create_no_series() {
     let server = Server::start(&["--metrics-names", "vllm,sglang,otel,plain"]).await;
     let series = |page: &str| page.lines().filter(|line| !line.starts_with('#')).count();
     let mut random = Random::new(7);
@@ -370,7 +369,7 @@ async fn what_a_client_makes_up_makes_no_series() {
             assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
         }
     };
-    // An exchange is counted when its connection is done with it.
+    // An HTTP exchange is counted when its connection is finished with it.
     let line = r#"http_requests_total{handler="none",method="_OTHER",status="4xx"} "#;
     let counted = async |count: &str| page_with(&server, |page| has(page, line, count)).await;
     strange(1);
@@ -415,7 +414,7 @@ async fn a_client_that_goes_away_is_an_abort_and_a_499() {
 }
 
 #[tokio::test]
-async fn settings_that_make_no_sense_are_refused_at_the_start() {
+async fn invalid_telemetry_settings_are_refused_at_the_start() {
     for (flags, wanted) in [
         (["--metrics-names", "vllm,prom"], "`metrics_names` must be"),
         (
@@ -460,7 +459,8 @@ async fn settings_that_make_no_sense_are_refused_at_the_start() {
     }
 }
 
-/// `HEARTH_PROMTOOL`, which test.sh unpacks from Debian's package, or the one on the PATH.
+/// Runs `HEARTH_PROMTOOL`, which test.sh unpacks from Debian's package, or the `promtool` on the
+/// PATH. Returns whether it succeeded, and its output; `None` if there is no promtool.
 fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     let tool = std::env::var("HEARTH_PROMTOOL").unwrap_or_else(|_| "promtool".to_owned());
     let child = Command::new(&tool)
@@ -497,7 +497,7 @@ fn promtool_finds_no_fault_in_the_rules() {
 }
 
 #[tokio::test]
-async fn promtool_finds_no_fault_in_the_page_but_names_that_others_chose() {
+async fn promtool_finds_no_fault_in_the_page_except_in_names_defined_elsewhere() {
     let server = Server::start(&["--metrics-names", "vllm,sglang,otel,plain"]).await;
     server.ok(COMPLETIONS, &six_tokens("a")).await;
     let page = server.http.get(server.url("/metrics")).send().await;

@@ -1,4 +1,4 @@
-//! `/metrics` when too much is asked of it, when the server ends, and after many requests.
+//! Tests `/metrics` under too many scrapes, during the shutdown, and after many requests.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::metrics::{PATIENCE, has, page_with};
 const EVERYTHING: [&str; 2] = ["--metrics-names", "vllm,sglang,otel,plain"];
 
 #[tokio::test]
-async fn a_storm_of_scrapes_is_answered_and_streams_go_on() {
+async fn many_concurrent_scrapes_do_not_interrupt_streams() {
     let server = Server::start(&EVERYTHING).await;
     let body = json!({"prompt": "a", "max_tokens": 400, "ignore_eos": true, "stream": true});
     let stream = async |_| {
@@ -29,7 +29,7 @@ async fn a_storm_of_scrapes_is_answered_and_streams_go_on() {
         let answer = answer.unwrap();
         let status = answer.status();
         let bytes = answer.bytes().await.unwrap();
-        // Whoever would wait for too long is told to come again.
+        // A scrape that would wait for too long gets status 503.
         assert!(status == 200 || status == 503, "{status}");
         (status == 200 && !bytes.is_empty()) as usize
     };
@@ -39,13 +39,13 @@ async fn a_storm_of_scrapes_is_answered_and_streams_go_on() {
     let answered: usize = answered.into_iter().sum();
     println!("{answered} of 400 scrapes at once had a page");
     assert!(answered > 0);
-    let told = |page: &str| has(page, "vllm:generation_tokens_total", " 1600.0");
-    let page = page_with(&server, told).await;
-    assert!(told(&page), "{page}");
+    let recorded = |page: &str| has(page, "vllm:generation_tokens_total", " 1600.0");
+    let page = page_with(&server, recorded).await;
+    assert!(recorded(&page), "{page}");
 }
 
 #[tokio::test]
-async fn the_page_is_whole_or_not_there_while_the_server_ends() {
+async fn every_page_is_complete_while_the_server_shuts_down() {
     let mut server = Server::start(&[&EVERYTHING[..], &["--shutdown-timeout", "2"]].concat()).await;
     let body = json!({"prompt": "a", "max_tokens": 130_000, "ignore_eos": true, "stream": true});
     let mut streams = Vec::new();
@@ -56,9 +56,9 @@ async fn the_page_is_whole_or_not_there_while_the_server_ends() {
     server.signal("-TERM");
     let deadline = Instant::now() + PATIENCE;
     let mut pages = 0;
-    // Until nobody listens any more.
+    // Until the server no longer listens.
     while let Ok(answer) = server.http.get(server.url("/metrics")).send().await {
-        assert!(Instant::now() < deadline, "the server goes on");
+        assert!(Instant::now() < deadline, "the server does not end");
         assert_eq!(answer.status(), 200);
         if let Ok(page) = answer.text().await {
             assert!(page.ends_with('\n') && page.contains("process_start_time_seconds"));
@@ -70,9 +70,9 @@ async fn the_page_is_whole_or_not_there_while_the_server_ends() {
     assert_eq!(server.exit_code().await, Some(0));
 }
 
-/// `benches/telemetry.py growth` does this a million times.
+/// `benches/telemetry.py growth` does this with a million requests.
 #[tokio::test]
-async fn many_requests_leave_no_memory_behind() {
+async fn memory_does_not_grow_with_the_number_of_requests() {
     const AT_ONCE: usize = 100;
     const GROWTH: u64 = 15 << 20;
     let server = Server::start(&[&EVERYTHING[..], &["--max-queue", "1000"]].concat()).await;
@@ -87,12 +87,12 @@ async fn many_requests_leave_no_memory_behind() {
     let before = server.memory();
     send(30_000).await;
     let after = server.memory();
-    let told = |page: &str| has(page, "vllm:request_generation_tokens_count", " 35000.0");
-    let page = page_with(&server, told).await;
-    assert!(told(&page), "{page}");
+    let recorded = |page: &str| has(page, "vllm:request_generation_tokens_count", " 35000.0");
+    let page = page_with(&server, recorded).await;
+    assert!(recorded(&page), "{page}");
     if let (Some(before), Some(after)) = (before, after) {
         println!("30 000 requests: {before} bytes before, {after} after");
-        // Half a kilobyte of each would be as much.
+        // The limit is half a kilobyte per request.
         assert!(after.saturating_sub(before) < GROWTH, "{before} {after}");
     }
 }

@@ -1,12 +1,13 @@
-//! What a scrape may choose, and an operator: compression, OpenMetrics, buckets.
+//! Tests what a scrape can choose, compression and OpenMetrics, and what the operator can
+//! configure, bucket bounds.
 
 use std::collections::BTreeMap;
 
 use super::harness::{COMPLETIONS, Server, telemetry_python};
 use super::metrics::{Page, has, page_with, six_tokens};
 
-/// The samples of what does not change while nothing happens, by name and labels.
-fn lasting(page: &Page) -> BTreeMap<String, f64> {
+/// The samples of metrics that do not change while the server is idle, by name and labels.
+fn stable_samples(page: &Page) -> BTreeMap<String, f64> {
     let changes = [
         "process_",
         "process.",
@@ -32,16 +33,16 @@ async fn every_format_that_prometheus_asks_for_has_the_same_samples() {
     server.wait_until_idle().await;
     let counted = |page: &str| has(page, "http_request_duration_highr_seconds_count", " 1.0");
     page_with(&server, counted).await;
-    let plain = lasting(&Page::as_asked(&server, &python, &[]).await);
+    let plain = stable_samples(&Page::as_asked(&server, &python, &[]).await);
     assert!(plain.len() > 1000, "{}", plain.len());
     for how in [&["gzip"][..], &["openmetrics"], &["gzip", "openmetrics"]] {
-        let other = lasting(&Page::as_asked(&server, &python, how).await);
+        let other = stable_samples(&Page::as_asked(&server, &python, how).await);
         assert_eq!(plain, other, "{how:?}");
     }
 }
 
 #[tokio::test]
-async fn what_a_scrape_does_not_take_it_does_not_get() {
+async fn a_scrape_gets_only_formats_that_it_accepts() {
     let server = Server::start(&[]).await;
     for (accept, encoding, kind, packed) in [
         ("*/*", "identity", "text/plain", false),
@@ -70,7 +71,7 @@ async fn what_a_scrape_does_not_take_it_does_not_get() {
         let request = server.http.get(server.url("/metrics"));
         let request = request.header("accept", accept);
         let Ok(answer) = request.header("accept-encoding", encoding).send().await else {
-            // A header that no client can write.
+            // The client refuses to send this header.
             assert_eq!(encoding, "\u{1}");
             continue;
         };
@@ -87,7 +88,7 @@ async fn what_a_scrape_does_not_take_it_does_not_get() {
 }
 
 #[tokio::test]
-async fn chosen_bounds_are_shown_under_every_name_of_their_family() {
+async fn configured_bounds_are_shown_under_every_name_of_their_family() {
     let chosen = r#"{"time_to_first_token": [0.3, 600], "inter_token_latency": [5]}"#;
     let flags = [
         "--metrics-names",

@@ -1,5 +1,5 @@
-//! Prometheus itself scrapes a served workload, and the dashboards that people have get an
-//! answer to everything they ask.
+//! Prometheus itself scrapes a server under load, and every query of published dashboards has an
+//! answer.
 
 use std::fs;
 use std::net::TcpListener;
@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::harness::{CHAT, COMPLETIONS, Server, workspace};
 use super::metrics::{PATIENCE, six_tokens};
 
-/// Beside `HEARTH_PROMTOOL`, as Debian's package has it, or on the PATH; none, and said so.
+/// The `prometheus` beside `HEARTH_PROMTOOL`, as in Debian's package, or the one on the PATH.
+/// Prints a notice and returns `None` if there is none.
 fn binary() -> Option<PathBuf> {
     let promtool = std::env::var_os("HEARTH_PROMTOOL").map(PathBuf::from);
     let required = promtool.is_some();
@@ -36,7 +37,7 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes `server` four times a second, with our rules.
+    /// Starts Prometheus, which scrapes `server` four times a second and evaluates our rules.
     async fn start(binary: &Path, server: &Server) -> Self {
         let port = {
             let free = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -44,7 +45,7 @@ impl Prometheus {
         };
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("prometheus-{port}"));
         fs::create_dir_all(&directory).unwrap();
-        // As it stands in the repository, but that nobody waits for a quarter of a minute.
+        // The rules of the repository, with a shorter interval.
         let rules = fs::read_to_string(workspace().join("otel/rules/recording.yml")).unwrap();
         let rules = rules.replace("interval: 15s", "interval: 250ms");
         fs::write(directory.join("rules.yml"), rules).unwrap();
@@ -106,7 +107,7 @@ impl Prometheus {
         answer["data"].clone()
     }
 
-    /// Whether `query` has a series with a number.
+    /// Whether `query` returns a series with a number.
     async fn answers(&self, query: &str) -> bool {
         let data = self.get("query", &[("query", query)]).await;
         let series = data["result"].as_array().unwrap();
@@ -119,14 +120,14 @@ impl Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // Gone already if it could not start.
+        // The process has ended already if it could not start.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// The queries of a file of `tests/dashboards`, with Grafana's variables in.
+/// The queries of a file in `tests/dashboards`, with Grafana's variables substituted.
 fn queries(file: &str) -> Vec<String> {
     let text = fs::read_to_string(workspace().join("tests/dashboards").join(file)).unwrap();
     let lines = text
@@ -169,7 +170,7 @@ fn substituted(query: &str) -> String {
     query
 }
 
-/// Some of everything: whole answers and streams, prompts that are cached, an error.
+/// Sends requests of several kinds: complete responses and streams, cached prompts, an error.
 async fn some_work(server: &Server) {
     let prompt = "the same beginning of every one of these prompts";
     server.ok(COMPLETIONS, &six_tokens(prompt)).await;
@@ -212,7 +213,7 @@ async fn every_query_of_the_published_dashboards_has_an_answer_in_prometheus() {
     }
     let all = unanswered.len();
     let deadline = Instant::now() + PATIENCE;
-    // Rates need a scrape before the work and one after it.
+    // Rates need a scrape before the requests and one after them.
     while !unanswered.is_empty() {
         assert!(Instant::now() < deadline, "no answer to {unanswered:#?}");
         some_work(&server).await;
@@ -227,7 +228,7 @@ async fn every_query_of_the_published_dashboards_has_an_answer_in_prometheus() {
     }
     println!("{all} queries were answered");
 
-    // The lists from which a dashboard's reader chooses.
+    // The lists of models that dashboards offer.
     for metric in ["vllm:generation_tokens_total", "sglang:num_running_reqs"] {
         let data = prometheus
             .get("label/model_name/values", &[("match[]", metric)])
@@ -241,7 +242,7 @@ async fn every_query_of_the_published_dashboards_has_an_answer_in_prometheus() {
         (&json!("up"), &json!("")),
         "{target}"
     );
-    // What it asked for by name, and it checks that its end is there.
+    // Prometheus asks for OpenMetrics by name, and checks that the page has its end mark.
     let scraped = server.http.get(server.url("/metrics"));
     let accept = "application/openmetrics-text;version=1.0.0";
     let page = scraped.header("accept", accept).send().await.unwrap();

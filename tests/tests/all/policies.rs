@@ -1,4 +1,4 @@
-//! What waits for what, through HTTP.
+//! Tests scheduling policies over HTTP.
 
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
@@ -10,10 +10,10 @@ fn completion(prompt: Value, max_tokens: u64) -> Value {
 }
 
 #[tokio::test]
-async fn a_prefix_that_many_send_at_once_is_computed_once_under_every_policy() {
+async fn a_prefix_of_many_concurrent_prompts_is_computed_once_under_every_policy() {
     let mut random = Random::new(11);
     let shared = random.tokens(192);
-    // Alike but for the token after what they share.
+    // The prompts differ only in the token after the shared prefix.
     let prompts: Vec<_> = (0..16)
         .map(|i| [&shared[..], &[i], &[7; 7]].concat())
         .collect();
@@ -37,10 +37,10 @@ async fn a_prefix_that_many_send_at_once_is_computed_once_under_every_policy() {
     }
 }
 
-/// The workload that other servers are measured with: 512 tokens in front of 32 others, 32
-/// requests, 8 at a time.
+/// The workload that other servers are measured with: 32 requests, 8 at a time, with 512 shared
+/// tokens followed by 32 of their own.
 #[tokio::test]
-async fn what_requests_that_come_as_they_like_share_is_computed_once_by_all_accounts() {
+async fn the_shared_prefix_of_a_stream_of_requests_is_computed_once_by_every_counter() {
     let mut random = Random::new(12);
     let shared = random.tokens(512);
     let bodies: Vec<_> = (0..32)
@@ -60,7 +60,7 @@ async fn what_requests_that_come_as_they_like_share_is_computed_once_by_all_acco
         count(&usage["prompt_tokens"]) - count(&usage["prompt_tokens_details"]["cached_tokens"])
     });
     assert_eq!(usage.sum::<u64>(), expected);
-    // All but the last token of an output go through the model, too.
+    // All tokens of an output but the last are computed, too.
     let decoded = 32 * 15;
     assert_eq!(server.stat("computed_tokens").await, expected + decoded);
     let page = reqwest::get(server.url("/metrics")).await.unwrap();
@@ -76,7 +76,7 @@ async fn what_requests_that_come_as_they_like_share_is_computed_once_by_all_acco
 }
 
 #[tokio::test]
-async fn a_priority_is_heeded_or_refused() {
+async fn a_priority_is_honoured_or_refused() {
     let urgent = |priority: i64| {
         let mut body = completion(json!([5, 6, 7]), 2);
         body["priority"] = json!(priority);
@@ -99,7 +99,7 @@ async fn a_priority_is_heeded_or_refused() {
     let server = Server::start(&flags).await;
     let answer = server.post(COMPLETIONS, &urgent(1 << 40)).await;
     assert_eq!(answer.status, 400, "{}", answer.body);
-    // One that would run for ever gives way, and is still there afterwards.
+    // A request that would run for ever is preempted, and runs again afterwards.
     let mut endless = completion(json!([1, 2]), 130_000);
     endless["stream"] = json!(true);
     let held = server.client.stream(COMPLETIONS, &endless).await.unwrap();

@@ -1,4 +1,4 @@
-//! The Python clients that users have, against the server, end to end.
+//! Runs the Python clients that users have against the server.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +7,7 @@ use super::harness::{MODEL, Server, workspace};
 
 const FOLDER: &str = "tests/python";
 
-/// `HEARTH_PYTHON`, or the environment that test.sh makes; with the clients in it.
+/// `HEARTH_PYTHON`, or the environment that test.sh makes, if the clients are installed in it.
 fn python() -> Result<PathBuf, String> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
@@ -28,12 +28,12 @@ fn python() -> Result<PathBuf, String> {
     }
 }
 
-/// Runs `script` against a server; `base` is where its client begins its paths.
+/// Runs `script` against a server; `base` is the path that its client's URLs begin with.
 async fn passes(script: &str, base: &str) {
     passes_with(script, base, 1, "2048").await;
 }
 
-/// Runs `script` against so many servers with contexts of `max_model_len` tokens.
+/// Runs `script` against several servers with contexts of `max_model_len` tokens.
 async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &str) {
     let python = match python() {
         Ok(python) => python,
@@ -60,7 +60,7 @@ async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &s
     let mut command = Command::new(python);
     command
         .arg(workspace().join(FOLDER).join(script))
-        .arg(urls.next().expect("one server at the least"))
+        .arg(urls.next().expect("at least one server"))
         .arg(MODEL)
         .args(urls);
     let output = tokio::task::spawn_blocking(move || command.output())
@@ -83,22 +83,22 @@ async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &s
 }
 
 #[tokio::test]
-async fn the_openai_python_client_gets_everything_it_asks_for() {
+async fn the_openai_python_client_works() {
     passes("openai_client.py", "/v1").await;
 }
 
 #[tokio::test]
-async fn the_anthropic_python_client_gets_everything_it_asks_for() {
+async fn the_anthropic_python_client_works() {
     passes("anthropic_client.py", "").await;
 }
 
 #[tokio::test]
-async fn the_ollama_python_client_gets_everything_it_asks_for() {
+async fn the_ollama_python_client_works() {
     passes("ollama_client.py", "").await;
 }
 
 #[tokio::test]
-async fn sglangs_front_end_load_generator_and_router_get_what_they_ask_for() {
+async fn sglangs_frontend_load_generator_and_router_get_the_responses_they_expect() {
     passes("sglang_contract.py", "").await;
 }
 
@@ -108,11 +108,11 @@ async fn sglangs_router_shares_requests_between_two_servers() {
 }
 
 #[tokio::test]
-async fn langchains_client_gets_everything_it_asks_for() {
+async fn langchains_client_works() {
     passes("langchain_client.py", "/v1").await;
 }
 
 #[tokio::test]
-async fn every_answer_to_made_up_requests_is_what_the_openapi_document_says() {
+async fn every_response_to_generated_requests_matches_the_openapi_document() {
     passes_with("openapi_fuzz.py", "", 1, "64").await;
 }

@@ -1,4 +1,4 @@
-//! A full queue says so at once, and what is in it is done.
+//! A full queue refuses requests at once, and completes the ones in it.
 
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::harness::{Answer, COMPLETIONS, Server};
 
 const OVER_THE_LIMIT: usize = 1000;
-/// Connections at a time.
+/// Concurrent connections.
 const AT_ONCE: usize = 250;
 
 fn assert_full(answer: &Answer) {
@@ -27,9 +27,9 @@ fn body(max_tokens: u64) -> Value {
 }
 
 #[tokio::test]
-async fn a_thousand_requests_over_the_limit_get_503_and_the_rest_complete() {
+async fn a_thousand_requests_over_the_limit_get_503_and_the_queued_ones_complete() {
     let server = Server::start(&["--max-queue", "8", "--max-running-requests", "2"]).await;
-    // Two run and eight wait for as long as it takes.
+    // Two requests run and eight wait, without an end.
     let mut endless = body(130_000);
     endless["stream"] = json!(true);
     let open = async |_| server.client.stream(COMPLETIONS, &endless).await.unwrap();
@@ -55,7 +55,7 @@ async fn a_thousand_requests_over_the_limit_get_503_and_the_rest_complete() {
         (&json!(2), &json!(8)),
         "{stats}"
     );
-    // Those in front leave; those behind them get their turn.
+    // All clients but one disconnect, and the remaining request starts.
     held.truncate(9);
     drop(held.drain(..8));
     assert!(held[0].next().await.unwrap().is_some());
@@ -65,7 +65,7 @@ async fn a_thousand_requests_over_the_limit_get_503_and_the_rest_complete() {
 }
 
 #[tokio::test]
-async fn of_a_burst_each_request_completes_or_is_refused_at_once() {
+async fn every_request_of_a_burst_completes_or_is_refused_at_once() {
     let server = Server::start(&["--max-queue", "8", "--max-running-requests", "2"]).await;
     let body = body(8);
     let answers = stream::iter(0..OVER_THE_LIMIT)
@@ -89,11 +89,11 @@ async fn of_a_burst_each_request_completes_or_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn a_full_queue_fills_again_after_it_was_emptied() {
+async fn a_queue_that_was_full_and_emptied_can_be_filled_again() {
     let server = Server::start(&["--max-queue", "8", "--max-running-requests", "2"]).await;
     for round in 0..5 {
         let ten = join_all((0..10).map(|_| async {
-            // Refusals are for those who do not try again.
+            // Refused requests are sent again until they complete.
             loop {
                 let answer = server.post(COMPLETIONS, &body(16)).await;
                 if answer.status == 200 {

@@ -1,4 +1,4 @@
-//! Requests that are wrong as a whole: no JSON, no UTF-8, no such model, too long.
+//! Requests that are invalid as a whole: invalid JSON or UTF-8, unknown models, long prompts.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn assert_refused(answer: &Answer, status: u16, code: Value, words: &[&str]) {
     }
 }
 
-async fn is_sound(server: &Server) {
+async fn assert_still_serves(server: &Server) {
     server
         .ok(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 2}))
         .await;
@@ -21,7 +21,7 @@ async fn is_sound(server: &Server) {
 }
 
 #[tokio::test]
-async fn malformed_json_says_where() {
+async fn malformed_json_is_refused_with_its_position() {
     let server = Server::start(&[]).await;
     for path in [CHAT, COMPLETIONS] {
         for body in [
@@ -66,11 +66,11 @@ async fn malformed_json_says_where() {
             &["max_tokens"],
         );
     }
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
-async fn invalid_utf8_says_at_which_byte() {
+async fn invalid_utf8_is_refused_with_its_position() {
     let server = Server::start(&[]).await;
     for path in [CHAT, COMPLETIONS] {
         for bytes in [
@@ -91,12 +91,12 @@ async fn invalid_utf8_says_at_which_byte() {
         .await
         .unwrap();
     assert!(path.status().is_client_error(), "{path:?}");
-    // All of Unicode is fine, NUL too.
+    // All of Unicode is valid, including NUL.
     let body = json!({"prompt": "\u{0}\u{7f}\u{10ffff}é👩‍👩‍👧", "max_tokens": 2, "echo": true});
     let answer = server.ok(COMPLETIONS, &body).await;
     let text = answer["choices"][0]["text"].as_str().unwrap();
     assert!(text.starts_with("\u{0}\u{7f}\u{10ffff}é👩‍👩‍👧"), "{text:?}");
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
@@ -121,11 +121,11 @@ async fn an_unknown_model_or_route_is_404_and_another_method_405() {
         .post(server.url(CHAT))
         .header("content-type", "text/plain");
     assert_eq!(request.body("{}").send().await.unwrap().status(), 415);
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
-async fn prompts_over_the_context_say_how_long_they_are_and_may_be() {
+async fn prompts_over_the_context_are_refused_with_their_length_and_the_limit() {
     let server = Server::start(&["--max-model-len", "256"]).await;
     let code = json!("context_length_exceeded");
     for length in [256, 257, 10_000, 300_000] {
@@ -162,12 +162,12 @@ async fn prompts_over_the_context_say_how_long_they_are_and_may_be() {
     let sum = json!({"prompt": vec![7; 200], "max_tokens": 57});
     let answer = server.post(COMPLETIONS, &sum).await;
     assert_refused(&answer, 400, code, &["`max_tokens`", "at most 56", "57"]);
-    // The longest that fits does.
+    // Requests that fill the context exactly are served.
     for (prompt, tokens) in [(255, 1), (200, 56), (1, 255)] {
         let body = json!({"prompt": vec![7; prompt], "max_tokens": tokens, "ignore_eos": true});
         let answer = server.ok(COMPLETIONS, &body).await;
         assert_eq!(answer["usage"]["completion_tokens"], tokens);
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
     }
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }

@@ -1,10 +1,11 @@
-//! A wrong value in any field is 400, names the field, and disturbs nothing.
+//! An invalid value in any field gets status 400 and an error that names the field, and does not
+//! affect the server.
 
 use serde_json::{Value, json};
 
 use super::harness::{CHAT, COMPLETIONS, Server};
 
-/// No count can be any of these.
+/// Values that are invalid for every count.
 const NO_COUNT: [&str; 9] = [
     "-1",
     "-9223372036854775808",
@@ -16,9 +17,9 @@ const NO_COUNT: [&str; 9] = [
     "true",
     "[1]",
 ];
-/// Neither this server's context nor any other is so long.
+/// Counts that exceed every context length.
 const TOO_MANY: [&str; 2] = ["9223372036854775807", "4294967297"];
-/// No bounded number can be any of these.
+/// Values that are invalid for every number with bounds.
 const NO_NUMBER: [&str; 7] = [
     "1e308",
     "-1e308",
@@ -29,7 +30,8 @@ const NO_NUMBER: [&str; 7] = [
     "{}",
 ];
 
-/// Posts the route's smallest request with `field` set to `raw`, which need not be JSON.
+/// Sends the smallest request of `path` with `field` set to `raw`, which need not be JSON, and
+/// checks that it is refused.
 async fn refused(server: &Server, path: &str, field: &str, raw: &str) {
     let own = if path == CHAT { "messages" } else { "prompt" };
     let rest = match (path, field) {
@@ -50,7 +52,7 @@ async fn refused(server: &Server, path: &str, field: &str, raw: &str) {
         message.contains(field),
         "{path} {body}: {message:?} does not name the field"
     );
-    // A missing field is named in words only, after the object that lacks it.
+    // A missing field is only named in the message; `param` names the object that lacks it.
     if raw != "null" {
         let param = error["param"].as_str().unwrap_or_default();
         assert!(param.starts_with(field), "{path} {body}: {error}");
@@ -65,8 +67,8 @@ async fn all_refused(server: &Server, paths: &[&str], field: &str, values: &[&st
     }
 }
 
-/// Nothing of what was refused is left, and the server still works.
-async fn is_sound(server: &Server) {
+/// Checks that no refused request reached the engine, and that the server still works.
+async fn assert_still_serves(server: &Server) {
     server
         .ok(COMPLETIONS, &json!({"prompt": "a", "max_tokens": 2}))
         .await;
@@ -80,7 +82,7 @@ async fn is_sound(server: &Server) {
 }
 
 #[tokio::test]
-async fn counts_that_are_negative_absurd_or_none_are_refused() {
+async fn invalid_counts_are_refused() {
     let server = Server::start(&[]).await;
     let both = [CHAT, COMPLETIONS];
     for field in ["max_tokens", "min_tokens", "n"] {
@@ -98,18 +100,18 @@ async fn counts_that_are_negative_absurd_or_none_are_refused() {
     }
     all_refused(&server, &[COMPLETIONS], "best_of", &NO_COUNT).await;
     all_refused(&server, &[COMPLETIONS], "best_of", &["2", "0"]).await;
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
-async fn sampling_numbers_that_are_negative_absurd_or_none_are_refused() {
+async fn invalid_sampling_numbers_are_refused() {
     let server = Server::start(&[]).await;
     let both = [CHAT, COMPLETIONS];
     let bounds: [(&str, &[&str]); 7] = [
         ("temperature", &["-0.001", "2.001"]),
         ("top_p", &["0", "-0.1", "1.0001"]),
         ("min_p", &["-0.1", "1.0001"]),
-        // So small that it is zero in f32.
+        // The last one is so small that it is zero in f32.
         ("repetition_penalty", &["0", "-1", "1e-60"]),
         ("presence_penalty", &["-2.1", "2.1"]),
         ("frequency_penalty", &["-2.1", "2.1"]),
@@ -118,7 +120,7 @@ async fn sampling_numbers_that_are_negative_absurd_or_none_are_refused() {
     for (field, values) in bounds {
         all_refused(&server, &both, field, values).await;
         for raw in NO_NUMBER {
-            // The one that has no upper bound but f32's.
+            // This field has no upper bound but that of f32.
             let is_in_bounds = field == "repetition_penalty" && raw.len() > 20;
             if field != "logit_bias" && !is_in_bounds {
                 all_refused(&server, &both, field, &[raw]).await;
@@ -137,11 +139,11 @@ async fn sampling_numbers_that_are_negative_absurd_or_none_are_refused() {
     all_refused(&server, &both, "top_k", &absurd).await;
     let no_seeds = ["1e300", "1.5", "\"1\"", "true", "99999999999999999999999"];
     all_refused(&server, &both, "seed", &no_seeds).await;
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
-async fn lists_and_maps_of_numbers_are_checked_within() {
+async fn elements_of_lists_and_maps_are_checked() {
     let server = Server::start(&[]).await;
     let both = [CHAT, COMPLETIONS];
     let biases = [
@@ -197,7 +199,7 @@ async fn lists_and_maps_of_numbers_are_checked_within() {
         "\"\"",
     ];
     all_refused(&server, &[COMPLETIONS], "prompt", &prompts).await;
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
@@ -221,7 +223,7 @@ async fn messages_that_are_empty_or_malformed_are_refused() {
         r#"[{"role": "user", "content": "a"}, {"role": "user", "content": null}]"#,
     ];
     all_refused(&server, &[CHAT], "messages", &messages).await;
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
@@ -248,11 +250,11 @@ async fn flags_and_options_of_a_wrong_type_are_refused() {
         all_refused(&server, &both, field, &["1", "[]", "{}"]).await;
     }
     all_refused(&server, &both, "tempreature", &["1"]).await;
-    is_sound(&server).await;
+    assert_still_serves(&server).await;
 }
 
 #[tokio::test]
-async fn numbers_at_their_bounds_are_taken() {
+async fn numbers_at_their_bounds_are_accepted() {
     let server = Server::start(&[]).await;
     let fields: [(&str, Value); 17] = [
         ("max_tokens", json!(1)),

@@ -1,4 +1,4 @@
-//! The end, while clients stream.
+//! Shuts the server down while clients stream.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::harness::{COMPLETIONS, Server};
 
-/// Beyond `--shutdown-timeout`, for the last bytes to leave, however busy the machine is:
-/// less than what an endless stream or a longer bound would take.
+/// Time beyond `--shutdown-timeout` in which the last bytes must be sent, even on a busy machine.
+/// It is less than an endless stream or a longer `--shutdown-timeout` would take.
 const MARGIN: Duration = Duration::from_secs(40);
 
-/// Reads to the end: whether all was said, or the server broke off in words.
+/// Reads a stream to its end. Returns whether it completed; if not, the server must have said
+/// that it is shutting down.
 async fn completed(mut events: Events) -> bool {
     let mut reason = Value::Null;
     loop {
@@ -23,7 +24,7 @@ async fn completed(mut events: Events) -> bool {
                 assert!(message.contains("shutting down"), "{message}");
                 return false;
             }
-            Err(error) => panic!("a stream ended without a word: {error}"),
+            Err(error) => panic!("a stream ended without a reason: {error:?}"),
         }
     }
 }
@@ -67,7 +68,7 @@ async fn sigterm_cuts_endless_streams_off_at_the_bound_and_the_exit_code_is_0() 
     server.wait_until_running(17).await;
     let started = Instant::now();
     server.signal("-TERM");
-    // From the moment on when the signal is seen.
+    // New requests are refused once the server has seen the signal.
     let one = json!({"prompt": "a", "max_tokens": 1});
     while let Ok(answer) = server
         .http

@@ -1,6 +1,6 @@
-//! Many clients at once, of whom many go away: nothing breaks, nothing leaks.
+//! Many concurrent clients, many of which disconnect: no request fails and no memory leaks.
 //!
-//! `HEARTH_SOAK_SECONDS` says for how long (10 by default; 120 for the record).
+//! `HEARTH_SOAK_SECONDS` sets the duration (10 by default; 120 for recorded results).
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::harness::{CHAT, COMPLETIONS, Random, Server};
 
 const CLIENTS: u64 = 64;
-/// So few that the clients' prompts evict each other's.
+/// KV slots: so few that the prompts of the clients evict each other.
 const SLOTS: &str = "8192";
-/// Of buffers and the allocator's, once every kind of request has been seen.
+/// Allowed growth of memory, by buffers and the allocator, after requests of all kinds were sent.
 const GROWTH: u64 = 64 << 20;
 
-/// What happened, over all clients.
+/// Counts over all clients.
 #[derive(Debug, Default)]
 struct Tally {
     completed: u64,
@@ -46,9 +46,9 @@ struct Soak {
 enum Patience {
     /// Reads to the end.
     Patient,
-    /// Is gone after so many events of a stream.
+    /// Disconnects after this many events of a stream.
     Events(usize),
-    /// Is gone after so many milliseconds.
+    /// Disconnects after this many milliseconds.
     Milliseconds(u64),
 }
 
@@ -173,13 +173,13 @@ impl Soak {
             .client
             .post(path, body)
             .await
-            .map_err(|error| format!("{error}: {body}"))
+            .map_err(|error| format!("{error:?}: {body}"))
     }
 
     async fn stream(&self, path: &str, body: &Value, patience: Patience) -> Result<(), String> {
         let mut body = body.clone();
         body["stream_options"] = json!({"include_usage": true});
-        let failed = |error| format!("{error}: {body}");
+        let failed = |error| format!("{error:?}: {body}");
         let mut events = self
             .server
             .client
@@ -220,7 +220,7 @@ impl Soak {
             .unwrap();
     }
 
-    /// Resident memory over time, from when every kind of request has been seen.
+    /// Samples the resident memory during the last two thirds of the run.
     async fn watch_memory(&self) -> Vec<u64> {
         let start = Instant::now();
         let third = (self.until - start) / 3;
@@ -235,7 +235,7 @@ impl Soak {
 }
 
 #[tokio::test]
-async fn sixty_four_clients_of_whom_many_go_away_break_and_leak_nothing() {
+async fn sixty_four_clients_that_often_disconnect_cause_no_failures_or_leaks() {
     let seconds = std::env::var("HEARTH_SOAK_SECONDS").map_or(10, |text| {
         text.parse()
             .expect("HEARTH_SOAK_SECONDS is a number of seconds")
@@ -275,7 +275,7 @@ async fn sixty_four_clients_of_whom_many_go_away_break_and_leak_nothing() {
             "memory grew: {memory:?}"
         );
     }
-    // Alive, and of the same opinion.
+    // The server still gives the known answers.
     for index in 0..soak.known.len() {
         soak.ask_what_is_known(index).await.unwrap();
     }

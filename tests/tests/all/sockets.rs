@@ -1,4 +1,4 @@
-//! Clients that stop in the middle of a request, or never get beyond its head.
+//! Clients that stop sending in the middle of a request's head or body.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,28 +10,29 @@ use super::harness::{COMPLETIONS, Server, post_bytes, raw_socket};
 
 const HEAD: &str =
     "POST /v1/completions HTTP/1.1\r\nhost: hearth\r\ncontent-type: application/json\r\n";
-/// The server gives the head of a request ten seconds; the machine may take its own time.
+/// Time limit for reads. The server waits ten seconds for the head of a request, and the machine
+/// may be slow.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Answers, and says how long it took.
-async fn is_served(server: &Server) -> Duration {
+/// Sends a request, which must succeed, and returns the time that it took.
+async fn assert_served(server: &Server) -> Duration {
     let started = Instant::now();
     let body = json!({"prompt": "a", "max_tokens": 8, "ignore_eos": true});
     server.ok(COMPLETIONS, &body).await;
     started.elapsed()
 }
 
-/// Answers ten requests, none of which waits for a client that is stalled: that would take
-/// seconds, or fifty times what it takes `alone` on this machine.
-async fn is_not_delayed(server: &Server, alone: Duration) {
+/// Sends ten requests, none of which may wait for a stalled client. Waiting would take seconds, or
+/// fifty times the time that a request takes `alone` on this machine.
+async fn assert_not_delayed(server: &Server, alone: Duration) {
     for _ in 0..10 {
-        let took = is_served(server).await;
+        let took = assert_served(server).await;
         let limit = (alone * 50).max(Duration::from_secs(5));
         assert!(took < limit, "{took:?}, alone {alone:?}");
     }
 }
 
-/// Opens connections that send `bytes` and then nothing.
+/// Opens connections that send `bytes` and then nothing more.
 fn stalled(server: &Server, count: usize, bytes: &str) -> Vec<TcpStream> {
     let open = |_| {
         let mut socket = raw_socket(server, HEAD_PATIENCE);
@@ -42,7 +43,7 @@ fn stalled(server: &Server, count: usize, bytes: &str) -> Vec<TcpStream> {
 }
 
 #[tokio::test]
-async fn a_client_that_closes_its_side_after_the_request_counts_as_gone() {
+async fn a_client_that_closes_its_side_after_the_request_counts_as_disconnected() {
     let server = Server::start(&[]).await;
     for stream in [false, true] {
         let body =
@@ -54,11 +55,11 @@ async fn a_client_that_closes_its_side_after_the_request_counts_as_gone() {
         server.wait_until_idle().await;
     }
     assert_eq!(server.stat("cancelled").await, 2);
-    is_served(&server).await;
+    assert_served(&server).await;
 }
 
 #[tokio::test]
-async fn sockets_half_closed_within_a_request_leave_nothing_behind() {
+async fn sockets_half_closed_within_a_request_are_closed_by_the_server() {
     let server = Server::start(&[]).await;
     let starts = [
         String::new(),
@@ -75,7 +76,7 @@ async fn sockets_half_closed_within_a_request_leave_nothing_behind() {
         for mut socket in stalled(&server, 8, start) {
             socket.shutdown(Shutdown::Write).unwrap();
             let mut answer = Vec::new();
-            // A refusal, or nothing at all; but the end.
+            // The server refuses the request or sends nothing, and closes the connection.
             let read = socket.read_to_end(&mut answer);
             let answer = String::from_utf8_lossy(&answer);
             assert!(read.is_ok(), "{start:?}: {read:?}");
@@ -85,7 +86,7 @@ async fn sockets_half_closed_within_a_request_leave_nothing_behind() {
             );
         }
     }
-    is_served(&server).await;
+    assert_served(&server).await;
     server.wait_until_idle().await;
     assert_eq!(
         server.stat("finished").await,
@@ -95,12 +96,12 @@ async fn sockets_half_closed_within_a_request_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn slow_heads_are_cut_off_and_delay_nobody() {
+async fn slow_heads_are_cut_off_and_delay_no_other_client() {
     let server = Server::start(&[]).await;
-    let alone = is_served(&server).await;
+    let alone = assert_served(&server).await;
     let started = Instant::now();
     let sockets = stalled(&server, 100, &HEAD[..HEAD.len() - 2]);
-    is_not_delayed(&server, alone).await;
+    assert_not_delayed(&server, alone).await;
     let ends = tokio::task::spawn_blocking(move || {
         let end = |mut socket: TcpStream| {
             let mut answer = Vec::new();
@@ -111,33 +112,33 @@ async fn slow_heads_are_cut_off_and_delay_nobody() {
         sockets.into_iter().map(end).collect::<Vec<_>>()
     });
     for end in ends.await.unwrap() {
-        let answer = end.expect("the server closes a connection whose head does not come");
+        let answer = end.expect("the server closes a connection whose head does not arrive");
         assert!(
             answer.is_empty() || answer.starts_with("HTTP/1.1 408"),
             "{answer}"
         );
     }
     println!("100 slow heads were cut off within {:?}", started.elapsed());
-    is_served(&server).await;
+    assert_served(&server).await;
 }
 
 #[tokio::test]
-async fn slow_bodies_delay_nobody() {
+async fn slow_bodies_delay_no_other_client() {
     let server = Server::start(&[]).await;
-    let alone = is_served(&server).await;
+    let alone = assert_served(&server).await;
     let stalled = stalled(
         &server,
         100,
         &format!("{HEAD}content-length: 100\r\n\r\n{{"),
     );
-    is_not_delayed(&server, alone).await;
+    assert_not_delayed(&server, alone).await;
     drop(stalled);
-    is_served(&server).await;
+    assert_served(&server).await;
     server.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_refused_and_the_next_client_served() {
+async fn bytes_that_are_not_http_are_refused_and_the_next_client_is_served() {
     let server = Server::start(&[]).await;
     for bytes in [
         &b"\x16\x03\x01\x02\x00\x01\x00"[..],
@@ -161,10 +162,10 @@ async fn what_is_not_http_is_refused_and_the_next_client_served() {
         "a".repeat(1 << 20)
     );
     let mut socket = raw_socket(&server, HEAD_PATIENCE);
-    // The server may close before all is written.
+    // The server may close the connection before everything is written.
     let _ = socket.write_all(long.as_bytes());
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
-    is_served(&server).await;
+    assert_served(&server).await;
 }

@@ -1,5 +1,5 @@
-//! Outputs that follow a grammar, over HTTP: what comes back matches, whatever the model
-//! would have said, and what cannot be followed is a 400.
+//! Structured output over HTTP: answers match their grammar whatever the model's logits are, and
+//! grammars that cannot be used get status 400.
 
 mod abuse;
 mod jump_forward;
@@ -34,7 +34,7 @@ fn strict(schema: &Value) -> Value {
         "json_schema": {"name": "answer", "strict": true, "schema": schema}})
 }
 
-/// A record with fixed keys, as in SGLang's article.
+/// The schema of a record with fixed keys, as in SGLang's article.
 fn character() -> Value {
     json!({
         "type": "object", "additionalProperties": false,
@@ -55,7 +55,7 @@ fn character() -> Value {
     })
 }
 
-/// A call of one of two tools.
+/// The schema of a call of one of two tools.
 fn tool_call() -> Value {
     let call = |name: &str, arguments: Value| {
         json!({
@@ -109,10 +109,11 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
-/// What the environment asks for, to make a run for the record: `usual` otherwise.
+/// The number in the environment variable `name`, which enlarges a run for recorded results, or
+/// else `usual`.
 fn enlarged(name: &str, usual: usize) -> usize {
     std::env::var(name).map_or(usual, |text| {
         text.parse()
-            .unwrap_or_else(|_| panic!("{name} is a number, got {text}"))
+            .unwrap_or_else(|_| panic!("{name} must be a number, given {text}"))
     })
 }

@@ -1,4 +1,4 @@
-//! Traces and metrics as a collector gets them, over HTTP and gRPC.
+//! Tests the traces and metrics that an OTLP collector receives, over HTTP and gRPC.
 
 mod events;
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 
 use super::harness::{CHAT, COMPLETIONS, Server, telemetry_python, workspace};
 
-/// For what takes milliseconds on an idle machine.
+/// Time limit for actions that take milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A collector of Python's making.
+/// An OTLP collector written in Python (`tests/python/otlp_receiver.py`).
 pub struct Collector {
     process: Child,
     pub grpc: u64,
@@ -53,26 +53,26 @@ impl Collector {
         }
     }
 
-    /// Where it takes OTLP over HTTP.
+    /// The URL of OTLP over HTTP.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.http)
     }
 
-    /// Takes in what comes until it is as `wanted`.
+    /// Reads what the collector receives until `wanted` is true.
     pub fn read_until(&mut self, wanted: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !wanted(self) {
             assert!(Instant::now() < deadline, "{:#?}", self.got);
             let line = self.lines.recv_timeout(PATIENCE);
-            self.got.push(line.expect("the collector goes on"));
-            // All that is there, before it is looked at again.
+            self.got.push(line.expect("the collector is still running"));
+            // Read everything available before checking again.
             self.got.extend(self.lines.try_iter());
         }
     }
 
-    /// Takes in all that came; to be called when whoever sends has ended.
+    /// Reads everything that the collector received. Call it after the server has ended.
     fn read(&mut self) {
-        // Its script ends when its input does, and the channel with its output.
+        // The script ends with its input, and the channel with the script's output.
         drop(self.process.stdin.take());
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +105,7 @@ impl Collector {
 
 impl Drop for Collector {
     fn drop(&mut self) {
-        // Gone already if its script failed.
+        // The process has ended already if its script failed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -123,8 +123,8 @@ fn seconds(span: &Value) -> f64 {
     (end - start) as f64 / 1e9
 }
 
-/// `inner` is a child of `outer`, and within it.
-pub fn is_within(inner: &Value, outer: &Value) {
+/// Checks that the span `inner` is a child of `outer` and lies within its time.
+pub fn assert_within(inner: &Value, outer: &Value) {
     assert_eq!(inner["trace"], outer["trace"], "{inner} {outer}");
     assert_eq!(inner["parent"], outer["id"], "{inner} {outer}");
     let ((from, to), (start, end)) = (times(inner), times(outer));
@@ -142,14 +142,14 @@ fn chat() -> Value {
     })
 }
 
-/// So that no test waits for a batch to fill.
+/// Short export intervals, so that tests do not wait for batches to fill.
 pub const SOON: [(&str, &str); 2] = [
     ("OTEL_BSP_SCHEDULE_DELAY", "100"),
     ("OTEL_METRIC_EXPORT_INTERVAL", "300"),
 ];
 
-/// One streamed chat with a caller's trace context; when the collector has what it needs,
-/// the server ends.
+/// Streams one chat with a trace context of the caller, waits until the collector has received
+/// what is `wanted`, and ends the server.
 async fn one_chat(
     server: &mut Server,
     collector: &mut Collector,
@@ -172,22 +172,22 @@ async fn one_chat(
     collector.read();
 }
 
-/// Whether the exchange of the chat, its request and all of its tokens were told of.
-fn is_told(collector: &Collector) -> bool {
+/// Whether the collector has the chat's HTTP exchange, its request and all of its tokens.
+fn is_received(collector: &Collector) -> bool {
     let mut metrics = collector.got.iter().rev();
     let tokens = metrics.find(|line| line["name"] == "llm.generation_tokens");
     let is_there = |name| !collector.spans(name).is_empty();
     is_there("POST /v1/chat/completions")
         && is_there("llm_request")
         && tokens.is_some_and(|metric| {
-            // Of whole answers, and of streams.
+            // One point for complete responses, one for streams.
             let points = metric["points"].as_array().unwrap();
             points.iter().any(|point| point["value"] == 12)
         })
 }
 
 #[tokio::test]
-async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up() {
+async fn the_trace_of_a_request_continues_its_callers_and_its_times_add_up() {
     let Some(python) = telemetry_python() else {
         return;
     };
@@ -199,7 +199,7 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
     ];
     let environment = [gzip, SOON].concat();
     let mut server = Server::start_with(&["--otlp-endpoint", &endpoint], &environment).await;
-    one_chat(&mut server, &mut collector, is_told).await;
+    one_chat(&mut server, &mut collector, is_received).await;
 
     let exchange = collector.span("POST /v1/chat/completions");
     assert_eq!(exchange["trace"], TRACE);
@@ -209,7 +209,7 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
     assert_eq!(exchange["resource"]["service.name"], "llm");
     assert_eq!(exchange["attributes"]["http.response.status_code"], 200);
     let request = collector.span("llm_request");
-    is_within(request, exchange);
+    assert_within(request, exchange);
     let attributes = &request["attributes"];
     for (name, wanted) in [
         ("gen_ai.operation.name", json!("chat")),
@@ -227,7 +227,7 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
     }
     let part = |name| {
         let span = collector.span(name);
-        is_within(span, request);
+        assert_within(span, request);
         span
     };
     let (queue, prefill, decode) = (part("queue"), part("prefill"), part("decode"));
@@ -261,7 +261,7 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
     assert!((latency("time_in_model_inference") - inference).abs() < 1e-6);
     assert!(latency("time_to_first_token") + latency("time_in_model_decode") <= latency("e2e"));
 
-    // The metrics of the same: without a colon in their names.
+    // The metrics of the same request, without colons in their names.
     assert_eq!(collector.metric("llm.generation_tokens")["unit"], "{token}");
     let first = collector.metric("gen_ai.server.time_to_first_token");
     assert_eq!(first["points"][0]["value"], 1, "{first}");
@@ -276,12 +276,12 @@ async fn a_request_is_a_trace_that_continues_its_callers_and_whose_times_add_up(
         names.len() > 30 && names.iter().all(|name| !name.contains(':')),
         "{names:?}"
     );
-    // No step has a trace unless somebody asks for it.
+    // Steps have no traces unless detailed traces are on.
     assert!(collector.spans("engine.step").is_empty());
 }
 
 #[tokio::test]
-async fn in_detail_each_step_is_a_trace_linked_to_its_requests() {
+async fn with_detailed_traces_each_step_is_a_trace_linked_to_its_requests() {
     let Some(python) = telemetry_python() else {
         return;
     };
@@ -296,10 +296,10 @@ async fn in_detail_each_step_is_a_trace_linked_to_its_requests() {
         "all",
     ];
     let mut server = Server::start_with(&flags, &SOON).await;
-    // The step that computes the prompt samples the first of the twelve.
+    // The step that computes the prompt samples the first of the twelve tokens.
     let steps = |collector: &Collector| {
         let executed = collector.spans("engine.step").len() >= 12;
-        executed && is_told(collector)
+        executed && is_received(collector)
     };
     one_chat(&mut server, &mut collector, steps).await;
 
@@ -314,7 +314,7 @@ async fn in_detail_each_step_is_a_trace_linked_to_its_requests() {
             .cloned()
             .collect();
         assert_eq!(of_step.len(), 1, "{name}");
-        is_within(&of_step[0], step);
+        assert_within(&of_step[0], step);
         of_step[0].clone()
     };
     let (mut scheduler, mut forward, mut execute) = (0.0, 0.0, 0.0);
@@ -350,7 +350,7 @@ async fn in_detail_each_step_is_a_trace_linked_to_its_requests() {
 }
 
 #[tokio::test]
-async fn in_detail_a_long_prompt_has_a_prefill_for_each_chunk_and_tells_what_was_cached() {
+async fn with_detailed_traces_a_long_prompt_has_a_prefill_span_per_chunk_and_a_cache_hit_event() {
     let Some(python) = telemetry_python() else {
         return;
     };
@@ -437,7 +437,7 @@ async fn a_malformed_trace_context_begins_a_new_trace() {
             "{given}"
         );
     }
-    // What was not sent by then is sent at the end.
+    // Spans that were not exported before are exported during the shutdown.
     server.wait_until_idle().await;
     server.signal("-TERM");
     assert_eq!(server.exit_code().await, Some(0));
@@ -451,8 +451,8 @@ async fn a_malformed_trace_context_begins_a_new_trace() {
 }
 
 #[tokio::test]
-async fn a_collector_that_is_gone_slows_neither_serving_nor_the_end() {
-    // Nobody listens on the one; the other accepts and never answers.
+async fn an_unreachable_collector_delays_neither_requests_nor_the_shutdown() {
+    // One collector does not exist; the other accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     for (endpoint, protocol) in [
@@ -467,14 +467,14 @@ async fn a_collector_that_is_gone_slows_neither_serving_nor_the_end() {
         for _ in 0..20 {
             server.ok(COMPLETIONS, &body).await;
         }
-        // An exporter waits ten seconds for its collector: twenty requests that did so, too,
+        // An exporter waits ten seconds for its collector. Twenty requests that waited as well
         // would take minutes.
         assert!(started.elapsed() < PATIENCE, "{endpoint} {protocol}");
         server.wait_until_idle().await;
         let started = Instant::now();
         server.signal("-TERM");
         assert_eq!(server.exit_code().await, Some(0), "{endpoint} {protocol}");
-        // Three seconds are for the last telemetry, whatever the exporters would wait.
+        // The shutdown gives the last telemetry three seconds, whatever the exporters' timeouts.
         println!("the end took {:?}", started.elapsed());
         assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
     }

@@ -1,4 +1,4 @@
-//! What clients of other APIs than OpenAI's call themselves, in their traces.
+//! Tests how clients of other APIs than OpenAI's identify their users in traces.
 
 use serde_json::{Value, json};
 

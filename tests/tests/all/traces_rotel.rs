@@ -1,4 +1,4 @@
-//! Traces through a collector that others wrote: rotel, from PyPI.
+//! Sends traces through rotel, an independent collector from PyPI.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -7,19 +7,19 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 
 use super::harness::{COMPLETIONS, Server, telemetry_python};
-use super::traces::{Collector, SOON, is_within};
+use super::traces::{Collector, SOON, assert_within};
 
 struct Rotel(Child);
 
 impl Drop for Rotel {
     fn drop(&mut self) {
-        // Gone already if it could not start.
+        // The process has ended already if it could not start.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The program in the package; none, and said so, where it has no build for the machine.
+/// The program in the package. Prints a notice and returns `None` if it does not run here.
 fn binary(python: &Path) -> Option<PathBuf> {
     let script =
         "import pathlib, rotel; print(pathlib.Path(rotel.__file__).with_name('rotel-agent'))";
@@ -95,7 +95,7 @@ async fn a_trace_arrives_through_rotel_over_http_and_grpc() {
         let exchange = exchanges
             .iter()
             .find(|span| span["id"] == request["parent"]);
-        is_within(request, exchange.unwrap());
+        assert_within(request, exchange.unwrap());
         assert_eq!(request["how"], "grpc");
         assert_eq!(request["attributes"]["gen_ai.usage.output_tokens"], 3);
     }

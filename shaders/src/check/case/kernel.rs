@@ -1,4 +1,4 @@
-//! The kernels, by name.
+//! The names of the kernels.
 
 use crate::Kernels;
 
@@ -6,17 +6,17 @@ use crate::Kernels;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kernel {
     Linear,
-    /// With a matrix in blocks of integers.
+    /// [`Kernel::Linear`] with a matrix in blocks of integers.
     PackedLinear,
     Embed,
-    /// Of a table in such blocks.
+    /// [`Kernel::Embed`] with a table in blocks of integers.
     PackedEmbed,
     RmsNorm,
     AddRmsNorm,
     SiluMul,
     RopeAndStore,
     Attention,
-    Choose,
+    Sample,
 }
 
 impl Kernel {
@@ -30,7 +30,7 @@ impl Kernel {
         Kernel::SiluMul,
         Kernel::RopeAndStore,
         Kernel::Attention,
-        Kernel::Choose,
+        Kernel::Sample,
     ];
 
     pub fn name(self) -> &'static str {
@@ -44,15 +44,16 @@ impl Kernel {
             Kernel::SiluMul => "silu_mul",
             Kernel::RopeAndStore => "rope_and_store",
             Kernel::Attention => "attention",
-            Kernel::Choose => "choose",
+            Kernel::Sample => "sample",
         }
     }
 
-    /// Whether a backend has it.
-    pub fn is_there<B: Kernels>(self) -> bool {
+    /// Whether a backend has the kernel and its results can be checked.
+    pub fn is_supported<B: Kernels>(self) -> bool {
         match self {
-            Kernel::Choose => B::chooses(),
-            // What rounds activations is not to be compared with what does not.
+            Kernel::Sample => B::samples_on_device(),
+            // The reference does not round activations, so a backend that does cannot be compared
+            // with it.
             Kernel::PackedLinear | Kernel::PackedEmbed => !B::rounds_activations(),
             _ => true,
         }

@@ -1,9 +1,9 @@
-//! What a model asks of its kernels.
+//! The cases in which a model uses its kernels.
 
 use super::Case;
 use crate::{BlockFormat, HeadLayout, Summation};
 
-/// The sizes of a model that kernels are compiled for.
+/// The sizes and properties of a model that kernels are compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelShape {
     pub hidden: usize,
@@ -14,14 +14,14 @@ pub struct ModelShape {
     pub qk_norm: bool,
     pub qkv_bias: bool,
     pub window: Option<u32>,
-    /// The blocks of integers that matrices are in.
+    /// The formats of the model's packed matrices.
     pub packed: [Option<BlockFormat>; 2],
 }
 
 impl Case {
-    /// What a model of `shape` asks of its kernels: a lone token, decoding with long and
-    /// short contexts, and chunks of short and long prompts. Matrices have few rows: which rows a
-    /// kernel computes is no part of what it was compiled for.
+    /// The cases in which a model of `shape` uses its kernels: single tokens, decoding with long
+    /// and short contexts, and chunks of short and long prompts. The matrices have few rows,
+    /// because the compiled kernel does not depend on the number of rows.
     pub fn of_model(shape: &ModelShape, summation: Summation) -> Vec<Self> {
         let ModelShape {
             hidden,
@@ -66,8 +66,8 @@ impl Case {
         }
         let packed = shape.packed.into_iter().flatten();
         cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
-        // Chunks of few tokens are blocks, of many tiles where the device has them; long contexts
-        // are split.
+        // Attention computes chunks of few tokens as blocks, chunks of many tokens as tiles where
+        // the device has them, and splits long contexts.
         let chunks = [
             vec![(3, 1), (70, 1)],
             vec![(700, 1)],
@@ -81,15 +81,15 @@ impl Case {
             window: shape.window,
             summation,
         }));
-        cases.push(Case::Choose {
+        cases.push(Case::Sample {
             rows: 9,
             vocab: shape.vocab,
         });
         cases
     }
 
-    /// What it asks where its matrices are in blocks: products of one token, a few, more than are
-    /// computed at once, and a chunk of a prompt.
+    /// The additional cases of a model whose matrices are in blocks: one token, a few, more than
+    /// one group of tokens, and a chunk of a prompt.
     fn of_packed_model(shape: &ModelShape, format: BlockFormat, summation: Summation) -> Vec<Self> {
         let ModelShape {
             hidden,

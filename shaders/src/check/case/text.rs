@@ -1,11 +1,11 @@
-//! Sizes as they are printed.
+//! The sizes of a case as text.
 
 use std::fmt;
 
 use super::Case;
 use crate::Summation;
 
-/// The sizes, without the kernel's name.
+/// Writes the sizes, without the name of the kernel.
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -73,7 +73,7 @@ impl fmt::Display for Case {
                 )?;
                 write_order(f, *summation)
             }
-            Case::Choose { rows, vocab } => {
+            Case::Sample { rows, vocab } => {
                 write!(f, "{rows} x {vocab}")
             }
         }

@@ -1,11 +1,11 @@
-//! What kernels are timed with.
+//! The cases that kernels are timed with.
 
 use super::{Case, PACKED};
 use crate::{HeadLayout, Summation};
 
 impl Case {
-    /// Calls that show how fast a device is, in the sizes of Llama-3.2-1B; `small` for a
-    /// device that computes in software.
+    /// Cases that show how fast a device is, in the sizes of Llama-3.2-1B, or an eighth of them if
+    /// `small`, for devices that compute in software.
     pub fn for_speed(small: bool) -> Vec<Self> {
         let divisor = if small { 8 } else { 1 };
         let (hidden, inner, vocab) = (2048 / divisor, 8192 / divisor, 128_256 / divisor);
@@ -54,7 +54,7 @@ impl Case {
             linear(8, fixed),
             linear(many, fastest),
             linear(many, fixed),
-            // Rows of a large table: how fast the device copies.
+            // Rows of a large table: this shows how fast the device copies memory.
             Case::Embed {
                 tokens: if small { 512 } else { 32_768 },
                 vocab,
@@ -84,7 +84,7 @@ impl Case {
             attention(decoding, fixed),
             attention(vec![(prompt, prompt)], fastest),
             attention(vec![(prompt, prompt)], fixed),
-            Case::Choose { rows: 8, vocab },
+            Case::Sample { rows: 8, vocab },
         ]
     }
 }

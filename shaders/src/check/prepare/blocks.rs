@@ -5,7 +5,7 @@ use half::f16;
 use crate::check::Random;
 use crate::{BLOCK, BlockFormat, BlockMatrix};
 
-/// Random blocks of integers, and their values, `[rows, columns]`.
+/// A random matrix `[rows, columns]` in blocks of integers, and its values.
 pub(super) fn blocks(
     format: BlockFormat,
     rows: usize,
@@ -17,7 +17,7 @@ pub(super) fn blocks(
     for row in 0..rows {
         let (mut bytes, mut row_values) = (Vec::new(), Vec::new());
         for _ in 0..columns.div_ceil(BLOCK) {
-            // Now and then one that f16 has only as a subnormal.
+            // Some scales are so small that f16 represents them as subnormals.
             let step = match (format, random.one_in(8)) {
                 (_, true) => 3e-6,
                 (BlockFormat::Q8_0, _) => 0.01,
@@ -39,7 +39,7 @@ pub(super) fn blocks(
                     row_values.extend(elements.iter().map(|byte| value(byte & 0xf)));
                     row_values.extend(elements.iter().map(|byte| value(byte >> 4)));
                 }
-                BlockFormat::Bf16 => unreachable!("no integers"),
+                BlockFormat::Bf16 => unreachable!("Bf16 has no blocks of integers"),
             }
             bytes.extend(elements);
         }

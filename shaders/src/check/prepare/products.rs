@@ -1,6 +1,6 @@
-//! Products with matrices, and rows of tables.
+//! Cases of matrix multiplications and embedding look-ups.
 
-use super::{Maker, Output, Prepared, Wanted, Work, reference};
+use super::{Expected, Maker, Output, Prepared, Work, reference};
 use crate::indices;
 use crate::{BlockFormat, Kernels, Summation};
 
@@ -33,7 +33,7 @@ pub(super) fn linear<B: Kernels>(
                 true => reference::silu_mul(&y, output),
                 false => y,
             };
-            vec![("y", Wanted::Values(y))]
+            vec![("y", Expected::Values(y))]
         }),
         work: Work {
             bytes: bytes + (tokens * (input + output)) as u64 * activation,
@@ -62,7 +62,7 @@ pub(super) fn embed<B: Kernels>(
                 .flat_map(|id| &table[*id as usize * hidden..][..hidden]);
             vec![(
                 "rows",
-                Wanted::Values(rows.map(|x| f64::from(*x)).collect()),
+                Expected::Values(rows.map(|x| f64::from(*x)).collect()),
             )]
         }),
         work: Work {

@@ -1,8 +1,8 @@
-//! What is computed of each row by itself.
+//! Cases of kernels that compute each row by itself.
 
 use burn::tensor::TensorData;
 
-use super::{EPS, Maker, Output, Prepared, Wanted, Work, exact, reference};
+use super::{EPS, Expected, Maker, Output, Prepared, Work, exact, reference};
 use crate::Kernels;
 
 pub(super) fn rms_norm<B: Kernels>(
@@ -19,7 +19,7 @@ pub(super) fn rms_norm<B: Kernels>(
         }),
         want: Box::new(move || {
             let normed = reference::rms_norm(&x, &weight, f64::from(EPS));
-            vec![("normed", Wanted::Values(normed))]
+            vec![("normed", Expected::Values(normed))]
         }),
         work: Work {
             bytes: 2 * (tokens * hidden) as u64 * activation,
@@ -44,7 +44,7 @@ pub(super) fn add_rms_norm<B: Kernels>(
             vec![Output::Float(sum), Output::Float(normed)]
         }),
         want: Box::new(move || {
-            // The norm reads the sum as it is stored.
+            // The norm uses the sum as it is stored.
             let sum: Vec<f32> = x.iter().zip(&delta).map(|(x, delta)| x + delta).collect();
             let count = sum.len();
             let sum: Vec<f32> = TensorData::new(sum, [count])
@@ -54,8 +54,8 @@ pub(super) fn add_rms_norm<B: Kernels>(
                 .expect("converted to f32");
             let normed = reference::rms_norm(&sum, &weight, f64::from(EPS));
             vec![
-                ("sum", Wanted::Values(exact(&sum))),
-                ("normed", Wanted::Values(normed)),
+                ("sum", Expected::Values(exact(&sum))),
+                ("normed", Expected::Values(normed)),
             ]
         }),
         work: Work {
@@ -72,7 +72,7 @@ pub(super) fn silu_mul<B: Kernels>(mut make: Maker<B>, [tokens, inner]: [usize; 
         launch: Box::new(move || vec![Output::Float(B::silu_mul(gate_up_on.clone()))]),
         want: Box::new(move || {
             let gated = reference::silu_mul(&exact(&gate_up), inner);
-            vec![("gated", Wanted::Values(gated))]
+            vec![("gated", Expected::Values(gated))]
         }),
         work: Work {
             bytes: 3 * (tokens * inner) as u64 * activation,

@@ -1,9 +1,10 @@
-//! What depends on positions: rotation, and attention to the KV of a sequence.
+//! Cases of kernels that depend on positions: rotation, and attention over a sequence's KV.
 
 use burn::tensor::DType;
+use hearth_forward::SequenceSpan;
 
-use super::{EPS, Maker, Output, Prepared, Wanted, Work, float, kv_pool, reference};
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+use super::{EPS, Expected, Maker, Output, Prepared, Work, float, kv_pool, reference};
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 pub(super) fn rope_and_store<B: Kernels>(
     mut make: Maker<B>,
@@ -13,7 +14,7 @@ pub(super) fn rope_and_store<B: Kernels>(
     qk_norm: bool,
 ) -> Prepared<B> {
     let (table_rows, half) = (100, rotary_dim / 2);
-    // Slots that nobody writes lie between those that somebody does.
+    // Leave slots between those that are written, to notice writes to the wrong slot.
     let slots = tokens + tokens / 2 + 3;
     let kv_width = layout.kv_heads * layout.head_dim;
     let (qkv, qkv_on) = make.activations(&[tokens, layout.qkv_width()]);
@@ -26,9 +27,9 @@ pub(super) fn rope_and_store<B: Kernels>(
         .map(|_| random.below(table_rows) as u32)
         .collect();
     let write_slots = random.distinct(tokens, slots);
-    let span = Span {
-        context: table_rows,
-        tokens,
+    let span = SequenceSpan {
+        context: table_rows as u32,
+        tokens: tokens as u32,
         first_slot: 0,
     };
     let table: Vec<u32> = vec![0; table_rows];
@@ -87,9 +88,9 @@ pub(super) fn rope_and_store<B: Kernels>(
             };
             let (k, v) = (scatter(&rotated.k), scatter(&rotated.v));
             vec![
-                ("q", Wanted::Values(rotated.q)),
-                ("k pool", Wanted::Values(k)),
-                ("v pool", Wanted::Values(v)),
+                ("q", Expected::Values(rotated.q)),
+                ("k pool", Expected::Values(k)),
+                ("v pool", Expected::Values(v)),
             ]
         }),
         work: Work {
@@ -118,10 +119,10 @@ pub(super) fn attention<B: Kernels>(
         let first_slot = table.len();
         positions.extend((context - tokens..context).map(|position| position as u32));
         starts.extend(std::iter::repeat_n(first_slot as u32, tokens));
-        spans.push(Span {
-            context,
-            tokens,
-            first_slot,
+        spans.push(SequenceSpan {
+            context: context as u32,
+            tokens: tokens as u32,
+            first_slot: first_slot as u32,
         });
         table.extend(free.drain(..context));
     }
@@ -133,7 +134,7 @@ pub(super) fn attention<B: Kernels>(
         .random
         .normal_as(make.precision.activations, tokens * width);
     if B::attention_tiles(layout, stored_as, make.device).is_some() {
-        // Maxima have to grow by much for what is done then to be seen.
+        // Scores have to vary widely to exercise the rescaling that tiles do when a maximum grows.
         let sharp = [1.0, 4.0, 16.0][make.random.below(3)];
         q.iter_mut().for_each(|q| *q *= sharp);
     }
@@ -145,7 +146,7 @@ pub(super) fn attention<B: Kernels>(
     );
     let mut pool = || {
         let mut values = make.random.normal_as(stored_as, slots * kv_width);
-        // What no sequence owns must not be read.
+        // Slots that belong to no sequence must not be read.
         for slot in &free {
             values[*slot as usize * kv_width..][..kv_width].fill(f32::NAN);
         }
@@ -175,7 +176,7 @@ pub(super) fn attention<B: Kernels>(
         want: Box::new(move || {
             let mixed =
                 reference::attention(&q, &k, &v, layout, &positions, &starts, &table, window);
-            vec![("mixed", Wanted::Values(mixed))]
+            vec![("mixed", Expected::Values(mixed))]
         }),
         work: Work {
             bytes: 2 * (used * kv_width) as u64 * stored

@@ -1,13 +1,16 @@
-//! What computes some rows of a case.
+//! Functions that compute some of the rows of a case.
 
 use super::super::prepare::{EPS, Output};
+use super::super::sampling::random_params;
 use super::super::{Case, Random, read};
 use super::{Compute, Maker};
+use hearth_forward::SampleParams;
+
 use crate::indices;
-use crate::{BlockFormat, Choice, Kernels, Summation};
+use crate::{BlockFormat, Kernels, Summation};
 
 impl<'a, B: Kernels> Maker<'a, B> {
-    /// How many rows `case` has, and what computes some of them.
+    /// The number of rows of `case`, and a function that computes some of them.
     pub(super) fn rows(self, case: &Case, random: &mut Random) -> (usize, Compute<'a>) {
         match case.clone() {
             Case::Linear {
@@ -102,15 +105,15 @@ impl<'a, B: Kernels> Maker<'a, B> {
                     self.attended(sequences, layout, window, summation, random),
                 )
             }
-            Case::Choose { rows, vocab } => {
-                let choices: Vec<Choice> =
-                    (0..rows).map(|_| Choice::random(vocab, random)).collect();
+            Case::Sample { rows, vocab } => {
+                let params: Vec<SampleParams> =
+                    (0..rows).map(|_| random_params(vocab, random)).collect();
                 let logits = random.normal(rows * vocab);
                 let compute = move |rows: &[usize], _: &mut Random| {
-                    let choices: Vec<Choice> =
-                        rows.iter().map(|row| choices[*row].clone()).collect();
-                    let plan = crate::plan::<B>(&choices, vocab, self.device);
-                    let tokens = B::choose(self.pick(&logits, vocab, rows), plan);
+                    let params: Vec<SampleParams> =
+                        rows.iter().map(|row| params[*row].clone()).collect();
+                    let plan = crate::sample_plan::<B>(&params, vocab, self.device);
+                    let tokens = B::sample(self.pick(&logits, vocab, rows), plan);
                     vec![("token", read::<B>(Output::Int(tokens)))]
                 };
                 (rows, Box::new(compute))

@@ -1,14 +1,15 @@
-//! Rows with positions: rotated, and attending to a sequence.
+//! Rows with positions: rotation, and attention over a sequence.
 
 use burn::tensor::DType;
 use burn::tensor::ops::FloatTensor;
+use hearth_forward::SequenceSpan;
 
 use super::super::prepare::{EPS, Output, float, kv_pool};
 use super::super::{Random, read};
 use super::{Compute, Maker};
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Span, Summation};
+use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
-/// Positions that a rotation has.
+/// The number of positions of a rotation table.
 const POSITIONS: usize = 64;
 
 impl<'a, B: Kernels> Maker<'a, B> {
@@ -71,7 +72,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
     ) -> Compute<'a> {
         let kv_width = layout.kv_heads * layout.head_dim;
         let q_width = layout.heads * layout.head_dim;
-        // The sequence and position of each row, and where the sequence's KV begins.
+        // The sequence and position of each row, and where each sequence's KV begins.
         let (mut places, mut begins, mut used) = (Vec::new(), Vec::new(), 0);
         for (sequence, &(context, new)) in sequences.iter().enumerate() {
             places.extend((context - new..context).map(|position| (sequence, position)));
@@ -84,7 +85,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
             random.normal(used * kv_width),
         );
         Box::new(move |rows, random| {
-            // Every batch has its own slots: where KV lies is not to matter.
+            // Every batch uses other slots, because the result must not depend on where KV lies.
             let slots = random.distinct(used, used + 2);
             let pool = |values: &[f32]| {
                 let mut pool = vec![f32::NAN; (used + 2) * kv_width];
@@ -95,21 +96,23 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 kv_pool::<B>(&pool, shape, self.precision.stored, self.device)
             };
             let (k, v) = (pool(&k), pool(&v));
-            // Rows that follow each other in a sequence are a chunk.
-            let mut spans: Vec<(usize, Span)> = Vec::new();
+            // Rows that follow each other in a sequence form a chunk.
+            let mut spans: Vec<(usize, SequenceSpan)> = Vec::new();
             let mut table = Vec::new();
             let at: Vec<(usize, usize)> = rows.iter().map(|row| places[*row]).collect();
             for &(sequence, position) in &at {
                 match spans.last_mut() {
-                    Some((last, span)) if *last == sequence && span.context == position => {
+                    Some((last, span))
+                        if *last == sequence && span.context as usize == position =>
+                    {
                         span.context += 1;
                         span.tokens += 1;
                     }
                     _ => {
-                        let span = Span {
-                            context: position + 1,
+                        let span = SequenceSpan {
+                            context: position as u32 + 1,
                             tokens: 1,
-                            first_slot: table.len(),
+                            first_slot: table.len() as u32,
                         };
                         spans.push((sequence, span));
                         let all = sequences[sequence].0;
@@ -118,7 +121,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 }
             }
             let positions: Vec<u32> = at.iter().map(|(_, position)| *position as u32).collect();
-            let spans: Vec<Span> = spans.into_iter().map(|(_, span)| span).collect();
+            let spans: Vec<SequenceSpan> = spans.into_iter().map(|(_, span)| span).collect();
             let index = self.index(&positions, &[0], &spans, &table, layout, summation);
             let q = self.pick(&q, q_width, rows);
             let mixed = B::paged_attention(q, layout, &index, window, &k, &v);
@@ -130,15 +133,16 @@ impl<'a, B: Kernels> Maker<'a, B> {
         &self,
         positions: &[u32],
         write_slots: &[u32],
-        spans: &[Span],
+        spans: &[SequenceSpan],
         table: &[u32],
         layout: HeadLayout,
         summation: Summation,
     ) -> RaggedIndex<B> {
-        // A batch that stores and attends to nothing has one sequence and no slots.
-        let alone = [Span {
-            context: positions.len(),
-            tokens: positions.len(),
+        // `rope_and_store` reads no slot table, so a batch without spans gets one sequence and one
+        // slot.
+        let alone = [SequenceSpan {
+            context: positions.len() as u32,
+            tokens: positions.len() as u32,
             first_slot: 0,
         }];
         let spans = if spans.is_empty() { &alone } else { spans };

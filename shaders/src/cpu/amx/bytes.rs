@@ -1,8 +1,8 @@
-//! `y = x W^T + b` for weights in blocks of small integers, of many tokens.
+//! `y = x W^T + b` on the tiles, for weights in blocks of small integers and many tokens.
 //!
-//! A tile instruction multiplies 16 tokens by 16 rows of `W` over a block. The sums, which are exact,
-//! are scaled and added up in vectors as [`product`](crate::cpu::blocks) does it for few tokens: the
-//! bits are the same.
+//! A tile instruction multiplies 16 tokens by 16 rows of `W` over one block. The sums are exact;
+//! they are scaled and added up in vectors in the same way as [`product`](crate::cpu::blocks) does
+//! it for few tokens, so the bits are the same.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -14,16 +14,16 @@ use crate::cpu::aligned::Aligned;
 use crate::cpu::blocks::{Activations, BLOCK, BlockFormat, LINE, UNIT, View, groups_per_task};
 use crate::cpu::output::Output;
 
-/// Tokens that are worth it. Measured: 16 take 31 ms here and 27 without tiles, 24 39 and 35, 32 40 and
-/// 43.
-pub const FROM_TOKENS: usize = 28;
+/// The fewest tokens for which tiles are faster. Measured with and without tiles: 16 tokens take 31
+/// and 27 ms, 24 take 39 and 35, 32 take 40 and 43.
+pub const MIN_TOKENS: usize = 28;
 
 /// A tile of sums.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Tile([i32; SIDE * SIDE]);
 
-/// A group of rows as the tiles take it.
+/// A group of rows in the layout that tiles are loaded from.
 #[derive(Default)]
 struct Panel {
     /// `[block][8][row][4]`
@@ -32,11 +32,18 @@ struct Panel {
     scales: Aligned<f32>,
 }
 
-/// `x` in tiles of 16 tokens; all of `y` `[tokens, rows]` is written.
+/// The tokens of `x` are in tiles of 16. All of `y` `[tokens, rows]` is written.
 pub fn linear(x: &Activations, weight: View<'_>, bias: Option<&[f32]>, y: Output) {
-    assert!(available() && x.side == SIDE, "linear: tiles");
+    assert!(
+        available() && x.side == SIDE,
+        "linear: matrix tiles are not available"
+    );
     assert_eq!(x.width, weight.columns.next_multiple_of(UNIT));
-    assert_eq!((y.tokens, y.width), (x.tokens, weight.rows), "linear: y");
+    assert_eq!(
+        (y.tokens, y.width),
+        (x.tokens, weight.rows),
+        "linear: shape of y"
+    );
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }
@@ -46,8 +53,8 @@ pub fn linear(x: &Activations, weight: View<'_>, bias: Option<&[f32]>, y: Output
         .into_par_iter()
         .for_each_init(Panel::default, |panel, task| {
             let first = task * per_task;
-            // SAFETY: the tiles are available, and with them the vectors; lengths were checked;
-            // tasks write disjoint columns of `y`.
+            // SAFETY: `available` holds, which includes the vector instructions; the lengths were
+            // checked above; tasks write disjoint columns of `y`; the shapes are valid.
             unsafe {
                 let _tiles = Tiles::shaped([
                     (SIDE, ROW_BYTES),
@@ -56,7 +63,7 @@ pub fn linear(x: &Activations, weight: View<'_>, bias: Option<&[f32]>, y: Output
                     (SIDE, BLOCK),
                     (BLOCK / 4, ROW_BYTES),
                     (BLOCK / 4, ROW_BYTES),
-                    // Not used.
+                    // The last two registers are not used.
                     (SIDE, ROW_BYTES),
                     (SIDE, ROW_BYTES),
                 ]);
@@ -69,10 +76,10 @@ pub fn linear(x: &Activations, weight: View<'_>, bias: Option<&[f32]>, y: Output
 }
 
 impl Panel {
-    /// The group's elements as signed bytes, and its scales.
+    /// Unpacks a group to signed bytes and f32 scales.
     ///
     /// # Safety
-    /// The tiles must be available.
+    /// The tiles must be available, and `weight` must have the group.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
     unsafe fn unpack(&mut self, weight: View<'_>, group: usize) {
         let format = weight.format;
@@ -84,7 +91,8 @@ impl Panel {
         for (unit, lines) in units.chunks_exact(format.unit_bytes()).enumerate() {
             for half in 0..2 {
                 let block = 2 * unit + half;
-                // SAFETY: a unit is a line of scales, and the lines of two blocks.
+                // SAFETY: a unit consists of one line of scales and the lines of two blocks, and
+                // `resize` made room for 32 elements and a scale of 16 rows for each block.
                 unsafe {
                     let scale = _mm256_loadu_si256(lines.as_ptr().add(half * LINE / 2).cast());
                     _mm512_storeu_ps(scales.add(block * SIDE), _mm512_cvtph_ps(scale));
@@ -116,10 +124,11 @@ impl Panel {
     }
 }
 
-/// All tokens by a group of rows.
+/// Multiplies all tokens by a group of rows.
 ///
 /// # Safety
-/// The tiles must be shaped, `x` and `panel` be of as many blocks, and the rows the caller's.
+/// The tiles must be shaped as `linear` does it, `x` and `panel` must have the same number of
+/// blocks, and the rows of the group must be this task's.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn products(
     x: &Activations,
@@ -133,7 +142,7 @@ unsafe fn products(
     let rows = (weight.rows - row).min(SIDE);
     let mask = u16::MAX >> (SIDE - rows);
     let bias = match bias {
-        // SAFETY: as many as the mask has bits.
+        // SAFETY: the slice has `rows` elements, as many as the mask has bits.
         Some(bias) => unsafe { _mm512_maskz_loadu_ps(mask, bias[row..row + rows].as_ptr()) },
         None => _mm512_setzero_ps(),
     };
@@ -142,11 +151,12 @@ unsafe fn products(
         let at = tile * blocks * SIDE;
         let values = &x.values[at * BLOCK..][..blocks * SIDE * BLOCK];
         let scales = &x.scales[at..][..blocks * SIDE];
-        // SAFETY: the slices have all blocks of the tile.
+        // SAFETY: the slices have all the blocks of the tile, and so has `panel`.
         let totals = unsafe { totals(values, scales, panel, blocks) };
         let token = tile * SIDE;
         for (t, total) in totals.into_iter().enumerate().take(x.tokens - token) {
-            // SAFETY: as many rows as the mask has bits are there, and the caller's.
+            // SAFETY: the token exists, the mask has as many bits as the group has rows, and the
+            // caller guarantees that these elements of `y` are this task's.
             unsafe {
                 let to = y.at(token + t, row);
                 _mm512_mask_storeu_ps(to, mask, _mm512_add_ps(total, bias));
@@ -155,16 +165,19 @@ unsafe fn products(
     }
 }
 
-/// 16 tokens by 16 rows: a vector of rows for each token.
+/// Multiplies 16 tokens by 16 rows. Returns a vector of rows for each token.
 ///
 /// # Safety
-/// The tiles must be shaped, and all operands have `blocks`, an even number of them.
+/// The tiles must be shaped as `linear` does it, and all operands must have `blocks` blocks, an
+/// even number.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn totals(values: &[i8], scales: &[f32], panel: &Panel, blocks: usize) -> [__m512; SIDE] {
-    // While a pair of blocks is scaled, the next is multiplied.
+    // While one pair of blocks is scaled in vectors, the tiles multiply the next pair.
     let mut sums = [[Tile([0; SIDE * SIDE]); 2]; 2];
     let mut totals = [_mm512_setzero_ps(); SIDE];
+    // SAFETY: the caller guarantees `blocks` blocks of 16 tokens in `values` and `scales` and of 16
+    // rows in `panel`. The tiles of `sums` are aligned to 64 bytes.
     unsafe {
         pair(values.as_ptr(), panel.bytes.as_ptr(), &mut sums[0]);
         for unit in 0..blocks / 2 {
@@ -188,12 +201,16 @@ unsafe fn totals(values: &[i8], scales: &[f32], panel: &Panel, blocks: usize) ->
     totals
 }
 
-/// The sums of two blocks.
+/// Multiplies two blocks and stores their sums.
 ///
 /// # Safety
-/// The tiles must be shaped, and `x` and `w` have two blocks of 16.
+/// The tiles must be shaped as `linear` does it, and `x` and `w` must have two blocks of 16 tokens
+/// or rows.
 #[inline(always)]
 unsafe fn pair(x: *const i8, w: *const i8, sums: &mut [Tile; 2]) {
+    // SAFETY: the caller guarantees shaped tiles and two blocks at `x` and `w`; `sums` has room for
+    // two tiles. The instructions change only tile registers, which the compiler does not use, and
+    // the memory of `sums`.
     unsafe {
         asm!(
             "tilezero tmm0",

@@ -1,8 +1,8 @@
-//! `y = x W^T + b` for bf16 weights.
+//! `y = x W^T + b` on the tiles, for bf16 weights.
 //!
 //! A tile instruction multiplies up to 16 tokens by 16 rows of `W` over 32 elements of the summed
-//! dimension. Activations are rounded to bf16, as every GPU and llama.cpp do for bf16 weights. Sums
-//! are f32. Single tokens go through the tiles too, so that they have the same bits.
+//! dimension. Activations are rounded to bf16, as GPUs and llama.cpp do for bf16 weights. Sums are
+//! f32. Single tokens use the tiles, too, so that they have the same bits.
 
 use std::arch::asm;
 
@@ -17,11 +17,11 @@ use crate::cpu::simd::{Simd, Stored, Task, dispatch};
 
 /// Elements of the summed dimension in a tile.
 const DEPTH: usize = 32;
-/// Bytes of activations that a pass over the weights reads again and again, at most: they should
-/// stay in the second-level cache.
+/// The most bytes of activations in a pass over the weights. They are read again and again and
+/// should stay in the second-level cache.
 const PASS_BYTES: usize = 3 << 18;
 
-/// Tiles of weights along the summed dimension in a pass, at most: those of two groups of rows
+/// The most tiles of weights along the summed dimension in a pass. Those of two groups of rows
 /// should stay in the first-level cache.
 const PASS: usize = 9;
 
@@ -32,23 +32,28 @@ struct Tile([f32; SIDE * SIDE]);
 
 const ZERO: Tile = Tile([0.0; SIDE * SIDE]);
 
-/// `x` `[tokens, columns]`, `y` `[tokens, rows]`, of which all is written; the weights are bf16, and
-/// the tiles [`available`].
+/// `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written. The weights
+/// have to be bf16, and the tiles [`available`].
 pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
     assert!(
         weight.format == BlockFormat::Bf16 && available(),
-        "linear: tiles"
+        "linear: matrix tiles are not available"
     );
     let tokens = x.len() / weight.columns;
     assert_eq!(x.len(), tokens * weight.columns, "linear: length of x");
-    assert_eq!((y.tokens, y.width), (tokens, weight.rows), "linear: y");
+    assert_eq!(
+        (y.tokens, y.width),
+        (tokens, weight.rows),
+        "linear: shape of y"
+    );
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }
     if tokens == 0 {
         return;
     }
-    // Of a group of rows: whole units, which may be more than the columns.
+    // The tiles of a group of rows. Groups consist of whole units, so this may cover more than the
+    // columns.
     let depth = weight.group_bytes() / TILE_BYTES;
     let groups = weight.rows.div_ceil(SIDE);
     let product = Product {
@@ -66,14 +71,15 @@ pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
         .for_each_init(Vec::new, |sums, task| {
             let first = task * per_task;
             let last = (first + per_task).min(groups);
-            // SAFETY: the tiles are available and the lengths were checked; tasks write
-            // disjoint columns of `y`.
+            // SAFETY: the tiles are available and the lengths were checked; tasks write disjoint
+            // columns of `y`.
             unsafe { product.rows(first, last, sums) };
         });
 }
 
-/// `x` `[tokens, columns]` in bf16, tile by tile: `depth` of them for each 16 tokens. Columns and,
-/// where there is more than one tile of them, tokens that are not there are zero.
+/// Rounds `x` `[tokens, columns]` to bf16, in tiles: `depth` tiles for each 16 tokens. Missing
+/// columns are zero, and so are tokens that the last tile lacks if there are several tiles of
+/// tokens.
 fn round(x: &[f32], columns: usize, depth: usize) -> Aligned<bf16> {
     let tokens = x.len() / columns;
     let side = tokens.min(SIDE);
@@ -93,7 +99,7 @@ fn round(x: &[f32], columns: usize, depth: usize) -> Aligned<bf16> {
     rounded
 }
 
-/// A row of tiles.
+/// Rounds the tokens of one row of tiles.
 struct Rounding<'a> {
     x: &'a [f32],
     columns: usize,
@@ -122,12 +128,12 @@ impl Task for Rounding<'_> {
 }
 
 struct Product<'a> {
-    /// As [`round`] makes it.
+    /// As [`round`] returns it.
     x: &'a [bf16],
     weight: View<'a>,
     bias: Option<&'a [f32]>,
     y: Output,
-    /// Tokens in a tile.
+    /// Tokens of a tile.
     side: usize,
     token_tiles: usize,
     /// Tiles along the summed dimension.
@@ -135,19 +141,25 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// Tiles `first..last` of 16 rows, by all tokens. `sums`: memory to work in.
+    /// Multiplies the groups of rows `first..last` with all tokens. `sums` is memory to work in.
     ///
     /// # Safety
-    /// The tiles must be available, and the rows this task's.
+    /// The tiles must be available, and the rows must be this task's.
     unsafe fn rows(&self, first: usize, last: usize, sums: &mut Vec<Tile>) {
         let (side, full) = ((self.side, ROW_BYTES), (SIDE, ROW_BYTES));
-        // Sums and activations have as many rows as there are tokens; 6 and 7 are weights.
+        // Tiles 0 to 5 hold sums and activations and have as many rows as a tile has tokens. Tiles
+        // 6 and 7 hold weights.
+        // SAFETY: the caller guarantees that the tiles are available; `side` is from 1 to 16.
         let _tiles = unsafe { Tiles::shaped([side, side, side, side, side, side, full, full]) };
         if self.token_tiles == 1 {
             sums.resize(4, ZERO);
             for row in (first..last).step_by(4) {
-                // Where there are fewer tiles, the last is computed again and not stored.
+                // Where fewer than four groups are left, the last one is computed again and not
+                // stored.
                 let rows = std::array::from_fn(|i| self.tile((row + i).min(last - 1), 0));
+                // SAFETY: the tiles are shaped for `side` tokens; `tile` and `x` check that `depth`
+                // tiles follow each pointer; `sums` has four tiles; groups below `last` are this
+                // task's.
                 unsafe {
                     let x = (self.x(0, 0), self.side);
                     four_by_one(rows, x, self.depth, sums.as_mut_ptr());
@@ -158,8 +170,8 @@ impl Product<'_> {
             }
             return;
         }
-        // All tokens by some of the columns at a time: as many as stay in the cache. Between the
-        // passes the sums are kept as they are, so that the bits are those of a single one.
+        // Each pass multiplies all tokens with as many columns as stay in the cache. The sums are
+        // stored in f32 between passes, so the bits are those of a single pass.
         let tokens = self.token_tiles * TILE_BYTES;
         let passes = (tokens * self.depth).div_ceil(PASS_BYTES);
         let pass = self.depth.div_ceil(passes).min(PASS);
@@ -176,6 +188,9 @@ impl Product<'_> {
                     };
                     let end = self.token_tiles - 1;
                     let x = std::array::from_fn(|i| self.x((token + i).min(end), from));
+                    // SAFETY: the tiles are shaped for 16 tokens, because there are several tiles
+                    // of tokens; `tile` and `x` check that `depth` tiles follow each pointer;
+                    // `sums` has four tiles.
                     unsafe { two_by_two(rows, x, depth, from == 0, sums.as_mut_ptr()) };
                     if from + depth < self.depth {
                         continue;
@@ -183,6 +198,8 @@ impl Product<'_> {
                     for (i, sums) in sums.iter().enumerate() {
                         let (row, token) = (row + i / 2, token + i % 2);
                         if row < last && token < self.token_tiles {
+                            // SAFETY: the group and the tile of tokens exist, and the group is this
+                            // task's.
                             unsafe { self.store(sums, row, token) };
                         }
                     }
@@ -191,30 +208,32 @@ impl Product<'_> {
         }
     }
 
-    /// The weights of a group of rows from tile `from` on.
+    /// The weights of a group of rows, from tile `from` on.
     fn tile(&self, group: usize, from: usize) -> *const u8 {
         let at = group * self.weight.group_bytes();
         self.weight.units[at..][..self.weight.group_bytes()][from * TILE_BYTES..].as_ptr()
     }
 
-    /// The activations of a tile of tokens from tile `from` on.
+    /// The activations of a tile of tokens, from tile `from` on.
     fn x(&self, tile: usize, from: usize) -> *const bf16 {
         let tiles = self.side * DEPTH;
         self.x[tile * self.depth * tiles..][..self.depth * tiles][from * tiles..].as_ptr()
     }
 
-    /// Writes the sums of a tile of rows and a tile of tokens to `y`.
+    /// Adds the bias and writes the sums of a group of rows and a tile of tokens to `y`.
     ///
     /// # Safety
-    /// The tiles must be within the matrices, and the rows this task's.
+    /// Both must exist, and the rows must be this task's.
     unsafe fn store(&self, sums: &Tile, row_tile: usize, token_tile: usize) {
         let (row, token) = (row_tile * SIDE, token_tile * SIDE);
         let rows = (self.weight.rows - row).min(SIDE);
         let bias = self.bias.map(|bias| &bias[row..row + rows]);
         let sums = sums.0.as_chunks::<SIDE>().0.iter().enumerate();
         for (t, sums) in sums.take(self.y.tokens - token) {
+            // SAFETY: the token and the row exist, and the caller guarantees that the rows are this
+            // task's.
             let y = unsafe { self.y.at(token + t, row) };
-            // SAFETY: as many rows are there.
+            // SAFETY: `rows` elements from the row on exist, and they are this task's.
             unsafe {
                 match bias {
                     None if rows == SIDE => y.cast::<[f32; SIDE]>().write_unaligned(*sums),
@@ -230,18 +249,21 @@ impl Product<'_> {
     }
 }
 
-/// Four tiles of rows by one of tokens: for few tokens, where the weights come from memory, and
-/// four of them at once keep enough of it on the way.
+/// Multiplies four groups of rows by one tile of tokens: for few tokens, where the weights come
+/// from memory. Reading four groups at once keeps enough loads in flight.
 ///
 /// # Safety
-/// The tiles must be shaped; each of `rows` has `depth` tiles, `x` as many of `side` tokens, and
-/// there are four `sums`.
+/// The tiles must be shaped as `rows` does it. Each pointer of `rows` must have `depth` tiles, `x`
+/// must have as many of `side` tokens, and there must be four `sums`.
 unsafe fn four_by_one(
     rows: [*const u8; 4],
     (x, side): (*const bf16, usize),
     depth: usize,
     sums: *mut Tile,
 ) {
+    // SAFETY: the caller guarantees the shapes and the memory behind each pointer, and `depth` is
+    // at least 1. The instructions change only tile registers, which the compiler does not use, the
+    // declared registers, and `sums`.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -283,11 +305,11 @@ unsafe fn four_by_one(
     }
 }
 
-/// Two tiles of rows by two of tokens, each loaded once for two products; `sums`, row by row, are
-/// added to unless they are `new`.
+/// Multiplies two groups of rows by two tiles of tokens, so that each load serves two products. The
+/// products are added to `sums`, which are ordered by group, unless these are `new`.
 ///
 /// # Safety
-/// As [`four_by_one`], with 16 tokens in each of `x`.
+/// As for [`four_by_one`], with 16 tokens in each tile of `x`.
 unsafe fn two_by_two(
     rows: [*const u8; 2],
     x: [*const bf16; 2],
@@ -295,6 +317,9 @@ unsafe fn two_by_two(
     new: bool,
     sums: *mut Tile,
 ) {
+    // SAFETY: the caller guarantees the shapes and the memory behind each pointer, and `depth` is
+    // at least 1. The instructions change only tile registers, which the compiler does not use, the
+    // declared registers, and `sums`.
     unsafe {
         asm!(
             "test {new}, {new}",

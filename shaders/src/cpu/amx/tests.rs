@@ -1,4 +1,4 @@
-//! Products with bf16 on the tiles against f64; those with blocks are tested with the blocks.
+//! Tests products with bf16 on the tiles against f64. Those with blocks are tested with the blocks.
 
 use cubecl::bytes::Bytes;
 use half::bf16;
@@ -9,7 +9,7 @@ use crate::cpu::blocks::{BlockFormat, BlockMatrix, View};
 use crate::cpu::output::Output;
 use crate::cpu::simd::Stored;
 
-/// Values from a counter, in -1..1.
+/// Pseudo-random values in -1..1.
 fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
@@ -51,7 +51,7 @@ const SHAPES: [(usize, usize, usize); 11] = [
 ];
 
 #[test]
-fn tiles_give_the_sums_of_the_rounded_activations() {
+fn tiles_compute_the_products_of_rounded_activations() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
@@ -100,7 +100,7 @@ fn a_token_has_the_same_bits_alone_and_among_others() {
 }
 
 #[test]
-fn what_is_not_finite_stays_so() {
+fn values_that_are_not_finite_stay_so() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
@@ -115,7 +115,7 @@ fn what_is_not_finite_stays_so() {
 }
 
 #[test]
-fn rounding_is_that_of_half() {
+fn rounding_agrees_with_the_half_crate() {
     for high in 0..=u16::MAX {
         for low in [0, 1, 0x7fff, 0x8000, 0x8001, 0xffff] {
             let x = f32::from_bits(u32::from(high) << 16 | low);
@@ -126,7 +126,7 @@ fn rounding_is_that_of_half() {
 }
 
 #[test]
-fn a_packed_row_is_given_back() {
+fn a_packed_row_has_its_values() {
     let weight = rounded(&noise(35 * 95, 7));
     let matrix = packed(&weight, 95);
     let mut out = vec![f32::NAN; 95];

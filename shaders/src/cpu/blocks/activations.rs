@@ -1,4 +1,4 @@
-//! Activations rounded to 8 bits, for products with blocks.
+//! Rounds activations to 8 bits, for products with blocks.
 
 use rayon::prelude::*;
 
@@ -6,24 +6,24 @@ use super::{BLOCK, UNIT};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::{Simd, Task, dispatch};
 
-/// Tokens that are worth a task of their own, as they lie one by one.
+/// The fewest tokens of a task.
 const TOKENS_PER_TASK: usize = 8;
-/// Below this a block is taken for zeros: its inverse would overflow.
+/// Blocks whose largest value is smaller than this are rounded to zero: the inverse would overflow.
 const SMALLEST: f32 = 1e-36;
 
-/// Rounded activations in blocks of 32, tile by tile: `[tile][block][side]`, where a tile is `side`
-/// tokens.
+/// Rounded activations in blocks of 32. `side` tokens are a tile, and the blocks are in the order
+/// `[tile][block][side]`.
 pub struct Activations {
-    /// From -127 to 127.
+    /// Values from -127 to 127.
     pub values: Aligned<i8>,
-    /// Of each block; NaN where it has a value that is not finite.
+    /// The scale of each block; NaN if the block has a value that is not finite.
     pub scales: Aligned<f32>,
-    /// The sum of each block's values.
+    /// The sum of the values of each block.
     pub sums: Aligned<i32>,
     pub tokens: usize,
-    /// Elements of a token, whole units.
+    /// Elements of a token, padded to whole units.
     pub width: usize,
-    /// Tokens that lie side by side; those that are missing in the last tile are zero.
+    /// Tokens of a tile. Tokens that the last tile lacks are zero.
     pub side: usize,
 }
 
@@ -63,7 +63,7 @@ impl Activations {
     }
 }
 
-/// Whole tiles of tokens.
+/// Rounds the tokens of whole tiles.
 struct Tiles<'a> {
     x: &'a [f32],
     columns: usize,
@@ -95,11 +95,11 @@ impl Task for Tiles<'_> {
     }
 }
 
-/// The scale and the sum of the values.
+/// Rounds a block. Returns its scale and the sum of the rounded values.
 #[inline(always)]
 fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, i32) {
     const INFINITY: u32 = f32::INFINITY.to_bits();
-    // Without their sign, floats are in the order of their bits, and NaN is the largest.
+    // Without the sign bit, floats are ordered like their bits, and NaN comes last.
     let mut lanes = [0u32; BLOCK / 2];
     for i in 0..BLOCK {
         lanes[i % (BLOCK / 2)] = lanes[i % (BLOCK / 2)].max(x[i].to_bits() & !(1 << 31));
@@ -117,7 +117,7 @@ fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, i32) {
         *to = [0; BLOCK];
         return (0.0, 0);
     }
-    // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the low bits.
+    // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let inverse = 127.0 / largest;
     let mut sum = 0;

@@ -1,17 +1,17 @@
-//! 16 lanes, one for each row of a group, on the instructions that multiply bytes.
+//! 16 lanes, one for each row of a group, with the instructions that multiply bytes.
 
-#[cfg(target_arch = "x86_64")]
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+#[cfg(target_arch = "x86_64")]
 use crate::cpu::amx;
 use crate::cpu::limit::{Limit, allows};
 
-/// What a CPU does with 16 rows at once.
+/// Operations on 16 rows at once, for one instruction set.
 ///
 /// # Safety
 /// Every method needs the CPU features of the implementing type, and pointers that are valid for
-/// what they say.
+/// the bytes that the method reads.
 pub trait Lanes {
     /// Four unsigned bytes of each row.
     type Bytes: Copy;
@@ -19,30 +19,31 @@ pub trait Lanes {
     type Sums: Copy;
     /// An f32 for each row.
     type Floats: Copy;
-    /// Tokens whose sums fit into the registers.
+    /// Tokens whose sums fit the registers.
     const TOKENS: usize;
 
-    /// Asks for the cache line of `at`, which need not be valid, without waiting for it.
+    /// Prefetches the cache line of `at`, which need not be a valid address.
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
         #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 CPU has SSE, and a prefetch never faults, whatever the address.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
     }
-    /// From 64 bytes.
+    /// Loads 64 bytes, which need not be aligned: four bytes of each row.
     unsafe fn bytes(line: *const u8) -> Self::Bytes;
-    /// The low halves of the bytes.
+    /// The low four bits of each byte.
     unsafe fn low(bytes: Self::Bytes) -> Self::Bytes;
-    /// The high halves of the bytes.
+    /// The high four bits of each byte.
     unsafe fn high(bytes: Self::Bytes) -> Self::Bytes;
     unsafe fn splat(value: i32) -> Self::Sums;
-    /// `sums` plus the products of each row's bytes with the four at `x`.
+    /// Adds to `sums` the products of each row's four bytes with the four bytes at `x`.
     unsafe fn add_dot(sums: Self::Sums, bytes: Self::Bytes, x: *const i8) -> Self::Sums;
     unsafe fn zero() -> Self::Floats;
-    /// From 16 f16.
+    /// Loads 16 f16.
     unsafe fn scales(from: *const u8) -> Self::Floats;
     /// `total + sums * (scales * x_scale)`, rounded after the product in brackets and at the end.
     unsafe fn add_scaled(
@@ -54,10 +55,10 @@ pub trait Lanes {
     unsafe fn to_array(floats: Self::Floats) -> [f32; 16];
 }
 
-/// The instructions that products with blocks are compiled for, fastest first.
+/// The instruction sets that products with blocks are compiled for. The fastest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ByteLevel {
-    /// Matrix tiles for many tokens, and [`ByteLevel::Avx512Vnni`] for few.
+    /// Matrix tiles (AMX) for many tokens, and [`ByteLevel::Avx512Vnni`] for few.
     #[cfg(target_arch = "x86_64")]
     Amx,
     #[cfg(target_arch = "x86_64")]
@@ -69,7 +70,7 @@ pub enum ByteLevel {
     Portable,
 }
 
-/// What runs on the chosen instructions.
+/// Code that is compiled for several instruction sets.
 pub trait LanesTask {
     /// # Safety
     /// The CPU must have `L`'s features.
@@ -77,7 +78,7 @@ pub trait LanesTask {
 }
 
 impl ByteLevel {
-    /// All that this CPU has, fastest first.
+    /// The instruction sets that can be used on this CPU, fastest first.
     pub fn list() -> impl Iterator<Item = ByteLevel> {
         [
             #[cfg(target_arch = "x86_64")]
@@ -94,11 +95,12 @@ impl ByteLevel {
         .filter(|level| level.available())
     }
 
-    /// The fastest that this CPU has.
+    /// The fastest instruction set that can be used on this CPU.
     pub fn best() -> ByteLevel {
         Self::list().next().unwrap_or(ByteLevel::Portable)
     }
 
+    /// Whether this CPU has the instructions and the limit allows them.
     fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -130,27 +132,30 @@ impl ByteLevel {
         }
     }
 
-    /// Runs `task` on these instructions.
+    /// Runs `task` with these instructions.
     ///
     /// # Safety
-    /// The CPU must have them: the level must come from [`ByteLevel::list`] or
-    /// [`ByteLevel::best`].
+    /// The CPU must have them: the level must come from [`ByteLevel::list`] or [`ByteLevel::best`].
     pub unsafe fn run(self, task: impl LanesTask) {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
         unsafe fn avx512_vnni(task: impl LanesTask) {
+            // SAFETY: the enabled features include those of `Avx512Vnni`.
             unsafe { task.run::<x86::Avx512Vnni>() }
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avxvnni,avx2,fma,f16c")]
         unsafe fn avx_vnni(task: impl LanesTask) {
+            // SAFETY: the enabled features are those of `Halves<Vnni>`.
             unsafe { task.run::<x86::Halves<x86::Vnni>>() }
         }
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn avx2(task: impl LanesTask) {
+            // SAFETY: the enabled features are those of `Halves<Widened>`.
             unsafe { task.run::<x86::Halves<x86::Widened>>() }
         }
+        // SAFETY: the caller guarantees that the CPU has the features of this level.
         unsafe {
             match self {
                 #[cfg(target_arch = "x86_64")]
@@ -165,7 +170,7 @@ impl ByteLevel {
     }
 }
 
-/// Plain arrays.
+/// Plain arrays, for any CPU.
 struct Portable;
 
 impl Lanes for Portable {
@@ -176,6 +181,8 @@ impl Lanes for Portable {
 
     #[inline(always)]
     unsafe fn bytes(line: *const u8) -> [u8; 64] {
+        // SAFETY: the caller guarantees that 64 bytes are readable; arrays of bytes need no
+        // alignment.
         unsafe { line.cast::<[u8; 64]>().read() }
     }
     #[inline(always)]
@@ -192,6 +199,8 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn add_dot(sums: [i32; 16], bytes: [u8; 64], x: *const i8) -> [i32; 16] {
+        // SAFETY: the caller guarantees that four bytes are readable; arrays of bytes need no
+        // alignment.
         let x = unsafe { x.cast::<[i8; 4]>().read() };
         std::array::from_fn(|row| {
             (0..4).fold(sums[row], |sum, i| {
@@ -205,6 +214,8 @@ impl Lanes for Portable {
     }
     #[inline(always)]
     unsafe fn scales(from: *const u8) -> [f32; 16] {
+        // SAFETY: the caller guarantees that 32 bytes are readable; arrays of bytes need no
+        // alignment.
         let halves = unsafe { from.cast::<[[u8; 2]; 16]>().read() };
         halves.map(|half| half::f16::from_le_bytes(half).to_f32())
     }

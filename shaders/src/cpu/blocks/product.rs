@@ -9,18 +9,18 @@ use super::{BLOCK, BlockFormat, LINE, ROWS, UNIT, View, groups_per_task};
 use crate::cpu::amx;
 use crate::cpu::output::Output;
 
-/// Tokens whose activations are kept in the second-level cache at a time.
+/// Tokens whose activations should stay in the second-level cache.
 const TOKEN_BLOCK: usize = 64;
-/// How far ahead of their use weights are fetched, in bytes. With several tokens the hardware is not
-/// far enough ahead by itself.
+/// How far ahead weights are prefetched, in bytes. With several tokens, the hardware prefetcher is
+/// not far enough ahead.
 const FETCH_AHEAD: usize = 2048;
 
-/// `x` `[tokens, columns]`, `y` `[tokens, rows]`, of which all is written.
+/// `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written.
 pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
     linear_on(ByteLevel::best(), x, weight, bias, y);
 }
 
-/// [`linear`] on instructions that the CPU must have.
+/// [`linear`] with the given instructions, which the CPU must have.
 pub(super) fn linear_on(
     level: ByteLevel,
     x: &[f32],
@@ -29,12 +29,16 @@ pub(super) fn linear_on(
     y: Output,
 ) {
     #[cfg(target_arch = "x86_64")]
-    if level == ByteLevel::Amx && y.tokens >= amx::bytes::FROM_TOKENS {
+    if level == ByteLevel::Amx && y.tokens >= amx::bytes::MIN_TOKENS {
         let x = Activations::round(x, weight.columns, amx::SIDE);
         return amx::bytes::linear(&x, weight, bias, y);
     }
     let x = Activations::round(x, weight.columns, 1);
-    assert_eq!((y.tokens, y.width), (x.tokens, weight.rows), "linear: y");
+    assert_eq!(
+        (y.tokens, y.width),
+        (x.tokens, weight.rows),
+        "linear: shape of y"
+    );
     if let Some(bias) = bias {
         assert_eq!(bias.len(), weight.rows, "linear: length of bias");
     }
@@ -52,12 +56,12 @@ pub(super) fn linear_on(
                 first,
                 last: (first + per_task).min(groups),
             };
-            // SAFETY: the caller's level is one that this CPU has.
+            // SAFETY: the caller passes a level that this CPU has.
             unsafe { level.run(product) };
         });
 }
 
-/// The product of all tokens with groups `first..last` of the rows.
+/// The product of all tokens with the groups `first..last` of the rows.
 struct Product<'a> {
     x: &'a Activations,
     weight: View<'a>,
@@ -70,6 +74,7 @@ struct Product<'a> {
 impl LanesTask for Product<'_> {
     #[inline(always)]
     unsafe fn run<L: Lanes>(self) {
+        // SAFETY: the caller guarantees the features of `L`.
         unsafe {
             match self.weight.format {
                 BlockFormat::Q8_0 => self.groups::<L, Eight>(),
@@ -80,13 +85,13 @@ impl LanesTask for Product<'_> {
     }
 }
 
-/// How a block's lines become bytes, in the order of the columns.
+/// How the lines of a block are expanded to bytes, in the order of the columns.
 trait Quants {
     const FORMAT: BlockFormat;
-    /// The bytes of four columns, for each four of a block.
+    /// The bytes of each four columns of a block.
     ///
     /// # Safety
-    /// As [`Lanes`]'s; `lines` has a block's.
+    /// The requirements of [`Lanes`] hold, and the lines of a block are readable at `lines`.
     unsafe fn bytes<L: Lanes>(lines: *const u8) -> [L::Bytes; BLOCK / 4];
 }
 
@@ -96,6 +101,7 @@ impl Quants for Eight {
     const FORMAT: BlockFormat = BlockFormat::Q8_0;
     #[inline(always)]
     unsafe fn bytes<L: Lanes>(lines: *const u8) -> [L::Bytes; BLOCK / 4] {
+        // SAFETY: the caller guarantees the features of `L` and that the block has 8 lines.
         std::array::from_fn(|four| unsafe { L::bytes(lines.add(four * LINE)) })
     }
 }
@@ -106,6 +112,7 @@ impl Quants for Four {
     const FORMAT: BlockFormat = BlockFormat::Q4_0;
     #[inline(always)]
     unsafe fn bytes<L: Lanes>(lines: *const u8) -> [L::Bytes; BLOCK / 4] {
+        // SAFETY: the caller guarantees the features of `L` and that the block has 4 lines.
         std::array::from_fn(|four| unsafe {
             let both = L::bytes(lines.add(four % 4 * LINE));
             if four < 4 {
@@ -118,6 +125,8 @@ impl Quants for Four {
 }
 
 impl Product<'_> {
+    /// Computes all tiles: blocks of tokens by groups of rows.
+    ///
     /// # Safety
     /// The CPU must have `L`'s features.
     #[inline(always)]
@@ -128,6 +137,8 @@ impl Product<'_> {
                 let mut token = block;
                 while token < end {
                     let here = (end - token).min(L::TOKENS);
+                    // SAFETY: the caller guarantees the features of `L`; `here` tokens from `token`
+                    // on exist.
                     unsafe {
                         match here {
                             1 => self.tile::<L, Q, 1>(group, token),
@@ -146,13 +157,14 @@ impl Product<'_> {
         }
     }
 
-    /// `TOKENS` by the rows of a group.
+    /// Computes `TOKENS` tokens by the rows of a group.
     ///
     /// # Safety
-    /// The CPU must have `L`'s features.
+    /// The CPU must have `L`'s features. The tokens must exist, and the group must be one of this
+    /// task's.
     #[inline(always)]
     unsafe fn tile<L: Lanes, Q: Quants, const TOKENS: usize>(&self, group: usize, token: usize) {
-        // The first pass over the weights brings them closer for the others.
+        // The first pass over the weights brings them into a cache for the others.
         let fetch = token == 0;
         let (width, blocks) = (self.x.width, self.x.width / BLOCK);
         let tokens = token..token + TOKENS;
@@ -162,7 +174,9 @@ impl Product<'_> {
         let length = self.weight.group_bytes();
         let units = &self.weight.units[group * length..][..length];
         let unit_bytes = Q::FORMAT.unit_bytes();
-        // The slices above have `width / UNIT` units of each token and of the group.
+        // SAFETY: the caller guarantees the features of `L`. The slices above have `width / UNIT`
+        // units, two blocks each, for every token of the tile and for the group. The tile's
+        // elements of `y` are this task's.
         unsafe {
             let mut totals = [L::zero(); TOKENS];
             for unit in 0..width / UNIT {
@@ -177,7 +191,7 @@ impl Product<'_> {
                     let scale = L::scales(line.add(half * LINE / 2));
                     let quants = line.add(LINE + half * ROWS * Q::FORMAT.quants());
                     let bytes = Q::bytes::<L>(quants);
-                    // What the offset adds to the products is taken off first.
+                    // Subtract what the offset of the elements adds to the products.
                     let mut dots: [L::Sums; TOKENS] = std::array::from_fn(|t| {
                         L::splat(-Q::FORMAT.offset() * sums.get_unchecked(t * blocks + block))
                     });
@@ -199,8 +213,10 @@ impl Product<'_> {
         }
     }
 
+    /// Adds the bias and writes the elements of a token.
+    ///
     /// # Safety
-    /// The token and the group are of this product.
+    /// The token must exist, and the group must be one of this task's.
     #[inline(always)]
     unsafe fn store(&self, token: usize, group: usize, totals: [f32; ROWS]) {
         let row = group * ROWS;
@@ -208,7 +224,8 @@ impl Product<'_> {
         let bias = self.bias.map(|bias| &bias[row..row + count]);
         for (lane, total) in totals.into_iter().enumerate().take(count) {
             let value = total + bias.map_or(0.0, |bias| bias[lane]);
-            // SAFETY: the rows are there, and this task's.
+            // SAFETY: `count` rows of the group exist, and the caller guarantees that their
+            // elements are this task's.
             unsafe { self.y.at(token, row + lane).write(value) };
         }
     }

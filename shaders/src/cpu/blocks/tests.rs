@@ -1,4 +1,4 @@
-//! Products with blocks against f64, on fresh random bytes, on every kind of instructions.
+//! Tests products with blocks against f64, on fresh random bytes, with every instruction set.
 
 use half::f16;
 
@@ -9,7 +9,7 @@ use crate::cpu::output::Output;
 
 const FORMATS: [BlockFormat; 2] = [BlockFormat::Q8_0, BlockFormat::Q4_0];
 
-/// SplitMix64.
+/// The generator SplitMix64.
 struct Random(u64);
 
 impl Random {
@@ -20,7 +20,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In -1..1.
+    /// A number in -1..1.
     fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
@@ -29,7 +29,7 @@ impl Random {
         (0..count).map(|_| self.float()).collect()
     }
 
-    /// The blocks of a row: any bytes, with scales around 0.01.
+    /// The blocks of a row: random bytes, with scales around 0.01.
     fn blocks(&mut self, format: BlockFormat, columns: usize) -> Vec<u8> {
         let count = columns.div_ceil(BLOCK);
         let mut bytes: Vec<u8> = (0..count * format.bytes())
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// What a block of a GGUF file stands for, element by element.
+/// The value of an element, from the definition of the format in GGUF files.
 fn element(format: BlockFormat, blocks: &[u8], column: usize) -> f64 {
     let block = &blocks[column / BLOCK * format.bytes()..];
     let scale = f16::from_le_bytes([block[0], block[1]]).to_f64();
@@ -71,7 +71,7 @@ fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<
     y
 }
 
-/// `(tokens, rows, columns)`: tails of every tile, blocks and units that are not full.
+/// `(tokens, rows, columns)`: incomplete tiles, blocks and units.
 const SHAPES: [(usize, usize, usize); 12] = [
     (1, 1, 1),
     (1, 16, 32),
@@ -88,7 +88,7 @@ const SHAPES: [(usize, usize, usize); 12] = [
 ];
 
 #[test]
-fn a_row_is_given_back_as_its_blocks_stand() {
+fn a_packed_row_has_the_values_of_its_blocks() {
     let mut random = Random(1);
     for format in FORMATS {
         for (_, rows, columns) in SHAPES {
@@ -106,7 +106,7 @@ fn a_row_is_given_back_as_its_blocks_stand() {
 }
 
 #[test]
-fn activations_are_off_by_half_a_step_at_most() {
+fn rounded_activations_are_off_by_at_most_half_a_step() {
     let mut random = Random(2);
     let columns = 100;
     let mut x = random.floats(3 * columns);
@@ -135,7 +135,7 @@ fn activations_are_off_by_half_a_step_at_most() {
 }
 
 #[test]
-fn every_level_gives_the_products_within_the_rounding_of_activations() {
+fn every_level_computes_the_products_within_the_rounding_of_activations() {
     let mut random = Random(3);
     for format in FORMATS {
         for (tokens, rows, columns) in SHAPES {
@@ -224,7 +224,7 @@ fn the_largest_bytes_do_not_overflow() {
 }
 
 #[test]
-fn what_is_not_finite_spoils_its_own_token_only() {
+fn activations_that_are_not_finite_affect_their_own_token_only() {
     let mut random = Random(5);
     for format in FORMATS {
         let columns = 70;
@@ -241,7 +241,7 @@ fn what_is_not_finite_spoils_its_own_token_only() {
 }
 
 #[test]
-fn a_scale_that_is_not_finite_spoils_its_own_row_only() {
+fn a_scale_that_is_not_finite_affects_its_own_row_only() {
     let mut random = Random(6);
     for format in FORMATS {
         let mut blocks: Vec<_> = (0..3).map(|_| random.blocks(format, 64)).collect();
@@ -259,7 +259,7 @@ fn a_scale_that_is_not_finite_spoils_its_own_row_only() {
 }
 
 #[test]
-fn tasks_share_out_evenly() {
+fn tasks_have_equal_shares_of_the_groups() {
     for (groups, threads, per_task) in [(192, 2, 8), (36, 2, 6), (60, 2, 8), (1, 2, 1), (40, 3, 7)]
     {
         assert_eq!(

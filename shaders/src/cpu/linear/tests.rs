@@ -1,10 +1,10 @@
-//! Products with floats against f64, on every kind of vectors.
+//! Tests multiplications with matrices of floats against f64, with all kinds of vectors.
 
 use half::{bf16, f16};
 
 use super::*;
 
-/// Values from a counter, in -1..1.
+/// Pseudo-random values in -1..1.
 fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
@@ -14,7 +14,7 @@ fn noise(count: usize, seed: u32) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// `(tokens, output)`: tails of every tile, and both sides of where weights are widened.
+/// `(tokens, output)`: incomplete tiles of all kinds, on both sides of where weights are widened.
 const SIZES: [(usize, usize); 8] = [
     (1, 1),
     (1, 70),
@@ -26,8 +26,8 @@ const SIZES: [(usize, usize); 8] = [
     (67, 21),
 ];
 
-/// Whether products with weights of type `E` on every kind of vectors are those of their
-/// values in f64, and each token's the same bits alone.
+/// Checks that multiplications with weights of type `E` agree with f64 for all kinds of vectors,
+/// and that each token has the same bits when it is computed alone.
 fn check<E: Stored>() {
     for (seed, (tokens, output)) in (0..).zip(SIZES) {
         for input in [1, 7, 16, 33, 576] {
@@ -81,7 +81,7 @@ fn every_kind_of_vectors_gives_the_products_of_f16() {
 }
 
 #[test]
-fn what_is_not_finite_stays_so_on_every_kind_of_vectors() {
+fn values_that_are_not_finite_stay_so_with_every_kind_of_vectors() {
     let mut x = vec![0.5; 2 * 40];
     (x[3], x[40 + 5]) = (f32::NAN, f32::INFINITY);
     for level in Level::list() {

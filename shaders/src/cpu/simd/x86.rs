@@ -1,4 +1,12 @@
-//! Vectors of x86.
+//! Vectors of x86: AVX-512 and AVX2.
+//!
+//! Each method is made of intrinsics that need exactly what the contract of [`Simd`] demands: the
+//! CPU features of the type, and pointers that are valid for `LANES` elements.
+
+#![allow(
+    unsafe_op_in_unsafe_fn,
+    reason = "the contract of the trait covers every operation of every method"
+)]
 
 use std::arch::x86_64::*;
 
@@ -13,61 +21,57 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     #[inline(always)]
     unsafe fn zero() -> Self {
-        unsafe { Self(_mm512_setzero_ps()) }
+        Self(_mm512_setzero_ps())
     }
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
-        unsafe { Self(_mm512_set1_ps(value)) }
+        Self(_mm512_set1_ps(value))
     }
     #[inline(always)]
     unsafe fn load_f32(from: *const f32) -> Self {
-        unsafe { Self(_mm512_loadu_ps(from)) }
+        Self(_mm512_loadu_ps(from))
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        unsafe {
-            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
-            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
-        }
+        let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+        Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
-        unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+        Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        unsafe { _mm512_storeu_ps(to, self.0) }
+        _mm512_storeu_ps(to, self.0)
     }
     #[inline(always)]
     unsafe fn add_mul(self, a: Self, b: Self) -> Self {
-        unsafe { Self(_mm512_fmadd_ps(a.0, b.0, self.0)) }
+        Self(_mm512_fmadd_ps(a.0, b.0, self.0))
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        unsafe { _mm512_reduce_add_ps(self.0) }
+        _mm512_reduce_add_ps(self.0)
     }
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
-        unsafe {
-            // Halves onto halves, then the four remaining lanes of each side by side.
-            let [a, b, c, d] = vectors.map(|Self(vector)| {
-                let half = _mm256_add_ps(
-                    _mm512_castps512_ps256(vector),
-                    _mm512_extractf32x8_ps::<1>(vector),
-                );
-                _mm_add_ps(
-                    _mm256_castps256_ps128(half),
-                    _mm256_extractf128_ps::<1>(half),
-                )
-            });
-            let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
-            let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
-            let even = _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movelh_ps(ab_high, cd_high));
-            let odd = _mm_add_ps(_mm_movehl_ps(cd, ab), _mm_movehl_ps(cd_high, ab_high));
-            let mut sums = [0.0; 4];
-            _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
-            sums
-        }
+        // Add the halves twice, then transpose the remaining four lanes of each vector and add them.
+        let [a, b, c, d] = vectors.map(|Self(vector)| {
+            let half = _mm256_add_ps(
+                _mm512_castps512_ps256(vector),
+                _mm512_extractf32x8_ps::<1>(vector),
+            );
+            _mm_add_ps(
+                _mm256_castps256_ps128(half),
+                _mm256_extractf128_ps::<1>(half),
+            )
+        });
+        let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+        let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+        let even = _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movelh_ps(ab_high, cd_high));
+        let odd = _mm_add_ps(_mm_movehl_ps(cd, ab), _mm_movehl_ps(cd_high, ab_high));
+        let mut sums = [0.0; 4];
+        _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
+        sums
     }
 }
 
@@ -78,39 +82,37 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     #[inline(always)]
     unsafe fn zero() -> Self {
-        unsafe { Self(_mm256_setzero_ps()) }
+        Self(_mm256_setzero_ps())
     }
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
-        unsafe { Self(_mm256_set1_ps(value)) }
+        Self(_mm256_set1_ps(value))
     }
     #[inline(always)]
     unsafe fn load_f32(from: *const f32) -> Self {
-        unsafe { Self(_mm256_loadu_ps(from)) }
+        Self(_mm256_loadu_ps(from))
     }
     #[inline(always)]
     unsafe fn load_bf16(from: *const bf16) -> Self {
-        unsafe {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
-        }
+        let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+        Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
-        unsafe { Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))) }
+        Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        unsafe { _mm256_storeu_ps(to, self.0) }
+        _mm256_storeu_ps(to, self.0)
     }
     #[inline(always)]
     unsafe fn add_mul(self, a: Self, b: Self) -> Self {
-        unsafe { Self(_mm256_fmadd_ps(a.0, b.0, self.0)) }
+        Self(_mm256_fmadd_ps(a.0, b.0, self.0))
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
         let mut lanes = [0.0f32; 8];
-        unsafe { _mm256_storeu_ps(lanes.as_mut_ptr(), self.0) };
+        _mm256_storeu_ps(lanes.as_mut_ptr(), self.0);
         lanes.iter().sum()
     }
 }

@@ -1,19 +1,20 @@
-//! The kernels: a block's rows over a part of its positions, and the merge of the parts.
+//! The kernels: one block of rows over one split of its positions, and the merge of the splits.
 
 use cubecl::prelude::*;
 
 use crate::cube::reduce::fold_rows;
 
-/// Below every score that finite inputs can have.
+/// Stands for the score of a position that a row does not attend. Lower than every score of finite
+/// inputs.
 pub const NONE: f32 = -3.0e38;
-/// Between that and every score.
+/// A bound between [`NONE`] and every real score.
 pub const ALMOST_NONE: f32 = -1.0e38;
 
-/// Attention of a block's rows over one split of its positions: normalised, `[tokens, heads,
-/// head_dim]`, when `whole`, else sums that are to be merged, `[tokens, heads, splits,
-/// head_dim + 2]`, with the maximum and the sum of weights last. A split has `share` positions,
-/// or an equal part of the block's where that is 0. `first_block` is the first block of the
-/// launch and `first_token` its token, which is the first of `out`.
+/// Attention of a block's rows over one split of its positions. If `whole`, the output is
+/// normalised, `[tokens, heads, head_dim]`. Otherwise it is a partial result to be merged,
+/// `[tokens, heads, splits, head_dim + 2]`, with the largest score and the sum of the weights at
+/// the end. A split has `share` positions, or if that is 0, an equal part of the block's positions.
+/// `first_block` is the first block of the launch, and `first_token` is the first token of `out`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub fn attend<E: Float, O: Float, N: Size>(
@@ -42,7 +43,7 @@ pub fn attend<E: Float, O: Float, N: Size>(
 ) {
     let vector = N::value();
     let rows = comptime!(shared * block_tokens);
-    // Units that read one row of the pool together, and how many rows are read at once.
+    // Units that read one row of a pool together, and the number of rows that are read at once.
     let lanes = comptime!(head_dim / vector);
     let strands = comptime!(threads / lanes);
     let first_head = CUBE_POS_X as usize * shared;
@@ -54,7 +55,7 @@ pub fn attend<E: Float, O: Float, N: Size>(
     let first_row = (first - first_token as usize) * heads + first_head;
     let splits = CUBE_COUNT_Z as usize;
 
-    // The positions that some token of the block sees, and this cube's share of them.
+    // The positions that some token of the block attends, and this cube's share of them.
     let end = positions[first + count - 1] as u32 + 1;
     let lowest = positions[first] as u32 + 1;
     let mut start = 0u32;
@@ -70,7 +71,7 @@ pub fn attend<E: Float, O: Float, N: Size>(
     if comptime!(!whole) {
         let nothing = from == to;
         if nothing {
-            // What has seen nothing says so, and no more.
+            // An empty split only writes that its largest score is `NONE`.
             if unit < rows && unit / shared < count {
                 let head = first_row + unit / shared * heads + unit % shared;
                 let at = (head * splits + CUBE_POS_Z as usize) * comptime!(head_dim + 2);
@@ -96,7 +97,7 @@ pub fn attend<E: Float, O: Float, N: Size>(
 
     let table = table_start[first] as u32;
 
-    // Where each token's own context ends; 0 where the block has no token.
+    // Where each token's own context ends; 0 if the block has no such token.
     let mut ends = Array::<u32>::new(block_tokens);
     #[unroll]
     for token in 0..block_tokens {
@@ -157,7 +158,7 @@ pub fn attend<E: Float, O: Float, N: Size>(
             scores[comptime!(row * threads) + unit] = score;
         }
         fold_rows(&mut scores, rows, threads, true);
-        // What is in the rows' first elements is read by all before it is written over.
+        // All units read the first element of each row before it is overwritten.
         #[unroll]
         for row in 0..rows {
             let largest = cubecl::prelude::max(max[row], scores[comptime!(row * threads)]);
@@ -174,7 +175,8 @@ pub fn attend<E: Float, O: Float, N: Size>(
         #[unroll]
         for row in 0..rows {
             let weight = f32::exp(dots[row] - max[row]);
-            // A row that has seen nothing yet has no maximum to measure by.
+            // In a row that has not attended any position yet, all scores are NONE and so is the
+            // maximum.
             let weight = select(dots[row] > f32::new(ALMOST_NONE), weight, 0.0f32);
             sum[row] = sum[row] + weight;
             scores[comptime!(row * threads) + unit] = weight;
@@ -198,7 +200,8 @@ pub fn attend<E: Float, O: Float, N: Size>(
         sync_cube();
     }
 
-    // Each unit has its own part of the sums, each strand of the mixed values.
+    // Each unit holds its own part of the sums, and each strand its own part of the weighted
+    // values.
     let mut maxima = SharedMemory::<f32>::new(rows);
     let mut sums = SharedMemory::<f32>::new(rows);
     #[unroll]
@@ -245,8 +248,8 @@ pub fn attend<E: Float, O: Float, N: Size>(
     }
 }
 
-/// One softmax out of those of the splits: `[tokens, heads, splits, head_dim + 2]` to
-/// `[tokens, heads, head_dim]` from `first_token` on.
+/// Merges the partial results of the splits, `[tokens, heads, splits, head_dim + 2]`, to one
+/// softmax per row, `[tokens, heads, head_dim]` from `first_token` on.
 #[cube(launch_unchecked)]
 pub fn merge<E: Float>(
     partial: &Array<f32>,
@@ -270,7 +273,7 @@ pub fn merge<E: Float>(
         for split in 0..splits as usize {
             let at = first + split * width;
             let its = partial[at + head_dim];
-            // Nothing else was written where nothing was seen.
+            // An empty split has written nothing but its largest score.
             if its > f32::new(ALMOST_NONE) {
                 let weight = f32::exp(its - max);
                 sum += weight * partial[at + head_dim + 1];

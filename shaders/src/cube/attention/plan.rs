@@ -1,4 +1,4 @@
-//! Which cooperative matrices a device computes tiles in, and how much of a tile at once.
+//! Which cooperative matrices a device uses for tiles of attention, and how a tile is divided.
 
 use std::fmt;
 
@@ -10,48 +10,52 @@ use cubecl::ir::{ElemType, FloatKind, StorageType};
 
 use crate::{HeadLayout, TILE_ROWS};
 
-/// So much shared memory lets a multiprocessor keep several cubes, and every CUDA device has it.
+/// The most shared memory of a cube, in bytes. Every CUDA device has it, and with it several cubes
+/// fit a multiprocessor.
 const MOST_SHARED_BYTES: usize = 48 << 10;
-/// Elements that follow a row in shared memory, so that rows begin in different banks: 16 bytes,
-/// of which strides of matrices are multiples.
+/// Padding after each row in shared memory, in elements. Rows then begin in different banks, and
+/// the stride is a multiple of 16 bytes, as cooperative matrices require.
 pub const PADDING: usize = 8;
+/// As [`PADDING`], for rows of scores (f32).
 pub const SCORE_PADDING: usize = 4;
 /// Units that share a row of scores.
 pub const PARTS: usize = 2;
 
-/// How attention computes chunks of many tokens: in tiles of rows, a tile of keys and values at
-/// a time, with cooperative matrices.
+/// How attention computes chunks of many tokens: in tiles of rows, one tile of keys and values
+/// after another, with cooperative matrices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttentionTiles {
-    /// The product of matrices that the device has: `[m, k]` by `[k, n]`.
+    /// The size of a cooperative matrix multiplication on this device: `[m, k]` by `[k, n]`.
     pub m: usize,
     pub n: usize,
     pub k: usize,
-    /// Strips of `m` rows in a cube, each a subgroup's.
+    /// Strips of `m` rows in a cube; each is computed by one subgroup.
     pub strips: usize,
     /// Positions whose keys and values are in shared memory at once.
     pub positions: usize,
-    /// And of those, positions that are scored at once.
+    /// Positions of those that are scored at once.
     pub scored: usize,
-    /// The largest subgroup. Where it is smaller, some have no strip.
+    /// Units of the largest subgroup. On a device whose subgroups are smaller at run time, a cube
+    /// has more subgroups than strips, and the rest stay idle.
     pub subgroup: usize,
-    /// Whether a subgroup waits for itself alone, and not for the cube.
-    pub apart: bool,
-    /// Elements that are read at once.
+    /// Whether a barrier of one subgroup is enough between the steps, instead of one of the cube.
+    pub subgroup_barrier: bool,
+    /// Elements that are loaded at once.
     pub vector: usize,
 }
 
-/// What a device has of what tiles need.
+/// The properties of a device on which tiles depend.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     shared_bytes: usize,
     units: usize,
     subgroup: usize,
     vector: usize,
-    apart: bool,
+    subgroup_barrier: bool,
 }
 
 impl AttentionTiles {
+    /// The tiles for `layout` on a device; `None` where no cooperative matrices fit.
     pub(crate) fn of<R: CubeRuntime>(
         client: &ComputeClient<R>,
         layout: HeadLayout,
@@ -64,8 +68,8 @@ impl AttentionTiles {
             units: hardware.max_units_per_cube as usize,
             subgroup: hardware.plane_size_max as usize,
             vector: hardware.max_vector_size,
-            // In SPIR-V, CubeCL's barrier of a subgroup orders no memory.
-            apart: R::name(client) == "cuda",
+            // In SPIR-V, CubeCL's subgroup barrier does not order memory accesses.
+            subgroup_barrier: R::name(client) == "cuda",
         };
         let matrices = properties.features.matmul.cmma.iter();
         Self::choose(matrices, limits, layout, dtype)
@@ -96,13 +100,13 @@ impl AttentionTiles {
                     })
             })
             .collect();
-        // The largest product; of these the most square.
+        // Prefer the largest product, and of those the one whose factors are the most square.
         fitting.sort_by_key(|[m, n, k]| (m * n * k, std::cmp::Reverse(m.abs_diff(*n))));
         let [m, n, k] = fitting.pop()?;
         let most = TILE_ROWS / m;
         let strips = std::iter::successors(Some(most), |strips| Some(strips / 2));
         let strips = strips.take_while(|strips| *strips > 0);
-        // The more rows, the seldomer are keys and values read.
+        // Prefer more rows, because keys and values are then read less often.
         let sizes = [(64, 32), (32, 32), (32, 16), (16, 16)];
         strips
             .flat_map(|strips| sizes.map(|(positions, scored)| (strips, positions, scored)))
@@ -114,7 +118,7 @@ impl AttentionTiles {
                 positions,
                 scored,
                 subgroup: limits.subgroup,
-                apart: limits.apart,
+                subgroup_barrier: limits.subgroup_barrier,
                 vector,
             })
             .find(|tiles| tiles.fits(limits, layout.head_dim))
@@ -128,6 +132,7 @@ impl AttentionTiles {
             && self.shared_bytes(head_dim) <= shared
     }
 
+    /// Rows of a cube.
     pub fn rows(&self) -> usize {
         self.strips * self.m
     }
@@ -137,12 +142,13 @@ impl AttentionTiles {
         TILE_ROWS / self.rows()
     }
 
+    /// Units of a cube.
     pub fn threads(&self) -> usize {
         self.strips * self.subgroup
     }
 
-    /// Shared memory of a cube: queries, keys and values; scores and weights; what is known of
-    /// rows; slots.
+    /// Shared memory of a cube, in bytes: queries, keys and values; scores and weights; the state
+    /// of the rows; slots.
     fn shared_bytes(&self, head_dim: usize) -> usize {
         let (half, single) = (2, 4);
         let rows = self.rows();
@@ -176,14 +182,14 @@ mod tests {
         units: 1024,
         subgroup: 32,
         vector: 16,
-        apart: true,
+        subgroup_barrier: true,
     };
     const SMALL: Limits = Limits {
         shared_bytes: 32 << 10,
         units: 1024,
         subgroup: 8,
         vector: 4,
-        apart: false,
+        subgroup_barrier: false,
     };
 
     fn matrix(kind: FloatKind, sums: FloatKind, [m, n, k]: [u32; 3]) -> MmaConfig {
@@ -222,14 +228,14 @@ mod tests {
         assert_eq!((tiles.positions, tiles.vector), (64, 8));
         assert_eq!(chosen(&cuda, CUDA, 64, DType::F32), None);
         assert_eq!(chosen(&cuda, CUDA, 64, DType::BF16), None);
-        // Sums in f16 are too coarse.
+        // Sums in f16 would be too imprecise.
         let coarse = [matrix(f16, f16, [16, 16, 16])];
         assert_eq!(chosen(&coarse, CUDA, 64, DType::F16), None);
         assert_eq!(chosen(&[], CUDA, 64, DType::F16), None);
     }
 
     #[test]
-    fn heads_that_no_matrix_divides_have_none() {
+    fn heads_that_no_matrix_divides_have_no_tiles() {
         let bf16 = [matrix(FloatKind::BF16, FloatKind::F32, [16, 16, 16])];
         for (head_dim, has) in [(64, true), (80, true), (40, false), (72, false)] {
             let tiles = chosen(&bf16, CUDA, head_dim, DType::BF16);
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_fit_the_shared_memory_that_there_is() {
+    fn tiles_fit_the_shared_memory_of_the_device() {
         let f16 = [matrix(FloatKind::F16, FloatKind::F32, [16, 16, 16])];
         let of = |limits: Limits, head_dim| {
             let tiles = chosen(&f16, limits, head_dim, DType::F16)?;

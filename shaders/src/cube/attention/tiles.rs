@@ -1,16 +1,17 @@
 //! Attention of many rows with cooperative matrices, after FlashAttention-2 (Dao, arXiv
 //! 2307.08691).
 //!
-//! A cube takes a tile's rows, queries of one KV head, and goes through the positions that some
-//! of them see: keys and values of a tile of positions are gathered into shared memory, then
-//! each subgroup scores them for its own strip of rows, turns scores into weights and adds the
-//! weighted values to sums that stay in matrices. How elements lie in those is not known, so what
-//! is done to single rows goes through shared memory. That would be most of the work for sums:
-//! so a row's maximum is what its weights are measured by until it has been passed by
-//! [`GROWTH`], which is seldom after the first positions.
+//! A cube takes rows of a tile, which are queries of one KV head, and goes through the positions
+//! that some of them attend. The keys and values of a tile of positions are gathered into shared
+//! memory. Then each subgroup computes the scores of its own strip of rows, turns them into
+//! weights, and adds the weighted values to sums that stay in cooperative matrices. How elements
+//! are laid out in these matrices is unknown, so operations on single rows go through shared
+//! memory. For rescaling the sums this would be most of the work. Therefore the maximum that a
+//! row's weights are relative to is raised only when a score exceeds it by more than [`GROWTH`],
+//! which is rare after the first positions.
 //!
-//! A value that is not finite spoils those rows of its cube as well that have not come so far: a weight
-//! of zero does not hide it in a product of matrices.
+//! A key or value that is not finite also spoils those rows of its cube that do not attend it: in a
+//! product of matrices, a weight of zero times infinity is NaN.
 
 mod steps;
 
@@ -21,40 +22,41 @@ use super::plan::{AttentionTiles, PADDING, PARTS, SCORE_PADDING};
 use crate::HeadLayout;
 use steps::{correct, largest_scores, mix, score, store, weigh};
 
-/// By how much a score may exceed what weights are measured by: e^5 is far below the largest f16.
+/// By how much a score may exceed the maximum that weights are relative to. e^5 is far below the
+/// largest f16.
 const GROWTH: f32 = 5.0;
 
-/// What the units of a cube share.
+/// Shared memory of a cube's strips.
 #[derive(CubeType)]
 struct Strips<E: Float> {
-    /// `[rows, scored]`; also room for what goes into a matrix or out of it.
+    /// `[rows, scored]`; also used to move elements into and out of matrices.
     scores: SharedMemory<f32>,
     /// `[rows, scored]`
     weights: SharedMemory<E>,
-    /// By row: where its own context ends; 0 where the tile has no token.
+    /// By row: where its own context ends; 0 if the tile has no such token.
     ends: SharedMemory<u32>,
-    /// By part of a row, all of the same maximum: the largest of the part's scores, the maximum
-    /// that weights are measured by, and the sum of the part's weights.
+    /// By part of a row, with the same maximum in all parts: the largest score of the part, the
+    /// maximum that weights are relative to, and the sum of the part's weights.
     largest: SharedMemory<f32>,
     maxima: SharedMemory<f32>,
     sums: SharedMemory<f32>,
-    /// By row: what the sums so far are multiplied by.
+    /// By row: the factor by which to rescale the sums so far.
     corrections: SharedMemory<f32>,
-    /// By strip, or one for all: whether that is anything but 1.
+    /// By strip, or one for all strips: whether a factor differs from 1.
     grown: SharedMemory<u32>,
 }
 
-/// What the units of a subgroup have done is seen by all of them.
+/// A barrier for the units of one subgroup, or for the cube where that is not enough.
 #[cube]
-fn strip_barrier(#[comptime] apart: bool) {
-    if comptime!(apart) {
+fn strip_barrier(#[comptime] subgroup_barrier: bool) {
+    if comptime!(subgroup_barrier) {
         sync_plane();
     } else {
         sync_cube();
     }
 }
 
-/// As [`attend`](super::kernels::attend), for tiles from `first_tile` on.
+/// As [`attend`](super::kernels::attend), for the tiles from `first_tile` on.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub fn attend_tiles<E: Float, O: Float, N: Size>(
@@ -82,13 +84,13 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     let shared = comptime!(layout.tile_heads());
     let rows = comptime!(tiles.rows());
     let threads = comptime!(tiles.threads());
-    let apart = comptime!(tiles.apart);
+    let subgroup_barrier = comptime!(tiles.subgroup_barrier);
     let lanes = comptime!(head_dim / vector);
-    // Of a row in shared memory.
+    // Vectors of a row in shared memory.
     let stride = comptime!((head_dim + PADDING) / vector);
     let unit = UNIT_POS as usize;
 
-    // The rows of the tile that are this cube's, and their tokens.
+    // This cube's rows of the tile, and their tokens from `near` to `far`.
     let cubes = comptime!(tiles.cubes());
     let first_head = CUBE_POS_X as usize / cubes * shared;
     let first_row = CUBE_POS_X as usize % cubes * rows;
@@ -103,7 +105,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     }
     let far = cubecl::prelude::min((first_row + rows - 1) / shared, count - 1);
 
-    // The positions that some of them see, and this split's share.
+    // The positions that some of these tokens attend, and this split's share of them.
     let end = positions[first + far] as u32 + 1;
     let lowest = positions[first + near] as u32 + 1;
     let mut start = 0u32;
@@ -128,7 +130,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
         }
     }
 
-    // Matrices are read from where 32 bytes begin.
+    // Matrices are loaded from addresses that are multiples of 32 bytes.
     let mut queries =
         SharedMemory::<Vector<E, N>>::new_aligned(comptime!(rows * stride), comptime!(32usize));
     let mut keys = SharedMemory::<Vector<E, N>>::new_aligned(
@@ -156,7 +158,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
         corrections: SharedMemory::<f32>::new(rows),
         grown: SharedMemory::<u32>::new(comptime!(tiles.strips)),
     };
-    // Rows without a token are computed with another's, and not written.
+    // Rows without a token compute with another row's query, and their result is not written.
     for i in range_stepped(unit, comptime!(rows * lanes), threads) {
         let row = first_row + i / lanes;
         let token = cubecl::prelude::min(row / shared, count - 1);
@@ -175,7 +177,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
         strips.maxima[part] = f32::new(NONE);
         strips.sums[part] = 0.0f32;
     }
-    // Beyond the last position is the last once more: nobody gives it weight.
+    // Slots beyond the last position repeat the last one; no row gives them weight.
     let table = table_start[first] as u32;
     for i in range_stepped(unit, comptime!(tiles.positions), threads) {
         let position = cubecl::prelude::min(from + i as u32, to - 1);
@@ -198,7 +200,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     let strip = PLANE_POS as usize;
     let busy = strip < comptime!(tiles.strips);
     let mut flag = 0usize;
-    if comptime!(apart) {
+    if comptime!(subgroup_barrier) {
         flag = strip;
     }
     sync_cube();
@@ -218,7 +220,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
             }
         }
         sync_cube();
-        // Where the next tile lies is read while this one is computed with.
+        // Read the slots of the next tile while this one is computed.
         for i in range_stepped(unit, comptime!(tiles.positions), threads) {
             let position = first_position + tiles.positions as u32 + i as u32;
             let position = cubecl::prelude::min(position, to - 1);
@@ -241,18 +243,18 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
                     tiles,
                 );
             }
-            strip_barrier(apart);
+            strip_barrier(subgroup_barrier);
             if busy {
                 largest_scores::<E>(&mut strips, strip, position, to, scale, window, tiles);
                 if UNIT_POS_PLANE == 0 {
                     strips.grown[flag] = 0u32;
                 }
             }
-            strip_barrier(apart);
+            strip_barrier(subgroup_barrier);
             if busy {
                 weigh::<E>(&mut strips, strip, flag, position, to, scale, window, tiles);
             }
-            strip_barrier(apart);
+            strip_barrier(subgroup_barrier);
             let grown = strips.grown[flag] != 0;
             if grown {
                 correct::<E>(&mut strips, &mixed, strip, busy, columns, tiles);
@@ -278,7 +280,7 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
         if busy {
             store::<E>(&mut strips, mixed.index(column), strip, tiles);
         }
-        strip_barrier(apart);
+        strip_barrier(subgroup_barrier);
         if busy {
             for i in range_stepped(
                 UNIT_POS_PLANE as usize,
@@ -307,6 +309,6 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
                 }
             }
         }
-        strip_barrier(apart);
+        strip_barrier(subgroup_barrier);
     }
 }

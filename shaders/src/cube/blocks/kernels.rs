@@ -1,29 +1,30 @@
-//! Products with rows in blocks, and rows dequantised.
+//! Kernels that multiply with rows in blocks, and that dequantise rows.
 
 use cubecl::prelude::*;
 
 use crate::BLOCK;
 use crate::cube::linear::{Epilogue, LANES, ROWS, finish, first_of, row_of};
 
-/// Elements of a row that a unit of a cube takes at once: one word or two, and neighbours read what
-/// lies beside it, of the row and of the activations.
+/// Elements of a row that a unit reads at once: one or two words. Neighbouring units read
+/// neighbouring elements, of the row and of the activations.
 pub const UNIT: usize = 8;
-/// Rows that a unit computes: what it read of the activations serves all of them.
+/// Rows that a unit computes. The activations that it loads are used for all of them.
 pub const EACH: usize = 2;
 pub const THREADS: usize = 256;
 
-/// How many times eight elements a unit reads before it computes with them, where it has few
-/// tokens to compute with: enough has to be on its way from memory.
+/// How many times [`UNIT`] elements a unit loads before it computes with them. With few tokens to
+/// compute with, more loads have to be in flight to hide the latency of memory.
 pub fn ahead(group: usize) -> usize {
     (4 / group).max(1)
 }
 
-/// The value of an f16's bits.
+/// Converts the bits of an f16 to f32.
 #[cube]
 fn widened(bits: u32) -> f32 {
     let magnitude = bits & 0x7fffu32;
     let sign = (bits & 0x8000u32) << 16u32;
-    // 112 more in the exponent; infinite; or a whole number of the smallest steps.
+    // Normal numbers add 112 to the exponent; infinities and NaN keep all its bits set; subnormals
+    // are whole multiples of 2^-24.
     let normal = (magnitude << 13u32) + 0x3800_0000u32;
     let beyond = (magnitude << 13u32) | 0x7f80_0000u32;
     let small = u32::reinterpret(f32::cast_from(magnitude) * 5.960_464_5e-8f32);
@@ -31,7 +32,8 @@ fn widened(bits: u32) -> f32 {
     f32::reinterpret(select(magnitude < 0x400u32, small, value) | sign)
 }
 
-/// The scale of the block that has the unit `unit` of a row, whose scales begin at `first`.
+/// The scale of the block that contains the elements `unit * UNIT` of a row. The scales of the row
+/// begin at word `first`.
 #[cube]
 fn scale(words: &Array<u32>, first: usize, unit: usize) -> f32 {
     let block = unit / comptime!(BLOCK / UNIT);
@@ -39,8 +41,8 @@ fn scale(words: &Array<u32>, first: usize, unit: usize) -> f32 {
     widened((pair >> (block as u32 % 2u32 * 16u32)) & 0xffffu32)
 }
 
-/// The element at `place` of a word, before it is scaled. Its bits become the highest of the
-/// mantissa of a number from 1 to 2, which is cheaper than to convert it.
+/// The element at `place` of a word, before scaling. Its bits become the highest mantissa bits of a
+/// float between 1 and 2, which is cheaper than converting an integer.
 #[cube]
 fn element(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 {
     let at = comptime!(23 - bits);
@@ -58,9 +60,9 @@ fn element(word: u32, #[comptime] place: usize, #[comptime] bits: usize) -> f32 
     f32::reinterpret((moved & mask) | 0x3f80_0000u32) * steps - middle
 }
 
-/// `group` tokens times rows, [`EACH`] of them for each of [`ROWS`] rows of units, of which `output`
-/// elements come; `full` where no group lacks a token. `words` and `scales` are the same buffer,
-/// whose elements begin at `begin`.
+/// Multiplies `group` tokens with [`EACH`] rows for each of the [`ROWS`] rows of units in a cube,
+/// which gives `output` elements per token in total. `full` means that every group has all its
+/// tokens. `words` and `scales` are the same buffer; its elements begin at `begin`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub fn product<E: Float, N: Size, W: Size>(
@@ -110,7 +112,7 @@ pub fn product<E: Float, N: Size, W: Size>(
     for start in range_stepped(lane, units, comptime!(LANES * ahead)) {
         #[unroll]
         for step in 0..ahead {
-            // What lies beyond the row counts nothing.
+            // Elements beyond the end of the row get a scale of zero.
             let unit = start + step * LANES;
             let there = select(unit < units, unit, comptime!(units - 1));
             #[unroll]
@@ -176,8 +178,8 @@ pub fn product<E: Float, N: Size, W: Size>(
     );
 }
 
-/// Rows of the matrix, `rows` of them, as floats: those that `ids` names when `named`, else those
-/// from `from` on. `words` and `scales` are the same buffer, whose elements begin at `begin`.
+/// Writes `rows` rows of the matrix as floats: the rows `ids` if `named`, otherwise the rows from
+/// `from` on. `words` and `scales` are the same buffer; its elements begin at `begin`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub fn rows<E: Float, N: Size, W: Size>(

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn words_hold_scales_and_elements_in_their_order() {
-    // 40 columns: a block and a part of one, whose rest is zeros.
+    // 40 columns: one full block and one that is padded with zeros.
     for (format, bits) in [(BlockFormat::Q8_0, 8), (BlockFormat::Q4_0, 4)] {
         let mut matrix = BlockMatrix::zeros(format, 2, 40);
         let block = |seed: u8| -> Vec<u8> {
@@ -36,7 +36,7 @@ fn words_hold_scales_and_elements_in_their_order() {
 }
 
 #[test]
-fn a_product_with_parts_of_the_rows_is_the_product() {
+fn a_product_in_parts_of_the_rows_is_the_whole_product() {
     let (instance, adapters) = crate::device::adapters();
     let vulkan = |adapter: &wgpu::Adapter| adapter.get_info().backend == wgpu::Backend::Vulkan;
     let Some(adapter) = adapters.into_iter().find(vulkan) else {

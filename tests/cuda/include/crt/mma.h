@@ -1,7 +1,7 @@
-// Products of small matrices by a warp (CUDA's wmma).
+// Multiplication of small matrices by a warp (CUDA's wmma).
 //
-// CUDA does not say which lane has which elements of a fragment. Here every lane has the whole
-// matrix; to store one, each lane writes its share.
+// CUDA does not specify which lane holds which elements of a fragment. Here every lane holds the
+// whole matrix, and stores its share of it.
 #pragma once
 #include "../cuda_runtime.h"
 
@@ -18,14 +18,14 @@ namespace precision {
 struct tf32;
 }
 
-/// f32 with ten digits behind the point, ties away from zero (cvt.rna.tf32.f32).
+/// Rounds f32 to ten fraction bits, with ties away from zero (cvt.rna.tf32.f32).
 inline float __float_to_tf32(float value) {
   uint32_t bits = __float_as_uint(value);
   if ((bits & 0x7f800000) != 0x7f800000) bits = (bits + 0x1000) & ~0x1fffu;
   return __uint_as_float(bits);
 }
 
-// Elements are held in f32, which each of the types fits in, row by row.
+// Elements are stored row by row as f32, which can represent all types of elements.
 template <int ROWS, int COLUMNS> struct Elements {
   static constexpr int rows = ROWS, columns = COLUMNS, num_elements = ROWS * COLUMNS;
   float x[num_elements];
@@ -43,7 +43,7 @@ void fill_fragment(fragment<accumulator, M, N, K, T> &f, Number value) {
   for (float &element : f.x) element = float(T(value));
 }
 
-/// What the instructions ask of addresses and of what is between lines.
+/// Checks the alignment that the instructions require of addresses and strides.
 template <class Stored> void assert_aligned(const Stored *at, unsigned stride) {
   if (uintptr_t(at) % 32 || stride * sizeof(Stored) % 16)
     runtime->fail("wmma: a pointer that is not at 32 bytes, or a stride that is not at 16");
@@ -87,7 +87,7 @@ void store_matrix_sync(Stored *to, const fragment<accumulator, M, N, K, T> &f, u
   __syncwarp();
 }
 
-/// What a product makes of a factor: who does not round to tf32 has the last digits cut off.
+/// A factor as the multiplication uses it: for tf32, bits beyond its precision are cut off.
 template <class T> float factor(float value) { return value; }
 template <> inline float factor<precision::tf32>(float value) {
   return __uint_as_float(__float_as_uint(value) & ~0x1fffu);

@@ -1,12 +1,13 @@
-//! Where the binary is.
+//! Finds the `hearth` binary.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// `HEARTH_BIN`, or what cargo built for the profile of this test, or for the other.
+/// A command that runs `HEARTH_BIN`, or else the binary that cargo built for the profile of this
+/// test, or else the one of the other profile.
 pub fn hearth() -> Command {
     let mut command = Command::new(path());
-    // Where no hearth.toml is, and with no HEARTH_* of whoever runs the tests.
+    // Run in a directory without a hearth.toml and without the caller's HEARTH_* variables.
     command.current_dir(std::env::temp_dir());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HEARTH_")) {
         command.env_remove(name);
@@ -24,7 +25,11 @@ pub fn workspace() -> &'static Path {
 fn path() -> PathBuf {
     if let Some(path) = std::env::var_os("HEARTH_BIN") {
         let path = PathBuf::from(path);
-        assert!(path.is_file(), "HEARTH_BIN={} is no file", path.display());
+        assert!(
+            path.is_file(),
+            "HEARTH_BIN={} is not a file",
+            path.display()
+        );
         return path;
     }
     let target = std::env::var_os("CARGO_TARGET_DIR")

@@ -1,4 +1,4 @@
-//! What the tests stand on: a server process, a model for it, and ways to talk to it.
+//! Shared by all tests: a server process, a model for it, and ways to talk to it.
 
 mod binary;
 mod model;
@@ -15,7 +15,8 @@ pub use socket::{post_bytes, raw_socket};
 
 pub const CHAT: &str = "/v1/chat/completions";
 pub const COMPLETIONS: &str = "/v1/completions";
-/// The checkpoint of tests that are about no particular one.
+/// The checkpoint of tests that need no particular one.
 pub const MODEL: &str = "llama-llama3-tied";
-/// Ids of the assembled models are bytes; those that never occur in UTF-8 mark turns.
+/// Token ids of the assembled models are bytes. Bytes that never occur in UTF-8 serve as special
+/// tokens.
 pub const VOCABULARY: u32 = 256;

@@ -1,5 +1,5 @@
-//! A served model from what the repository has: the weights of a golden checkpoint,
-//! a tokenizer whose tokens are bytes, and a chat template.
+//! Assembles a model from files of the repository: the weights of a golden checkpoint, a
+//! tokenizer whose tokens are bytes, and a chat template.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 use super::VOCABULARY;
 use super::binary::workspace;
 
-/// The goldens say 128; their weights do not care.
+/// Context length. The golden checkpoints say 128, but their weights work with any length.
 const CONTEXT: u32 = 131_072;
-/// Bytes that never occur in UTF-8.
+/// Special tokens: bytes that never occur in UTF-8.
 const MARKS: [(u32, &str); 3] = [
     (250, "<|endoftext|>"),
     (251, "<|im_end|>"),
     (252, "<|im_start|>"),
 ];
 
-/// A directory with the golden checkpoint `name`, ready to be served.
+/// Returns a directory with the golden checkpoint `name`, ready to be served.
 pub fn assemble(name: &str) -> PathBuf {
     let goldens = workspace().join("model/goldens");
     let from = goldens.join(name);
@@ -44,7 +44,7 @@ pub fn assemble(name: &str) -> PathBuf {
     to
 }
 
-/// Other tests, in other processes too, may be reading the same file.
+/// Replaces a file atomically, because other tests and processes may be reading it.
 fn write(dir: &Path, file: &str, bytes: &[u8]) {
     let thread = std::thread::current().id();
     let temporary = dir.join(format!(".{file}.{}.{thread:?}", std::process::id()));
@@ -52,12 +52,12 @@ fn write(dir: &Path, file: &str, bytes: &[u8]) {
     fs::rename(&temporary, dir.join(file)).unwrap();
 }
 
-/// Byte-level BPE without merges: the id of a token is its byte.
+/// A byte-level BPE tokenizer without merges: the id of a token is its byte.
 fn tokenizer() -> Value {
     let mut vocabulary = Map::new();
     let mut others = 256;
     for byte in 0..VOCABULARY {
-        // GPT-2 writes bytes that do not print as characters from 256 on.
+        // GPT-2's alphabet writes bytes that are not printable as characters from 256 on.
         let prints = matches!(byte, 33..=126 | 161..=172 | 174..=255);
         let code = if prints { byte } else { others };
         others += u32::from(!prints);

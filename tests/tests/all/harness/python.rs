@@ -1,12 +1,15 @@
-//! A Python with what reads telemetry.
+//! Finds a Python that can read telemetry.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::workspace;
 
-/// `HEARTH_PYTHON`, or the environment that test.sh makes; none, and said so, where it
-/// has no Prometheus and OpenTelemetry and need not have.
+/// `HEARTH_PYTHON`, or the environment that test.sh makes. Prints a notice and returns `None` if
+/// that Python lacks the packages of Prometheus and OpenTelemetry.
+///
+/// # Panics
+/// The packages are missing and `HEARTH_REQUIRE_PYTHON` is set.
 pub fn telemetry_python() -> Option<PathBuf> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);

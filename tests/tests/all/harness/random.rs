@@ -21,7 +21,7 @@ impl Random {
         low + (self.next() % (high - low) as u64) as usize
     }
 
-    /// `count` token ids, none of which marks a turn.
+    /// `count` token ids, none of which is special.
     pub fn tokens(&mut self, count: usize) -> Vec<u32> {
         (0..count).map(|_| self.within(0, 250) as u32).collect()
     }

@@ -1,4 +1,4 @@
-//! A `hearth` process of a test's own.
+//! Starts a `hearth` process for one test and talks to it.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -14,14 +14,14 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, oneshot};
 
 use super::{MODEL, binary, model};
 
-/// For what takes milliseconds on an idle machine.
+/// Time limit for actions that take milliseconds on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// For a start: a GPU's kernels are compiled first, by lavapipe on a core that it shares.
+/// Time limit for a start, in which lavapipe compiles all kernels of a GPU on a shared core.
 const START: Duration = Duration::from_secs(300);
-/// Lines of the log that a failed test shows.
+/// Number of log lines that a failed test prints.
 const SHOWN_LINES: usize = 100;
 
-/// Tests share the machine, except those that measure time or fill it.
+/// Tests run at the same time, except those that measure time or use the whole machine.
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
 #[expect(dead_code, reason = "held for as long as the server runs")]
@@ -32,21 +32,21 @@ enum Share {
 
 type Log = Arc<Mutex<VecDeque<String>>>;
 
-/// A running server; killed when it is dropped, and its log shown if the test failed.
+/// A running server. Dropping it kills the process, and prints the log if the test failed.
 pub struct Server {
     process: Child,
     log: Log,
     url: String,
-    /// For whole answers, refusals too.
+    /// For complete responses, including errors.
     pub http: reqwest::Client,
-    /// For streams.
+    /// For streamed responses.
     pub client: Client,
     /// From the start of the process to the first 200 of `/ready`.
     pub ready_after: Duration,
     _share: Share,
 }
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -64,7 +64,8 @@ impl Server {
         .await
     }
 
-    /// The same for a test that measures time, or leaves none to others: it runs alone.
+    /// Starts the server for a test that measures time or uses the whole machine. No other test
+    /// with a server runs at the same time.
     pub async fn undisturbed(flags: &[&str]) -> Self {
         Self::spawn(
             Self::command(MODEL, flags),
@@ -91,33 +92,33 @@ impl Server {
         command
     }
 
-    /// Serves a checkpoint that the test does not care about.
+    /// Serves [`MODEL`], for tests that need no particular checkpoint.
     pub async fn start(flags: &[&str]) -> Self {
         Self::of(MODEL, flags).await
     }
 
-    /// The same with environment variables.
+    /// Serves [`MODEL`] with environment variables.
     pub async fn start_with(flags: &[&str], environment: &[(&str, &str)]) -> Self {
         let mut command = Self::command(MODEL, flags);
         command.envs(environment.iter().copied());
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
-    /// On another device than the CPU; compiled kernels are kept in `cache`.
+    /// Serves [`MODEL`] on another device than the CPU, with compiled kernels stored in `cache`.
     pub async fn on(device: &str, flags: &[&str], cache: &Path) -> Self {
         let mut command = Self::command_on(device, MODEL, flags);
         command.env("XDG_CACHE_HOME", cache);
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
-    /// Serves the model that is compiled in, on the CPU.
+    /// Serves the embedded model on the CPU.
     pub async fn embedded(flags: &[&str]) -> Self {
         let mut command = binary::hearth();
         command.args(["--device", "cpu"]).args(flags);
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
-    /// The same as [`Self::on`].
+    /// Serves the embedded model on another device, as [`Self::on`] does.
     pub async fn embedded_on(device: &str, flags: &[&str], cache: &Path) -> Self {
         let mut command = binary::hearth();
         command.args(["--device", device]).args(flags);
@@ -125,7 +126,7 @@ impl Server {
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
-    /// Serves a GGUF file of the goldens, on the CPU.
+    /// Serves a GGUF file of the golden models on the CPU.
     pub async fn gguf(name: &str) -> Self {
         let path = binary::workspace().join("model/goldens/gguf").join(name);
         let mut command = binary::hearth();
@@ -140,7 +141,7 @@ impl Server {
         let mut process = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let (log, port) = follow(&mut process);
+        let (log, port) = read_log(&mut process);
         let port = match tokio::time::timeout(START, port).await {
             Ok(Ok(port)) => port,
             outcome => {
@@ -185,12 +186,12 @@ impl Server {
         self.process.id()
     }
 
-    /// What `path` answers to `body`, whatever it is.
+    /// Sends `body` to `path` and returns the response, whatever its status is.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         self.post_raw(path, body.to_string()).await
     }
 
-    /// The same for a body that may be no JSON.
+    /// Sends a body that need not be JSON.
     pub async fn post_raw(&self, path: &str, body: impl Into<reqwest::Body>) -> Answer {
         let request = self
             .http
@@ -206,7 +207,7 @@ impl Server {
         }
     }
 
-    /// What `path` answers to `body`, which must be 200.
+    /// Sends `body` to `path` and returns the response's body. The status must be 200.
     pub async fn ok(&self, path: &str, body: &Value) -> Value {
         let answer = self.post(path, body).await;
         assert_eq!(answer.status, 200, "{body}: {}", answer.body);
@@ -223,7 +224,7 @@ impl Server {
         self.stats().await[name].as_u64().unwrap()
     }
 
-    /// Waits until so many sequences are computed at once.
+    /// Waits until at least `count` sequences are running.
     pub async fn wait_until_running(&self, count: u64) {
         let deadline = Instant::now() + PATIENCE;
         while self.stat("running").await < count {
@@ -236,8 +237,8 @@ impl Server {
         }
     }
 
-    /// Waits until nothing runs or waits, checks that every KV slot is accounted for,
-    /// and says how long it took.
+    /// Waits until no request runs or waits, checks that every KV slot is accounted for, and
+    /// returns the time that it took.
     pub async fn wait_until_idle(&self) -> Duration {
         let started = Instant::now();
         loop {
@@ -251,7 +252,7 @@ impl Server {
         }
     }
 
-    /// Resident memory in bytes, where the system tells.
+    /// Resident memory in bytes, if the system provides it.
     pub fn memory(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
         let line = status
@@ -268,7 +269,7 @@ impl Server {
         assert!(sent.unwrap().success(), "kill {name}");
     }
 
-    /// Waits for the end of the process; its exit code, none if a signal ended it.
+    /// Waits for the end of the process and returns its exit code, `None` if a signal ended it.
     pub async fn exit_code(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -281,7 +282,7 @@ impl Server {
     }
 }
 
-/// `free + cached + held` is all there is, and an idle server holds nothing.
+/// Checks that `free + cached + held` is the total, and that an idle server holds no slots.
 fn check_slots(kv: &Value) {
     let slots = |name: &str| kv[name].as_u64().unwrap();
     assert_eq!(
@@ -292,12 +293,12 @@ fn check_slots(kv: &Value) {
     assert_eq!(
         (slots("held"), slots("protected")),
         (0, 0),
-        "slots are held by nobody: {kv}"
+        "slots are held without a request: {kv}"
     );
 }
 
-/// Keeps the last lines of the log, and reports the port when the server is ready.
-fn follow(process: &mut Child) -> (Log, oneshot::Receiver<u16>) {
+/// Collects the last lines of the log, and reports the port when the server is ready.
+fn read_log(process: &mut Child) -> (Log, oneshot::Receiver<u16>) {
     let lines = BufReader::new(process.stderr.take().expect("it is piped")).lines();
     let log = Log::default();
     let (report, port) = oneshot::channel();
@@ -309,7 +310,7 @@ fn follow(process: &mut Child) -> (Log, oneshot::Receiver<u16>) {
             if json["message"] == "ready"
                 && let (Some(port), Some(report)) = (json["port"].as_u64(), report.take())
             {
-                // Nobody listens when the test has failed already.
+                // The receiver is gone if the test has failed already.
                 let _ = report.send(u16::try_from(port).expect("a port"));
             }
             let mut kept = kept.lock().unwrap();
@@ -325,7 +326,7 @@ fn follow(process: &mut Child) -> (Log, oneshot::Receiver<u16>) {
 impl Drop for Server {
     fn drop(&mut self) {
         let ended = self.process.try_wait();
-        // Gone already, where a test told it to go.
+        // The process has ended already in tests that end it.
         let _ = self.process.kill();
         let _ = self.process.wait();
         if std::thread::panicking() {

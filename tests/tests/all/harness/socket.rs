@@ -1,4 +1,4 @@
-//! HTTP by hand, for what no HTTP client would do.
+//! HTTP written by hand, for requests that no HTTP client would send.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Server;
 
-/// A connection on which nothing is waited for longer than `patience`.
+/// Opens a connection on which reads and writes time out after `patience`.
 pub fn raw_socket(server: &Server, patience: Duration) -> TcpStream {
     let socket = TcpStream::connect(server.address()).unwrap();
     socket.set_read_timeout(Some(patience)).unwrap();
@@ -14,7 +14,7 @@ pub fn raw_socket(server: &Server, patience: Duration) -> TcpStream {
     socket
 }
 
-/// Writes a POST request whole.
+/// Writes a complete POST request.
 pub fn post_bytes(socket: &mut TcpStream, path: &str, body: &[u8]) {
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: hearth\r\ncontent-type: application/json\r\n\

@@ -1,4 +1,4 @@
-//! Grammars that are too much, or nothing.
+//! Grammars that are too complex, unsupported or invalid.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{ask, content, with};
 use crate::harness::{CHAT, Server};
 
-/// A schema that is `links` references away.
+/// A schema behind a chain of `links` references.
 fn chained(links: usize) -> Value {
     let link = |i: usize| {
         (
@@ -21,7 +21,7 @@ fn chained(links: usize) -> Value {
     json!({"$ref": "#/$defs/d0", "$defs": defs})
 }
 
-/// Grammars that are too much, or nothing.
+/// Grammars to refuse: error code, field and value.
 fn abuses() -> Vec<(&'static str, &'static str, Value)> {
     let invalid = "invalid_grammar";
     let unsupported = "unsupported_schema_feature";
@@ -192,14 +192,14 @@ async fn refused(server: &Server, code: &str, field: &str, value: &Value) {
 }
 
 #[tokio::test]
-async fn what_is_too_much_or_nothing_is_refused_and_disturbs_nobody() {
+async fn bad_grammars_are_refused_and_do_not_affect_other_requests() {
     let server = Server::embedded(&[]).await;
     for (code, field, value) in abuses() {
         refused(&server, code, field, &value).await;
-        // And from the cache of refusals.
+        // The second time, the refusal comes from the cache.
         refused(&server, code, field, &value).await;
     }
-    // Large, and fine: a lazily explored regex, and deep nesting.
+    // Large but usable: a lazily explored regex, and nested repetition.
     for (field, value) in [
         ("regex", json!("(a|b)*a(a|b){200}c")),
         ("regex", json!("(a+)+x")),
@@ -207,7 +207,7 @@ async fn what_is_too_much_or_nothing_is_refused_and_disturbs_nobody() {
         let body = with(with(ask("Hello"), field, value), "max_tokens", json!(3));
         server.ok(CHAT, &body).await;
     }
-    // Many at once, each of its own, beside one that is fine.
+    // Many different bad grammars at once, beside a good one.
     let bad = (0..64).map(|i| {
         let pattern = format!("(x{i}|y)*x(x|y){{30}}(?=a)");
         let value = json!(pattern);

@@ -1,4 +1,4 @@
-//! What is forced is appended: the same text, in fewer steps.
+//! Jump forward: text that a grammar forces is appended, which gives the same text in fewer steps.
 
 use hearth_client::Events;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{ask, character, content, enlarged, reason, strict, tool_call, with};
 use crate::harness::{CHAT, Server};
 
-/// HEARTH_PROMPTS of them for the record.
+/// Questions; `HEARTH_PROMPTS` sets their number for recorded results.
 fn questions() -> Vec<String> {
     (0..enlarged("HEARTH_PROMPTS", 50))
         .map(|i| match i % 5 {
@@ -23,7 +23,7 @@ fn questions() -> Vec<String> {
 async fn jumping_forward_changes_no_greedy_text_and_saves_steps() {
     let server = Server::embedded(&["--dtype", "f32"]).await;
     let questions = questions();
-    // Where text is forced the masks leave the tokenizer's way alone, jump or not.
+    // Within forced text, the masks allow the tokenizer's own splits, with and without jumping.
     let words = r"(The|A) (quick|quiet) (brown|broad) (fox|forest) (jumps|jumped) (over|under)\.";
     let grammars = [
         ("response_format", strict(&character()), Some("natural"), 95),
@@ -54,7 +54,7 @@ async fn jumping_forward_changes_no_greedy_text_and_saves_steps() {
         println!("{field}, {layout:?}: {same} of {all} the same");
         assert!(same * 100 >= all * percent, "{same} of {all}");
     }
-    // Passes saved: a tool call in compact form.
+    // Forward passes saved: a tool call in compact form.
     let before = server.stats().await;
     for question in &questions {
         let body = with(ask(question), "response_format", strict(&tool_call()));
@@ -71,7 +71,7 @@ async fn jumping_forward_changes_no_greedy_text_and_saves_steps() {
         "{forced} of {}",
         forced + sampled
     );
-    // What it cost and saved is there for a scrape, too.
+    // The costs and savings are on `/metrics`, too.
     let page = server.http.get(server.url("/metrics")).send().await;
     let page = page.unwrap().text().await.unwrap();
     let total = |name: &str| -> f64 {

@@ -1,4 +1,4 @@
-//! Every kind of grammar, under every name that a field of it has.
+//! Every kind of grammar, under every name of its field.
 
 use regex::Regex;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ async fn every_kind_of_grammar_is_followed_under_every_name() {
 }
 
 #[tokio::test]
-async fn contradictions_are_refused_by_name() {
+async fn contradicting_fields_are_refused_with_their_names() {
     let server = Server::embedded(&[]).await;
     let refused = async |body: Value, param: &str| {
         let answer = server.post_raw(CHAT, body.to_string()).await;

@@ -6,7 +6,7 @@ use super::{ask, with};
 use crate::harness::{CHAT, Server};
 
 #[tokio::test]
-async fn logprobs_count_only_what_the_grammar_allows() {
+async fn logprobs_are_normalised_over_the_tokens_that_the_grammar_allows() {
     let server = Server::embedded(&[]).await;
     let body = with(ask("What is 3 + 4?"), "guided_choice", json!(["yes", "no"]));
     let body = with(body, "logprobs", json!(true));
@@ -25,7 +25,7 @@ async fn logprobs_count_only_what_the_grammar_allows() {
 }
 
 #[tokio::test]
-async fn forced_tokens_have_the_models_log_probabilities_jump_or_not() {
+async fn forced_tokens_have_the_same_log_probabilities_with_and_without_jump_forward() {
     let server = Server::embedded(&[]).await;
     let mut seen = Vec::new();
     for jump in [true, false] {
@@ -51,6 +51,6 @@ async fn forced_tokens_have_the_models_log_probabilities_jump_or_not() {
         assert_eq!(jumped.0, sampled.0);
         assert!((jumped.1 - sampled.1).abs() < 1e-3, "{seen:?}");
     }
-    // Nobody answers a sum with this.
+    // The forced text is an unlikely answer to a sum.
     assert!(seen[0][0].1 < -1.0, "{seen:?}");
 }

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use super::{ask, content, reason, with};
 use crate::harness::{CHAT, COMPLETIONS, Server};
 
-/// Free text in which every begin of a tag must be that of a whole one.
+/// Tests free text in which every begin of a tag must be followed by a complete tag.
 #[tokio::test]
-async fn text_is_free_until_a_trigger_and_the_schema_holds_after_it() {
+async fn text_is_free_until_a_trigger_and_follows_the_schema_after_it() {
     let number = json!({"type": "integer", "minimum": 0, "maximum": 99});
-    // A trigger of one letter, so that random text has it often.
+    // The trigger is a single letter, so that random text contains it often.
     let older = json!({
         "triggers": ["e"],
         "structures": [{"begin": "e=", "schema": number, "end": ";"}],
@@ -60,7 +60,7 @@ async fn text_is_free_until_a_trigger_and_the_schema_holds_after_it() {
     }
     server.wait_until_idle().await;
     drop(server);
-    // Random weights over bytes: a tag is begun, and not by its own sense.
+    // Random weights over bytes begin tags by chance.
     let server = Server::start(&[]).await;
     let body = json!({"prompt": "a", "max_tokens": 200, "temperature": 1, "n": 32});
     let answer = server

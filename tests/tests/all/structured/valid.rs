@@ -1,11 +1,12 @@
-//! What follows a schema, whatever the model would have said.
+//! Answers follow their schema, whatever the model's logits are.
 
 use serde_json::{Value, json};
 
 use super::{ask, enlarged, schemas, strict, with};
 use crate::harness::{CHAT, COMPLETIONS, Server};
 
-/// Each schema `per_schema` times at temperature 1; all that ended is valid.
+/// Generates `per_schema` answers for each schema, and checks that all complete ones are valid.
+/// Returns the number of complete answers and of those that `max_tokens` cut off.
 async fn all_valid(server: &Server, path: &str, body: &Value, per_schema: usize) -> (usize, usize) {
     let (mut whole, mut cut) = (0, 0);
     for schema in schemas() {
@@ -42,8 +43,8 @@ async fn all_valid(server: &Server, path: &str, body: &Value, per_schema: usize)
 }
 
 #[tokio::test]
-async fn what_a_schema_asks_for_is_valid_whatever_the_model_would_say() {
-    // HEARTH_GENERATIONS of each model for the record.
+async fn complete_answers_are_valid_for_their_schema() {
+    // HEARTH_GENERATIONS sets the number of answers per model for recorded results.
     let per_schema = |usual| enlarged("HEARTH_GENERATIONS", usual).div_ceil(schemas().len());
     let server = Server::embedded(&[]).await;
     let body = with(ask("Tell me a story."), "temperature", json!(1));
@@ -52,7 +53,7 @@ async fn what_a_schema_asks_for_is_valid_whatever_the_model_would_say() {
     assert!(whole > 10 * cut, "{whole} {cut}");
     server.wait_until_idle().await;
     drop(server);
-    // Random weights over bytes: nothing but the grammar makes sense of it.
+    // Random weights over bytes: only the grammar makes the answers valid.
     let server = Server::start(&[]).await;
     let body = json!({"prompt": "a", "max_tokens": 200, "temperature": 1});
     let (whole, cut) = all_valid(&server, COMPLETIONS, &body, per_schema(512)).await;

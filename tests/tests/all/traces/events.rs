@@ -1,11 +1,11 @@
-//! What happened within a request, as events of its span that a collector gets.
+//! Tests the events of a request's span.
 
 use serde_json::{Value, json};
 
 use super::{Collector, SOON};
 use crate::harness::{CHAT, COMPLETIONS, Server, telemetry_python};
 
-/// Of the `llm_request` whose attribute `name` is `value`.
+/// The `llm_request` span whose attribute `name` is `value`.
 fn request<'a>(collector: &'a Collector, name: &str, value: &Value) -> Option<&'a Value> {
     let mut requests = collector.spans("llm_request").into_iter();
     requests.find(|span| span["attributes"][name] == *value)
@@ -26,7 +26,7 @@ fn events<'a>(span: &'a Value, name: &str) -> Vec<&'a Value> {
 }
 
 #[tokio::test]
-async fn a_preemption_is_an_event_of_the_request_that_gave_way() {
+async fn a_preemption_is_an_event_of_the_preempted_request() {
     let Some(python) = telemetry_python() else {
         return;
     };
@@ -50,19 +50,19 @@ async fn a_preemption_is_an_event_of_the_request_that_gave_way() {
     server.wait_until_running(1).await;
     drop(held);
     server.wait_until_idle().await;
-    let (gave_way, urgent) = (json!(130_000), json!(3));
+    let (preempted, urgent) = (json!(130_000), json!(3));
     let by = "gen_ai.request.max_tokens";
     collector.read_until(|collector| {
-        request(collector, by, &gave_way).is_some() && request(collector, by, &urgent).is_some()
+        request(collector, by, &preempted).is_some() && request(collector, by, &urgent).is_some()
     });
-    let gave_way = request(&collector, by, &gave_way).unwrap();
-    assert_eq!(events(gave_way, "preempted").len(), 1, "{gave_way}");
+    let preempted = request(&collector, by, &preempted).unwrap();
+    assert_eq!(events(preempted, "preempted").len(), 1, "{preempted}");
     let urgent = request(&collector, by, &urgent).unwrap();
     assert!(events(urgent, "preempted").is_empty(), "{urgent}");
 }
 
 #[tokio::test]
-async fn a_grammar_and_what_it_forces_are_events_of_the_request() {
+async fn grammar_compilations_and_forced_text_are_events_of_the_request() {
     let Some(python) = telemetry_python() else {
         return;
     };
@@ -100,7 +100,7 @@ async fn a_grammar_and_what_it_forces_are_events_of_the_request() {
         assert_eq!(attributes["llm.grammar.cached"], seed == 2);
         let took = attributes["llm.grammar.compile_time"].as_f64().unwrap();
         assert!(took >= 0.0 && (seed == 2 || took > 0.0), "{span}");
-        // It begins by force, and all of it but the choice may be.
+        // The text begins with forced tokens, and everything but the choice may be forced.
         let tokens = |jump: &&Value| {
             let tokens = &jump["attributes"]["llm.grammar.forced_tokens"];
             tokens.as_u64().unwrap()

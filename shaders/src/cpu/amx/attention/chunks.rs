@@ -1,4 +1,4 @@
-//! The softmax of each chunk of positions, and how they are merged.
+//! The softmax of each chunk of positions, and the merge of the chunks.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use crate::cpu::aligned::Aligned;
 use crate::cpu::attention::SlotTable;
 use crate::cpu::output::Output;
 
-/// What is to be merged takes at most so many bytes.
+/// The most bytes of partial results.
 const MOST_PARTIAL_BYTES: usize = 8 << 20;
 
-/// What queries have mixed; `tile` is 16 of them.
+/// The state of the online softmax of some queries. A `tile` has 16 queries.
 #[derive(Default)]
 pub struct State {
-    /// `[tile][head_dim / 16]` tiles of queries by elements.
+    /// `[tile][head_dim / 16]` tiles of queries by elements: the weighted values.
     pub mixed: Aligned<f32>,
     /// `[tile][16]`: the largest score, in powers of two, and the sum of the weights.
     pub largest: Aligned<f32>,
@@ -26,7 +26,7 @@ pub struct State {
 }
 
 impl State {
-    /// Of nothing.
+    /// Resets the state to that of no positions.
     pub fn clear(&mut self, tiles: usize, dim: usize) {
         self.mixed.resize(tiles * SIDE * dim);
         self.mixed.fill(0.0);
@@ -36,30 +36,32 @@ impl State {
         self.sums.fill(0.0);
     }
 
-    /// Where the 16 elements are that a query has mixed of a tile.
+    /// Where the 16 elements of a query in a tile of elements begin.
     fn at(&self, query: usize, tile: usize, dim: usize) -> usize {
         (query / SIDE * (dim / SIDE) + tile) * SIDE * SIDE + query % SIDE * SIDE
     }
 
-    /// Multiplies what a query has mixed.
+    /// Multiplies the weighted values of a query by a factor.
     ///
     /// # Safety
-    /// The CPU must have the vectors.
+    /// The CPU must have the vector instructions.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub unsafe fn scale(&mut self, query: usize, dim: usize, by: f32) {
         for tile in 0..dim / SIDE {
             let at = self.at(query, tile, dim);
             let row = self.mixed[at..at + SIDE].as_mut_ptr();
-            // SAFETY: a row of a tile.
+            // SAFETY: the slice has 16 elements and begins at a cache line, because rows of tiles
+            // do.
             unsafe { _mm512_store_ps(row, _mm512_mul_ps(_mm512_load_ps(row), _mm512_set1_ps(by))) };
         }
     }
 
-    /// Adds the next chunk's.
+    /// Merges the state of the next chunk into this one.
     ///
     /// # Safety
-    /// The CPU must have the vectors, and both states as many queries of `dim` elements.
+    /// The CPU must have the vector instructions, and both states must have `queries` queries of
+    /// `dim` elements.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn add(&mut self, next: &Self, queries: usize, dim: usize) {
         for query in 0..queries {
@@ -67,29 +69,31 @@ impl State {
             let (largest, by) = factors(old, new);
             let sums = [&*self, next].map(|s| _mm512_set1_ps(s.sums[query]));
             self.largest[query] = _mm512_cvtss_f32(largest);
-            self.sums[query] = _mm512_cvtss_f32(weighed(sums, by));
+            self.sums[query] = _mm512_cvtss_f32(weighted_sum(sums, by));
             for tile in 0..dim / SIDE {
                 let at = self.at(query, tile, dim);
-                // SAFETY: rows of tiles.
+                // SAFETY: both states have the query, and 16 elements of it begin at `at`, at a
+                // cache line.
                 unsafe {
                     let mixed =
                         [&self.mixed, &next.mixed].map(|m| _mm512_load_ps(m[at..].as_ptr()));
-                    _mm512_store_ps(self.mixed[at..].as_mut_ptr(), weighed(mixed, by));
+                    _mm512_store_ps(self.mixed[at..].as_mut_ptr(), weighted_sum(mixed, by));
                 }
             }
         }
     }
 
-    /// Writes what a query has mixed, by the sum of its weights, to `out`.
+    /// Writes the weighted values of a query, divided by the sum of its weights, to `out`.
     ///
     /// # Safety
-    /// The CPU must have the vectors, and `out` room for a head.
+    /// The CPU must have the vector instructions, and `out` must have room for `dim` elements.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn finish(&self, query: usize, dim: usize, out: *mut f32) {
         let inverse = 1.0 / self.sums[query];
         let mixed = |tile: usize| self.mixed[self.at(query, tile, dim)..].as_ptr();
         for depth in 0..dim / DEPTH {
-            // SAFETY: rows of tiles, and a head of `out`.
+            // SAFETY: rows of tiles have 16 elements and begin at cache lines, and the caller
+            // guarantees that `out` has room for `dim` elements.
             unsafe {
                 let [a, b] = [0, 1].map(|half| _mm512_load_ps(mixed(2 * depth + half)));
                 write(a, b, inverse, out.add(depth * DEPTH));
@@ -98,8 +102,8 @@ impl State {
     }
 }
 
-/// The larger of two maxima, and what weights measured by each are multiplied by. Nothing has been
-/// seen where there is none, which changes nothing.
+/// The larger of two maxima, and the factors for weights that are relative to each. If one of them
+/// is minus infinity because no position was attended, the other state does not change.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn factors(old: __m512, new: __m512) -> (__m512, [__m512; 2]) {
@@ -112,42 +116,46 @@ fn factors(old: __m512, new: __m512) -> (__m512, [__m512; 2]) {
     (largest, [by(old), by(new)])
 }
 
+/// `old * by_old + new * by_new`
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn weighed([old, new]: [__m512; 2], [by_old, by_new]: [__m512; 2]) -> __m512 {
+fn weighted_sum([old, new]: [__m512; 2], [by_old, by_new]: [__m512; 2]) -> __m512 {
     _mm512_fmadd_ps(new, by_new, _mm512_mul_ps(old, by_old))
 }
 
-/// Two tiles' rows of 16, times `by`, in the order of the elements: `pack_values` has parted them in
-/// quarters.
+/// Writes 16 elements each of two tiles, times `by`, in the original order of the elements:
+/// `pack_values` has distributed them in groups of four.
 ///
 /// # Safety
-/// `out` must have room for 32.
+/// `out` must have room for 32 elements.
 #[target_feature(enable = "avx512f")]
 #[inline]
 unsafe fn write(a: __m512, b: __m512, by: f32, out: *mut f32) {
     let low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     let high = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    // A zero has one sign, whether something without weight was added to it or not.
+    // Adding zero makes the sign of zeros independent of whether anything was added with a weight
+    // of zero.
     let (by, zero) = (_mm512_set1_ps(by), _mm512_setzero_ps());
     let (a, b) = (_mm512_fmadd_ps(a, by, zero), _mm512_fmadd_ps(b, by, zero));
+    // SAFETY: the caller guarantees room for 32 elements; the stores need no alignment.
     unsafe {
         _mm512_storeu_ps(out, _mm512_permutex2var_ps(a, low, b));
         _mm512_storeu_ps(out.add(SIDE), _mm512_permutex2var_ps(a, high, b));
     }
 }
 
-/// Elements of a head's part: what it has mixed, the largest score and the sum of weights.
-fn part(layout: HeadLayout) -> usize {
+/// Elements of a partial result: the weighted values, the largest score and the sum of the weights.
+fn partial_width(layout: HeadLayout) -> usize {
     layout.head_dim + 2
 }
 
-/// Puts what a query has of a chunk in its place in `out`.
+/// Writes the partial result of a query to its place in `out`.
 ///
 /// # Safety
-/// The CPU must have the vectors, and this head of this row be nobody else's.
+/// The CPU must have the vector instructions. `head` of `row` must exist, and it must be this
+/// task's.
 #[target_feature(enable = "avx512f")]
-pub unsafe fn keep(
+pub unsafe fn store_partial(
     state: &State,
     query: usize,
     layout: HeadLayout,
@@ -156,9 +164,10 @@ pub unsafe fn keep(
     head: usize,
 ) {
     let dim = layout.head_dim;
-    // SAFETY: a part has as many elements.
+    // SAFETY: a partial result has `dim + 2` elements, and the caller guarantees that they are this
+    // task's. Rows of tiles have 16 elements and begin at cache lines.
     unsafe {
-        let to = out.at(row, head * part(layout));
+        let to = out.at(row, head * partial_width(layout));
         for tile in 0..dim / SIDE {
             let mixed = state.mixed[state.at(query, tile, dim)..].as_ptr();
             _mm512_storeu_ps(to.add(tile * SIDE), _mm512_load_ps(mixed));
@@ -168,14 +177,14 @@ pub unsafe fn keep(
     }
 }
 
-/// A task: tokens of a block, a chunk, and where its rows begin.
+/// A task: the tokens of a block, a chunk, and the first row of the partial results.
 struct Piece {
     tokens: Range<usize>,
     chunk: usize,
     row: usize,
 }
 
-/// Blocks whose chunks are computed apart.
+/// Blocks whose chunks are computed as separate tasks.
 pub struct Partial {
     layout: HeadLayout,
     pieces: Vec<Piece>,
@@ -209,14 +218,14 @@ impl Partial {
         partial
     }
 
-    /// Whether there is anything to compute apart, and what it leaves is little.
+    /// Whether there are blocks with several chunks, and the partial results are not too large.
     pub fn is_worth_it(&self) -> bool {
-        let elements = self.rows * self.layout.heads * part(self.layout);
+        let elements = self.rows * self.layout.heads * partial_width(self.layout);
         self.pieces.len() > self.blocks.len() && elements * size_of::<f32>() <= MOST_PARTIAL_BYTES
     }
 
-    /// Runs `attend` for the tokens, the chunk and the KV head of every task, each with rows of its
-    /// own, and merges what they leave there.
+    /// Runs `attend` with the tokens, the chunk and the KV head of every task, each with rows of
+    /// its own for partial results, and merges these into `out`.
     pub fn merged(&self, out: Output, attend: impl Fn(Range<usize>, usize, usize, Output) + Sync) {
         let kv_heads = self.layout.kv_heads;
         let fill = |rows: Output| {
@@ -228,12 +237,14 @@ impl Partial {
                     attend(piece.tokens.clone(), piece.chunk, task % kv_heads, rows);
                 });
         };
-        let width = self.layout.heads * part(self.layout);
-        // SAFETY: every head of every row is a task's, which fills it.
+        let width = self.layout.heads * partial_width(self.layout);
+        // SAFETY: there is a task for every KV head of every row, and `attend` writes all of the KV
+        // head's partial results.
         let parts = unsafe { Output::filled(self.rows, width, fill) };
         let merge = |task: usize| {
             let (pieces, kv_head) = (&self.blocks[task / kv_heads], task % kv_heads);
-            // SAFETY: the tiles are there, and so are the vectors; a task has its own heads.
+            // SAFETY: the caller has checked that the tiles are available, and with them the
+            // vectors; every task writes heads of its own.
             unsafe { self.merge(&self.pieces[pieces.clone()], kv_head, &parts, out) };
         };
         (0..self.blocks.len() * kv_heads)
@@ -241,10 +252,10 @@ impl Partial {
             .for_each(merge);
     }
 
-    /// The heads of one KV head, of the tokens of a block.
+    /// Merges the heads of one KV head, for the tokens of a block.
     ///
     /// # Safety
-    /// The CPU must have the vectors, and the heads be nobody else's.
+    /// The CPU must have the vector instructions, and the heads must be this task's.
     #[target_feature(enable = "avx512f")]
     unsafe fn merge(&self, pieces: &[Piece], kv_head: usize, parts: &[f32], out: Output) {
         let (dim, group) = (
@@ -255,7 +266,7 @@ impl Partial {
             let (token, head) = (query / group, kv_head * group + query % group);
             let at = |piece: &Piece| {
                 let at = (piece.row + token) * self.layout.heads + head;
-                &parts[at * part(self.layout)..][..part(self.layout)]
+                &parts[at * partial_width(self.layout)..][..partial_width(self.layout)]
             };
             let (first, others) = (at(&pieces[0]), &pieces[1..]);
             let mut largest = _mm512_set1_ps(first[dim]);
@@ -265,12 +276,13 @@ impl Partial {
                 let new = at(piece);
                 let by;
                 (largest, by) = factors(largest, _mm512_set1_ps(new[dim]));
-                sums = weighed([sums, _mm512_set1_ps(new[dim + 1])], by);
+                sums = weighted_sum([sums, _mm512_set1_ps(new[dim + 1])], by);
                 factor.push(by);
             }
             let inverse = 1.0 / _mm512_cvtss_f32(sums);
             for depth in 0..dim / DEPTH {
-                // SAFETY: a part has as many elements, and `out` the head.
+                // SAFETY: a partial result begins with `dim` elements, and the caller guarantees
+                // that `dim` elements of the head in `out` are this task's.
                 unsafe {
                     let load = |part: &[f32], half: usize| {
                         _mm512_loadu_ps(part[depth * DEPTH + half * SIDE..].as_ptr())
@@ -279,8 +291,8 @@ impl Partial {
                     for (piece, by) in others.iter().zip(&factor) {
                         let new = at(piece);
                         mixed = [
-                            weighed([mixed[0], load(new, 0)], *by),
-                            weighed([mixed[1], load(new, 1)], *by),
+                            weighted_sum([mixed[0], load(new, 0)], *by),
+                            weighted_sum([mixed[1], load(new, 1)], *by),
                         ];
                     }
                     let to = out.at(pieces[0].tokens.start + token, head * dim + depth * DEPTH);

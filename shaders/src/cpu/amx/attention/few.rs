@@ -1,22 +1,22 @@
-//! The weights of few queries, with a slot in each lane.
+//! The weights of few queries, with one slot per lane.
 
 use std::arch::x86_64::*;
 
 use super::block::{Block, Scratch};
 use super::packing::Keys;
 use super::products::{mix, score};
-use super::vectors::{fold, largest_lane, left, pack, power};
+use super::vectors::{fold, largest_lane, pack, power, residual};
 use super::{DEPTH, SIDE, SLOTS};
 
 /// Vectors of slots.
 const PARTS: usize = SLOTS / SIDE;
 
 impl Block<'_> {
-    /// Adds the packed values, by the weights of the first `queries` of a tile; `from`: the first
-    /// position.
+    /// Adds the packed values, weighted for the first `queries` queries of a tile. `from` is the
+    /// first position.
     ///
     /// # Safety
-    /// After `prepare`, `pack_values` and `keys`, with the tiles shaped.
+    /// The tiles must be shaped, and `prepare`, `pack_values` and `keys` must have been called.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")]
     pub unsafe fn weigh_few(
         &self,
@@ -30,6 +30,8 @@ impl Block<'_> {
         let q = tile * SIDE * dim;
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         let column = _mm512_slli_epi32::<{ SIDE.ilog2() }>(lanes);
+        // SAFETY: the caller guarantees shaped tiles and packed operands. `prepare` has made room
+        // for every query of the tile in the scratch memory, which begins at cache lines.
         unsafe {
             let scores = s.scores.as_mut_ptr();
             score(keys, s.q[2 * q..].as_ptr(), dim / DEPTH, scores);
@@ -48,7 +50,8 @@ impl Block<'_> {
                         & _mm512_cmpgt_epi32_mask(end, position);
                     let at = scores.add(part * SIDE * SIDE + query);
                     values[part] = _mm512_i32gather_ps::<4>(column, at);
-                    // NaN is never the larger of two.
+                    // `max` returns its second operand if the first is NaN, so NaN never becomes
+                    // the maximum.
                     largest = _mm512_mask_max_ps(largest, sees[part], values[part], largest);
                 }
                 let new = largest_lane(largest);
@@ -62,13 +65,14 @@ impl Block<'_> {
                 for half in 0..2 {
                     let [low, high] = [values[2 * half], values[2 * half + 1]];
                     let row = pack(low, high);
-                    let [low, high] = left(row, low, high);
+                    let [low, high] = residual(row, low, high);
                     for (part, row) in [row, pack(low, high)].into_iter().enumerate() {
                         let at = (2 * part + half) * SIDE * DEPTH + query * DEPTH;
                         _mm512_store_si512(s.weights.as_mut_ptr().add(at).cast(), row);
                     }
                 }
-                // One while nothing has been seen, and where nothing larger was.
+                // The factor is 1 as long as nothing was attended, and where the maximum stays the
+                // same.
                 let correction = if old == new {
                     1.0
                 } else {

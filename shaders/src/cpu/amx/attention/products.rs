@@ -1,4 +1,4 @@
-//! The two products of attention on the tiles.
+//! The two matrix multiplications of attention on the tiles.
 
 use std::arch::asm;
 
@@ -8,12 +8,16 @@ use super::packing::Keys;
 use super::{DEPTH, ROW_BYTES, SIDE};
 use crate::cpu::amx::TILE_BYTES;
 
-/// Four tiles of slots by one of queries: by what these are rounded to, and then by what that has
-/// left, which `q` has `depth` tiles each of.
+/// Scores of four tiles of slots by one tile of queries: first with the rounded queries, then with
+/// the rest. `q` has `depth` tiles of each.
 ///
 /// # Safety
-/// The tiles must be shaped; a slot of `keys` has `depth` rows of tiles, and there are four `scores`.
+/// The tiles must be shaped as `attention` does it. A slot of `keys` must have `depth` rows of
+/// tiles, and there must be room for four tiles of `scores`.
 pub unsafe fn score(keys: Keys, q: *const bf16, depth: usize, scores: *mut f32) {
+    // SAFETY: the caller guarantees the shapes and the memory behind each pointer, and `depth` is
+    // at least 1. The instructions change only tile registers, which the compiler does not use, the
+    // declared registers, and `scores`.
     unsafe {
         asm!(
             "tilezero tmm0",
@@ -69,19 +73,21 @@ pub unsafe fn score(keys: Keys, q: *const bf16, depth: usize, scores: *mut f32) 
     }
 }
 
-/// Bytes of the values that a tile of elements has: two tiles of slots.
+/// Bytes of the values for one tile of elements: two tiles of slots.
 const VALUES: usize = 2 * TILE_BYTES;
 
-/// Adds a tile of queries by `tiles` of elements, over both tiles of slots and both parts of the
-/// weights.
+/// Adds the weighted values of a tile of queries to `mixed`, for `tiles` tiles of elements, both
+/// tiles of slots and both parts of the weights.
 ///
 /// # Safety
-/// The tiles must be shaped; `weights` has four tiles, `v` twice `tiles`, `mixed` as many, and these
-/// are even.
+/// The tiles must be shaped as `attention` does it. `weights` must have four tiles, `v` twice
+/// `tiles`, and `mixed` must have `tiles` tiles, an even number.
 pub unsafe fn mix(weights: *const bf16, v: *const bf16, mixed: *mut f32, tiles: usize) {
-    // Four sums at once keep the unit busy.
+    // Four sums at a time keep the matrix unit busy.
     let mut tile = 0;
     while tile < tiles {
+        // SAFETY: `tile` is below `tiles`, so both pointers stay within their memory, and two or at
+        // least four tiles are left, as the called function needs.
         unsafe {
             let v = v.byte_add(tile * VALUES);
             let mixed = mixed.add(tile * SIDE * SIDE);
@@ -96,9 +102,14 @@ pub unsafe fn mix(weights: *const bf16, v: *const bf16, mixed: *mut f32, tiles: 
     const { assert!(TILE_BYTES == 2 * SIDE * DEPTH && TILE_BYTES == 4 * SIDE * SIDE) };
 }
 
+/// [`mix`] of four tiles of elements.
+///
 /// # Safety
-/// As [`mix`], of four tiles.
+/// As for [`mix`].
 unsafe fn mix_four(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
+    // SAFETY: the caller guarantees the shapes and the memory behind each pointer. The instructions
+    // change only tile registers, which the compiler does not use, the declared registers, and
+    // `mixed`.
     unsafe {
         asm!(
             "tileloadd tmm0, [{mixed} + {row}*1]",
@@ -142,9 +153,14 @@ unsafe fn mix_four(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
     }
 }
 
+/// [`mix`] of two tiles of elements.
+///
 /// # Safety
-/// As [`mix`], of two tiles.
+/// As for [`mix`].
 unsafe fn mix_two(weights: *const bf16, v: *const bf16, mixed: *mut f32) {
+    // SAFETY: the caller guarantees the shapes and the memory behind each pointer. The instructions
+    // change only tile registers, which the compiler does not use, the declared registers, and
+    // `mixed`.
     unsafe {
         asm!(
             "tileloadd tmm0, [{mixed} + {row}*1]",

@@ -1,10 +1,10 @@
-//! Attention on the tiles against f64, and every token against itself alone.
+//! Tests attention on the tiles against f64, and every token against itself alone.
 
 use super::*;
 use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::Stored;
 
-/// Sequences in a pool whose other slots are NaN.
+/// Sequences in a pool. All slots that no sequence has are NaN.
 struct Case {
     layout: HeadLayout,
     window: usize,
@@ -16,7 +16,7 @@ struct Case {
     slots: Vec<i32>,
 }
 
-/// Values from a counter, in -2..2.
+/// Pseudo-random values in -2..2.
 fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
@@ -27,12 +27,13 @@ fn noise(count: usize, seed: u32) -> Vec<f32> {
 }
 
 impl Case {
-    /// `sequences`: positions, and how many of the last are asked for. Slots are here and there.
+    /// `sequences`: the context of each, and the number of its last tokens to compute. The slots
+    /// are scattered.
     fn new(shape: [usize; 3], window: usize, sequences: &[(usize, usize)], seed: u32) -> Self {
         Self::with_slots(shape, window, sequences, seed, false)
     }
 
-    /// `follow`: the slots are one after another.
+    /// As `new`; if `follow`, the slots are consecutive.
     fn with_slots(
         [heads, kv_heads, head_dim]: [usize; 3],
         window: usize,
@@ -52,7 +53,7 @@ impl Case {
             false => 2 * ((i * 7919) % used),
         };
         let pool = |seed| -> Aligned<bf16> {
-            // Half of the slots are nobody's.
+            // Half of the slots belong to no sequence.
             let mut pool = Aligned::zeroed(2 * used * row);
             pool.fill(bf16::NAN);
             for (i, values) in noise(used * row, seed).chunks_exact(row).enumerate() {
@@ -82,7 +83,7 @@ impl Case {
         }
     }
 
-    /// Attention of some of the tokens.
+    /// Computes attention of some of the tokens.
     fn run(&self, tokens: Range<usize>) -> Vec<f32> {
         let width = self.layout.heads * self.layout.head_dim;
         let table = SlotTable {
@@ -130,7 +131,7 @@ impl Case {
     }
 }
 
-/// Heads, KV heads and their size; a window; sequences.
+/// Heads, KV heads and their size; the window; the sequences.
 type Shape<'a> = ([usize; 3], usize, &'a [(usize, usize)]);
 
 const SHAPES: [Shape; 14] = [
@@ -148,7 +149,7 @@ const SHAPES: [Shape; 14] = [
     ([9, 3, 64], 10, &[(100, 100), (7, 7)]),
     ([4, 2, 64], 64, &[(200, 140)]),
     ([4, 4, 32], 1, &[(70, 70)]),
-    // Several chunks.
+    // Contexts of several chunks.
     ([9, 3, 64], usize::MAX, &[(700, 40), (257, 1), (513, 2)]),
     ([3, 1, 64], 200, &[(600, 330)]),
     ([8, 1, 128], usize::MAX, &[(1030, 1)]),
@@ -156,7 +157,7 @@ const SHAPES: [Shape; 14] = [
 ];
 
 #[test]
-fn tiles_give_the_attention_of_f64_and_read_no_slot_of_others() {
+fn tiles_agree_with_f64_and_read_no_slot_of_other_sequences() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
@@ -168,7 +169,8 @@ fn tiles_give_the_attention_of_f64_and_read_no_slot_of_others() {
             let (token, head) = (index / case.layout.heads, index % case.layout.heads);
             let want = case.reference(token, head);
             for (got, want) in out.iter().zip(&want) {
-                // Values are up to 2; 2^-17 of queries and weights is rounded off.
+                // Values are up to 2, and the two parts of queries and weights are precise to
+                // 2^-17.
                 let error = (f64::from(*got) - want).abs();
                 assert!(
                     error < 2e-4,
@@ -203,7 +205,7 @@ fn chunks_have_the_same_bits_apart_and_one_after_another() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
-    // Few threads take whole blocks, many take chunks.
+    // With one thread, tasks are whole blocks; with many threads, they are chunks.
     let pools = [1, 64].map(|threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         pool.build().unwrap()
@@ -226,7 +228,7 @@ fn chunks_have_the_same_bits_apart_and_one_after_another() {
 }
 
 #[test]
-fn slots_that_follow_each_other_give_the_bits_of_any_others() {
+fn consecutive_slots_give_the_same_bits_as_scattered_slots() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
@@ -243,17 +245,18 @@ fn slots_that_follow_each_other_give_the_bits_of_any_others() {
 }
 
 #[test]
-fn what_is_not_finite_reaches_those_who_see_it_only() {
+fn values_that_are_not_finite_affect_only_tokens_that_attend_them() {
     if !available() {
         return eprintln!("skipped: this CPU has no matrix tiles");
     }
     for (context, bad) in [(90, 70), (300, 270)] {
-        what_is_not_finite_at(context, bad);
+        check_not_finite_at(context, bad);
     }
 }
 
-/// In 90 tokens' attention, of which those at position `bad` and after it see it.
-fn what_is_not_finite_at(context: usize, bad: usize) {
+/// Spoils the value at position `bad`: of 90 tokens, only those at this position and after it may
+/// be affected.
+fn check_not_finite_at(context: usize, bad: usize) {
     let case = || Case::new([4, 2, 64], usize::MAX, &[(context, 90)], 77);
     let (clean, before) = (case(), bad - (context - 90));
     for value in [bf16::NAN, bf16::INFINITY] {
@@ -264,7 +267,7 @@ fn what_is_not_finite_at(context: usize, bad: usize) {
         let width = 4 * 64;
         assert_eq!(out[..before * width], want[..before * width]);
         for token in before..90 {
-            // The two heads of the first KV head.
+            // The two heads of the first KV head are affected.
             for head in 0..2 {
                 assert!(!out[token * width + head * 64 + 5].is_finite());
             }

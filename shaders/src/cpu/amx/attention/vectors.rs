@@ -1,12 +1,12 @@
-//! 16 lanes of attention: powers, roundings, and rows turned to columns.
+//! Operations on vectors of 16 lanes: powers, rounding, transposition and reductions.
 
 use std::arch::x86_64::*;
 
-/// 2^x to about 1e-7; zero, or nearly, far below. NaN stays.
+/// 2^x to about 1e-7. Far below, the result is zero or nearly zero. NaN stays NaN.
 #[target_feature(enable = "avx512f")]
 #[inline]
 pub fn power(x: __m512) -> __m512 {
-    // Of two the second where one is NaN.
+    // `max` returns its second operand if one of them is NaN.
     let x = _mm512_max_ps(_mm512_set1_ps(-150.0), x);
     let n = _mm512_roundscale_ps::<0>(x);
     let r = _mm512_sub_ps(x, n);
@@ -24,18 +24,18 @@ pub fn power(x: __m512) -> __m512 {
     _mm512_scalef_ps(p, n)
 }
 
-/// 32 elements in bf16.
+/// 32 elements, rounded to bf16.
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
 pub fn pack(low: __m512, high: __m512) -> __m512i {
-    // SAFETY: vectors of the same size.
+    // SAFETY: both types are plain vectors of 512 bits.
     unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
-/// What rounding by [`pack`] has left of the elements.
+/// The differences between the elements and their values after rounding by [`pack`].
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub fn left(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
+pub fn residual(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
     let wide = |half| _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half));
     let rounded = [
         wide(_mm512_castsi512_si256(packed)),
@@ -47,10 +47,10 @@ pub fn left(packed: __m512i, low: __m512, high: __m512) -> [__m512; 2] {
     ]
 }
 
-/// What rounding by [`paired`] has left of the elements.
+/// The differences between the elements and their values after rounding by [`interleaved`].
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub fn left_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
+pub fn residual_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
     let high = _mm512_and_si512(pairs, _mm512_set1_epi32(!0xffff));
     let low = _mm512_slli_epi32::<16>(pairs);
     [
@@ -59,19 +59,20 @@ pub fn left_of_pairs(pairs: __m512i, even: __m512, odd: __m512) -> [__m512; 2] {
     ]
 }
 
-/// Lane by lane, `even` in the low half.
+/// Rounds to bf16 and interleaves lane by lane, with `even` in the low half of each lane.
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 #[inline]
-pub fn paired(even: __m512, odd: __m512) -> __m512i {
+pub fn interleaved(even: __m512, odd: __m512) -> __m512i {
     let order: [u16; 32] = std::array::from_fn(|i| (i / 2 + i % 2 * 16) as u16);
+    // SAFETY: the array has 64 bytes.
     let order = unsafe { _mm512_loadu_si512(order.as_ptr().cast()) };
     _mm512_permutexvar_epi16(order, pack(even, odd))
 }
 
-/// 16 by 16 lanes, rows for columns.
+/// Transposes 16 by 16 lanes.
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
+pub fn transposed(r: [__m512i; 16]) -> [__m512i; 16] {
     let mut a = r;
     for i in (0..16).step_by(2) {
         a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
@@ -84,7 +85,8 @@ pub fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
         b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
         b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
     }
-    // Quarters: column `4 q + i` of rows `4 k..4 k + 4` is quarter `q` of `b[4 k + i]`.
+    // Now transpose quarters: column `4 * q + i` of the rows `4 * k..4 * k + 4` is quarter `q` of
+    // `b[4 * k + i]`.
     let mut out = b;
     for i in 0..4 {
         let even = [b[i], b[8 + i]];
@@ -101,7 +103,7 @@ pub fn turned(r: [__m512i; 16]) -> [__m512i; 16] {
     out
 }
 
-/// The sum of the lanes: those eight apart first, then four, two and one.
+/// The sum of the lanes: lanes that are eight apart are added first, then four, two and one.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 pub fn fold(x: __m512) -> f32 {
@@ -114,7 +116,7 @@ pub fn fold(x: __m512) -> f32 {
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
-/// The largest lane, of which none is NaN.
+/// The largest lane. No lane may be NaN.
 #[target_feature(enable = "avx512f,avx512dq")]
 #[inline]
 pub fn largest_lane(x: __m512) -> f32 {

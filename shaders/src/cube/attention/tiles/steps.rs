@@ -1,4 +1,4 @@
-//! What the strips of a cube do with a tile of positions, one after another.
+//! The steps of the strips for one tile of positions, in their order.
 
 use cubecl::prelude::*;
 
@@ -6,7 +6,7 @@ use super::super::kernels::{ALMOST_NONE, NONE};
 use super::super::plan::{AttentionTiles, PADDING, PARTS, SCORE_PADDING};
 use super::{GROWTH, Strips, strip_barrier};
 
-/// Scores of a strip's rows and the positions from `first_column` of the tile on.
+/// Computes the scores of a strip's rows for the positions from `first_column` of the tile on.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn score<E: Float, N: Size>(
@@ -83,20 +83,20 @@ pub fn score<E: Float, N: Size>(
     }
 }
 
-/// Whether the row that sees up to `end` sees `position`, below `to`.
+/// Whether a row whose context ends at `end` attends `position`. The split ends at `to`.
 #[cube]
 pub fn sees(position: u32, end: u32, to: u32, window: u32) -> bool {
     position < to && position < end && (window == 0 || position + window >= end)
 }
 
-/// The column that a unit comes to at `step` of a part of a row: each row in another order, so that
-/// units read from different banks.
+/// The column that a unit reads at `step` of its part of a row. Each row starts at another column,
+/// so that units read from different banks.
 #[cube]
 pub fn column(row: usize, part: usize, step: usize, #[comptime] each: usize) -> usize {
     part * each + (step + row) % each
 }
 
-/// Scales a strip's scores, and finds the largest that its rows see in each part.
+/// Scales a strip's scores and finds the largest one that each part of a row attends.
 #[cube]
 pub fn largest_scores<E: Float>(
     strips: &mut Strips<E>,
@@ -128,7 +128,7 @@ pub fn largest_scores<E: Float>(
     }
 }
 
-/// Turns a strip's scores into weights.
+/// Turns a strip's scores into weights, and updates the rows' maxima and sums.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn weigh<E: Float>(
@@ -160,7 +160,7 @@ pub fn weigh<E: Float>(
         if largest > old + GROWTH {
             max = largest;
             correction = f32::exp(old - largest);
-            // Before anything was seen there is nothing to correct.
+            // Before the first attended position there is nothing to rescale.
             if old > f32::new(ALMOST_NONE) {
                 strips.grown[flag] = 1u32;
             }
@@ -172,7 +172,7 @@ pub fn weigh<E: Float>(
             let seen = sees(first_position + column as u32, end, to, window);
             let weight = E::cast_from(select(seen, f32::exp(score - max), 0.0f32));
             strips.weights[row * comptime!(tiles.scored + PADDING) + column] = weight;
-            // As it was rounded: it is this that values are multiplied with.
+            // Sum the rounded weights, because these are multiplied with the values.
             sum += f32::cast_from(weight);
         }
         strips.sums[own] = sum;
@@ -183,7 +183,7 @@ pub fn weigh<E: Float>(
     }
 }
 
-/// A strip's matrix, to where its scores were.
+/// Stores a strip's matrix in place of its scores.
 #[cube]
 pub fn store<E: Float>(
     strips: &mut Strips<E>,
@@ -203,8 +203,8 @@ pub fn store<E: Float>(
     );
 }
 
-/// Multiplies each row of the sums so far with its correction. All units come here that a barrier
-/// waits for.
+/// Multiplies each row of the sums so far with its factor. All units that the barriers wait for
+/// have to call this.
 #[cube]
 pub fn correct<E: Float>(
     strips: &mut Strips<E>,
@@ -220,7 +220,7 @@ pub fn correct<E: Float>(
         if busy {
             store::<E>(strips, mixed.index(column), strip, tiles);
         }
-        strip_barrier(tiles.apart);
+        strip_barrier(tiles.subgroup_barrier);
         if busy {
             for i in range_stepped(
                 UNIT_POS_PLANE as usize,
@@ -232,7 +232,7 @@ pub fn correct<E: Float>(
                 strips.scores[at] = strips.scores[at] * strips.corrections[row];
             }
         }
-        strip_barrier(tiles.apart);
+        strip_barrier(tiles.subgroup_barrier);
         if busy {
             let at = strip * comptime!(tiles.m * stride);
             cmma::load_with_layout::<f32, f32>(
@@ -244,11 +244,11 @@ pub fn correct<E: Float>(
                 cmma::MatrixLayout::RowMajor,
             );
         }
-        strip_barrier(tiles.apart);
+        strip_barrier(tiles.subgroup_barrier);
     }
 }
 
-/// Adds the values of the positions from `first_column` of the tile on, weighted, to the sums.
+/// Adds the weighted values of the positions from `first_column` of the tile on to the sums.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn mix<E: Float, N: Size>(

@@ -1,0 +1,63 @@
+//! The operator's choices about HTTP.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::secret::Secret;
+
+/// The settings of the HTTP server. `hearth` builds them out of its own configuration.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    /// Address to listen on.
+    pub host: String,
+    /// TCP port; 0 takes a free one.
+    pub port: u16,
+    /// Threads that serve HTTP.
+    pub http_workers: usize,
+    /// Absent: plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Larger request bodies get 413.
+    pub max_body_bytes: usize,
+    /// The key that clients must show on every route that is not open; absent: no key is asked
+    /// for.
+    pub api_key: Option<Secret>,
+    /// The key for the routes that change the server for everybody; absent: `api_key`.
+    pub admin_api_key: Option<Secret>,
+    /// Origins of web pages that may read answers, comma-separated, or `*`; absent: none.
+    pub cors: Option<String>,
+    /// Seconds for which a client may read nothing of what was written before its connection is
+    /// closed.
+    pub stall_timeout: u64,
+    /// Seconds that requests in flight have to finish after SIGINT or SIGTERM.
+    pub shutdown_timeout: u64,
+    /// The whole configuration of the process, without its keys, as `/server_info` shows it.
+    pub shown: Value,
+}
+
+/// The two files of `--tls-cert` and `--tls-key`.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// PEM file with the certificate chain, the server's own certificate first.
+    pub cert: PathBuf,
+    /// PEM file with the private key of `cert`.
+    pub key: PathBuf,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 8000,
+            http_workers: 2,
+            tls: None,
+            max_body_bytes: 16 * 1024 * 1024,
+            api_key: None,
+            admin_api_key: None,
+            cors: None,
+            stall_timeout: 60,
+            shutdown_timeout: 30,
+            shown: Value::Null,
+        }
+    }
+}

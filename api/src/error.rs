@@ -1,0 +1,236 @@
+//! Errors of every route. Written in OpenAI's form they are
+//! `{"error": {"message", "type", "param", "code"}}`; [`Dialect`](crate::dialect::Dialect) has
+//! the other forms.
+
+use std::fmt;
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::RETRY_AFTER;
+use actix_web::{HttpResponse, ResponseError};
+use serde::Serialize;
+
+/// Seconds that a client is asked to wait when the server is full or still loading.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// Why a request is refused, without the form of any API.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError {
+    pub status: StatusCode,
+    pub kind: &'static str,
+    pub code: Option<&'static str>,
+    /// The request field at fault, as a path: `messages[0].content`.
+    pub param: Option<String>,
+    pub message: String,
+}
+
+/// The JSON of an [`ApiError`] in OpenAI's form.
+#[derive(Debug, Serialize)]
+pub struct ErrorBody<'a> {
+    error: ErrorFields<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorFields<'a> {
+    message: &'a str,
+    r#type: &'static str,
+    param: Option<&'a str>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind,
+            code: None,
+            param: None,
+            message: message.into(),
+        }
+    }
+
+    /// 400 that is not about one field.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// 400 about the field `param`; the message names it, its bound and the value given.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::bad_request(message)
+        }
+    }
+
+    /// 400: a field of the API that this server does not implement.
+    pub fn unsupported(param: &str) -> Self {
+        let message = format!("`{param}` is not supported by this server; leave it out");
+        Self::field(param, message).code("unsupported_parameter")
+    }
+
+    /// 400: the prompt, or the prompt and the tokens asked for, exceed the context.
+    pub fn context_length(param: &str, message: String) -> Self {
+        Self::field(param, message).code("context_length_exceeded")
+    }
+
+    /// 404: a model that is not the served one.
+    pub fn model_not_found(given: &str, served: &str) -> Self {
+        let message =
+            format!("`model` must be \"{served}\", the model this server serves, got {given:?}");
+        Self {
+            status: StatusCode::NOT_FOUND,
+            ..Self::field("model", message).code("model_not_found")
+        }
+    }
+
+    /// 401: no API key, or not the one that this route asks for.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).code("invalid_api_key")
+    }
+
+    /// 403: a web page of another site may not do this.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message).code("origin_not_allowed")
+    }
+
+    /// Puts `parent` before the path of the field, where the body has the field inside of it.
+    #[must_use]
+    pub fn within(mut self, parent: &str) -> Self {
+        self.param = self.param.map(|param| format!("{parent}.{param}"));
+        self
+    }
+
+    /// 404: a stored response that never was, or is not kept any more.
+    pub fn response_not_found(id: &str) -> Self {
+        let message = format!("there is no response {id:?}, or none any more");
+        Self {
+            status: StatusCode::NOT_FOUND,
+            ..Self::bad_request(message).code("response_not_found")
+        }
+    }
+
+    pub fn not_found(path: &str) -> Self {
+        let message = format!("there is no route {path}");
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
+    }
+
+    pub fn method_not_allowed(method: &str, path: &str) -> Self {
+        let message = format!("{path} does not answer {method}");
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "invalid_request_error",
+            message,
+        )
+        .code("method_not_allowed")
+    }
+
+    pub fn body_too_large(limit: usize) -> Self {
+        let message =
+            format!("the request body is larger than the {limit} bytes of --max-body-bytes");
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "invalid_request_error",
+            message,
+        )
+        .code("body_too_large")
+    }
+
+    /// 499, nginx's status for a client that has gone. Only metrics and logs ever show it.
+    pub fn client_gone() -> Self {
+        let status = StatusCode::from_u16(499).expect("between 100 and 999");
+        Self::new(status, "client_closed_request", "the client has gone")
+    }
+
+    pub fn body_timeout(seconds: u64) -> Self {
+        let message = format!("the request body did not arrive within {seconds} s");
+        Self::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "invalid_request_error",
+            message,
+        )
+        .code("body_timeout")
+    }
+
+    pub fn media_type(given: &str) -> Self {
+        let message = format!("`content-type` must be application/json, got {given:?}");
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "invalid_request_error",
+            message,
+        )
+        .code("unsupported_media_type")
+    }
+
+    /// 503 with `Retry-After`: the server is full, loading or shutting down.
+    pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "service_unavailable",
+            message,
+        )
+        .code(code)
+    }
+
+    /// 500: the request was fine, and the server failed.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", message)
+    }
+
+    #[must_use]
+    pub fn code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    pub fn body(&self) -> ErrorBody<'_> {
+        ErrorBody {
+            error: ErrorFields {
+                message: &self.message,
+                r#type: self.kind,
+                param: self.param.as_deref(),
+                code: self.code,
+            },
+        }
+    }
+}
+
+/// 400: `field` must be `bound`, and was `given`.
+pub fn out_of_bounds(field: &str, bound: &str, given: impl fmt::Display) -> ApiError {
+    ApiError::field(field, format!("`{field}` must be {bound}, got {given}"))
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl ResponseError for ApiError {
+    fn status_code(&self) -> StatusCode {
+        self.status
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        self.respond(&self.body())
+    }
+}
+
+impl ApiError {
+    /// The HTTP answer, with the body that the dialect gave the error.
+    pub fn respond(&self, body: &impl Serialize) -> HttpResponse {
+        let mut response = HttpResponse::build(self.status);
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.insert_header((RETRY_AFTER, RETRY_AFTER_SECONDS));
+        }
+        // The connection is closed, because the rest of a body that was not read would be taken
+        // for the next request.
+        if matches!(
+            self.status,
+            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
+        ) {
+            response.force_close();
+        }
+        response.json(body)
+    }
+}

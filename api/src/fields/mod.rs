@@ -1,0 +1,11 @@
+//! The request fields that several dialects share: their types, their bounds, and their
+//! translation to the engine's parameters. No dialect is named here.
+
+pub mod bounds;
+pub mod capped;
+pub mod messages;
+pub mod sampling;
+pub mod schema;
+pub mod structured;
+pub mod tools;
+pub mod wire;

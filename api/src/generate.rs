@@ -1,0 +1,422 @@
+//! One internal request for every dialect: prompts go in, and updates of each choice come out.
+//!
+//! Architecture invariant: a dialect translates; only this file submits requests to the engine.
+//! Dropping [`Updates`] cancels every choice that still runs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::stream::{self, BoxStream, StreamExt};
+use hearth_engine::constraint::Constrain;
+use hearth_engine::logprobs::TokenLogprobs;
+use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
+use hearth_engine::{
+    Event, FinishReason, Generation, Pooling, Request, SamplingParams, SubmitError, TokenEvent,
+};
+use serde::Serialize;
+
+use crate::error::{ApiError, out_of_bounds};
+use crate::record::{self, Record, Siblings};
+use crate::served::Served;
+use crate::state::device_lost;
+
+/// A request, ready for the engine.
+#[derive(Clone, Debug, Default)]
+pub struct Job {
+    pub prompts: Vec<Vec<u32>>,
+    /// Continuations of each prompt; choice `p * copies + c` is copy `c` of prompt `p`.
+    pub copies: usize,
+    pub params: SamplingParams,
+    pub text: TextOptions,
+    pub namespace: Option<String>,
+    pub priority: i32,
+    /// The grammar that every choice must follow.
+    pub constraint: Option<Constrain>,
+    /// Present where an embedding of each prompt is asked for, and no continuation.
+    pub pooling: Option<Pooling>,
+    /// The name by which `/abort_request` finds it.
+    pub id: Option<String>,
+    /// The name of the prompts in this dialect, for errors.
+    pub prompt_field: &'static str,
+}
+
+/// One event of one choice, in the order in which the engine sends them.
+#[derive(Clone, Debug)]
+pub enum Update {
+    Started {
+        prompt_tokens: usize,
+        cached_tokens: usize,
+    },
+    PromptLogprobs(Vec<Option<TokenLogprobs>>),
+    /// `[hidden_size]`, not normalised.
+    Embedding(Vec<f32>),
+    Text(Piece),
+    Finished(Finish),
+    /// The choice failed; no update follows.
+    Failed(ApiError),
+}
+
+/// Text, and the tokens whose log-probabilities belong to it.
+#[derive(Clone, Debug, Default)]
+pub struct Piece {
+    pub text: String,
+    /// The tokens whose text this piece completes, and tokens without a text.
+    pub ids: Vec<u32>,
+    /// Filled where log-probabilities were asked for.
+    pub tokens: Vec<PieceToken>,
+    /// Tokens sampled so far, for `continuous_usage_stats`.
+    pub completion_tokens: usize,
+}
+
+#[derive(Clone, Debug)]
+pub struct PieceToken {
+    pub logprobs: TokenLogprobs,
+    /// Where the token's text begins, in characters of the output.
+    pub offset: usize,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finish {
+    /// OpenAI's `stop` or `length`, or SGLang's `abort`.
+    pub reason: &'static str,
+    pub matched: Option<MatchedStop>,
+    pub completion_tokens: usize,
+    /// Tokens after the last piece, which have no text.
+    pub ids: Vec<u32>,
+}
+
+/// The token or the string that ended a choice: SGLang's field beside OpenAI's finish reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum MatchedStop {
+    Token(u32),
+    Text(String),
+}
+
+/// The updates of all choices of a request, as they come.
+pub type Updates = BoxStream<'static, (usize, Update)>;
+
+/// Submits all of `job`, or nothing of it.
+///
+/// # Errors
+/// 400 for what the model cannot take, 503 when the queue is full or closing.
+pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
+    submit_each(served, vec![job])
+}
+
+/// Submits all of `jobs`, or nothing of them. The choices of a job follow those of the
+/// jobs before it.
+///
+/// # Errors
+/// Those of [`submit`].
+pub fn submit_each(served: &Served, jobs: Vec<Job>) -> Result<Updates, ApiError> {
+    let mut choices = Vec::new();
+    let mut first = 0;
+    for job in jobs {
+        check_sequences(served, job.prompts.len(), job.copies, job.prompt_field)?;
+        push(served, &job, first, &mut choices)?;
+        first += job.prompts.len() * job.copies;
+    }
+    // Most requests have one choice: its stream needs no merging.
+    Ok(match choices.pop() {
+        Some(only) if choices.is_empty() => only,
+        last => stream::select_all(choices.into_iter().chain(last)).boxed(),
+    })
+}
+
+/// Submits `job`, whose first choice is number `first`.
+fn push(
+    served: &Served,
+    job: &Job,
+    first: usize,
+    choices: &mut Vec<Updates>,
+) -> Result<(), ApiError> {
+    let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
+    let siblings = Siblings::new(job.copies);
+    let prompts = job.prompts.iter();
+    let copies = prompts.flat_map(|prompt| (0..job.copies).map(move |copy| (prompt, copy)));
+    let requests = copies.clone().map(|(prompt, copy)| Request {
+        prompt: prompt.clone(),
+        params: SamplingParams {
+            seed: copy_seed(job, copy),
+            ..job.params.clone()
+        },
+        namespace: job.namespace.clone(),
+        constraint: job.constraint.clone(),
+        id: job.id.clone(),
+        priority: job.priority,
+        pooling: job.pooling,
+    });
+    // On an error, the choices of earlier jobs are dropped, which cancels them.
+    let generations = served.engine.submit_all(requests.collect());
+    let generations = generations.map_err(|error| refusal(error, job))?;
+    for (index, (generation, (prompt, _))) in (first..).zip(generations.into_iter().zip(copies)) {
+        let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
+        let record = siblings
+            .as_ref()
+            .map(|siblings| Record::new(siblings, &generation, job.params.clone(), prompt.len()));
+        let choice = Choice {
+            generation: Some(generation),
+            record,
+            text,
+            unreported: Vec::new(),
+            ids: Vec::new(),
+            told: 0,
+            last: None,
+            lost: Arc::clone(&served.lost),
+        };
+        choices.push(choice.into_stream(index));
+    }
+    Ok(())
+}
+
+/// Checks what can be checked before any prompt is tokenised.
+///
+/// # Errors
+/// 400 for more sequences than the queue takes when it is empty.
+pub fn check_sequences(
+    served: &Served,
+    prompts: usize,
+    copies: usize,
+    prompt_field: &str,
+) -> Result<(), ApiError> {
+    let most = served.engine_config.max_queue;
+    let sequences = prompts.saturating_mul(copies);
+    if sequences <= most {
+        return Ok(());
+    }
+    Err(if copies == 1 {
+        let bound = format!("at most {most} prompts (--max-queue)");
+        out_of_bounds(prompt_field, &bound, prompts)
+    } else {
+        let message = format!(
+            "`n` times the number of prompts must be at most {most} (--max-queue), got {sequences}"
+        );
+        ApiError::field("n", message)
+    })
+}
+
+/// The seed of one copy. The first copy has the request's own, so that its tokens do not depend
+/// on `n`.
+fn copy_seed(job: &Job, copy: usize) -> Option<u64> {
+    /// Multiples of the golden ratio lie far apart, so that two requests with neighbouring seeds
+    /// share no copies.
+    const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
+    job.params
+        .seed
+        .map(|seed| seed.wrapping_add((copy as u64).wrapping_mul(STRIDE)))
+}
+
+fn refusal(error: SubmitError, job: &Job) -> ApiError {
+    let message = error.to_string();
+    match error {
+        SubmitError::PromptTooLong { .. } => ApiError::context_length(job.prompt_field, message),
+        SubmitError::EmptyPrompt | SubmitError::TokenOutOfRange { .. } => {
+            ApiError::field(job.prompt_field, message)
+        }
+        SubmitError::Params(error) => ApiError::field(error.field, message),
+        SubmitError::QueueFull { .. } => {
+            record::rejected();
+            ApiError::unavailable("queue_full", message)
+        }
+        SubmitError::ShuttingDown => ApiError::unavailable("shutting_down", message),
+    }
+}
+
+/// A choice while it runs.
+struct Choice {
+    /// None once the choice is finished.
+    generation: Option<Generation>,
+    /// None once the choice is finished, and where nothing is measured.
+    record: Option<Record>,
+    text: TextStream,
+    /// The log-probabilities of tokens whose text is still held back.
+    unreported: Vec<PieceToken>,
+    /// Tokens that are in no update yet; the text of the first `told` of them is.
+    ids: Vec<u32>,
+    told: usize,
+    /// The last update, where one event became two.
+    last: Option<Update>,
+    /// Whether the device is gone, which explains why a forward failed.
+    lost: Arc<AtomicBool>,
+}
+
+impl Choice {
+    fn into_stream(self, index: usize) -> Updates {
+        stream::unfold(self, move |mut choice| async move {
+            let update = choice.next().await?;
+            Some(((index, update), choice))
+        })
+        .boxed()
+    }
+
+    async fn next(&mut self) -> Option<Update> {
+        if let Some(last) = self.last.take() {
+            return Some(last);
+        }
+        loop {
+            let event = self.generation.as_mut()?.next().await?;
+            match event {
+                Event::Started {
+                    prompt_tokens,
+                    cached_tokens,
+                    queued,
+                    started,
+                } => {
+                    if let Some(record) = &mut self.record {
+                        record.started(cached_tokens, queued, started);
+                    }
+                    return Some(Update::Started {
+                        prompt_tokens,
+                        cached_tokens,
+                    });
+                }
+                Event::Preempted { at } => {
+                    if let Some(record) = &mut self.record {
+                        record.preempted(at);
+                    }
+                }
+                Event::PromptLogprobs(logprobs) => return Some(Update::PromptLogprobs(logprobs)),
+                Event::Embedding(vector) => return Some(Update::Embedding(vector)),
+                Event::Token(token) => {
+                    let delta = self.take_token(token);
+                    if let Some(update) = self.piece(delta) {
+                        return Some(update);
+                    }
+                }
+                Event::Forced(tokens) => {
+                    if let (Some(record), Some(first)) = (&mut self.record, tokens.first()) {
+                        record.jumped(first.at, tokens.len());
+                    }
+                    // All of them are one delta, because they came at once.
+                    let mut all = TextDelta::default();
+                    for token in tokens {
+                        let delta = self.take_token(token);
+                        all.text += &delta.text;
+                        all.tokens += delta.tokens;
+                        all.stop = delta.stop;
+                        if all.stop.is_some() {
+                            break;
+                        }
+                    }
+                    if let Some(update) = self.piece(all) {
+                        return Some(update);
+                    }
+                }
+                Event::Finished(reason, usage) => {
+                    self.generation = None;
+                    if let Some(record) = self.record.take() {
+                        record.finished(&reason, usage.completion_tokens);
+                    }
+                    let delta = self.text.finish();
+                    let stop = delta.stop.clone();
+                    let piece = self.piece(TextDelta {
+                        stop: None,
+                        ..delta
+                    });
+                    let end = finish(reason, stop, usage.completion_tokens, self.take_told());
+                    return match piece {
+                        Some(piece) => {
+                            self.last = Some(end);
+                            Some(piece)
+                        }
+                        None => Some(end),
+                    };
+                }
+                Event::Failed(message) => {
+                    self.generation = None;
+                    if let Some(record) = self.record.take() {
+                        record.failed(&message);
+                    }
+                    return Some(Update::Failed(match self.lost.load(Ordering::Relaxed) {
+                        true => device_lost(),
+                        false => ApiError::internal(message),
+                    }));
+                }
+            }
+        }
+    }
+
+    fn take_token(&mut self, token: TokenEvent) -> TextDelta {
+        let offset = self.text.offset();
+        if let Some(logprobs) = token.logprob {
+            self.unreported.push(PieceToken { logprobs, offset });
+        }
+        self.ids.push(token.id);
+        if let Some(record) = &mut self.record {
+            record.token(token.at);
+        }
+        let text = &mut self.text;
+        Record::while_detokenizing(self.record.as_mut(), || text.push(token.id))
+    }
+
+    /// The update for `delta`; none while its text is held back. A stop string also ends the choice.
+    fn piece(&mut self, delta: TextDelta) -> Option<Update> {
+        let completion_tokens = self.text.tokens();
+        let reported = delta.tokens.min(self.unreported.len());
+        let tokens: Vec<_> = self.unreported.drain(..reported).collect();
+        self.told = (self.told + delta.tokens).min(self.ids.len());
+        let has_news = !delta.text.is_empty() || !tokens.is_empty();
+        let piece = Piece {
+            text: delta.text,
+            ids: if has_news {
+                self.take_told()
+            } else {
+                Vec::new()
+            },
+            tokens,
+            completion_tokens,
+        };
+        let Some(stop) = delta.stop else {
+            return has_news.then_some(Update::Text(piece));
+        };
+        if let Some(generation) = self.generation.take() {
+            generation.stop();
+        }
+        if let Some(record) = self.record.take() {
+            record.stopped();
+        }
+        let matched = Some(MatchedStop::Text(stop));
+        let end = Update::Finished(Finish {
+            reason: "stop",
+            matched,
+            completion_tokens,
+            ids: self.take_told(),
+        });
+        if !has_news {
+            return Some(end);
+        }
+        self.last = Some(end);
+        Some(Update::Text(piece))
+    }
+
+    fn take_told(&mut self) -> Vec<u32> {
+        self.ids.drain(..std::mem::take(&mut self.told)).collect()
+    }
+}
+
+/// The last update of a choice. `stop` is a stop string that the last bytes of the text
+/// completed.
+fn finish(
+    reason: FinishReason,
+    stop: Option<String>,
+    completion_tokens: usize,
+    ids: Vec<u32>,
+) -> Update {
+    let (reason, matched) = match (reason, stop) {
+        (_, Some(text)) => ("stop", Some(MatchedStop::Text(text))),
+        (FinishReason::Stop { token }, None) => ("stop", token.map(MatchedStop::Token)),
+        (FinishReason::Length, None) => ("length", None),
+        (FinishReason::Aborted, None) => ("abort", None),
+        (FinishReason::Cancelled, None) => {
+            let message = "the server is shutting down";
+            return Update::Failed(ApiError::unavailable("shutting_down", message));
+        }
+    };
+    Update::Finished(Finish {
+        reason,
+        matched,
+        completion_tokens,
+        ids,
+    })
+}

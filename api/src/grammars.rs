@@ -1,0 +1,228 @@
+//! Where the engine's [`Grammar`] trait meets the grammars of `hearth-grammar`, and their vocabulary
+//! the tokenizer of the model.
+//!
+//! Architecture invariant: no other file connects the two.
+
+mod after_reasoning;
+
+use std::num::NonZero;
+use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use hearth_engine::constraint::{Constrain, Constraint, Grammar, Mask};
+use hearth_grammar::{
+    CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, Ticket,
+    VocabularySource,
+};
+pub use hearth_grammar::{Stats, Whitespace};
+use tokio::sync::oneshot;
+
+use after_reasoning::{Marks, after_reasoning};
+
+use crate::reasoning::Begin;
+use crate::served::TextCodec;
+
+/// Most threads that compile. It is also at most half of the cores: the others are left to the
+/// model and the event loop.
+const MAX_COMPILE_THREADS: usize = 4;
+/// How long a grammar may take from the request until it is compiled.
+const COMPILE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The operator's choices for requests that leave these fields out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrammarDefaults {
+    pub jump_forward: bool,
+    pub whitespace: Whitespace,
+}
+
+impl Default for GrammarDefaults {
+    fn default() -> Self {
+        Self {
+            jump_forward: true,
+            whitespace: Whitespace::default(),
+        }
+    }
+}
+
+/// The grammars of one model.
+#[derive(Debug)]
+pub struct Grammars {
+    pool: CompilePool,
+    pub defaults: GrammarDefaults,
+    tokens: Arc<Tokens>,
+    eos: Vec<u32>,
+    /// Found in the vocabulary when the first request needs them.
+    marks: OnceLock<Arc<Marks>>,
+}
+
+/// Why a grammar was not compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    #[error(transparent)]
+    Refused(#[from] GrammarError),
+    /// All threads compile the grammars of other requests, and too many wait already.
+    #[error(transparent)]
+    Busy(#[from] PoolFull),
+    #[error("no thread was free to compile the grammar within {} s", COMPILE_DEADLINE.as_secs())]
+    Waited,
+    #[error("compiling the grammar took longer than {} s", COMPILE_DEADLINE.as_secs())]
+    TooSlow,
+}
+
+impl Grammars {
+    /// Starts to read the vocabulary in the background. `vocab_size` is the width of the logits.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn start(
+        text: Arc<dyn TextCodec>,
+        vocab_size: usize,
+        eos: Vec<u32>,
+        defaults: GrammarDefaults,
+    ) -> std::io::Result<Self> {
+        let source = Arc::new(Tokens { text, vocab_size });
+        let tokens = Arc::clone(&source);
+        let compiler = Arc::new(Compiler::new(source, eos.clone()));
+        let cores = available_parallelism().map_or(1, NonZero::get);
+        let pool = CompilePool::start(compiler, (cores / 2).clamp(1, MAX_COMPILE_THREADS))?;
+        Ok(Self {
+            pool,
+            defaults,
+            tokens,
+            eos,
+            marks: OnceLock::new(),
+        })
+    }
+
+    /// The grammar of `spec`, and whether it was in the cache. One that was not is compiled on the
+    /// pool.
+    ///
+    /// # Errors
+    /// What is wrong with `spec`, or that it could not be compiled in time.
+    pub async fn compile(&self, spec: Spec) -> Result<(Arc<dyn Grammar>, bool), CompileError> {
+        if let Some(outcome) = self.pool.compiler().cached(&spec) {
+            return Ok((ready(outcome?), true));
+        }
+        let (reply, outcome) = oneshot::channel();
+        // The request may be gone by then.
+        let ticket = self
+            .pool
+            .submit(spec, |outcome| drop(reply.send(outcome)))?;
+        let asking = Asking(ticket);
+        match tokio::time::timeout(COMPILE_DEADLINE, outcome).await {
+            Ok(Ok(outcome)) => Ok((ready(outcome?), false)),
+            _ if asking.0.has_started() => Err(CompileError::TooSlow),
+            _ => Err(CompileError::Waited),
+        }
+    }
+
+    /// A function that reads the counters of the grammars. It does not keep the model alive.
+    pub fn stats(&self) -> impl Fn() -> Stats + Send + Sync + 'static {
+        let compiler = self.pool.watch();
+        move || compiler.upgrade().map(|c| c.stats()).unwrap_or_default()
+    }
+
+    /// A request's constraint by a grammar that [`Self::compile`] gave.
+    pub fn constrain(&self, grammar: Arc<dyn Grammar>, jump_forward: Option<bool>) -> Constrain {
+        Constrain {
+            grammar,
+            jump_forward: jump_forward.unwrap_or(self.defaults.jump_forward),
+        }
+    }
+}
+
+impl Grammars {
+    /// `constrain`, applied only after the reasoning of an answer that begins with `begin`.
+    #[must_use]
+    pub fn after_reasoning(&self, constrain: Constrain, begin: Begin) -> Constrain {
+        let marks = self.marks.get_or_init(|| {
+            let Tokens { text, vocab_size } = &*self.tokens;
+            Arc::new(Marks::new(Arc::clone(text), *vocab_size, &self.eos))
+        });
+        Constrain {
+            grammar: after_reasoning(constrain.grammar, Arc::clone(marks), begin),
+            ..constrain
+        }
+    }
+}
+
+/// A request that waits for its grammar. When it stops waiting, the compilation is cancelled and
+/// its thread is free for others.
+struct Asking(Arc<Ticket>);
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+fn ready(compiled: Arc<Compiled>) -> Arc<dyn Grammar> {
+    Arc::new(Ready(compiled))
+}
+
+#[derive(Debug)]
+struct Ready(Arc<Compiled>);
+
+impl Grammar for Ready {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(Output(self.0.matcher()))
+    }
+}
+
+struct Output(Matcher);
+
+impl Constraint for Output {
+    fn mask(&mut self) -> Result<Mask, String> {
+        self.0.mask().map_err(|error| error.to_string())
+    }
+
+    fn consume(&mut self, token: u32) -> Result<(), String> {
+        self.0.consume(token).map_err(|error| error.to_string())
+    }
+
+    fn forced(&mut self, limit: usize) -> Vec<u32> {
+        let forced = self.0.forced_tokens(limit);
+        self.0.count_forced(&forced);
+        forced
+    }
+
+    fn is_complete(&self) -> bool {
+        self.0.is_complete()
+    }
+
+    fn canceller(&self) -> Box<dyn Fn() + Send> {
+        let canceller = self.0.canceller();
+        Box::new(move || canceller.cancel())
+    }
+}
+
+/// A tokenizer's vocabulary, as wide as the logits.
+struct Tokens {
+    text: Arc<dyn TextCodec>,
+    vocab_size: usize,
+}
+
+impl VocabularySource for Tokens {
+    fn size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        self.text.token_bytes(token)
+    }
+
+    fn is_special(&self, token: u32) -> bool {
+        self.text.is_special(token)
+    }
+
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        self.text.encode(text, false).ok()
+    }
+}
+
+impl std::fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,59 @@
+//! The HTTP server: four APIs over one internal request.
+//!
+//! - [`routes`] is the table of all paths; [`server`] opens the port and starts the workers, and
+//!   `middleware/` is what a request passes before its handler.
+//! - `openai/`, `sglang/`, `anthropic/` and `ollama/` are the dialects. Each reads its own JSON,
+//!   makes a [`Job`](generate::Job) of it, and writes the [`Update`](generate::Update)s of that
+//!   job in its own words. They never import each other: `fields/` has the request fields that
+//!   they share.
+//! - [`generate`] gives a job to the engine. `prompt`, `conversation` and `offload` make token ids
+//!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find calls of tools and
+//!   reasoning in the text that comes back; [`grammars`] holds what an output must follow.
+//! - `exchange`, `record`, `tally` and [`telemetry`] measure.
+//! - [`served`] is what this crate needs of a model.
+//!
+//! Architecture invariant: the JSON of the APIs is known here and nowhere else, the engine is
+//! reached through [`generate`] alone, and no tensor library is a dependency: a model is a
+//! [`Served`](served::Served), whose text goes through the [`TextCodec`](served::TextCodec) trait.
+
+mod anthropic;
+mod body;
+pub mod config;
+mod conversation;
+mod dialect;
+#[cfg(test)]
+mod documented;
+mod embedding;
+mod error;
+mod exchange;
+mod fields;
+pub mod generate;
+pub mod grammars;
+mod metrics;
+mod middleware;
+pub mod numbers;
+mod offload;
+mod ollama;
+mod openai;
+mod openapi;
+pub mod prompt;
+pub mod reader;
+pub mod reasoning;
+mod record;
+mod respond;
+pub mod routes;
+pub mod secret;
+pub mod served;
+pub mod server;
+mod sglang;
+#[cfg(test)]
+mod siblings;
+mod sse;
+mod stall;
+pub mod state;
+mod status;
+mod tally;
+pub mod telemetry;
+pub mod tls;
+mod tool_plan;
+pub mod tools;

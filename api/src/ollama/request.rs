@@ -1,0 +1,398 @@
+//! The JSON of requests to `/api/chat`, `/api/generate` and `/api/show`.
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde::de::value::MapAccessDeserializer;
+use serde_json::{Map, Value, json};
+
+use crate::error::{ApiError, out_of_bounds};
+use crate::fields::capped::{Capped, Entries, Noticed};
+use crate::fields::messages::MAX_MESSAGES;
+use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
+use crate::fields::tools::{GivenCall, GivenTools, Spelling};
+use crate::fields::wire::Object;
+use crate::grammars::Whitespace;
+use crate::ollama::options::Options;
+use crate::served::Served;
+use crate::tool_plan::{Asking, Lark};
+
+/// Ollama's tools append this to a model's name without a tag.
+const DEFAULT_TAG: &str = ":latest";
+const ROLES: [&str; 4] = ["system", "user", "assistant", "tool"];
+/// Most calls in one message.
+const MAX_CALLS: usize = 128;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatRequest {
+    pub model: String,
+    pub messages: Option<Capped<Object<Message>, MAX_MESSAGES>>,
+    pub stream: Option<bool>,
+    pub options: Option<Object<Options>>,
+    pub format: Option<Format>,
+    keep_alive: Option<KeepAlive>,
+    tools: Option<GivenTools>,
+    think: Option<Think>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GenerateRequest {
+    pub model: String,
+    pub prompt: Option<String>,
+    pub system: Option<String>,
+    /// Whether the prompt goes to the model as it is, without the chat template.
+    pub raw: Option<bool>,
+    pub stream: Option<bool>,
+    pub options: Option<Object<Options>>,
+    pub format: Option<Format>,
+    keep_alive: Option<KeepAlive>,
+    suffix: Option<String>,
+    template: Option<String>,
+    context: Option<Noticed>,
+    images: Option<Noticed>,
+    think: Option<Think>,
+    logprobs: Option<bool>,
+    top_logprobs: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    role: String,
+    content: Option<String>,
+    images: Option<Noticed>,
+    tool_calls: Option<Capped<Object<GivenCall>, MAX_CALLS>>,
+    /// The tool whose result a message with the role `tool` has.
+    tool_name: Option<String>,
+    tool_call_id: Option<String>,
+    thinking: Option<String>,
+}
+
+/// How long the model should stay loaded. It always stays, so that every time except 0 is accepted.
+#[derive(Debug)]
+struct KeepAlive {
+    unloads: bool,
+}
+
+impl<'de> Deserialize<'de> for KeepAlive {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::{Error, Visitor};
+        struct Times;
+        impl Visitor<'_> for Times {
+            type Value = KeepAlive;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number of seconds or a duration like \"5m\"")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<KeepAlive, E> {
+                let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+                let number: f64 = number.parse().map_err(|_| {
+                    E::custom(format!("must be a duration like \"5m\", got {text:?}"))
+                })?;
+                Ok(KeepAlive {
+                    unloads: number == 0.0,
+                })
+            }
+            fn visit_i64<E: Error>(self, seconds: i64) -> Result<KeepAlive, E> {
+                Ok(KeepAlive {
+                    unloads: seconds == 0,
+                })
+            }
+            fn visit_u64<E: Error>(self, seconds: u64) -> Result<KeepAlive, E> {
+                Ok(KeepAlive {
+                    unloads: seconds == 0,
+                })
+            }
+            fn visit_f64<E: Error>(self, seconds: f64) -> Result<KeepAlive, E> {
+                Ok(KeepAlive {
+                    unloads: seconds == 0.0,
+                })
+            }
+        }
+        deserializer.deserialize_any(Times)
+    }
+}
+
+/// The format of the answer: any JSON, or JSON of a schema. An empty string is the same as none.
+#[derive(Debug)]
+pub enum Format {
+    Anything,
+    Json,
+    Schema(GivenSchema),
+}
+
+impl Format {
+    /// The grammar that the format asks for.
+    ///
+    /// # Errors
+    /// 400 for a schema that is too large.
+    pub fn asked(
+        format: Option<Self>,
+        calls: Option<Lark>,
+        whitespace: Whitespace,
+    ) -> Result<Option<Asked>, ApiError> {
+        let json = || serde_json::from_value(json!({"type": "json_object"})).ok();
+        let mut fields = match format {
+            None | Some(Self::Anything) => StructuredFields::default(),
+            Some(Self::Json) => StructuredFields {
+                response_format: json(),
+                ..StructuredFields::default()
+            },
+            Some(Self::Schema(schema)) => StructuredFields {
+                json_schema: Some(schema),
+                ..StructuredFields::default()
+            },
+        };
+        fields.calls = calls;
+        fields.asked(whitespace, false).map_err(in_format)
+    }
+}
+
+/// An error about a schema, whose field has another name in this API.
+pub fn in_format(mut error: ApiError) -> ApiError {
+    for name in ["json_schema", "response_format"] {
+        error.message = error.message.replacen(&format!("`{name}`"), "`format`", 1);
+        if error.param.as_deref() == Some(name) {
+            error.param = Some("format".to_owned());
+        }
+    }
+    error
+}
+
+impl<'de> Deserialize<'de> for Format {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::{Error, MapAccess, Visitor};
+        struct Formats;
+        impl<'de> Visitor<'de> for Formats {
+            type Value = Format;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("\"json\" or a JSON Schema")
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Format, E> {
+                match text {
+                    "" => Ok(Format::Anything),
+                    "json" => Ok(Format::Json),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Format, A::Error> {
+                let schema = GivenSchema::deserialize(MapAccessDeserializer::new(map));
+                schema.map(Format::Schema)
+            }
+        }
+        deserializer.deserialize_any(Formats)
+    }
+}
+
+/// A value of which only `false` asks for nothing.
+#[derive(Debug)]
+struct Think(bool);
+
+impl<'de> Deserialize<'de> for Think {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        use serde::de::{Error, Visitor};
+        struct Levels;
+        impl Visitor<'_> for Levels {
+            type Value = Think;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a boolean or a level")
+            }
+            fn visit_bool<E: Error>(self, think: bool) -> Result<Think, E> {
+                Ok(Think(think))
+            }
+            fn visit_str<E: Error>(self, _: &str) -> Result<Think, E> {
+                Ok(Think(true))
+            }
+        }
+        deserializer.deserialize_any(Levels)
+    }
+}
+
+/// Refuses the fields that both routes refuse.
+fn refuse(
+    fields: &[(&str, bool)],
+    keep_alive: &Option<KeepAlive>,
+    think: &Option<Think>,
+    logprobs: (Option<bool>, Option<i64>),
+) -> Result<(), ApiError> {
+    if keep_alive.as_ref().is_some_and(|keep| keep.unloads) {
+        let bound = "left out or not 0: the served model is never unloaded";
+        return Err(out_of_bounds("keep_alive", bound, 0));
+    }
+    let common = [
+        ("think", think.as_ref().is_some_and(|think| think.0)),
+        ("logprobs", logprobs.0 == Some(true)),
+        ("top_logprobs", logprobs.1.is_some_and(|top| top != 0)),
+    ];
+    match fields.iter().chain(&common).find(|(_, asked)| *asked) {
+        Some((field, _)) => Err(ApiError::unsupported(field)),
+        None => Ok(()),
+    }
+}
+
+fn some(list: &Option<Noticed>) -> bool {
+    list.as_ref().is_some_and(|list| list.given > 0)
+}
+
+impl ChatRequest {
+    /// `reasons`: the server separates this model's reasoning from the answer.
+    ///
+    /// # Errors
+    /// 400 that names the first field which asks for something this server cannot do.
+    pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
+        let logprobs = (self.logprobs, self.top_logprobs);
+        let think = if reasons { &None } else { &self.think };
+        refuse(&[], &self.keep_alive, think, logprobs)
+    }
+
+    /// The variables for the chat template.
+    pub fn template_variables(&self) -> Map<String, Value> {
+        let think = self.think.as_ref().map(|think| think.0);
+        let think = think.map(|think| ("enable_thinking".to_owned(), think.into()));
+        think.into_iter().collect()
+    }
+
+    /// Takes out the fields about tools.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value.
+    pub fn take_tools(&mut self) -> Result<Asking, ApiError> {
+        let tools = self.tools.take();
+        Ok(Asking {
+            tools: tools.map_or(Ok(Vec::new()), |tools| tools.check(Spelling::OpenAi))?,
+            ..Asking::default()
+        })
+    }
+
+    /// The messages as the chat template sees them.
+    ///
+    /// # Errors
+    /// 400 for an unknown role, a message without content, and images.
+    pub fn template_messages(&self) -> Result<Vec<Value>, ApiError> {
+        let messages = self.messages.iter().flat_map(|list| &list.items);
+        messages
+            .enumerate()
+            .map(|(index, message)| message.check(index))
+            .collect()
+    }
+}
+
+impl Message {
+    fn check(&self, index: usize) -> Result<Value, ApiError> {
+        let at = |field: &str| format!("messages[{index}].{field}");
+        if !ROLES.contains(&self.role.as_str()) {
+            let given = format!("{:?}", self.role);
+            let bound = format!("one of {}", ROLES.join(", "));
+            return Err(out_of_bounds(&at("role"), &bound, given));
+        }
+        let refused = [
+            ("images", some(&self.images)),
+            ("tool_name", self.tool_name.is_some() && self.role != "tool"),
+            (
+                "tool_call_id",
+                self.tool_call_id.is_some() && self.role != "tool",
+            ),
+        ];
+        if let Some((field, _)) = refused.into_iter().find(|(_, asked)| *asked) {
+            return Err(ApiError::unsupported(&at(field)));
+        }
+        // Not every template can render messages without content.
+        let content = self.content.as_deref().unwrap_or_default();
+        let mut message = json!({"role": self.role, "content": content});
+        let calls = self.tool_calls.as_ref().filter(|calls| calls.given > 0);
+        if let Some(calls) = calls {
+            let path = at("tool_calls");
+            if self.role != "assistant" {
+                return Err(ApiError::unsupported(&path));
+            }
+            if calls.given > MAX_CALLS {
+                let bound = format!("at most {MAX_CALLS} calls");
+                return Err(out_of_bounds(&path, &bound, calls.given));
+            }
+            let each = calls.items.iter().enumerate();
+            let list: Result<Value, ApiError> = each
+                .map(|(index, call)| call.template(&format!("{path}[{index}]")))
+                .collect();
+            message["tool_calls"] = list?;
+        }
+        for (key, value) in [
+            ("reasoning_content", &self.thinking),
+            ("name", &self.tool_name),
+            ("tool_call_id", &self.tool_call_id),
+        ] {
+            if let Some(value) = value {
+                message[key] = value.as_str().into();
+            }
+        }
+        match self.content.is_some() || calls.is_some() {
+            true => Ok(message),
+            false => Err(out_of_bounds(&at("content"), "a string", "null")),
+        }
+    }
+}
+
+impl GenerateRequest {
+    /// # Errors
+    /// 400 that names the first field which asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
+        refuse(
+            &[
+                ("suffix", text(&self.suffix)),
+                ("template", text(&self.template)),
+                ("context", some(&self.context)),
+                ("images", some(&self.images)),
+            ],
+            &self.keep_alive,
+            &self.think,
+            (self.logprobs, self.top_logprobs),
+        )
+    }
+}
+
+/// Refuses a model name that is not the served one. The tag that Ollama's tools append may be there.
+///
+/// # Errors
+/// 404 with Ollama's message.
+pub fn check_model(served: &Served, given: &str) -> Result<(), ApiError> {
+    let name = given.strip_suffix(DEFAULT_TAG).unwrap_or(given);
+    if name == served.id || given == served.id {
+        return Ok(());
+    }
+    Err(ApiError::model_not_found(given, &served.id))
+}
+
+/// A request to `/api/show`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShowRequest {
+    /// `name` is the older name of this field.
+    #[serde(alias = "name")]
+    pub model: String,
+    #[expect(dead_code, reason = "the answer is verbose anyway")]
+    verbose: Option<bool>,
+    system: Option<String>,
+    template: Option<String>,
+    options: Option<Entries<IgnoredAny, 0>>,
+}
+
+impl ShowRequest {
+    /// # Errors
+    /// 400 that names the first field which asks for something this server cannot do.
+    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+        let fields = [
+            ("system", self.system.is_some()),
+            ("template", self.template.is_some()),
+            (
+                "options",
+                self.options.as_ref().is_some_and(|o| o.given > 0),
+            ),
+        ];
+        match fields.into_iter().find(|(_, asked)| *asked) {
+            Some((field, _)) => Err(ApiError::unsupported(field)),
+            None => Ok(()),
+        }
+    }
+}

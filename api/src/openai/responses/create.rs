@@ -1,0 +1,238 @@
+//! `POST /v1/responses`.
+
+use std::sync::Arc;
+
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use futures_util::future::{AbortHandle, Abortable};
+use hearth_engine::SamplingParams;
+use hearth_engine::output::TextOptions;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::conversation::{self, Conversation};
+use crate::error::ApiError;
+use crate::fields::structured::{Asked, compile};
+use crate::generate::{Job, Updates, submit};
+use crate::middleware::request_id::RequestId;
+use crate::openai::responses::answer::Answer;
+use crate::openai::responses::request::{ResponseRequest, in_format};
+use crate::openai::responses::stored::Stored;
+use crate::openai::responses::stream::Events;
+use crate::respond::{collected, streamed};
+use crate::served::Served;
+use crate::state::{AppState, unix_time};
+use crate::tally::Tally;
+use crate::{body, exchange, offload, prompt};
+
+const ROUTE: &str = "/v1/responses";
+
+/// A checked request, and how its answer will be written.
+struct Prepared {
+    job: Job,
+    asked: Option<Asked>,
+    answer: Answer,
+    /// The conversation so far, without instructions.
+    messages: Vec<Value>,
+    stream: bool,
+}
+
+/// # Errors
+/// 4xx for a faulty request, 503 when the server cannot take it now.
+pub async fn create(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, ApiError> {
+    let id = RequestId::of(&request);
+    let stored = state.clone();
+    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, &stored, id);
+    let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
+    let constraint = compile(&served, prepared.asked).await.map_err(in_format)?;
+    let job = Job {
+        constraint,
+        ..prepared.job
+    };
+    let updates = submit(&served, job)?;
+    let tally = Tally::new(RequestId::of(&request), ROUTE, 1, 1);
+    let (answer, messages) = (prepared.answer, prepared.messages);
+    if prepared.stream {
+        let format = Events {
+            keep: answer.store.then_some(state),
+            answer,
+            messages,
+            text: String::new(),
+            sent: 0,
+        };
+        return Ok(streamed(updates, tally, format));
+    }
+    if answer.background {
+        let response = in_background(updates, tally, answer, messages, state);
+        return Ok(HttpResponse::Ok().json(response));
+    }
+    let (response, messages) = finished(updates, tally, &answer, messages).await?;
+    if answer.store {
+        state.responses.keep(Stored {
+            response: response.clone(),
+            messages: Arc::new(messages),
+            running: None,
+        });
+    }
+    Ok(HttpResponse::Ok().json(response))
+}
+
+/// Answers at once with a response that has no output yet, and goes on computing it.
+fn in_background(
+    updates: Updates,
+    tally: Tally,
+    answer: Answer,
+    messages: Vec<Value>,
+    state: Data<AppState>,
+) -> Value {
+    let response = answer.pending("in_progress");
+    let (handle, registration) = AbortHandle::new_pair();
+    state.responses.keep(Stored {
+        response: response.clone(),
+        messages: Arc::new(messages.clone()),
+        running: Some(handle),
+    });
+    let computed = async move {
+        let (response, messages) = match finished(updates, tally, &answer, messages).await {
+            Ok(done) => done,
+            Err(error) => (answer.failed(&error.message), Vec::new()),
+        };
+        state.responses.finish(response, messages);
+    };
+    // When it is aborted it drops the updates, which cancels the generation.
+    actix_web::rt::spawn(Abortable::new(computed, registration));
+    response
+}
+
+/// The whole response, and the conversation up to it.
+async fn finished(
+    updates: Updates,
+    mut tally: Tally,
+    answer: &Answer,
+    mut messages: Vec<Value>,
+) -> Result<(Value, Vec<Value>), ApiError> {
+    let whole = collected(updates, &mut tally).await?.into_iter().next();
+    let whole = whole.unwrap_or_default();
+    let response = answer.finished(&whole.text, whole.finish.as_ref(), tally.counts(0));
+    messages.push(json!({"role": "assistant", "content": whole.text}));
+    Ok((response, messages))
+}
+
+fn prepare(
+    served: &Served,
+    bytes: &[u8],
+    state: &AppState,
+    id: String,
+) -> Result<Prepared, ApiError> {
+    let mut request: ResponseRequest = body::parse(bytes)?;
+    AppState::check_model(served, request.model.as_deref())?;
+    request.refuse_unsupported()?;
+    let (asked, format) = request.take_format(served.grammars.defaults.whitespace)?;
+    let metadata = request.labels()?;
+    let labels = metadata
+        .iter()
+        .filter_map(|(name, label)| Some((name.as_str(), label.as_str()?)));
+    exchange::note_labels(request.user.as_deref(), labels);
+    let mut messages = before(&request, state)?;
+    conversation::refuse_too_many(served, messages.len() + request.input.given())
+        .map_err(of_input)?;
+    messages.extend(request.input.messages()?);
+    let instructions = request.instructions.as_deref();
+    let instructions = instructions.map(|text| json!({"role": "system", "content": text}));
+    let whole = instructions.into_iter().chain(messages.iter().cloned());
+    let prompt = Conversation::of(whole.collect()).encode(served);
+    let prompt = prompt.map_err(of_input)?.prompt;
+    let limit = request.token_limit()?;
+    let max_tokens =
+        prompt::output_limit(served, "input", prompt.len(), "max_output_tokens", limit)?;
+    let params = SamplingParams {
+        max_tokens,
+        ..request.sampling().params(&served.defaults)?
+    };
+    let answer = Answer {
+        id: format!("resp_{}", Uuid::now_v7().simple()),
+        message_id: format!("msg_{}", Uuid::now_v7().simple()),
+        model: served.id.clone(),
+        created: unix_time(),
+        instructions: request.instructions,
+        previous_response_id: request.previous_response_id,
+        max_output_tokens: limit,
+        temperature: request
+            .temperature
+            .unwrap_or_else(|| decimal(params.temperature)),
+        top_p: request.top_p.unwrap_or_else(|| decimal(params.top_p)),
+        format,
+        store: request.store != Some(false),
+        background: request.background == Some(true),
+        metadata,
+        user: request.user,
+    };
+    let job = Job {
+        prompts: vec![prompt],
+        copies: 1,
+        params,
+        text: TextOptions::default(),
+        id: Some(id),
+        prompt_field: "input",
+        ..Job::default()
+    };
+    Ok(Prepared {
+        job,
+        asked,
+        answer,
+        messages,
+        stream: request.stream == Some(true),
+    })
+}
+
+/// The stored conversation that the request continues.
+fn before(request: &ResponseRequest, state: &AppState) -> Result<Vec<Value>, ApiError> {
+    let Some(id) = &request.previous_response_id else {
+        return Ok(Vec::new());
+    };
+    let field = "previous_response_id";
+    let Some(stored) = state.responses.get(id) else {
+        let error = ApiError::response_not_found(id);
+        return Err(ApiError {
+            param: Some(field.to_owned()),
+            ..error
+        });
+    };
+    match stored.response["status"].as_str() {
+        Some("completed" | "incomplete") => Ok(stored.messages.to_vec()),
+        status => {
+            let status = status.unwrap_or_default();
+            let message = format!("`{field}` must be of a response with an output, got {status}");
+            Err(ApiError::field(field, message))
+        }
+    }
+}
+
+/// An error about `messages`, which this API calls `input`.
+fn of_input(mut error: ApiError) -> ApiError {
+    error.message = error.message.replacen("`messages`", "`input`", 1);
+    error.param = Some("input".to_owned());
+    error
+}
+
+/// The decimal number that `value` was written as: 0.7, and not 0.699999988079071, which is the
+/// `f32` nearest to it.
+fn decimal(value: f32) -> f64 {
+    let written = value.to_string();
+    written.parse().unwrap_or(f64::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_is_shown_as_it_was_written() {
+        assert_eq!(decimal(0.7), 0.7);
+        assert_eq!(decimal(1.0), 1.0);
+    }
+}

@@ -1,0 +1,10 @@
+//! OpenAI's Responses API: the server stores a conversation, so that the next request can continue
+//! it.
+
+mod answer;
+pub mod create;
+pub(crate) mod request;
+pub mod stored;
+mod stream;
+
+pub use stored::Responses;

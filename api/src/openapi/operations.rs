@@ -1,0 +1,260 @@
+//! The request and the answer of each route.
+
+use serde_json::{Map, Value, json};
+
+use crate::anthropic::request as anthropic;
+use crate::dialect::Dialect;
+use crate::ollama::request as ollama;
+use crate::openai::chat_request::ChatRequest;
+use crate::openai::completion_request::CompletionRequest;
+use crate::openai::embeddings::EmbeddingRequest;
+use crate::openai::responses::request::ResponseRequest;
+use crate::openapi::manual::{quoted, table};
+use crate::openapi::probe::schema;
+use crate::routes;
+use crate::sglang::encode::EncodeRequest;
+use crate::sglang::request::GenerateRequest;
+use crate::sglang::score::ScoreRequest;
+use crate::sglang::{control, model, tokens};
+
+const ANSWERS: &str = include_str!("answers.json");
+
+/// The whole document.
+pub fn document() -> Value {
+    let mut schemas: Map<String, Value> =
+        serde_json::from_str(ANSWERS).expect("answers.json is JSON: a test reads it");
+    let mut paths = Map::new();
+    for [names, methods, what] in table("## Routes").into_iter().flatten() {
+        for path in quoted(names) {
+            let mut operations = Map::new();
+            let parameters = parameters(path);
+            for method in methods.split(", ") {
+                let mut operation = operation(method, path, what, &mut schemas);
+                if !parameters.is_empty() {
+                    operation["parameters"] = parameters.clone().into();
+                }
+                if ["GET", "DELETE"].contains(&method) {
+                    operation.as_object_mut().map(|o| o.remove("requestBody"));
+                }
+                operation["operationId"] = format!("{method} {path}").into();
+                operations.insert(method.to_lowercase(), operation);
+            }
+            paths.insert(template(path), operations.into());
+        }
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Hearth",
+            "version": env!("CARGO_PKG_VERSION"),
+            "summary": "A language model server that speaks OpenAI's, SGLang's, Anthropic's and \
+                        Ollama's APIs",
+            "license": {"name": "MIT OR Apache-2.0"},
+        },
+        // A server without --api-key asks for no key.
+        "security": [{}, {"bearer": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+        },
+    })
+}
+
+/// `path` as OpenAPI writes it: actix has a pattern after a name.
+fn template(path: &str) -> String {
+    path.replace(":.+}", "}")
+}
+
+fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Value>) -> Value {
+    let error = match routes::dialect_of(path) {
+        Dialect::OpenAi => "OpenAiError",
+        Dialect::Sglang => "SglangError",
+        Dialect::Anthropic => "AnthropicError",
+        Dialect::Ollama => "OllamaError",
+    };
+    let error = json!({
+        "description": "refused, in the words of this API",
+        "content": {"application/json": {"schema": reference(error)}},
+    });
+    let mut operation = json!({
+        "summary": what.replace('`', ""),
+        "responses": {
+            "200": {"description": "OK", "content": answer(method, path)},
+            "4XX": error,
+            "5XX": error,
+        },
+    });
+    if let Some((name, schema)) = body(path) {
+        schemas.insert(name.to_owned(), described(schema, path));
+        operation["requestBody"] = json!({
+            "required": !matches!(path, "/pause_generation" | "/continue_generation"),
+            "content": {"application/json": {"schema": reference(name)}},
+        });
+    }
+    operation
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+/// The name and the schema of the body of a request to `path`.
+fn body(path: &str) -> Option<(&'static str, Value)> {
+    Some(match path {
+        "/v1/chat/completions" => ("ChatRequest", schema::<ChatRequest>()),
+        "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
+        "/v1/embeddings" => ("EmbeddingRequest", schema::<EmbeddingRequest>()),
+        "/v1/responses" => ("ResponseRequest", schema::<ResponseRequest>()),
+        "/generate" => ("GenerateRequest", schema::<GenerateRequest>()),
+        "/encode" => ("EncodeRequest", schema::<EncodeRequest>()),
+        "/v1/score" => ("ScoreRequest", schema::<ScoreRequest>()),
+        "/tokenize" | "/v1/tokenize" => ("TokenizeRequest", schema::<tokens::TokenizeRequest>()),
+        "/detokenize" | "/v1/detokenize" => {
+            ("DetokenizeRequest", schema::<tokens::DetokenizeRequest>())
+        }
+        "/abort_request" => ("AbortRequest", schema::<control::AbortRequest>()),
+        "/pause_generation" => ("PauseRequest", schema::<control::PauseRequest>()),
+        "/continue_generation" => ("ContinueRequest", schema::<control::ContinueRequest>()),
+        "/v1/messages" => ("MessagesRequest", schema::<anthropic::MessagesRequest>()),
+        "/v1/messages/count_tokens" => ("CountRequest", schema::<anthropic::CountRequest>()),
+        "/api/chat" => ("OllamaChatRequest", schema::<ollama::ChatRequest>()),
+        "/api/generate" => ("OllamaGenerateRequest", schema::<ollama::GenerateRequest>()),
+        "/api/show" => ("ShowRequest", schema::<ollama::ShowRequest>()),
+        _ => return None,
+    })
+}
+
+/// `schema` with the words of docs/API.md about the fields of `path`.
+fn described(mut schema: Value, path: &str) -> Value {
+    let heading = format!(
+        "### `{}`",
+        path.replacen("/v1/tok", "/tok", 1)
+            .replacen("/v1/detok", "/detok", 1)
+    );
+    for [name, state, note] in table(&heading).into_iter().flatten() {
+        let name = name.trim_matches('`');
+        if let Some(Value::Object(property)) = schema["properties"].get_mut(name) {
+            let words = match note {
+                "" => state.to_owned(),
+                note => format!("{state}: {note}"),
+            };
+            property.insert("description".to_owned(), words.into());
+        }
+    }
+    schema
+}
+
+/// The schemas of a successful answer by content type.
+fn answer(method: &str, path: &str) -> Value {
+    let json = |name: &str| json!({"application/json": {"schema": reference(name)}});
+    let text = |kind: &str| json!({kind: {"schema": {"type": "string"}}});
+    // OpenAPI 3.1 cannot describe the parts of a stream, and its readers differ: some check each
+    // event against the schema, some the whole text. A schema without a type suits both.
+    let streamed = |name: &str, (kind, parts): (&str, &str)| {
+        let mut content = json(name);
+        content[kind] = json!({"schema": {"description": parts}});
+        content
+    };
+    const EVENTS: (&str, &str) = (
+        "text/event-stream",
+        "Server-sent events, whose data is JSON. OpenAI's and SGLang's end in `[DONE]`.",
+    );
+    const LINES: (&str, &str) = ("application/x-ndjson", "JSON objects, one to a line.");
+    match path {
+        "/" | "/metrics" | "/flush_cache" => text("text/plain"),
+        "/docs" => text("text/html"),
+        "/health"
+        | "/ready"
+        | "/health_generate"
+        | "/pause_generation"
+        | "/continue_generation" => json("Status"),
+        "/version" | "/api/version" => json("Version"),
+        "/v1/models" => json("ModelList"),
+        "/v1/models/{id:.+}" => json("Model"),
+        "/v1/chat/completions" => streamed("ChatCompletion", EVENTS),
+        "/v1/completions" => streamed("Completion", EVENTS),
+        "/v1/embeddings" => json("EmbeddingList"),
+        "/v1/responses" => streamed("Response", EVENTS),
+        "/v1/responses/{id}" if method == "DELETE" => json("Deleted"),
+        "/v1/responses/{id}" | "/v1/responses/{id}/cancel" => json("Response"),
+        "/generate" => streamed("Generated", EVENTS),
+        "/encode" => json("Encoded"),
+        "/v1/score" => json("Scores"),
+        "/tokenize" | "/v1/tokenize" => json("Tokens"),
+        "/detokenize" | "/v1/detokenize" => json("Text"),
+        "/model_info" | "/get_model_info" => json("ModelInfo"),
+        "/server_info" | "/get_server_info" => json("ServerInfo"),
+        "/get_load" => json("Load"),
+        "/v1/loads" => json("Loads"),
+        "/abort_request" => json("Aborted"),
+        "/v1/messages" => streamed("Message", EVENTS),
+        "/v1/messages/count_tokens" => json("TokenCount"),
+        "/api/chat" => streamed("OllamaChat", LINES),
+        "/api/generate" => streamed("OllamaGenerated", LINES),
+        "/api/tags" | "/api/ps" => json("OllamaModels"),
+        "/api/show" => json("OllamaModel"),
+        _ => json!({"application/json": {"schema": {"type": "object"}}}),
+    }
+}
+
+fn parameters(path: &str) -> Vec<Value> {
+    if let Some((_, name)) = path.split_once('{') {
+        let name = name.split([':', '}']).next();
+        let schema = json!({"type": "string"});
+        return vec![json!({"name": name, "in": "path", "required": true, "schema": schema})];
+    }
+    let query = match path {
+        "/flush_cache" => schema::<control::FlushQuery>(),
+        "/v1/loads" => schema::<model::LoadsQuery>(),
+        _ => return Vec::new(),
+    };
+    let fields = query["properties"].as_object().into_iter().flatten();
+    fields
+        // The first of the types, because a query has no null.
+        .map(|(name, schema)| json!({"name": name, "in": "query", "schema": schema["anyOf"][0]}))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_says_what_it_takes_and_gives_and_every_name_is_there() {
+        let document = document();
+        let paths = document["paths"].as_object().unwrap();
+        assert!(paths.len() > 30, "{paths:?}");
+        let text = document.to_string();
+        let schemas = document["components"]["schemas"].as_object().unwrap();
+        for name in text.split("#/components/schemas/").skip(1) {
+            let name = name.split('"').next().unwrap();
+            assert!(schemas.contains_key(name), "{name} is nowhere");
+        }
+        for (path, operations) in paths {
+            for (method, operation) in operations.as_object().unwrap() {
+                let content = &operation["responses"]["200"]["content"];
+                assert!(content.is_object(), "{method} {path}");
+                let vague = json!({"type": "object"});
+                let is_vague = content["application/json"]["schema"] == vague;
+                assert!(
+                    !is_vague || path == "/openapi.json",
+                    "{method} {path}: {content}"
+                );
+                let takes = operation["requestBody"].is_object();
+                let takes_none = ["/flush_cache", "/v1/responses/{id}/cancel"];
+                let takes_none = takes_none.contains(&path.as_str());
+                assert!(
+                    takes == (["post", "put"].contains(&method.as_str()) && !takes_none),
+                    "{method} {path}"
+                );
+            }
+        }
+        let model = &paths["/v1/models/{id}"]["get"]["parameters"][0];
+        assert_eq!(model["name"], "id");
+        let timeout = &paths["/flush_cache"]["post"]["parameters"][0];
+        assert_eq!(timeout["schema"]["type"], "number");
+        let words = &schemas["ChatRequest"]["properties"]["temperature"]["description"];
+        assert_eq!(words, "honoured: 0 to 2; 0 is greedy");
+    }
+}

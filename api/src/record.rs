@@ -1,0 +1,263 @@
+//! The measurements of one continuation, from its arrival to its end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hearth_engine::{FinishReason, Generation, SamplingParams};
+use hearth_otel::{Ending, RequestNumbers, RequestRecord, RequestSpan, RequestTimes};
+
+use crate::exchange::Exchange;
+
+/// Preemptions of a request that its trace shows at the most, and runs of forced tokens.
+const SHOWN_PREEMPTIONS: usize = 32;
+const SHOWN_JUMPS: usize = 32;
+
+/// The measurements that the continuations of one request share.
+pub struct Siblings {
+    exchange: Arc<Exchange>,
+    copies: usize,
+    /// Whether any of them ended. A request that was refused has none, and is not counted.
+    ended: AtomicBool,
+    longest: AtomicUsize,
+}
+
+impl Siblings {
+    /// For a request of the current exchange that asks for `copies` of each prompt. None outside of
+    /// HTTP.
+    pub fn new(copies: usize) -> Option<Arc<Self>> {
+        let exchange = Exchange::current()?;
+        Some(Arc::new(Self {
+            exchange,
+            copies,
+            ended: AtomicBool::new(false),
+            longest: AtomicUsize::new(0),
+        }))
+    }
+}
+
+impl Drop for Siblings {
+    fn drop(&mut self) {
+        if let Some(engine) = self.exchange.telemetry.engine()
+            && *self.ended.get_mut()
+        {
+            engine.accepted(self.copies);
+            engine.longest(self.longest.load(Ordering::Relaxed));
+        }
+    }
+}
+
+/// Counts a request that was refused because the queue was full.
+pub fn rejected() {
+    if let Some(exchange) = Exchange::current()
+        && let Some(engine) = exchange.telemetry.engine()
+    {
+        engine.rejected();
+    }
+}
+
+/// Records the events of one continuation. If it is dropped before the end, the continuation
+/// counts as aborted by its client.
+pub struct Record {
+    siblings: Arc<Siblings>,
+    engine_id: u64,
+    span: Option<RequestSpan>,
+    params: SamplingParams,
+    queued: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+    last_token: Option<Instant>,
+    preempted: Vec<Instant>,
+    preemptions: u64,
+    jumps: Vec<(Instant, usize)>,
+    forced_tokens: usize,
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    tokens: usize,
+    detokenized: Option<(Instant, Instant, Duration)>,
+    ended: bool,
+}
+
+impl Record {
+    pub fn new(
+        siblings: &Arc<Siblings>,
+        generation: &Generation,
+        params: SamplingParams,
+        prompt_tokens: usize,
+    ) -> Self {
+        let exchange = &siblings.exchange;
+        let engine_id = generation.id();
+        let span = exchange.span.as_ref().and_then(|parent| {
+            let arrived = exchange.clock.system(exchange.clock.start());
+            exchange.telemetry.request_span(engine_id, parent, arrived)
+        });
+        Self {
+            siblings: Arc::clone(siblings),
+            engine_id,
+            span,
+            params,
+            queued: Instant::now(),
+            started: None,
+            first_token: None,
+            last_token: None,
+            preempted: Vec::new(),
+            preemptions: 0,
+            jumps: Vec::new(),
+            forced_tokens: 0,
+            prompt_tokens,
+            cached_tokens: 0,
+            tokens: 0,
+            detokenized: None,
+            ended: false,
+        }
+    }
+
+    pub fn started(&mut self, cached_tokens: usize, queued: Instant, started: Instant) {
+        (self.queued, self.started) = (queued, Some(started));
+        self.cached_tokens = cached_tokens;
+        let exchange = &self.siblings.exchange;
+        if let Some(engine) = exchange.telemetry.engine() {
+            engine.started(exchange.streams(), self.prompt_tokens);
+        }
+    }
+
+    pub fn preempted(&mut self, at: Instant) {
+        self.preemptions += 1;
+        if self.preempted.len() < SHOWN_PREEMPTIONS {
+            self.preempted.push(at);
+        }
+    }
+
+    /// The grammar forced `tokens` tokens at once. [`token`](Self::token) is called for each of them
+    /// as well.
+    pub fn jumped(&mut self, at: Instant, tokens: usize) {
+        self.forced_tokens += tokens;
+        if self.span.is_some() && self.jumps.len() < SHOWN_JUMPS {
+            self.jumps.push((at, tokens));
+        }
+    }
+
+    pub fn token(&mut self, at: Instant) {
+        self.tokens += 1;
+        let before = self.last_token.replace(at);
+        let exchange = &self.siblings.exchange;
+        let Some(engine) = exchange.telemetry.engine() else {
+            return;
+        };
+        let since = before.map(|before| at.saturating_duration_since(before).as_secs_f64());
+        engine.token(exchange.streams(), since);
+        if self.first_token.is_none() {
+            self.first_token = Some(at);
+            let waited = at.saturating_duration_since(exchange.clock.start());
+            engine.first_token(exchange.operation, exchange.streams(), waited.as_secs_f64());
+        }
+    }
+
+    /// Runs `work`, which makes text out of tokens, and measures it if a trace will show it.
+    pub fn while_detokenizing<T>(record: Option<&mut Self>, work: impl FnOnce() -> T) -> T {
+        let Some(record) = record.filter(|record| record.span.is_some()) else {
+            return work();
+        };
+        let from = Instant::now();
+        let done = work();
+        let to = Instant::now();
+        let (since, _, busy) = record.detokenized.unwrap_or((from, to, Duration::ZERO));
+        record.detokenized = Some((since, to, busy + to.duration_since(from)));
+        done
+    }
+
+    pub fn finished(mut self, reason: &FinishReason, completion_tokens: usize) {
+        let ending = match reason {
+            FinishReason::Stop { .. } => Ending::Stop,
+            FinishReason::Length => Ending::Length,
+            FinishReason::Cancelled | FinishReason::Aborted => Ending::Abort,
+        };
+        self.end(ending, completion_tokens, None);
+    }
+
+    /// The output ended in a stop string.
+    pub fn stopped(mut self) {
+        let tokens = self.tokens;
+        self.end(Ending::Stop, tokens, None);
+    }
+
+    pub fn failed(mut self, error: &str) {
+        let tokens = self.tokens;
+        self.end(Ending::Error, tokens, Some(error.to_owned()));
+    }
+
+    fn end(&mut self, ending: Ending, completion_tokens: usize, error: Option<String>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let exchange = &self.siblings.exchange;
+        self.siblings.ended.store(true, Ordering::Relaxed);
+        let longest = &self.siblings.longest;
+        longest.fetch_max(completion_tokens, Ordering::Relaxed);
+        let times = RequestTimes {
+            clock: exchange.clock,
+            arrived: exchange.clock.start(),
+            tokenized: exchange.tokenized(),
+            queued: self.queued,
+            started: self.started,
+            first_token: self.first_token,
+            last_token: self.last_token,
+            compiled: exchange.compiled(),
+            preempted: std::mem::take(&mut self.preempted),
+            jumps: std::mem::take(&mut self.jumps),
+            detokenized: self.detokenized,
+            ended: Instant::now(),
+        };
+        let stream = exchange.streams();
+        if let Some(engine) = exchange.telemetry.engine() {
+            let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
+            engine.unseen_tokens(stream, completion_tokens.saturating_sub(self.tokens));
+            engine.ended(&RequestNumbers {
+                operation: exchange.operation,
+                stream,
+                ending,
+                duration: times.duration().as_secs_f64(),
+                queue: seconds(times.queue()),
+                prefill: seconds(times.prefill()),
+                decode: seconds(times.decode()),
+                inference: seconds(times.inference()),
+                prompt_tokens: self.prompt_tokens,
+                cached_tokens: self.cached_tokens,
+                completion_tokens,
+                max_tokens: self.params.max_tokens,
+                preemptions: self.preemptions,
+            });
+        }
+        if let Some(span) = self.span.take() {
+            let record = RequestRecord {
+                times,
+                engine_id: self.engine_id,
+                request_id: exchange.request_id.clone(),
+                operation: exchange.operation,
+                stream,
+                ending,
+                error,
+                prompt_tokens: self.prompt_tokens,
+                cached_tokens: self.cached_tokens,
+                completion_tokens,
+                preemptions: self.preemptions,
+                forced_tokens: self.forced_tokens,
+                copies: self.siblings.copies,
+                max_tokens: self.params.max_tokens,
+                temperature: self.params.temperature,
+                top_p: self.params.top_p,
+                top_k: self.params.top_k.map(|top_k| top_k as usize),
+                seed: self.params.seed,
+                labels: exchange.labels(),
+            };
+            exchange.telemetry.request_ended(span, record);
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let tokens = self.tokens;
+        self.end(Ending::Abort, tokens, None);
+    }
+}

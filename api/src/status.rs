@@ -1,0 +1,62 @@
+//! Routes that report and change nothing: health, readiness, version, models.
+
+use actix_web::web::{Data, Path};
+use actix_web::{HttpResponse, Responder};
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+use crate::served::Served;
+use crate::state::AppState;
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// `/health`: 200 while the process answers and its device has not been lost.
+pub async fn health(state: Data<AppState>) -> impl Responder {
+    match state.loaded().is_some_and(Served::is_lost) {
+        true => HttpResponse::ServiceUnavailable().json(json!({"status": "device_lost"})),
+        false => HttpResponse::Ok().json(json!({"status": "ok"})),
+    }
+}
+
+/// `/ready`: 200 once the model is loaded and warm, and requests are taken.
+///
+/// # Errors
+/// Those of [`AppState::served`].
+pub async fn ready(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
+    let served = state.served()?;
+    Ok(HttpResponse::Ok().json(json!({"status": "ready", "model": served.id})))
+}
+
+/// `/`: tools ask here whether a server is running.
+pub async fn root() -> impl Responder {
+    HttpResponse::Ok()
+        .content_type("text/plain; charset=utf-8")
+        .body("Hearth is running")
+}
+
+pub async fn version() -> impl Responder {
+    HttpResponse::Ok().json(json!({"version": VERSION}))
+}
+
+pub async fn models(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
+    let card = model_card(state.served()?);
+    Ok(HttpResponse::Ok().json(json!({"object": "list", "data": [card]})))
+}
+
+pub async fn model(state: Data<AppState>, id: Path<String>) -> Result<HttpResponse, ApiError> {
+    let served = state.served()?;
+    AppState::check_model(served, Some(&id))?;
+    Ok(HttpResponse::Ok().json(model_card(served)))
+}
+
+fn model_card(served: &Served) -> Value {
+    json!({
+        "id": served.id,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "hearth",
+        "root": served.info.model_path,
+        "parent": null,
+        "max_model_len": served.context(),
+    })
+}

@@ -1,0 +1,181 @@
+//! The token counts of one request, and its line in the log.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::generate::Update;
+
+/// OpenAI's usage object, summed over all choices of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    pub prompt_tokens: usize,
+    pub completion_tokens: usize,
+    pub total_tokens: usize,
+    pub prompt_tokens_details: PromptTokensDetails,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PromptTokensDetails {
+    /// Prompt tokens whose KV was taken from the prefix cache.
+    pub cached_tokens: usize,
+}
+
+impl Usage {
+    pub fn new(prompt_tokens: usize, cached_tokens: usize, completion_tokens: usize) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens },
+        }
+    }
+}
+
+/// The token counts of one choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub prompt: usize,
+    pub cached: usize,
+    pub completion: usize,
+    finish: Option<&'static str>,
+}
+
+/// Counts the tokens in a request's updates. When it is dropped it logs one line, however the
+/// request ended.
+pub struct Tally {
+    request_id: String,
+    route: &'static str,
+    copies: usize,
+    choices: Vec<Counts>,
+    failure: Option<String>,
+    arrived: Instant,
+    first_text: Option<Instant>,
+}
+
+impl Tally {
+    pub fn new(request_id: String, route: &'static str, prompts: usize, copies: usize) -> Self {
+        Self {
+            request_id,
+            route,
+            copies,
+            choices: vec![Counts::default(); prompts * copies],
+            failure: None,
+            arrived: Instant::now(),
+            first_text: None,
+        }
+    }
+
+    pub fn choices(&self) -> usize {
+        self.choices.len()
+    }
+
+    pub fn record(&mut self, index: usize, update: &Update) {
+        let counts = &mut self.choices[index];
+        match update {
+            Update::Started {
+                prompt_tokens,
+                cached_tokens,
+            } => {
+                (counts.prompt, counts.cached) = (*prompt_tokens, *cached_tokens);
+            }
+            Update::PromptLogprobs(_) | Update::Embedding(_) => {}
+            Update::Text(piece) => {
+                counts.completion = piece.completion_tokens;
+                self.first_text.get_or_insert_with(Instant::now);
+            }
+            Update::Finished(finish) => {
+                (counts.completion, counts.finish) =
+                    (finish.completion_tokens, Some(finish.reason));
+            }
+            Update::Failed(error) => self.failure = Some(error.message.clone()),
+        }
+    }
+
+    /// The counts of one choice so far.
+    pub fn counts(&self, index: usize) -> Counts {
+        self.choices[index]
+    }
+
+    /// The time since the request arrived.
+    pub fn elapsed(&self) -> Duration {
+        self.arrived.elapsed()
+    }
+
+    /// The time from the request's arrival to its first text; none before that text.
+    pub fn first_text_after(&self) -> Option<Duration> {
+        self.first_text.map(|at| at.duration_since(self.arrived))
+    }
+
+    /// The sums so far. A prompt counts once, however many copies continue it.
+    pub fn usage(&self) -> Usage {
+        let prompts = || self.choices.iter().step_by(self.copies);
+        Usage::new(
+            prompts().map(|counts| counts.prompt).sum(),
+            prompts().map(|counts| counts.cached).sum(),
+            self.choices.iter().map(|counts| counts.completion).sum(),
+        )
+    }
+}
+
+impl Drop for Tally {
+    fn drop(&mut self) {
+        let usage = self.usage();
+        let outcome = match (
+            &self.failure,
+            self.choices.iter().all(|c| c.finish.is_some()),
+        ) {
+            (Some(_), _) => "failed",
+            (None, true) => "finished",
+            (None, false) => "cancelled",
+        };
+        let ms = |since: Instant| since.duration_since(self.arrived).as_millis() as u64;
+        tracing::info!(
+            request_id = self.request_id,
+            route = self.route,
+            outcome,
+            error = self.failure,
+            choices = self.choices.len(),
+            prompt_tokens = usage.prompt_tokens,
+            cached_tokens = usage.prompt_tokens_details.cached_tokens,
+            completion_tokens = usage.completion_tokens,
+            first_text_ms = self.first_text.map(ms),
+            total_ms = ms(Instant::now()),
+            "request"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Finish, Piece};
+
+    #[test]
+    fn a_prompt_counts_once_and_every_copy_its_own_tokens() {
+        let mut tally = Tally::new(String::new(), "/test", 2, 2);
+        for index in 0..4 {
+            let prompt_tokens = if index < 2 { 10 } else { 20 };
+            tally.record(
+                index,
+                &Update::Started {
+                    prompt_tokens,
+                    cached_tokens: index,
+                },
+            );
+        }
+        let piece = Piece {
+            completion_tokens: 3,
+            ..Piece::default()
+        };
+        tally.record(0, &Update::Text(piece));
+        let finish = Finish {
+            reason: "stop",
+            matched: None,
+            completion_tokens: 5,
+            ids: Vec::new(),
+        };
+        tally.record(3, &Update::Finished(finish));
+        assert_eq!(tally.usage(), Usage::new(30, 2, 8));
+    }
+}

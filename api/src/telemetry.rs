@@ -1,0 +1,118 @@
+//! Where the engine's numbers meet the instruments.
+
+use std::time::Duration;
+
+use hearth_engine::{EngineStats, StepObserver, StepReport};
+use hearth_grammar::{Problem, Stats};
+use hearth_otel::{
+    EngineFacts, EngineSnapshot, GrammarSnapshot, StepRecord, Telemetry, TelemetryError,
+};
+
+use crate::served::Served;
+
+/// Connects `telemetry` to the engine and the grammars of `served`.
+///
+/// # Errors
+/// The telemetry thread cannot be started.
+pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryError> {
+    let config = &served.engine_config;
+    let limits = served.engine.limits();
+    let on_cpu = served.info.device.is_empty() || served.info.device.starts_with("cpu");
+    let facts = EngineFacts {
+        context: served.context(),
+        max_running: config.max_running,
+        max_waiting: config.max_queue,
+        kv_slots: limits.kv_slots,
+        host_slots: served.engine.stats().host.total,
+        kv_dtype: served.info.dtype.clone(),
+        page_size: config.page_size,
+        eviction: format!("{:?}", config.eviction).to_lowercase(),
+        prefix_cache: config.prefix_cache,
+        device: if on_cpu { "CPU" } else { "GPU" },
+    };
+    let engine = served.engine.watch();
+    telemetry.serve_model(&served.id, facts, move || {
+        snapshot(&engine.stats(), engine.heartbeat_age())
+    })?;
+    let grammars = served.grammars.stats();
+    telemetry.serve_grammars(&served.id, move || grammar_snapshot(&grammars()));
+    let tell = telemetry.steps();
+    let cached = config.prefix_cache;
+    served.engine.observe(StepObserver {
+        requests: telemetry.traces_steps(),
+        observe: Box::new(move |report| tell(step(report, cached))),
+    });
+    Ok(())
+}
+
+fn grammar_snapshot(stats: &Stats) -> GrammarSnapshot {
+    GrammarSnapshot {
+        compilations: stats.compilations,
+        compile_time: stats.compile_time,
+        cache_hits: stats.cache_hits,
+        cache_misses: stats.cache_misses,
+        masks: stats.masks,
+        mask_time: stats.mask_time,
+        forced_tokens: stats.forced_tokens,
+        forced_bytes: stats.forced_bytes,
+        fallbacks: stats.fallbacks,
+        refusals: [
+            (Problem::Invalid.code(), stats.invalid),
+            (Problem::Unsupported.code(), stats.unsupported),
+            (Problem::TooComplex.code(), stats.too_complex),
+        ],
+    }
+}
+
+fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
+    EngineSnapshot {
+        running: stats.running,
+        waiting: stats.waiting,
+        kv_total: stats.kv.total,
+        kv_free: stats.kv.free,
+        kv_evictable: stats.kv.evictable,
+        kv_protected: stats.kv.protected,
+        kv_held: stats.kv.held,
+        host_total: stats.host.total,
+        host_used: stats.host.total - stats.host.free,
+        demoted_tokens: stats.demoted_tokens,
+        loaded_tokens: stats.loaded_tokens,
+        steps: stats.steps,
+        prompt_tokens: stats.prompt_tokens,
+        cached_tokens: stats.cached_tokens,
+        computed_tokens: stats.computed_tokens,
+        generated_tokens: stats.generated_tokens,
+        preemptions: stats.preemptions,
+        heartbeat_age,
+    }
+}
+
+fn step(report: StepReport, cached: bool) -> StepRecord {
+    let (before, after) = (&report.before, &report.after);
+    let since = |count: fn(&EngineStats) -> u64| count(after) - count(before);
+    let generated = since(|stats| stats.generated_tokens);
+    let usage = snapshot(after, Duration::ZERO);
+    StepRecord {
+        started: report.started,
+        scheduled: report.scheduled,
+        forwarded: report.forwarded,
+        finished: report.finished,
+        tokens: report.prefill_tokens + generated as usize,
+        prefill_rows: report.prefill_rows,
+        prefill_tokens: report.prefill_tokens,
+        decode_rows: report.decode_rows,
+        started_requests: report.started_requests,
+        queried_tokens: if cached {
+            since(|stats| stats.prompt_tokens)
+        } else {
+            0
+        },
+        cached_tokens: since(|stats| stats.cached_tokens),
+        running: after.running,
+        waiting: after.waiting,
+        kv_used: usage.kv_protected + usage.kv_held,
+        kv_usage: usage.kv_usage(),
+        failed: report.failed,
+        requests: report.requests,
+    }
+}

@@ -1,0 +1,214 @@
+//! The transition table of a machine: a dense automaton over bytes, of which only transitions
+//! to states that can still accept are kept.
+
+use std::collections::HashMap;
+
+use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::nfa::thompson::NFA;
+use regex_automata::util::primitives::StateID;
+use regex_automata::{Anchored, MatchKind, util::start};
+use regex_syntax::hir::Hir;
+
+use crate::error::GrammarError;
+
+/// The most bytes of the dense automaton, and of the memory to make it deterministic. They keep
+/// that work below half a second. (The character example of SGLang's article takes 5.2 MB.)
+const MAX_DFA_BYTES: usize = 12 << 20;
+const MAX_DETERMINIZE_BYTES: usize = 24 << 20;
+/// The most bytes of the automaton before it is made deterministic.
+const MAX_NFA_BYTES: usize = 16 << 20;
+
+/// No state: nothing can be accepted any more.
+const DEAD: u32 = u32::MAX;
+
+/// Why a regex has no machine.
+#[derive(Debug)]
+pub(crate) enum BuildError {
+    /// The machine would be too large. An engine that creates states only when it reaches them
+    /// may be able to run the regex.
+    TooLarge,
+    Refused(GrammarError),
+}
+
+/// The states of a machine, numbered from 0, which is the start.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// `[256]`: the class of each byte. Bytes of one class lead to the same state from every
+    /// state.
+    classes: Box<[u8; 256]>,
+    class_count: usize,
+    /// `[states, classes]`.
+    next: Vec<u32>,
+    /// `[states]`.
+    accepting: Vec<bool>,
+}
+
+impl Table {
+    /// The table for all texts that `hir` matches as a whole.
+    ///
+    /// # Errors
+    /// If the table would be too large, or would match nothing.
+    pub fn new(hir: &Hir) -> Result<Self, BuildError> {
+        let nfa = NFA::compiler()
+            .configure(NFA::config().utf8(true).nfa_size_limit(Some(MAX_NFA_BYTES)))
+            .build_from_hir(hir)
+            .map_err(|_| BuildError::TooLarge)?;
+        let config = dense::Config::new()
+            .start_kind(StartKind::Anchored)
+            // All matches are needed, not only the one that a search would prefer.
+            .match_kind(MatchKind::All)
+            .accelerate(false)
+            .dfa_size_limit(Some(MAX_DFA_BYTES))
+            .determinize_size_limit(Some(MAX_DETERMINIZE_BYTES));
+        let dfa = dense::Builder::new()
+            .configure(config)
+            .build_from_nfa(&nfa)
+            // It is too large, or has a Unicode word boundary, which dense automata lack.
+            .map_err(|_| BuildError::TooLarge)?;
+        Self::of_live_states(&dfa)
+    }
+
+    fn of_live_states(dfa: &dense::DFA<Vec<u32>>) -> Result<Self, BuildError> {
+        let (classes, representatives) = byte_classes(dfa);
+        let class_count = representatives.len();
+        let begin = dfa
+            .start_state(&start::Config::new().anchored(Anchored::Yes))
+            .map_err(|_| BuildError::TooLarge)?;
+
+        // Breadth-first search of the states that can be reached.
+        let mut numbers: HashMap<StateID, u32> = HashMap::from([(begin, 0)]);
+        let mut states = vec![begin];
+        let (mut next, mut accepting) = (Vec::new(), Vec::new());
+        let mut index = 0;
+        while index < states.len() {
+            let state = states[index];
+            accepting.push(dfa.is_match_state(dfa.next_eoi_state(state)));
+            for &byte in &representatives {
+                let to = dfa.next_state(state, byte);
+                if dfa.is_dead_state(to) || dfa.is_quit_state(to) {
+                    next.push(DEAD);
+                    continue;
+                }
+                let number = *numbers.entry(to).or_insert_with(|| {
+                    states.push(to);
+                    states.len() as u32 - 1
+                });
+                next.push(number);
+            }
+            index += 1;
+        }
+
+        let live = live_states(&next, class_count, &accepting);
+        if !live[0] {
+            return Err(BuildError::Refused(GrammarError::unsatisfiable()));
+        }
+        for to in &mut next {
+            if *to != DEAD && !live[*to as usize] {
+                *to = DEAD;
+            }
+        }
+        Ok(Self {
+            classes,
+            class_count,
+            next,
+            accepting,
+        })
+    }
+
+    /// The number of states.
+    pub fn states(&self) -> u32 {
+        self.accepting.len() as u32
+    }
+
+    pub fn step(&self, state: u32, byte: u8) -> Option<u32> {
+        let class = self.classes[byte as usize] as usize;
+        let to = self.row(state)[class];
+        (to != DEAD).then_some(to)
+    }
+
+    pub fn is_accepting(&self, state: u32) -> bool {
+        self.accepting[state as usize]
+    }
+
+    /// Whether nothing can follow.
+    pub fn is_final(&self, state: u32) -> bool {
+        self.row(state).iter().all(|&to| to == DEAD)
+    }
+
+    /// For each state without a choice, the only byte that may follow and the state to which it
+    /// leads. Where an output may end, there is a choice.
+    pub fn only_ways(&self) -> Vec<Option<(u8, u32)>> {
+        // The number of bytes in each class, and one of them.
+        let mut classes = vec![(0, 0); self.class_count];
+        for (byte, &class) in self.classes.iter().enumerate() {
+            classes[class as usize].0 += 1;
+            classes[class as usize].1 = byte as u8;
+        }
+        let only_way = |state| {
+            if self.is_accepting(state) {
+                return None;
+            }
+            let ways = self.row(state).iter().enumerate();
+            let mut ways = ways.filter(|(_, to)| **to != DEAD);
+            let (class, &to) = ways.next()?;
+            match (ways.next(), classes[class]) {
+                (None, (1, byte)) => Some((byte, to)),
+                _ => None,
+            }
+        };
+        (0..self.states()).map(only_way).collect()
+    }
+
+    /// The memory that the table takes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.next) + self.accepting.len()
+    }
+
+    /// `[classes]`: the next states of `state`.
+    fn row(&self, state: u32) -> &[u32] {
+        &self.next[state as usize * self.class_count..][..self.class_count]
+    }
+}
+
+/// The class of each byte, and one byte of each class.
+fn byte_classes(dfa: &dense::DFA<Vec<u32>>) -> (Box<[u8; 256]>, Vec<u8>) {
+    let theirs = dfa.byte_classes();
+    let mut ours: HashMap<u8, u8> = HashMap::new();
+    let (mut classes, mut representatives) = (Box::new([0; 256]), Vec::new());
+    for byte in 0..=u8::MAX {
+        let class = *ours.entry(theirs.get(byte)).or_insert_with(|| {
+            representatives.push(byte);
+            (representatives.len() - 1) as u8
+        });
+        classes[byte as usize] = class;
+    }
+    (classes, representatives)
+}
+
+/// The states from which an accepting one can be reached.
+fn live_states(next: &[u32], class_count: usize, accepting: &[bool]) -> Vec<bool> {
+    // The predecessors of each state, as ranges of one list.
+    let mut starts = vec![0u32; accepting.len() + 1];
+    for &to in next.iter().filter(|&&to| to != DEAD) {
+        starts[to as usize + 1] += 1;
+    }
+    for i in 1..starts.len() {
+        starts[i] += starts[i - 1];
+    }
+    let mut filled = starts.clone();
+    let mut from = vec![0u32; starts.last().map_or(0, |&all| all as usize)];
+    for (cell, &to) in next.iter().enumerate().filter(|(_, to)| **to != DEAD) {
+        from[filled[to as usize] as usize] = (cell / class_count) as u32;
+        filled[to as usize] += 1;
+    }
+    let mut live = accepting.to_vec();
+    let mut queue: Vec<usize> = (0..live.len()).filter(|&state| live[state]).collect();
+    while let Some(state) = queue.pop() {
+        for &before in &from[starts[state] as usize..starts[state + 1] as usize] {
+            if !std::mem::replace(&mut live[before as usize], true) {
+                queue.push(before as usize);
+            }
+        }
+    }
+    live
+}

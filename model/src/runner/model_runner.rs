@@ -1,0 +1,154 @@
+//! Forward passes of a loaded model on one of Burn's backends.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use burn::tensor::{DType, Tensor};
+use hearth_forward::{
+    CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
+    SampleRequests,
+};
+use hearth_shaders::{Kernels, Summation};
+
+use super::check::{below, check, length};
+use super::read_back::{all_to_host, to_host};
+use super::sample::{SampledTokens, Sampling};
+use crate::config::ModelConfig;
+use crate::decoder::{Decoder, Submission};
+use crate::host_pool::HostPool;
+use crate::report::Report;
+use crate::transformer::{DeviceBatch, DeviceOutput, PagedContext, Transformer};
+
+/// A loaded model on the backend `B`.
+pub(super) struct ModelRunner<B: Kernels> {
+    pub config: ModelConfig,
+    pub transformer: Transformer<B>,
+    pub context: PagedContext<B>,
+    pub host: Option<HostPool<B>>,
+    pub summation: Summation,
+    /// Rows of logits that the device binds at once.
+    pub rows_at_once: usize,
+    /// The tokens that the latest submission samples.
+    pub sampled: SampledTokens<B>,
+    pub device: B::Device,
+    pub report: Report,
+}
+
+impl<B: Kernels> Executor for ModelRunner<B> {
+    type Submission = Submission;
+
+    fn limits(&self) -> ExecutorLimits {
+        ExecutorLimits {
+            kv_slots: self.report.kv_slots,
+            max_model_len: self.report.max_model_len,
+            vocab_size: self.report.vocab_size,
+        }
+    }
+
+    fn submit(
+        &mut self,
+        batch: &ForwardBatch,
+        sample_requests: &mut SampleRequests<'_>,
+    ) -> Result<Submission, ForwardError> {
+        check(batch, &self.report)?;
+        if !B::samples_on_device() {
+            length("sample rows", batch.sample_rows.len(), 0)?;
+        }
+        let carried = self.sampled.carry(&batch.carried_rows, &self.device)?;
+        self.sampled = SampledTokens::none();
+        if batch.tokens.is_empty() {
+            return Ok(Box::new(|| Ok(ForwardOutput::default())));
+        }
+        let layout = self.context.layout;
+        let uploaded = DeviceBatch::upload(
+            batch,
+            carried,
+            layout,
+            self.summation,
+            self.rows_at_once,
+            &self.device,
+        );
+        let DeviceOutput {
+            logits,
+            hidden,
+            to_sample,
+        } = self
+            .transformer
+            .forward_paged(&self.config, uploaded, &mut self.context);
+        let device = self.device.clone();
+        if logits.is_empty() && hidden.is_none() && to_sample.is_empty() {
+            // A device reports a failed launch only when something waits for it. Without this
+            // wait, later forward passes would attend to KV that was never written.
+            return Ok(Box::new(move || {
+                B::sync(&device)
+                    .map(|()| ForwardOutput::default())
+                    .map_err(|error| ForwardError::Device(format!("{error:?}")))
+            }));
+        }
+        let mut sampling = Sampling::default();
+        if !to_sample.is_empty() {
+            // The launches that wait in a queue run while the scheduler prepares the requests.
+            B::flush(&device);
+            (sampling, self.sampled) = Sampling::enqueue(to_sample, sample_requests(), &device)?;
+        }
+        Ok(Box::new(move || {
+            let (sampled, sample_logits) = sampling.read()?;
+            Ok(ForwardOutput {
+                logits: all_to_host(logits)?,
+                hidden: hidden.map_or_else(|| Ok(Vec::new()), to_host)?,
+                sampled,
+                sample_logits,
+            })
+        }))
+    }
+
+    fn complete(&mut self, submission: Submission) -> Result<ForwardOutput, ForwardError> {
+        submission()
+    }
+
+    fn samples_on_device(&self) -> bool {
+        B::samples_on_device()
+    }
+
+    fn host_slots(&self) -> usize {
+        self.report.host_slots
+    }
+
+    fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
+        let KvCopy {
+            direction,
+            device,
+            host,
+        } = copy;
+        length("host slots", host.len(), device.len())?;
+        below("slot", device, self.report.kv_slots)?;
+        below("host slot", host, self.report.host_slots)?;
+        let Some(pool) = &mut self.host else {
+            return Ok(());
+        };
+        let kv = &mut self.context.pool;
+        match direction {
+            CopyDirection::ToHost => pool.fetch(kv, device, host, &self.device),
+            CopyDirection::ToDevice => pool.restore(kv, host, device, &self.device),
+        }
+        .map_err(ForwardError::Device)
+    }
+}
+
+impl<B: Kernels> Decoder for ModelRunner<B> {
+    fn report(&self) -> &Report {
+        &self.report
+    }
+
+    fn reserved_bytes(&self) -> Option<u64> {
+        B::reserved_bytes(&self.device)
+    }
+
+    fn is_alive(&mut self) -> bool {
+        let sum = || {
+            let numbers = Tensor::<B, 1>::from_data([1.0f32, 2.0, 4.0], (&self.device, DType::F32));
+            let data = numbers.sum().try_into_data().ok()?;
+            data.convert::<f32>().into_vec::<f32>().ok()
+        };
+        matches!(catch_unwind(AssertUnwindSafe(sum)), Ok(Some(sum)) if sum == [7.0])
+    }
+}

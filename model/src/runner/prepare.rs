@@ -1,0 +1,113 @@
+//! Puts a model onto an open device: checks and tunes kernels, plans the memory, loads the
+//! weights and allocates the KV pools.
+
+use hearth_shaders::{BlockFormat, Kernels, ProductChoice, Summation};
+
+use super::formats::{choose_blocks, choose_dtype};
+use super::model_runner::ModelRunner;
+use super::sample::SampledTokens;
+use crate::checkpoint::Checkpoint;
+use crate::device::DeviceReport;
+use crate::dtype::Dtype;
+use crate::host_pool::HostPool;
+use crate::kv_pool::KvPool;
+use crate::load_error::LoadError;
+use crate::load_options::LoadOptions;
+use crate::memory::{self, KvBudget};
+use crate::report::Report;
+use crate::startup_check::refuse_wrong_kernels;
+use crate::transformer::{Blocks, PagedContext, Transformer};
+use crate::tuning::{choose_products, products};
+
+/// Makes a model ready to run on `device`, which `at` describes.
+pub(super) fn prepare<B: Kernels>(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+    at: &DeviceReport,
+    device: &B::Device,
+) -> Result<ModelRunner<B>, LoadError> {
+    let config = checkpoint.config.clone();
+    let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
+    // The CPU widens values in registers; a GPU kernel takes one type for everything.
+    let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
+    let summation = match options.deterministic {
+        true => Summation::Fixed,
+        false => Summation::Fastest,
+    };
+    let weights = &checkpoint.weights;
+    let blocks = Blocks {
+        quantized: choose_blocks(options.quantization, weights, dtype, at)?,
+        bf16: dtype == Dtype::Bf16 && B::packs(BlockFormat::Bf16),
+    };
+    let largest = options.largest_matrix.unwrap_or(u64::MAX);
+    let largest = largest.min(at.max_binding);
+    memory::check_bindings(&config, dtype, at, largest, |name, shape| {
+        blocks.matrix_bytes::<B>(weights, name, shape, dtype)
+    })?;
+    let packed = blocks.integers(&config, weights);
+    if options.check_kernels && !at.is_cpu() {
+        refuse_wrong_kernels::<B>(&config, dtype, packed, summation, device).map_err(|reason| {
+            LoadError::WrongKernel {
+                device: at.to_string(),
+                reason,
+            }
+        })?;
+    }
+    let most = options.tuned_for.unwrap_or_default();
+    let products = products(&config, dtype, most, largest, packed != [None; 2]);
+    // The process may hold a choice from before the device was lost, which must not apply here.
+    B::choose_products(ProductChoice::default(), &products, device);
+    if options.tuned_for.is_some() && summation == Summation::Fastest {
+        let directory = options.kernel_cache.as_deref();
+        choose_products::<B>(&products, directory, at, device).map_err(|reason| {
+            LoadError::Tuning {
+                device: at.to_string(),
+                reason,
+            }
+        })?;
+    }
+    let weight_bytes = blocks.weight_bytes::<B>(&config, weights, dtype);
+    let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;
+    let transformer =
+        Transformer::load_for_serving(&config, weights, dtype, vector, blocks, largest, device)?;
+    let pool = KvPool::new(&config, budget.slots, dtype, device);
+    let context = PagedContext::new(&config, pool, budget.max_model_len, device);
+    memory::check_host(&config, dtype, options.host_slots)?;
+    let host = match options.host_slots {
+        0 => None,
+        slots => Some(
+            HostPool::new(&config, slots, dtype, vector, device).map_err(|error| {
+                LoadError::DeviceFailed {
+                    device: "the host".to_owned(),
+                    reason: error.to_string(),
+                }
+            })?,
+        ),
+    };
+    let report = Report {
+        architecture: config.architecture.to_string(),
+        parameters: config.parameters(),
+        vocab_size: config.vocab_size,
+        hidden_size: config.hidden_size,
+        device: at.to_string(),
+        dtype,
+        quantization: blocks.describe(&config, weights),
+        kv_slots: budget.slots,
+        host_slots: options.host_slots,
+        max_model_len: budget.max_model_len,
+        weight_bytes,
+        kv_bytes: budget.bytes,
+        headroom_bytes: memory::headroom(at, weight_bytes + budget.bytes),
+    };
+    Ok(ModelRunner {
+        rows_at_once: memory::rows_at_once(config.vocab_size, largest),
+        config,
+        transformer,
+        context,
+        host,
+        summation,
+        sampled: SampledTokens::none(),
+        device: device.clone(),
+        report,
+    })
+}

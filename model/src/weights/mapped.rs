@@ -1,0 +1,36 @@
+//! The bytes of a file, mapped into memory or compiled into the binary.
+
+use std::fs::File;
+use std::path::Path;
+
+use memmap2::Mmap;
+
+use super::error::WeightError;
+
+/// The bytes of a file.
+pub(crate) enum Bytes {
+    Mapped(Mmap),
+    Static(&'static [u8]),
+}
+
+impl Bytes {
+    pub fn as_slice(&self) -> &[u8] {
+        match self {
+            Bytes::Mapped(map) => map,
+            Bytes::Static(bytes) => bytes,
+        }
+    }
+}
+
+/// Maps a file into memory.
+pub(crate) fn map(path: &Path) -> Result<Bytes, WeightError> {
+    let io = |source| WeightError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(io)?;
+    // SAFETY: the mapping is read-only and only plain numbers are read from it. If a weight file is
+    // truncated while the server runs, the server gets SIGBUS, as every loader that maps files.
+    let map = unsafe { Mmap::map(&file) }.map_err(io)?;
+    Ok(Bytes::Mapped(map))
+}

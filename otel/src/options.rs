@@ -1,0 +1,46 @@
+//! What the server configures about telemetry.
+
+use std::time::Duration;
+
+use crate::bounds::CustomBuckets;
+use crate::exposition::Vocabulary;
+use crate::otlp_settings::OtlpOptions;
+use crate::spans::Detail;
+use crate::stats_log::StatsLog;
+
+/// The options of [`Telemetry`](crate::Telemetry).
+#[derive(Clone, Debug)]
+pub struct TelemetryOptions {
+    /// Version of the server, for `service.version`.
+    pub version: &'static str,
+    /// Vocabularies that `/metrics` shows, in this order.
+    pub vocabularies: Vec<Vocabulary>,
+    /// Shows deprecated metrics that this version of vLLM, `(major, minor)`, still had.
+    pub show_hidden: Option<(u32, u32)>,
+    /// Bucket bounds that replace the standard ones of some families.
+    pub buckets: CustomBuckets,
+    pub otlp: OtlpOptions,
+    /// Records a trace for each engine step, with this much detail.
+    pub detailed: Option<Detail>,
+    pub stats_log: StatsLog,
+    /// Interval of vLLM's statistics line.
+    pub stats_interval: Duration,
+    /// Decode steps between two of SGLang's statistics lines.
+    pub decode_log_interval: u64,
+}
+
+impl Default for TelemetryOptions {
+    fn default() -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            vocabularies: vec![Vocabulary::Vllm, Vocabulary::Otel],
+            show_hidden: None,
+            buckets: CustomBuckets::default(),
+            otlp: OtlpOptions::default(),
+            detailed: None,
+            stats_log: StatsLog::Off,
+            stats_interval: Duration::from_secs(10),
+            decode_log_interval: 40,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Merges flags, environment, configuration file and defaults.
+
+use std::path::Path;
+
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::Serialize;
+
+use super::error::ConfigError;
+use super::settings::Config;
+
+/// The configuration file that is read if it exists and `--config` is not given.
+pub const DEFAULT_FILE: &str = "hearth.toml";
+const ENV_PREFIX: &str = "HEARTH_";
+/// Environment variables of Hearth that are not configuration keys.
+const ENV_NOT_KEYS: [&str; 1] = ["config"];
+
+impl Config {
+    /// Merges the layers and checks the result. `flags` must serialise only the flags that were
+    /// given on the command line.
+    ///
+    /// # Errors
+    /// The named file is missing, a key is unknown, or a value has a wrong type or is out of bounds.
+    pub fn resolve(file: Option<&Path>, flags: &impl Serialize) -> Result<Self, ConfigError> {
+        Self::default().overlaid(file, flags)
+    }
+
+    /// Like [`resolve`](Self::resolve), for commands whose output people read: the default log
+    /// level is `warn`.
+    ///
+    /// # Errors
+    /// See [`resolve`](Self::resolve).
+    pub fn resolve_quiet(file: Option<&Path>, flags: &impl Serialize) -> Result<Self, ConfigError> {
+        let quiet = Self {
+            log_level: "warn".to_owned(),
+            ..Self::default()
+        };
+        quiet.overlaid(file, flags)
+    }
+
+    fn overlaid(self, file: Option<&Path>, flags: &impl Serialize) -> Result<Self, ConfigError> {
+        let mut figment = Figment::from(Serialized::defaults(self));
+        match file {
+            Some(path) if !path.is_file() => return Err(ConfigError::NoFile(path.to_owned())),
+            Some(path) => figment = figment.merge(Toml::file_exact(path)),
+            None if !Path::new(DEFAULT_FILE).is_file() => {}
+            None => figment = figment.merge(Toml::file_exact(DEFAULT_FILE)),
+        }
+        let keys = Self::keys();
+        let env = Env::prefixed(ENV_PREFIX).filter(move |name| keys.iter().any(|key| name == *key));
+        let config: Self = figment
+            .merge(env)
+            .merge(Serialized::defaults(flags))
+            .extract()
+            .map_err(|error| ConfigError::Layer(describe(error)))?;
+        config.check()
+    }
+
+    /// The configuration as the text of a `hearth.toml`.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a flat struct of scalars is always valid TOML")
+    }
+
+    /// Every key that a file or the environment may set.
+    pub(super) fn keys() -> &'static [&'static str] {
+        &[
+            "host",
+            "port",
+            "model",
+            "served_model_name",
+            "device",
+            "dtype",
+            "quantization",
+            "load_format",
+            "deterministic",
+            "autotune",
+            "max_model_len",
+            "kv_tokens",
+            "host_cache_tokens",
+            "host_cache_write_policy",
+            "max_running_requests",
+            "max_batch_tokens",
+            "schedule_policy",
+            "max_queue",
+            "prefill_chunk",
+            "prefix_cache",
+            "page_size",
+            "radix_eviction_policy",
+            "sampling_defaults",
+            "jump_forward",
+            "json_whitespace",
+            "pooling",
+            "tool_call_parser",
+            "reasoning_parser",
+            "max_body_bytes",
+            "http_workers",
+            "api_key",
+            "admin_api_key",
+            "cors",
+            "tls_cert",
+            "tls_key",
+            "stall_timeout",
+            "shutdown_timeout",
+            "metrics_names",
+            "show_hidden_metrics_for_version",
+            "custom_histogram_buckets",
+            "otlp_endpoint",
+            "otlp_protocol",
+            "collect_detailed_traces",
+            "log_stats",
+            "log_stats_interval",
+            "decode_log_interval",
+            "log_format",
+            "log_level",
+        ]
+    }
+
+    /// The `HEARTH_*` variables that are not keys. They deserve a warning but are not an error,
+    /// because Kubernetes sets such variables for every service called `hearth`.
+    pub fn unknown_environment() -> Vec<String> {
+        let known = |name: &str| {
+            let key = name[ENV_PREFIX.len()..].to_lowercase();
+            Self::keys().contains(&key.as_str()) || ENV_NOT_KEYS.contains(&key.as_str())
+        };
+        let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        names
+            .filter(|name| name.starts_with(ENV_PREFIX) && !known(name))
+            .collect()
+    }
+}
+
+/// Describes an error in one line per problem: what is wrong, with which key, from which layer.
+fn describe(error: figment::Error) -> String {
+    let line = |error: figment::Error| {
+        let source = error.metadata.as_ref().map(|meta| match &meta.source {
+            Some(source) => format!(" ({source})"),
+            None => format!(" ({})", meta.name),
+        });
+        let key = match error.path.join(".") {
+            path if path.is_empty() => String::new(),
+            path => format!(" for `{path}`"),
+        };
+        format!("{}{key}{}", error.kind, source.unwrap_or_default())
+    };
+    error.into_iter().map(line).collect::<Vec<_>>().join("; ")
+}

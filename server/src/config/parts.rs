@@ -1,0 +1,93 @@
+//! The settings as the HTTP server, the grammars and other people see them.
+
+use std::path::Path;
+
+use hearth_api::config::{HttpConfig, TlsFiles};
+use hearth_api::grammars::{GrammarDefaults, Whitespace};
+use hearth_api::secret::Secret;
+
+use super::choices::{JsonWhitespace, Switch};
+use super::settings::Config;
+
+/// The id of the embedded model.
+pub const EMBEDDED_MODEL: &str = "hearth-tiny";
+
+impl Config {
+    /// The settings of the HTTP server.
+    pub fn http(&self) -> HttpConfig {
+        HttpConfig {
+            host: self.host.clone(),
+            port: self.port,
+            http_workers: self.http_workers,
+            tls: self.tls_files(),
+            max_body_bytes: self.max_body_bytes,
+            api_key: self.api_key.clone(),
+            admin_api_key: self.admin_api_key.clone(),
+            cors: self.cors.clone(),
+            stall_timeout: self.stall_timeout,
+            shutdown_timeout: self.shutdown_timeout,
+            shown: serde_json::to_value(self.without_keys())
+                .expect("a flat struct of scalars is always valid JSON"),
+        }
+    }
+
+    fn tls_files(&self) -> Option<TlsFiles> {
+        Some(TlsFiles {
+            cert: self.tls_cert.clone()?,
+            key: self.tls_key.clone()?,
+        })
+    }
+
+    /// Values of grammar fields that a request leaves out.
+    pub fn grammar_defaults(&self) -> GrammarDefaults {
+        GrammarDefaults {
+            jump_forward: self.jump_forward == Switch::On,
+            whitespace: match self.json_whitespace {
+                JsonWhitespace::Natural => Whitespace::Natural,
+                JsonWhitespace::Compact => Whitespace::Compact,
+            },
+        }
+    }
+
+    /// The configuration without its secrets, for others to read.
+    #[must_use]
+    pub fn without_keys(&self) -> Self {
+        Self {
+            api_key: self.api_key.as_ref().map(Secret::hidden),
+            admin_api_key: self.admin_api_key.as_ref().map(Secret::hidden),
+            otlp_endpoint: self.otlp_endpoint.as_deref().map(without_password),
+            ..self.clone()
+        }
+    }
+
+    /// The id of the model in the API.
+    pub fn model_id(&self) -> String {
+        if let Some(name) = &self.served_model_name {
+            return name.clone();
+        }
+        match &self.model {
+            None => EMBEDDED_MODEL.to_owned(),
+            // A directory or file gives its last component; a hub id is used as it is.
+            Some(model) if Path::new(model).is_dir() => Path::new(model)
+                .canonicalize()
+                .ok()
+                .and_then(|path| path.file_name().map(|n| n.to_string_lossy().into_owned()))
+                .unwrap_or_else(|| model.clone()),
+            Some(model) => match Path::new(model).file_stem() {
+                Some(stem) if Path::new(model).is_file() => stem.to_string_lossy().into_owned(),
+                _ => model.clone(),
+            },
+        }
+    }
+}
+
+/// Hides what stands before an `@` in a URL or in a host and port.
+pub(super) fn without_password(endpoint: &str) -> String {
+    let start = endpoint.find("://").map_or(0, |scheme| scheme + 3);
+    let (scheme, rest) = endpoint.split_at(start);
+    let authority = rest.find('/').unwrap_or(rest.len());
+    match rest[..authority].rfind('@') {
+        Some(at) => format!("{scheme}***@{}", &rest[at + 1..]),
+        None => endpoint.to_owned(),
+    }
+}

@@ -1,0 +1,194 @@
+//! All settings with their defaults.
+
+use std::path::PathBuf;
+
+use hearth_api::config::HttpConfig;
+use hearth_api::secret::Secret;
+use serde::{Deserialize, Serialize};
+
+use super::choices::{
+    Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
+    Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
+    Switch, ToolCallParser,
+};
+
+/// The settings of a `hearth` process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Address to listen on.
+    pub host: String,
+    /// TCP port; 0 selects a free one.
+    pub port: u16,
+    /// Checkpoint directory, GGUF file or hub id (`org/name`). Default: the embedded model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Id of the model in the API. Default: derived from `model`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub served_model_name: Option<String>,
+    /// `auto`, or the API of a device with an optional index: `vulkan:1`.
+    pub device: String,
+    /// Number format of the weights and the KV cache.
+    pub dtype: Dtype,
+    /// Quantization of the weights while loading. Default: as they are stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<Quantization>,
+    /// Source of the weights.
+    pub load_format: LoadFormat,
+    /// Compute every token to the same bits, whatever else is in the batch or in the cache.
+    pub deterministic: bool,
+    /// Select the fastest kernels for matrix multiplications of many tokens, by timing them when a
+    /// GPU first serves a model.
+    pub autotune: bool,
+    /// Longest sequence in tokens, prompt and output together. Default: the checkpoint's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_model_len: Option<usize>,
+    /// KV slots on the device. Default: chosen from the device's free memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_tokens: Option<usize>,
+    /// KV slots in host memory, for prefixes that the device has no room for; 0 means none.
+    pub host_cache_tokens: usize,
+    /// When cached KV is copied to host memory.
+    pub host_cache_write_policy: HostCacheWritePolicy,
+    /// Most sequences in one batch.
+    pub max_running_requests: usize,
+    /// Most tokens per step. Default: `prefill_chunk + max_running_requests`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_batch_tokens: Option<usize>,
+    /// Order in which waiting requests start.
+    pub schedule_policy: SchedulePolicy,
+    /// Most waiting sequences; further requests get status 503.
+    pub max_queue: usize,
+    /// Most prompt tokens of one request per step.
+    pub prefill_chunk: usize,
+    /// Share the KV of equal prompt prefixes between requests.
+    pub prefix_cache: bool,
+    /// Tokens that are cached and matched together, a power of two.
+    pub page_size: usize,
+    /// Which cached prefix is evicted first.
+    pub radix_eviction_policy: RadixEvictionPolicy,
+    /// Values of sampling fields that a request leaves out.
+    pub sampling_defaults: SamplingDefaults,
+    /// Append text that a grammar forces without sampling it (jump forward).
+    pub jump_forward: Switch,
+    /// Whitespace in JSON that follows a schema.
+    pub json_whitespace: JsonWhitespace,
+    /// Hidden states that an embedding is made of.
+    pub pooling: Pooling,
+    /// Format in which the model writes tool calls. Default: detected from its chat template.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_call_parser: Option<ToolCallParser>,
+    /// How the model marks its reasoning. Default: reasoning is not separated from the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_parser: Option<ReasoningParser>,
+    /// Largest request body in bytes; larger ones get status 413.
+    pub max_body_bytes: usize,
+    /// Number of threads that serve HTTP.
+    pub http_workers: usize,
+    /// Key that clients must send on every route but health, readiness and metrics. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<Secret>,
+    /// Key for the routes that change the server for all clients. Default: `api_key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_api_key: Option<Secret>,
+    /// Origins of web pages that may read responses, as a comma-separated list, or `*` for all.
+    /// Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cors: Option<String>,
+    /// PEM file with the certificate chain, the server's certificate first. Default: plain HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_cert: Option<PathBuf>,
+    /// PEM file with the private key of `tls_cert`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_key: Option<PathBuf>,
+    /// Seconds after which a client that does not read its stream is disconnected.
+    pub stall_timeout: u64,
+    /// Seconds that running requests may take to finish after SIGINT or SIGTERM.
+    pub shutdown_timeout: u64,
+    /// Metric names on `/metrics`: a comma-separated list of `vllm`, `sglang`, `otel` and `plain`.
+    pub metrics_names: String,
+    /// Also show metrics that vLLM still had in this version, `X.Y`, but has removed since.
+    /// Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub show_hidden_metrics_for_version: Option<String>,
+    /// Bucket bounds of histograms as JSON, by the families of `docs/METRICS.md`. Default: the
+    /// families' standard bounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub custom_histogram_buckets: Option<String>,
+    /// OTLP endpoint for traces and metrics. Default: that of the `OTEL_*` variables, or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
+    /// Protocol of OTLP. Default: that of the `OTEL_*` variables, or http.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_protocol: Option<OtlpProtocol>,
+    /// Record a trace for each engine step, with these parts: a comma-separated list of `model` (the
+    /// forward pass), `worker` (forward pass and sampling) and `all`. Default: no traces of steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collect_detailed_traces: Option<String>,
+    /// Format of the periodic log lines with statistics of the engine.
+    pub log_stats: LogStats,
+    /// Seconds between two of vLLM's lines.
+    pub log_stats_interval: u64,
+    /// Decode steps between two of SGLang's lines.
+    pub decode_log_interval: u64,
+    /// Format of the log lines on standard error.
+    pub log_format: LogFormat,
+    /// A `tracing` filter, such as `info` or `hearth_engine=debug,info`.
+    pub log_level: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let http = HttpConfig::default();
+        Self {
+            host: http.host,
+            port: http.port,
+            model: None,
+            served_model_name: None,
+            device: "auto".to_owned(),
+            dtype: Dtype::Auto,
+            quantization: None,
+            load_format: LoadFormat::Auto,
+            deterministic: false,
+            autotune: true,
+            max_model_len: None,
+            kv_tokens: None,
+            host_cache_tokens: 0,
+            host_cache_write_policy: HostCacheWritePolicy::WriteBack,
+            max_running_requests: 64,
+            max_batch_tokens: None,
+            schedule_policy: SchedulePolicy::Lpm,
+            max_queue: 512,
+            prefill_chunk: 512,
+            prefix_cache: true,
+            page_size: 1,
+            radix_eviction_policy: RadixEvictionPolicy::Lru,
+            sampling_defaults: SamplingDefaults::Model,
+            jump_forward: Switch::On,
+            json_whitespace: JsonWhitespace::Natural,
+            pooling: Pooling::Last,
+            tool_call_parser: None,
+            reasoning_parser: None,
+            max_body_bytes: http.max_body_bytes,
+            http_workers: http.http_workers,
+            api_key: None,
+            admin_api_key: None,
+            cors: None,
+            tls_cert: None,
+            tls_key: None,
+            stall_timeout: http.stall_timeout,
+            shutdown_timeout: http.shutdown_timeout,
+            metrics_names: "vllm,otel".to_owned(),
+            show_hidden_metrics_for_version: None,
+            custom_histogram_buckets: None,
+            otlp_endpoint: None,
+            otlp_protocol: None,
+            collect_detailed_traces: None,
+            log_stats: LogStats::Vllm,
+            log_stats_interval: 10,
+            decode_log_interval: 40,
+            log_format: LogFormat::Text,
+            log_level: "info".to_owned(),
+        }
+    }
+}

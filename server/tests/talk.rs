@@ -1,0 +1,59 @@
+//! `hearth chat`, with a server and with a model in the same process.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+// The made-up model that the tests of HTTP serve.
+#[allow(dead_code, reason = "the tests of HTTP use all of it")]
+#[path = "../../api/tests/http/fake.rs"]
+mod fake;
+
+use hearth_client::{ChatOptions, Client};
+use hearth_engine::EngineConfig;
+use hearth_server::chat::{Conversation, Partner};
+
+use fake::{Behaviour, MODEL, TestServer, served};
+
+async fn says_the_alphabet(partner: Partner) {
+    let mut conversation = Conversation::new(Some("Spell."));
+    conversation.say("hello");
+    let options = ChatOptions {
+        temperature: Some(0.0),
+        ..ChatOptions::default()
+    };
+    let mut shown = Vec::new();
+    let answer = partner
+        .answer(&conversation.messages, &options, &mut shown)
+        .await
+        .unwrap();
+    assert_eq!(answer, "abcdefghijklmnopqrstuvwxyz");
+    assert_eq!(String::from_utf8(shown).unwrap(), format!("{answer}\n"));
+    let short = ChatOptions {
+        max_tokens: Some(3),
+        ..options
+    };
+    let answer = partner
+        .answer(&conversation.messages, &short, &mut Vec::new())
+        .await
+        .unwrap();
+    assert_eq!(answer, "abc");
+    conversation.say("unspeakable");
+    let refused = partner
+        .answer(&conversation.messages, &short, &mut Vec::new())
+        .await;
+    assert!(refused.unwrap_err().to_string().contains("refused"));
+}
+
+#[tokio::test]
+async fn a_chat_with_a_server_shows_the_answer_as_it_comes() {
+    let server = TestServer::plain();
+    let client = Client::new(&server.url).unwrap();
+    let model = client.first_model().await.unwrap();
+    assert_eq!(model, MODEL);
+    says_the_alphabet(Partner::Remote { client, model }).await;
+}
+
+#[tokio::test]
+async fn a_chat_in_this_process_says_the_same() {
+    let served = served(Behaviour::default(), EngineConfig::default());
+    says_the_alphabet(Partner::Local(Box::new(served))).await;
+}
