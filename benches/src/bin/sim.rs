@@ -30,11 +30,7 @@ enum Command {
     },
     /// Measure how long the device waits between two steps
     Overhead,
-<<<<<<< HEAD
-    /// The time of the radix tree's operations, by the number of cached tokens
-=======
     /// Measure the radix tree's operations, by the number of cached tokens
->>>>>>> main
     Tree {
         /// Numbers of cached tokens to measure, as a comma-separated list
         #[arg(long, value_delimiter = ',', default_value = "1000000,10000000")]
@@ -111,11 +107,7 @@ fn policies(scale: usize, kv_tokens: usize, host_tokens: usize) -> anyhow::Resul
         for (name, config, kv_tokens, host_tokens) in runs {
             let run = sim::run(&workload, config, kv_tokens, host_tokens)?;
             let share = match run.best_hit_rate {
-<<<<<<< HEAD
-                // Single tokens may still be equal by chance.
-=======
                 // Below 1 %, only single tokens are equal, by chance.
->>>>>>> main
                 best if best < 0.01 => "-".to_owned(),
                 best => format!("{:.1} %", 100.0 * run.hit_rate / best),
             };

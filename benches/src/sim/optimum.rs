@@ -1,20 +1,11 @@
-<<<<<<< HEAD
-//! The highest possible hit rate.
-=======
 //! The highest possible hit rate of a workload.
->>>>>>> main
 
 use hearth_radix::{EvictionPolicy, RadixTree};
 
 use super::driver::Answered;
 
-<<<<<<< HEAD
-/// The hit rate of an unbounded cache that serves `calls` one after another: every
-/// token of their tree is computed once, and the last token of each prompt always.
-=======
 /// The hit rate of an unbounded cache that serves `calls` one after another. Every token of
 /// their radix tree is computed once, and the last token of each prompt always.
->>>>>>> main
 pub fn hit_rate(calls: &[Answered]) -> f64 {
     let Ok(mut tree) = RadixTree::new(1, EvictionPolicy::Lru) else {
         return f64::NAN;
@@ -23,11 +14,7 @@ pub fn hit_rate(calls: &[Answered]) -> f64 {
     for Answered { prompt, output } in calls {
         tokens += prompt.len();
         hits += tree.peek("", &prompt[..prompt.len() - 1]).tokens;
-<<<<<<< HEAD
-        // The last token of an output is never computed.
-=======
         // The last token of an output is never computed, so it is not cached.
->>>>>>> main
         let computed = &output[..output.len().saturating_sub(1)];
         let whole = [&prompt[..], computed].concat();
         let mut slots: Vec<u32> = (next_slot..).take(whole.len()).collect();
