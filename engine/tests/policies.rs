@@ -164,7 +164,7 @@ fn a_prefix_that_many_wait_for_is_computed_once_under_every_policy() {
                 max_batch_tokens: 256,
                 ..EngineConfig::default()
             };
-            let limits = hearth_engine::ExecutorLimits {
+            let limits = hearth_forward::ExecutorLimits {
                 max_model_len: 1024,
                 ..common::limits(32 * 600)
             };
