@@ -5,8 +5,9 @@ mod common;
 
 use common::{Answer, FAILS, Fixture, POLICIES, answer, expected, limits, prompt, request};
 use hearth_engine::{
-    EngineConfig, EvictionPolicy, ExecutorLimits, Generation, HostWritePolicy, Request, SubmitError,
+    EngineConfig, EvictionPolicy, Generation, HostWritePolicy, Request, SubmitError,
 };
+use hearth_forward::ExecutorLimits;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -7,8 +7,6 @@
 mod commands;
 mod flags;
 
-use std::path::PathBuf;
-
 use clap::{Args, Parser, Subcommand};
 
 pub use commands::{BenchArgs, ChatArgs, DevicesArgs, DoctorArgs};

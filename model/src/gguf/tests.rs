@@ -225,7 +225,8 @@ fn tokenizers_encode_as_the_ones_that_they_were_made_from() {
     ] {
         let bytes = golden(file);
         let files = Gguf::parse(&bytes).unwrap().tokenizer().unwrap().unwrap();
-        let tokenizer = Tokenizer::from_json(&files.tokenizer, &files.config, &serde_json::Map::new()).unwrap();
+        let tokenizer =
+            Tokenizer::from_json(&files.tokenizer, &files.config, &serde_json::Map::new()).unwrap();
         let cases = goldens().join("tokenizers").join(name).join("cases.json");
         let cases: Cases = serde_json::from_slice(&fs::read(cases).unwrap()).unwrap();
         for case in cases.encode {
