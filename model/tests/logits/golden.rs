@@ -40,6 +40,23 @@ pub fn goldens() -> Vec<Golden> {
     dirs.into_iter().map(read).collect()
 }
 
+/// The goldens for tests on a GPU, where most of a test's time is the compilation of kernels for each
+/// model: one for each of scaled positions, biases, normed heads and sliding windows, or all of them
+/// if `HEARTH_ALL_GOLDENS` is set.
+pub fn gpu_goldens() -> Vec<Golden> {
+    const SOME: [&str; 4] = [
+        "llama-llama3-tied",
+        "mistral-window",
+        "qwen2-sharded-tied",
+        "qwen3-bias-layer-types-old-names",
+    ];
+    let all = std::env::var_os("HEARTH_ALL_GOLDENS").is_some();
+    let mut goldens = goldens();
+    goldens.retain(|golden| all || SOME.iter().any(|name| golden.dir.ends_with(name)));
+    assert!(goldens.len() >= SOME.len(), "a golden was renamed");
+    goldens
+}
+
 pub fn read(dir: PathBuf) -> Golden {
     let golden = dir.join("golden.safetensors");
     read_as(dir, &golden)

@@ -15,7 +15,8 @@ use hearth_model::Decoder;
 use hearth_model::device::{self, Api, DeviceSpec};
 
 use golden::{
-    CPU, CUDA, Golden, SLOTS, assert_close, feed, gguf_goldens, goldens, load, wgpu_devices,
+    CPU, CUDA, Golden, SLOTS, assert_close, feed, gguf_goldens, goldens, gpu_goldens, load,
+    wgpu_devices,
 };
 
 /// A check of a golden's decoder. The text is the golden's name.
@@ -143,14 +144,14 @@ fn gguf_files_give_the_logits_of_their_dequantised_weights() {
 fn vulkan_agrees_with_transformers() {
     if let Some(device) = wgpu_devices(Api::Vulkan) {
         let looks: [Look; 3] = [prefill_and_decode, chunks, a_mixed_batch];
-        agrees(device, goldens(), &looks);
+        agrees(device, gpu_goldens(), &looks);
     }
 }
 
 #[test]
 fn wgsl_agrees_with_transformers() {
     if let Some(device) = wgpu_devices(Api::WebGpu) {
-        agrees(device, goldens(), &[prefill_and_decode, a_mixed_batch]);
+        agrees(device, gpu_goldens(), &[prefill_and_decode, a_mixed_batch]);
     }
 }
 
