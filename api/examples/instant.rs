@@ -1,5 +1,5 @@
-//! The whole server with a model that answers at once: what is left to measure is the path from
-//! the socket to the scheduler and back (`benches/http_cost.py`).
+//! The whole server with a model that answers at once, so that only the path from the socket to the
+//! scheduler and back is measured (`benches/http_cost.py`).
 
 use std::sync::Arc;
 use std::thread;
@@ -35,7 +35,8 @@ struct Cli {
     beat_ms: u64,
 }
 
-/// Prompts of `hearth-load` are ids below 1000. Few ids, so that sampling costs little.
+/// Prompts of `hearth-load` have ids below 1000. There are few more ids, so that sampling costs
+/// little.
 const VOCAB: usize = 1024;
 const LETTER: u32 = 'a' as u32;
 /// Requests of 512 clients run at once.
@@ -149,7 +150,7 @@ fn main() -> anyhow::Result<()> {
     };
     let engine = EngineConfig {
         max_running: SEQUENCES,
-        // The prompts of all are one step's, as the other server's are.
+        // One step computes the prompts of all requests, as in the other server.
         max_batch_tokens: SEQUENCES * CONTEXT,
         ..EngineConfig::default()
     };

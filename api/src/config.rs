@@ -11,25 +11,24 @@ use crate::secret::Secret;
 pub struct HttpConfig {
     /// Address to listen on.
     pub host: String,
-    /// TCP port; 0 takes a free one.
+    /// TCP port; 0 selects a free one.
     pub port: u16,
-    /// Threads that serve HTTP.
+    /// Number of threads that serve HTTP.
     pub http_workers: usize,
-    /// Absent: plain HTTP.
+    /// The files for HTTPS; `None` for plain HTTP.
     pub tls: Option<TlsFiles>,
-    /// Larger request bodies get 413.
+    /// Largest request body in bytes; larger ones get status 413.
     pub max_body_bytes: usize,
-    /// The key that clients must show on every route that is not open; absent: no key is asked
-    /// for.
+    /// The key that clients must send on every route that is not open; `None` if no key is needed.
     pub api_key: Option<Secret>,
-    /// The key for the routes that change the server for everybody; absent: `api_key`.
+    /// The key for the routes that change the server for all clients; `None` for `api_key`.
     pub admin_api_key: Option<Secret>,
-    /// Origins of web pages that may read answers, comma-separated, or `*`; absent: none.
+    /// Origins of web pages that may read responses, as a comma-separated list, or `*` for all;
+    /// `None` for no pages.
     pub cors: Option<String>,
-    /// Seconds for which a client may read nothing of what was written before its connection is
-    /// closed.
+    /// Seconds after which a client that reads nothing of its stream is disconnected.
     pub stall_timeout: u64,
-    /// Seconds that requests in flight have to finish after SIGINT or SIGTERM.
+    /// Seconds that running requests may take to finish after SIGINT or SIGTERM.
     pub shutdown_timeout: u64,
     /// The whole configuration of the process, without its keys, as `/server_info` shows it.
     pub shown: Value,

@@ -1,6 +1,6 @@
 //! One internal request for every dialect: prompts go in, and updates of each choice come out.
 //!
-//! Architecture invariant: a dialect translates; only this file submits requests to the engine.
+//! **Architecture Invariant.** a dialect translates; only this file submits requests to the engine.
 //! Dropping [`Updates`] cancels every choice that still runs.
 
 use std::sync::Arc;

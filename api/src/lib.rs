@@ -7,12 +7,12 @@
 //!   job in its own words. They never import each other: `fields/` has the request fields that
 //!   they share.
 //! - [`generate`] gives a job to the engine. `prompt`, `conversation` and `offload` make token ids
-//!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find calls of tools and
+//!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find tool calls and
 //!   reasoning in the text that comes back; [`grammars`] holds what an output must follow.
 //! - `exchange`, `record`, `tally` and [`telemetry`] measure.
 //! - [`served`] is what this crate needs of a model.
 //!
-//! Architecture invariant: the JSON of the APIs is known here and nowhere else, the engine is
+//! **Architecture Invariant.** the JSON of the APIs is known here and nowhere else, the engine is
 //! reached through [`generate`] alone, and no tensor library is a dependency: a model is a
 //! [`Served`](served::Served), whose text goes through the [`TextCodec`](served::TextCodec) trait.
 

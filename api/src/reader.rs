@@ -1,6 +1,6 @@
 //! Cuts a model's text into the parts of an answer: reasoning, plain text and tool calls.
 //!
-//! **Architecture invariant.** The parts do not depend on how the text was cut into pieces: put
+//! **Architecture Invariant.** The parts do not depend on how the text was cut into pieces: put
 //! together, a stream says the same as the whole answer.
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The route table: every path of the server, and everything that is decided by the path.
 //!
-//! Architecture invariant: no other file lists paths to decide who may call them, how their
+//! **Architecture Invariant.** no other file lists paths to decide who may call them, how their
 //! errors are written, or what is measured about them.
 
 use std::sync::LazyLock;

@@ -38,7 +38,7 @@ pub(crate) enum DeviceIs {
     /// No step is in flight, and requests may leave `running`.
     Idle,
     /// A step is in flight. Its batch names requests by their places in `running`, so requests
-    /// may be added at the end, but none may leave.
+    /// may be added at the end, but they leave only when a step completes.
     Busy,
 }
 

@@ -13,7 +13,7 @@
 //!                     Compiled ─▶ Matcher ─▶ fsm or llg                     (masks, forced tokens)
 //! ```
 //!
-//! **Architecture invariant.** No tensor, no HTTP, no scheduling: bytes and token ids.
+//! **Architecture Invariant.** No tensor, no HTTP, no scheduling: bytes and token ids.
 
 mod compiled;
 mod compiler;

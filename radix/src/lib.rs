@@ -14,7 +14,7 @@
 //! cached and covered by no lock, or cached and locked, or held by a request that has not
 //! given it to the cache.
 //!
-//! **Architecture invariant.** No tensors, no HTTP, no clocks, no threads, no
+//! **Architecture Invariant.** No tensors, no HTTP, no clocks, no threads, no
 //! I/O. Recency is a counter. Methods return numbers; nothing is recorded.
 
 mod cache;

@@ -1,7 +1,7 @@
 //! Tool calls in a model's text. Each family of models writes them in its own format; they are read
 //! here, also while the text is still arriving.
 //!
-//! **Architecture invariant.** Text goes in and calls come out: this folder knows no HTTP, no
+//! **Architecture Invariant.** Text goes in and calls come out: this folder knows no HTTP, no
 //! tokens, and no JSON of any API.
 
 mod forced;

@@ -72,7 +72,7 @@ async fn a_message_is_answered_with_content_blocks_and_usage() {
             "cache_read_input_tokens": 0, "output_tokens": 27,
         })
     );
-    // What was cached is counted apart.
+    // Cached tokens are counted separately.
     let usage = &ok(&server, MESSAGES, &body(json!({}))).await["usage"];
     assert_eq!(
         (&usage["input_tokens"], &usage["cache_read_input_tokens"]),
@@ -132,7 +132,7 @@ async fn a_conversation_may_have_a_system_text_blocks_and_a_beginning_of_the_ans
         {"role": "user", "content": "hello"}, {"role": "assistant", "content": "Well: v"},
     ]});
     assert_eq!(count(begun.clone()).await, plain + "Well: v".len() as u64);
-    // The answer goes on from there, and does not repeat it.
+    // The answer continues that text and does not repeat it.
     let answer = ok(&server, MESSAGES, &body(begun)).await;
     assert_eq!(answer["content"][0]["text"], "wxyz");
 }

@@ -41,7 +41,7 @@ async fn with_a_key_only_health_readiness_and_metrics_are_open() {
     for path in ["/health", "/ready"] {
         assert_eq!(status(&server, path, &[]).await, 200, "{path}");
     }
-    // Whether there is such a route or not, it asks for no key.
+    // `/metrics` asks for no key, whatever else it answers.
     assert_ne!(status(&server, "/metrics", &[]).await, 401);
     for path in [
         "/",
@@ -156,7 +156,7 @@ async fn the_admins_key_and_no_other_changes_the_server() {
         401
     );
     assert_eq!(status(&server, "/flush_cache", &key("admin")).await, 200);
-    // However it is written.
+    // The same path in percent-encoding.
     for path in ["/flush%5Fcache", "/%66lush_cache"] {
         assert_eq!(
             status(&server, path, &key("everybody")).await,
@@ -174,7 +174,7 @@ async fn the_admins_key_and_no_other_changes_the_server() {
         let answer = ask(&server, Method::POST, path, &key("everybody")).await;
         assert_eq!(answer.status(), 401, "{path}");
     }
-    // An admin's key alone leaves the rest open.
+    // With an admin key only, all other routes are open.
     let server = self::server(HttpConfig {
         admin_api_key: "admin".parse().ok(),
         ..HttpConfig::default()
@@ -198,7 +198,7 @@ async fn pages_of_the_given_origins_may_read_answers_and_no_others() {
         api_key: "key".parse().ok(),
         ..HttpConfig::default()
     });
-    // The browser asks first, without the key.
+    // The browser first sends a preflight request, without the key.
     let answer = ask(&shared, Method::OPTIONS, CHAT, &page).await;
     assert_eq!(answer.status(), 204);
     let headers = answer.headers();
@@ -216,7 +216,7 @@ async fn pages_of_the_given_origins_may_read_answers_and_no_others() {
             .unwrap()
             .contains("POST")
     );
-    // Refusals are for the page to read too.
+    // The page may also read refusals.
     let answer = ask(&shared, Method::GET, "/v1/models", &page[..1]).await;
     assert_eq!(answer.status(), 401);
     assert_eq!(

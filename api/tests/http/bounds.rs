@@ -1,4 +1,4 @@
-//! What a request may make the server hold is bounded, and refused by name beyond.
+//! Bounds on the memory that a request may take. A field beyond its bound is refused by name.
 
 use hearth_api::config::HttpConfig;
 use hearth_engine::EngineConfig;
@@ -87,7 +87,7 @@ async fn more_prompts_than_the_queue_takes_are_refused_before_any_is_tokenised()
         ..EngineConfig::default()
     };
     let server = TestServer::start(Behaviour::default(), engine, HttpConfig::default());
-    // The last is too long, which is not found out.
+    // The last prompt is too long, but the number of prompts is checked first.
     let mut prompts = vec!["a".to_owned(); 9];
     prompts.push("a".repeat(100_000));
     let body = completion("prompt", json!(prompts));

@@ -160,7 +160,7 @@ async fn length_and_stop_tokens_say_what_ended_the_text() {
         &hello(json!({"ignore_eos": true, "max_tokens": 30})),
     )
     .await;
-    // After the end comes 'a' again; the end itself is special and left out.
+    // After the end token comes 'a' again. The end token is special and is not part of the text.
     let expected = format!("{ALPHABET}abc");
     assert_eq!(choice["choices"][0]["message"]["content"], expected);
 }

@@ -130,7 +130,7 @@ async fn sglangs_encode_answers_one_or_a_list() {
     let list = list.as_array().unwrap();
     assert_eq!(list.len(), 2);
     assert_close(&list[1]["embedding"], &[1.0]);
-    // What was embedded before is cached, but for its last token.
+    // A prompt that was embedded before is cached, except its last token.
     let again = ok(&server, ENCODE, &json!({"text": ["abcdef"]})).await;
     let again = [
         again,

@@ -26,7 +26,7 @@ use serde_json::Value;
 
 pub const VOCAB: usize = 260;
 pub const EOS: u32 = 256;
-/// More than the model can bear: a forward over it fails.
+/// A forward pass with this token fails.
 pub const POISON: u32 = 259;
 pub const START: u32 = 257;
 const END: u32 = 258;
@@ -42,11 +42,11 @@ pub struct Behaviour {
     pub max_model_len: usize,
     /// Whether 'z' is followed by 'a' instead of the end.
     pub endless: bool,
-    /// What the model's makers suggest for a chat that names no limit.
+    /// The limit on output tokens that the model's authors suggest for chats without one.
     pub max_new_tokens: Option<usize>,
     pub pooling: Pooling,
     pub formats: Formats,
-    /// Whether the answer is what the last message has after `say: `.
+    /// Whether the answer repeats the text after `say: ` in the last message.
     pub echoes: bool,
 }
 
@@ -72,7 +72,7 @@ struct FakeExecutor {
 }
 
 impl FakeExecutor {
-    /// The next token where a prompt asks for a text.
+    /// The next token of the text that the prompt asks the model to repeat.
     fn echoed(&self, context: &[u32]) -> u32 {
         let tokens = context.iter().map(|&slot| self.kv[slot as usize]);
         let bytes: Vec<u8> = tokens
@@ -87,12 +87,12 @@ impl FakeExecutor {
         next.map_or(EOS, |&byte| u32::from(byte))
     }
 
-    /// The token after that of row `row`.
+    /// The token that follows the token of row `row`.
     fn after(&self, batch: &ForwardBatch, row: usize) -> u32 {
         if !self.behaviour.echoes {
             return self.next(batch.tokens[row]);
         }
-        // A sequence has the next of the batch's tokens.
+        // The batch's tokens belong to its sequences one after another.
         let mut after = 0;
         let mut sequences = batch.sequences.iter();
         let sequence = sequences
@@ -157,7 +157,7 @@ impl Executor for FakeExecutor {
             row[POISON as usize] = -30.0;
             row[self.after(batch, token as usize) as usize] = 10.0;
         }
-        // A sequence's hidden state tells its token and its position.
+        // The hidden state of a row has its token and its position.
         let told = |&row: &u32| [batch.tokens[row as usize], batch.positions[row as usize], 1];
         let hidden = batch.hidden_rows.iter().flat_map(told);
         Ok(ForwardOutput {
@@ -257,7 +257,7 @@ impl TestServer {
         )
     }
 
-    /// A server whose model never comes, unless a test brings it.
+    /// A server without a model, which a test may set later.
     pub fn start_loading(config: HttpConfig) -> Self {
         let scheme = if config.tls.is_some() {
             "https"
@@ -311,7 +311,8 @@ impl TestServer {
 impl Drop for TestServer {
     fn drop(&mut self) {
         let handle = self.handle.clone();
-        // Stopping is a message; the future only waits for it to be obeyed.
+        // The call sends the message that stops the server; the future only waits until it has
+        // stopped.
         drop(handle.stop(false));
     }
 }

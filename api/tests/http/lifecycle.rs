@@ -1,4 +1,4 @@
-//! Readiness, disconnects, faults and the end.
+//! Readiness, disconnects, faults and shutdown.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::fake::{Behaviour, MODEL, POISON, TestServer, served};
 use super::{CHAT, COMPLETIONS, ok, post};
 
-/// A model that would go on for minutes.
+/// A server whose model would generate for minutes.
 fn slow() -> TestServer {
     let behaviour = Behaviour {
         step: Duration::from_millis(5),
@@ -287,7 +287,7 @@ async fn a_failing_model_is_500_or_an_error_in_the_stream_and_the_next_request_w
         "{answer}"
     );
     let client = Client::new(&server.url).unwrap();
-    // The first token is poison, so the second forward fails; the stream has begun by then.
+    // The first token is poison, so the second forward pass fails; the stream has begun by then.
     let bias = json!({"259": 100});
     let body = json!({"prompt": "a", "logit_bias": bias, "logprobs": 0, "stream": true});
     let mut events = client.stream(COMPLETIONS, &body).await.unwrap();
@@ -330,7 +330,7 @@ async fn draining_refuses_new_requests_and_finishes_those_in_flight() {
     while events.next().await.unwrap().is_some() {
         chunks += 1;
     }
-    // 20 tokens and the reason for the end.
+    // 20 tokens and the finish reason.
     assert_eq!(chunks, 21);
 }
 
@@ -357,7 +357,7 @@ async fn requests_beyond_the_grace_are_cut_off_with_an_error() {
 async fn sixty_four_clients_that_come_and_go_leave_no_slot_behind() {
     const CLIENTS: u64 = 64;
     const REQUESTS: u64 = 6;
-    // Too few slots for all of them: some wait, and some are thrown out and come back.
+    // There are too few slots for all clients: some requests wait, and some are preempted.
     let behaviour = Behaviour {
         step: Duration::from_millis(1),
         max_model_len: 512,
@@ -371,7 +371,7 @@ async fn sixty_four_clients_that_come_and_go_leave_no_slot_behind() {
         let client = client.clone();
         async move {
             for round in 0..REQUESTS {
-                // Something like chance, and the same in every run.
+                // Pseudo-random, and the same in every run.
                 let chance = (visitor * 31 + round * 17) % 23;
                 let prompt = "shared prefix, then ".repeat(1 + (chance % 3) as usize);
                 let body = json!({

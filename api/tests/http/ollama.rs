@@ -34,7 +34,7 @@ fn with(mut body: Value, extra: Value) -> Value {
 /// The lines of a stream.
 async fn lines(server: &TestServer, path: &str, body: &Value) -> Vec<Value> {
     let request = reqwest::Client::new().post(format!("{}{path}", server.url));
-    // As curl sends it: no JSON by its content type.
+    // As curl sends it: the content type is not that of JSON.
     let response = request.body(body.to_string()).send().await.unwrap();
     assert_eq!(response.status(), 200);
     assert_eq!(response.headers()["content-type"], "application/x-ndjson");
@@ -97,7 +97,7 @@ async fn options_are_honoured() {
         (text, answer["done_reason"].as_str().unwrap().to_owned())
     };
     let pair = |text: &str, reason: &str| (text.to_owned(), reason.to_owned());
-    // Raw: the prompt "hello" itself goes on.
+    // In raw mode the answer continues the prompt "hello" itself.
     assert_eq!(
         text(json!({"temperature": 0})).await,
         pair("pqrstuvwxyz", "stop")
@@ -191,7 +191,7 @@ async fn the_model_is_listed_and_shown() {
     }
     let shown = ok(&server, "/api/show", &json!({"name": MODEL})).await;
     assert_eq!(shown["model_info"][".context_length"], 512);
-    // Tools look whether somebody is at home.
+    // Tools ask for `/` to see whether a server is running.
     let root = reqwest::get(&server.url).await.unwrap();
     assert_eq!(root.status(), 200);
     let head = reqwest::Client::new()

@@ -21,7 +21,7 @@ pub fn chat(field: &str, value: Value) -> Value {
     body
 }
 
-/// Posts `body`; it must be refused with 400 about `param`, in words that hold `words`.
+/// Posts `body`, which must be refused with a 400 about `param` whose message contains `words`.
 pub async fn refused(server: &TestServer, path: &str, body: Value, param: &str, words: &[&str]) {
     let (status, answer) = post(server, path, &body).await;
     let error = &answer["error"];

@@ -35,7 +35,7 @@ async fn a_response_is_kept_and_the_next_one_goes_on_from_it() {
         (&first["status"], &first["metadata"]),
         (&json!("incomplete"), &json!({"a": "b"}))
     );
-    // "system: Spell.\nuser: hi\nassistant: ", a token each byte.
+    // "system: Spell.\nuser: hi\nassistant: ", with one token for each byte.
     assert_eq!(first["usage"]["input_tokens"], 15 + 9 + 11);
     let id = first["id"].as_str().unwrap();
     assert_eq!(get(&server, id).await, (200, first.clone()));
@@ -57,7 +57,7 @@ async fn a_response_is_kept_and_the_next_one_goes_on_from_it() {
         (status, &answer["error"]["code"]),
         (404, &json!("response_not_found"))
     );
-    // The second has the whole conversation of its own.
+    // The second response has stored the whole conversation itself.
     let body = json!({"input": "x", "previous_response_id": second["id"], "max_output_tokens": 1});
     ok(&server, RESPONSES, &body).await;
 }

@@ -78,7 +78,7 @@ async fn a_prompt_is_continued_and_everything_about_it_is_told() {
     );
     let kept = front_end("a", json!({"stop": ["fg"], "no_stop_trim": true}));
     assert_eq!(ok(&server, GENERATE, &kept).await["text"], "bcdefg");
-    // What a regular expression matches stays; `matched` is the expression.
+    // The match of a regular expression stays in the text; `matched` is the expression.
     let body = json!({"stop": "hi", "stop_regex": ["[x-z]", "[f-h]{2}"]});
     let stopped = ok(&server, GENERATE, &front_end("a", body)).await;
     assert_eq!(stopped["text"], "bcdefg");
@@ -122,7 +122,7 @@ async fn a_stream_has_the_whole_text_so_far_in_every_event() {
             .all(|event| event["meta_info"]["finish_reason"].is_null())
     );
     assert_eq!(last["output_ids"].as_array().unwrap().len(), 8);
-    // Of a batch each event says whose it is.
+    // Each event of a batch names the request that it belongs to.
     let body = front_end("", json!({"text": ["x", "w"], "stream": true}));
     let events = chunks(&server, GENERATE, &body).await;
     for (index, text) in [(0, "yz"), (1, "xyz")] {
@@ -209,7 +209,7 @@ async fn select_fills_the_cache_scores_the_options_and_reuses_the_prefix() {
         let scored = answers[index]["meta_info"]["input_token_logprobs"].clone();
         scored.as_array().unwrap().clone()
     };
-    // From the last but one token of the prefix on; nothing comes before the first.
+    // Scores begin at the last but one token of the prefix. The first has none.
     let first = scores(0);
     assert_eq!(first.len(), 5, "{first:?}");
     assert_eq!(first[0], json!([null, 103, "g"]));
@@ -221,7 +221,7 @@ async fn select_fills_the_cache_scores_the_options_and_reuses_the_prefix() {
     };
     assert!(mean(&first) > -0.1 && mean(&scores(1)) < -3.0, "{answers}");
     assert_eq!(answers[0]["meta_info"]["output_token_logprobs"], json!([]));
-    // What comes before the tokens that are scored is not computed again.
+    // The tokens before the scored ones are not computed again.
     for answer in answers.as_array().unwrap() {
         assert_eq!(answer["meta_info"]["cached_tokens"], from);
     }
@@ -250,7 +250,7 @@ async fn select_fills_the_cache_scores_the_options_and_reuses_the_prefix() {
     assert_eq!((&x[1], &c[1]), (&json!(120), &json!(99)));
     assert_eq!(c, meta["output_token_logprobs"][0]);
     assert!(x[0].as_f64().unwrap() < -3.0, "{meta}");
-    // Or others for each prompt.
+    // Each prompt may have its own token ids.
     let mut each = front_end("", json!({"text": ["a", "b"], "return_logprob": true}));
     each["token_ids_logprob"] = json!([[98], []]);
     let answers = ok(&server, GENERATE, &each).await;
@@ -367,7 +367,7 @@ async fn every_refusal_of_generate_names_the_field_in_sglangs_shape() {
             "below the vocabulary size",
         ),
         (
-            // Each event of a stream repeats those of the tokens before.
+            // Each event of a stream repeats the log-probabilities of the tokens before it.
             json!({
                 "text": "a", "stream": true, "return_logprob": true,
                 "token_ids_logprob": vec![1; 1000], "sampling_params": {"max_new_tokens": 400},
@@ -518,7 +518,7 @@ async fn what_sglangs_router_adds_to_openais_requests_asks_for_nothing() {
         ok(&server, COMPLETIONS, &text).await["choices"][0]["text"],
         "xy"
     );
-    // An answer that was begun goes on.
+    // The answer continues the last message.
     let mut begun = chat;
     begun["messages"] = json!([
         {"role": "user", "content": "hi"}, {"role": "assistant", "content": "Well: v"},
@@ -544,7 +544,7 @@ async fn what_sglangs_router_adds_to_a_request_asks_for_nothing() {
         "return_bytes": false, "return_entropy": false,
     });
     assert_eq!(ok(&server, GENERATE, &body).await["text"], "xyz");
-    // And its load generator.
+    // The same holds for the fields of SGLang's load generator.
     let body = json!({
         "text": "w", "sampling_params": {"temperature": 0.0, "max_new_tokens": 8, "ignore_eos": true},
         "stream": false, "lora_path": "", "return_logprob": false, "logprob_start_len": -1,

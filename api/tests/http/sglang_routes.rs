@@ -45,7 +45,7 @@ async fn the_routes_about_the_model_and_the_load_have_what_the_router_reads() {
         let info = get_json(&server, path).await;
         assert_eq!((&info["tp_size"], &info["dp_size"]), (&json!(1), &json!(1)));
         assert_eq!(info["disaggregation_mode"], "null");
-        // The router takes nothing of it where one of these has another type.
+        // The router ignores the whole answer if one of these fields has another type.
         assert_eq!(
             (&info["model"], &info["served_model_name"]),
             (&json!(MODEL), &json!(MODEL))
@@ -179,7 +179,7 @@ async fn text_becomes_tokens_and_tokens_text() {
     }
 }
 
-/// A model that would go on for minutes.
+/// A server whose model would generate for minutes.
 fn slow() -> TestServer {
     let behaviour = Behaviour {
         step: Duration::from_millis(3),
@@ -290,7 +290,7 @@ async fn a_pause_holds_requests_and_a_continuation_lets_them_go() {
         ok(&server, "/continue_generation", &json!({})).await;
     });
     assert_eq!(answer["meta_info"]["completion_tokens"], 40);
-    // Without a word about how, what runs is aborted, as with SGLang.
+    // Without a `mode`, running requests are aborted, as in SGLang.
     let long =
         json!({"text": "a", "sampling_params": {"max_new_tokens": 50_000, "temperature": 0}});
     let (answer, ()) = tokio::join!(ok(&server, GENERATE, &long), async {

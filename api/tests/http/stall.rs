@@ -29,10 +29,10 @@ fn endless(stall_timeout: u64) -> TestServer {
     TestServer::start(behaviour, EngineConfig::default(), config)
 }
 
-/// Asks for a stream of more bytes than the systems on both sides hold, and reads none.
+/// Asks for a stream with more bytes than the socket buffers of both sides hold, and reads none.
 fn stalled(server: &TestServer) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    // Before it connects: the window it tells of is never larger.
+    // It must be set before connecting, because it bounds the advertised window.
     socket.set_recv_buffer_size(4096).unwrap();
     let address: SocketAddr = server.address().parse().unwrap();
     socket.connect(&address.into()).unwrap();
@@ -48,7 +48,7 @@ fn stalled(server: &TestServer) -> TcpStream {
     socket
 }
 
-/// Hundreds of bytes for each of 90 000 tokens.
+/// A request whose answer has hundreds of bytes for each of 90,000 tokens.
 fn stream_body() -> Value {
     json!({
         "prompt": "a",
@@ -69,14 +69,14 @@ async fn a_client_that_stops_reading_is_cut_off_and_holds_nobody_up() {
         assert!(Instant::now() < deadline, "{:?}", engine.stats());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // Others are served meanwhile.
+    // Other clients are served meanwhile.
     let other = json!({"prompt": "a", "max_tokens": 24, "temperature": 0, "stream": true});
     let answer = chunks(&server, COMPLETIONS, &other).await;
     assert_eq!(text_of(&answer, 0), "bcdefghijklmnopqrstuvwxy");
     server.wait_until_idle().await;
     let stats = engine.stats();
     assert_eq!((stats.cancelled, stats.finished), (1, 1), "{stats:?}");
-    // What the systems hold of the stream, and then the end of the connection.
+    // The bytes in the socket buffers can still be read, and then the connection ends.
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut read = 0;
     let (mut buffer, mut last) = (vec![0; 1 << 16], Vec::new());

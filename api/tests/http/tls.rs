@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use super::fake::{Behaviour, TestServer};
 use super::{CHAT, COMPLETIONS};
 
-/// A certificate of this machine's that nobody else trusts, and its key, in files.
+/// Files with a self-signed certificate for this machine and its key.
 struct Identity {
     pem: String,
     cert: PathBuf,
     key: PathBuf,
 }
 
-/// `name`: of the test, as tests run at the same time.
+/// `name` is that of the test, because tests run at the same time.
 fn identity(name: &str) -> Identity {
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -86,7 +86,7 @@ async fn a_client_is_served_over_tls_in_either_version_of_http() {
         assert_eq!((stream.version(), stream.status().as_u16()), (version, 200));
         let events = sse_data(&stream.bytes().await.unwrap());
         assert_eq!(events.last().map(String::as_str), Some("[DONE]"));
-        // The role, three letters, the end, and the mark.
+        // The role, three letters, the finish reason, and `[DONE]`.
         assert_eq!(events.len(), 6, "{events:?}");
     }
 }
@@ -113,7 +113,7 @@ async fn plain_http_on_the_port_of_tls_gets_nothing_and_disturbs_nobody() {
     assert_eq!(health.unwrap().status(), 200);
 }
 
-/// A model that would go on for minutes.
+/// A model that would generate for minutes.
 fn endless() -> Behaviour {
     Behaviour {
         step: Duration::from_millis(5),
@@ -135,7 +135,7 @@ async fn a_client_that_leaves_a_stream_of_http_2_cancels_its_request() {
         .json(&body);
     let mut stream = request.send().await.unwrap().bytes_stream();
     assert!(stream.next().await.unwrap().is_ok());
-    // The connection stays: it is the stream that is left.
+    // The client leaves the stream, and the connection stays open.
     drop(stream);
     server.wait_until_idle().await;
     assert_eq!(server.state.loaded().unwrap().engine.stats().cancelled, 1);
@@ -155,7 +155,7 @@ async fn a_client_of_http_2_that_leaves_without_a_stream_cancels_its_request_too
         assert!(Instant::now() < deadline, "{:?}", engine.stats());
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    // The connection stays: the client holds it.
+    // The connection stays open, because the client keeps it.
     request.abort();
     server.wait_until_idle().await;
     assert_eq!(engine.stats().cancelled, 1);
@@ -198,7 +198,7 @@ fn files_that_are_no_certificate_and_its_key_are_refused_by_name() {
             &empty,
             &["--tls-key", "empty.pem has no private key"],
         ),
-        // The two files the wrong way round.
+        // The two files are swapped.
         (
             &own.key,
             &own.cert,

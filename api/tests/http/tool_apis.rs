@@ -51,7 +51,7 @@ async fn streamed(server: &TestServer, path: &str, mut body: Value) -> String {
     response.text().await.unwrap()
 }
 
-/// The content blocks of Anthropic's events, put together, and the reason for the end.
+/// The content blocks of Anthropic's events, put together, and the stop reason.
 async fn blocks(server: &TestServer, body: Value) -> (Vec<Value>, Value) {
     let text = streamed(server, MESSAGES, body).await;
     let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -84,7 +84,7 @@ async fn blocks(server: &TestServer, body: Value) -> (Vec<Value>, Value) {
     (blocks, reason)
 }
 
-/// Whatever its id is.
+/// The blocks without their ids, which must have the prefix of calls.
 fn without_ids(blocks: &Value) -> Value {
     let mut blocks = blocks.clone();
     for block in blocks.as_array_mut().unwrap() {

@@ -1,4 +1,4 @@
-//! Tools and reasoning through OpenAI's API; the model says what a test asks it to.
+//! Tools and reasoning through OpenAI's API. The model writes the text that a test asks for.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::fake::{Behaviour, MODEL, TestServer};
 use super::{CHAT, chunks, ok, post};
 
-/// A server whose model echoes, or makes no sense.
+/// A server whose model repeats the text that it is asked for if `echoes`, and otherwise writes
+/// letters in the order of the alphabet.
 pub fn server(formats: Formats, echoes: bool) -> TestServer {
     let behaviour = Behaviour {
         formats,
@@ -38,7 +39,7 @@ fn reasoning(format: reasoning::Format, tools: Option<Format>) -> Formats {
     }
 }
 
-/// The schema of both tools; a model that makes no sense can follow it.
+/// The schema of both tools. Every model can follow it, because it has few values.
 pub fn schema() -> Value {
     json!({
         "type": "object", "additionalProperties": false, "required": ["city", "days"],
@@ -52,7 +53,7 @@ fn tool(name: &str, strict: bool) -> Value {
         {"name": name, "description": "d", "parameters": schema(), "strict": strict}})
 }
 
-/// A chat with both tools in which the model is asked to say `text`.
+/// A chat with both tools in which the model is asked to write `text`.
 fn say(text: &str, extra: Value) -> Value {
     let mut body = json!({
         "model": MODEL, "temperature": 0, "max_tokens": 400,
@@ -93,7 +94,7 @@ fn whole(answer: &Value) -> Answer {
     }
 }
 
-/// What the chunks of a stream come to, put together as OpenAI's clients do it.
+/// The answer that the chunks of a stream make, put together as OpenAI's clients do it.
 fn streamed(chunks: &[Value]) -> Answer {
     let mut answer = Answer::default();
     let mut calls = BTreeMap::<u64, (String, String)>::new();
@@ -117,7 +118,7 @@ fn streamed(chunks: &[Value]) -> Answer {
     answer
 }
 
-/// The answer, which must be the same streamed and not.
+/// The answer to `body`, which must be the same streamed and not.
 async fn answer(server: &TestServer, body: &Value) -> Answer {
     let at_once = whole(&ok(server, CHAT, body).await);
     let mut body = body.clone();

@@ -1,6 +1,6 @@
-//! The scheduler and the prefix cache without a model: a real engine over an
-//! executor that computes nothing and tells the time by a cost model, so that hit
-//! rates and makespans are the same on every machine.
+//! The scheduler and the prefix cache without a model: a real engine over an executor that computes
+//! nothing and takes the time from a cost model, so that hit rates and makespans are the same on
+//! every machine.
 
 mod driver;
 mod executor;
@@ -16,20 +16,19 @@ use driver::SharedDriver;
 use executor::{Clock, SimExecutor};
 use workload::Workload;
 
-/// What one run came to.
+/// The results of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Share of all prompt tokens that was reused.
+    /// The share of all prompt tokens that came from the cache.
     pub hit_rate: f64,
-    /// The share that an unbounded cache would have, each request coming alone.
+    /// The hit rate of an unbounded cache that serves the requests one after another.
     pub best_hit_rate: f64,
     /// Simulated seconds from the first request to the last answer.
     pub makespan: f64,
     pub stats: EngineStats,
 }
 
-/// Runs `workload` to its end on a device with `kv_slots` tokens of KV, beside a host with
-/// `host_slots`.
+/// Runs `workload` to its end on a device with `kv_slots` KV slots and a host tier of `host_slots`.
 ///
 /// # Errors
 /// If the engine does not come up, or refuses a request.

@@ -9,17 +9,17 @@ use hearth_forward::{
     Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 
-/// Small, so that sampling is a small part of it.
+/// A small vocabulary, so that sampling is a small part of the measured time.
 const VOCAB: usize = 64;
 
-/// Takes its time over nothing, and notes how long it waited from one forward to the next.
+/// An executor that computes nothing. It measures how long it waits between two forward passes.
 struct Gaps {
     limits: ExecutorLimits,
-    /// How long a forward takes.
+    /// How long a forward pass takes.
     takes: Duration,
     gaps: Arc<Mutex<Vec<Duration>>>,
     last: Option<Instant>,
-    /// The first forward lasts until something comes.
+    /// The first forward pass lasts until this receives a message or its sender is dropped.
     hold: Option<Receiver<()>>,
 }
 
@@ -47,7 +47,7 @@ impl Executor for Gaps {
             let _ = hold.recv();
         }
         if !self.takes.is_zero() {
-            // As a thread that waits for a device does.
+            // The thread sleeps, like one that waits for a device.
             std::thread::sleep(self.takes);
         }
         let output = ForwardOutput {
@@ -59,18 +59,19 @@ impl Executor for Gaps {
     }
 }
 
-/// The time between two forwards, in microseconds.
+/// The time between two forward passes, in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Overhead {
     pub median: f64,
     pub p99: f64,
     pub worst: f64,
-    /// The first, after which those that wait are taken in.
+    /// The time before the first step that follows the arrival of the waiting requests.
     pub first: f64,
 }
 
-/// Measures 400 steps that take the device `takes`, of `running` requests that decode with `context` tokens each
-/// while `waiting` others, half of which share a prefix of 500 tokens, find no room.
+/// Measures 400 steps, each of which takes the device the time `takes`. In each of them `running`
+/// requests decode with `context` tokens of context. Meanwhile `waiting` other requests find no
+/// room; half of these share a prefix of 500 tokens.
 ///
 /// # Errors
 /// If the engine does not come up, or refuses a request.
@@ -119,7 +120,7 @@ pub fn measure(
                 temperature: 0.0,
                 ..SamplingParams::default()
             },
-            // Those that run are not to give way, whatever the policy.
+            // No policy may preempt the running requests.
             priority: i32::try_from(max_tokens).unwrap_or(i32::MAX),
             ..Request::default()
         })

@@ -17,8 +17,8 @@ const SHARED: usize = 500;
 const OWN: usize = 500;
 const OPERATIONS: usize = 5_000;
 
-/// The shared prefix of a family followed by the member's own tokens. `sglang_tree.py` makes
-/// the same sequences.
+/// The shared prefix of a family followed by the member's own tokens. `benches/peers/sglang_tree.py`
+/// makes the same sequences.
 pub fn sequence(family: u64, member: u64) -> Vec<u32> {
     let stream = |seed: u64, len: usize| {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

@@ -52,7 +52,7 @@ pub fn weight(logit: f32, largest: u32, temperature: f32) -> f32 {
     weight
 }
 
-/// The same exponential as the engine's (`engine/src/softmax.rs`), so that both see the same
+/// The same exponential as the engine's (`engine/src/sampling/softmax.rs`), so that both see the same
 /// weights. Only the rounding differs: `floor` is used here, because shader compilers may optimise
 /// away adding and subtracting a large constant.
 #[cube]
