@@ -1,6 +1,6 @@
 //! One internal request for every dialect: prompts go in, and updates of each choice come out.
 //!
-//! **Architecture Invariant.** a dialect translates; only this file submits requests to the engine.
+//! **Architecture Invariant.** A dialect translates; only this file submits requests to the engine.
 //! Dropping [`Updates`] cancels every choice that still runs.
 
 use std::sync::Arc;
@@ -237,7 +237,7 @@ struct Choice {
     told: usize,
     /// The last update, where one event became two.
     last: Option<Update>,
-    /// Whether the device is gone, which explains why a forward failed.
+    /// Whether the device is lost, which explains why a forward pass failed.
     lost: Arc<AtomicBool>,
 }
 

@@ -1,7 +1,7 @@
 //! Where the engine's [`Grammar`] trait meets the grammars of `hearth-grammar`, and their
 //! vocabulary the tokenizer of the model.
 //!
-//! **Architecture Invariant.** no other file connects the two.
+//! **Architecture Invariant.** No other file connects the two.
 
 mod after_reasoning;
 

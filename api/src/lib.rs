@@ -12,7 +12,7 @@
 //! - `exchange`, `record`, `tally` and [`telemetry`] measure.
 //! - [`served`] is what this crate needs of a model.
 //!
-//! **Architecture Invariant.** the JSON of the APIs is known here and nowhere else, the engine is
+//! **Architecture Invariant.** The JSON of the APIs is known here and nowhere else, the engine is
 //! reached through [`generate`] alone, and no tensor library is a dependency: a model is a
 //! [`Served`](served::Served), whose text goes through the [`TextCodec`](served::TextCodec) trait.
 

@@ -1,7 +1,8 @@
 //! The route table: every path of the server, and everything that is decided by the path.
 //!
-//! **Architecture Invariant.** no other file lists paths to decide who may call them, how their
-//! errors are written, or what is measured about them.
+//! **Architecture Invariant.** No other file lists the paths of routes to decide who may call them,
+//! how their errors are written, or what is measured about them. For a path that no route has,
+//! [`Dialect::of_unknown`] goes by its prefix.
 
 use std::sync::LazyLock;
 

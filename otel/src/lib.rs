@@ -19,7 +19,7 @@
 //! | `logs`, `stats_log` | log lines, and the periodic statistics line |
 //! | `process` | the operating system's figures of this process |
 //!
-//! **Architecture Invariant.** the other crates emit `tracing` events and return numbers and
+//! **Architecture Invariant.** The other crates emit `tracing` events and return numbers and
 //! times; only this crate decides where they go. Telemetry never makes a request wait: records
 //! that it cannot keep up with are dropped and counted.
 

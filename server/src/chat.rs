@@ -29,7 +29,7 @@ pub enum Partner {
 ///
 /// # Errors
 /// The model does not load, or the server cannot be reached. An answer that fails is reported,
-/// and the conversation goes on.
+/// and the conversation continues.
 pub fn run(args: &ChatArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

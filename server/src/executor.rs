@@ -1,6 +1,6 @@
 //! Opens the device, warms the model up, and opens a lost device again.
 //!
-//! Everything else the engine asks of the model's own [`Decoder`].
+//! For everything else, the engine calls the model's own [`Decoder`].
 
 #[cfg(test)]
 mod sampler_agreement;

@@ -1,10 +1,10 @@
 //! The hearth binary: command line, configuration, and what puts the other crates together.
 //!
-//! [`cli`] and [`config`] say what is wanted; [`load`] opens the checkpoint and starts the engine
-//! over it; `serve` puts the HTTP server of `hearth_api` in front of that, [`chat`] a terminal, and
-//! [`bench`](mod@bench) times it without either.
+//! [`cli`] and [`config`] read the flags and the settings; [`load`] opens the checkpoint and starts
+//! the engine over it. `serve` puts the HTTP server of `hearth_api` in front of the engine, and
+//! [`chat`] a terminal; [`bench`](mod@bench) times the model without either.
 //!
-//! Architecture Invariant: this crate sees the model through
+//! **Architecture Invariant.** This crate sees the model through
 //! [`Executor`](hearth_forward::Executor) and `hearth_model`'s public types; it names no tensor
 //! library. The model's tokenizer and the HTTP server meet in [`text`].
 
@@ -25,10 +25,10 @@ pub mod warmup;
 
 use cli::{Cli, Command};
 
-/// Does what the command line says.
+/// Runs the command that the command line names.
 ///
 /// # Errors
-/// What went wrong, for a person to read.
+/// Why the command failed, as a text for people.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         None => serve(&cli.serve),

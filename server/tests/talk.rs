@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-// The made-up model that the tests of HTTP serve.
+// The fake model that the HTTP tests use.
 #[allow(dead_code, reason = "the tests of HTTP use all of it")]
 #[path = "../../api/tests/http/fake.rs"]
 mod fake;

@@ -5,7 +5,7 @@
 //! becomes CUDA, SPIR-V (Vulkan), Metal or WGSL. Each is tested against the same
 //! plain reference ([`check`]).
 //!
-//! Architecture Invariant: this crate knows tensors and slots, never requests.
+//! **Architecture Invariant.** This crate knows tensors and slots, never requests.
 //!
 //! Shapes are written `[tokens, kv_heads, head_dim]`, row-major. `tokens` counts
 //! the tokens of all sequences in a ragged batch, one sequence after another.

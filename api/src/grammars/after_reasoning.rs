@@ -35,7 +35,7 @@ enum Seen {
     Ended { after: usize },
 }
 
-/// Goes on by `bytes` from a text that ends with `begun` bytes of the mark. This is simple, because
+/// Advances by `bytes` from a text that ends with `begun` bytes of the mark. This is simple, because
 /// only the first byte of the mark is `<`.
 fn walk(mut begun: usize, bytes: &[u8]) -> Seen {
     let mark = CLOSE.as_bytes();

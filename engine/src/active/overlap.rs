@@ -1,4 +1,4 @@
-//! What is known of a request's next row while the device still samples the token before it.
+//! The sample request for a request's next row, while the device still samples the token before it.
 
 use hearth_forward::SampleRequest;
 

@@ -81,7 +81,7 @@ pub async fn create(
     Ok(HttpResponse::Ok().json(response))
 }
 
-/// Answers at once with a response that has no output yet, and goes on computing it.
+/// Answers at once with a response that has no output yet, and continues to compute it.
 fn in_background(
     updates: Updates,
     tally: Tally,
