@@ -36,6 +36,6 @@ pub enum SpawnError {
     NoRoom(ExecutorLimits),
     #[error("the model's vocabulary must be at least 1 token large, got 0")]
     NoVocabulary,
-    #[error("cannot start the engine thread: {0}")]
+    #[error("cannot start the engine thread")]
     Thread(#[from] std::io::Error),
 }

@@ -111,9 +111,9 @@ impl Checkpoint {
     /// As [`Checkpoint::open`].
     pub fn open_gguf(path: &Path, format: LoadFormat) -> Result<Self, CheckpointError> {
         let place = path.display().to_string();
-        let wrong = |source| CheckpointError::Gguf {
+        let wrong = |error| CheckpointError::Gguf {
             file: path.to_owned(),
-            source,
+            error,
         };
         let bytes = weights::map(path)?;
         let file = Gguf::parse(bytes.as_slice()).map_err(wrong)?;
@@ -168,9 +168,9 @@ impl Checkpoint {
             .tokenizer
             .map(|json| Tokenizer::from_json(&json, &tokenizer_config, &parts.special_tokens_map))
             .transpose()
-            .map_err(|source| CheckpointError::Tokenizer {
+            .map_err(|error| CheckpointError::Tokenizer {
                 place: place.clone(),
-                source,
+                error,
             })?;
         let special_tokens = tokenizer
             .as_ref()
@@ -249,18 +249,18 @@ impl Parts {
                 place: place.clone(),
                 file: "config.json".to_owned(),
             })?;
-        let config = ModelConfig::from_json(&config).map_err(|source| CheckpointError::Config {
+        let config = ModelConfig::from_json(&config).map_err(|error| CheckpointError::Config {
             place: place.clone(),
-            source,
+            error,
         })?;
         let generation = match files.text("generation_config.json")? {
             None => GenerationConfig::default(),
-            Some(text) => GenerationConfig::from_json(&text).map_err(|source| {
-                CheckpointError::Generation {
+            Some(text) => {
+                GenerationConfig::from_json(&text).map_err(|error| CheckpointError::Generation {
                     place: place.clone(),
-                    source,
-                }
-            })?,
+                    error,
+                })?
+            }
         };
         Ok(Self {
             place,
@@ -298,7 +298,7 @@ impl Files {
                 match std::fs::read(&path) {
                     Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-                    Err(source) => Err(CheckpointError::Io { path, source }),
+                    Err(error) => Err(CheckpointError::Io { path, error }),
                 }
             }
         }

@@ -349,9 +349,9 @@ impl Weights {
             file: index.to_owned(),
             reason,
         };
-        let text = std::fs::read_to_string(index).map_err(|source| WeightError::Io {
+        let text = std::fs::read_to_string(index).map_err(|error| WeightError::Io {
             path: index.to_owned(),
-            source,
+            error,
         })?;
         let ShardIndex { weight_map } =
             serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;

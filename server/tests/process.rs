@@ -238,6 +238,25 @@ fn a_port_that_another_server_uses_is_an_error_that_gives_the_reason_once() {
 }
 
 #[test]
+fn a_model_that_cannot_be_read_is_an_error_that_gives_the_reason_once() {
+    let directory = std::env::temp_dir().join(format!("hearth-unreadable-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let (config, gguf) = (directory.join("config.json"), directory.join("bad.gguf"));
+    std::fs::write(config, "{}").unwrap();
+    std::fs::write(&gguf, "not GGUF").unwrap();
+    for (model, reason) in [
+        (directory.as_path(), "architectures is missing"),
+        (gguf.as_path(), "does not begin with"),
+    ] {
+        let (code, _, stderr) = run(&["--port", "0", "--model", model.to_str().unwrap()]);
+        assert_eq!(code, 1, "{stderr}");
+        let error = stderr.lines().last().unwrap();
+        assert_eq!(error.matches(reason).count(), 1, "{error}");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
 fn sampling_defaults_out_of_bounds_are_refused_at_the_start() {
     let directory = std::env::temp_dir().join(format!("hearth-defaults-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();

@@ -21,10 +21,10 @@ pub enum ShaderLanguage {
 pub enum OpenError {
     #[error("the Vulkan driver of {adapter} lacks features that SPIR-V kernels need")]
     NoSpirV { adapter: String },
-    #[error("the driver refused to open {adapter}: {source}")]
+    #[error("the driver refused to open {adapter}: {error}")]
     Refused {
         adapter: String,
-        source: wgpu::RequestDeviceError,
+        error: wgpu::RequestDeviceError,
     },
 }
 
@@ -78,10 +78,10 @@ pub fn open(
                 ..Default::default()
             };
             let (device, queue) =
-                block_on(adapter.request_device(&descriptor)).map_err(|source| {
+                block_on(adapter.request_device(&descriptor)).map_err(|error| {
                     OpenError::Refused {
                         adapter: name,
-                        source,
+                        error,
                     }
                 })?;
             // CubeCL selects its compiler by this name: WGSL for everything except Vulkan.

@@ -16,10 +16,10 @@ pub enum CheckpointError {
     NotADirectory { path: PathBuf },
     #[error("{place} has no {file}")]
     MissingFile { place: String, file: String },
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}")]
     Io {
         path: PathBuf,
-        source: std::io::Error,
+        error: std::io::Error,
     },
     #[error("{place}: {file} is not a JSON object: {reason}")]
     Json {
@@ -29,20 +29,20 @@ pub enum CheckpointError {
     },
     #[error("this binary was built without a model in it ({missing}); give --model")]
     NotEmbedded { missing: &'static str },
-    #[error("{place}: {source}")]
-    Config { place: String, source: ConfigError },
-    #[error("{place}: {source}")]
+    #[error("{place}: {error}")]
+    Config { place: String, error: ConfigError },
+    #[error("{place}: {error}")]
     Generation {
         place: String,
-        source: GenerationConfigError,
+        error: GenerationConfigError,
     },
-    #[error("{place}: {source}")]
+    #[error("{place}: {error}")]
     Tokenizer {
         place: String,
-        source: TokenizerError,
+        error: TokenizerError,
     },
-    #[error("{file}: {source}")]
-    Gguf { file: PathBuf, source: GgufError },
+    #[error("{file}: {error}")]
+    Gguf { file: PathBuf, error: GgufError },
     #[error(transparent)]
     Weights(#[from] WeightError),
     #[error(transparent)]

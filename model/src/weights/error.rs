@@ -9,10 +9,10 @@ use super::file_names::{INDEX, SINGLE};
 pub enum WeightError {
     #[error("{dir} has neither {SINGLE} nor {INDEX}{hint}")]
     NoWeights { dir: PathBuf, hint: &'static str },
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {error}")]
     Io {
         path: PathBuf,
-        source: std::io::Error,
+        error: std::io::Error,
     },
     #[error("{file} is not a valid safetensors file: {reason}")]
     Corrupt { file: PathBuf, reason: String },

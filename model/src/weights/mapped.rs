@@ -24,9 +24,9 @@ impl Bytes {
 
 /// Maps a file into memory.
 pub(crate) fn map(path: &Path) -> Result<Bytes, WeightError> {
-    let io = |source| WeightError::Io {
+    let io = |error| WeightError::Io {
         path: path.to_owned(),
-        source,
+        error,
     };
     let file = File::open(path).map_err(io)?;
     // SAFETY: the mapping is read-only and only plain numbers are read from it. If a weight file is
