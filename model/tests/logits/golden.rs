@@ -40,19 +40,18 @@ pub fn goldens() -> Vec<Golden> {
     dirs.into_iter().map(read).collect()
 }
 
-/// The goldens for tests on a GPU, where most of a test's time is the compilation of kernels for each
-/// model: one for each of scaled positions, biases, normed heads and sliding windows, or all of them
-/// if `HEARTH_ALL_GOLDENS` is set.
+/// Whether the tests on GPUs run in full. Most of their time is the compilation of kernels for each
+/// model and each shader language, which takes minutes where a CPU stands in for the GPU.
+pub fn all_gpu_tests() -> bool {
+    std::env::var_os("HEARTH_ALL_GPU_TESTS").is_some()
+}
+
+/// The goldens for tests on a GPU: all of them if `HEARTH_ALL_GPU_TESTS` is set, and otherwise one
+/// with scaled positions and one with biases, normed heads and sliding windows.
 pub fn gpu_goldens() -> Vec<Golden> {
-    const SOME: [&str; 4] = [
-        "llama-llama3-tied",
-        "mistral-window",
-        "qwen2-sharded-tied",
-        "qwen3-bias-layer-types-old-names",
-    ];
-    let all = std::env::var_os("HEARTH_ALL_GOLDENS").is_some();
+    const SOME: [&str; 2] = ["llama-llama3-tied", "qwen3-bias-layer-types-old-names"];
     let mut goldens = goldens();
-    goldens.retain(|golden| all || SOME.iter().any(|name| golden.dir.ends_with(name)));
+    goldens.retain(|golden| all_gpu_tests() || SOME.iter().any(|name| golden.dir.ends_with(name)));
     assert!(goldens.len() >= SOME.len(), "a golden was renamed");
     goldens
 }
@@ -214,6 +213,12 @@ pub fn assert_close(what: &str, got: &[f32], want: &[f32]) {
 }
 
 /// The best device of an API, if there is one. `HEARTH_REQUIRE_VULKAN` makes its absence a failure.
+/// The device of a test that repeats in WGSL what another one tests in SPIR-V; `None` unless
+/// `HEARTH_ALL_GPU_TESTS` is set.
+pub fn wgsl_again() -> Option<DeviceSpec> {
+    all_gpu_tests().then(|| wgpu_devices(Api::WebGpu)).flatten()
+}
+
 pub fn wgpu_devices(api: Api) -> Option<DeviceSpec> {
     let spec = DeviceSpec::Named { api, index: None };
     if device::choose(&spec, &device::list()).is_ok() {

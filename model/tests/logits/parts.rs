@@ -6,7 +6,9 @@ use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
 use hearth_model::weights::Quantization;
 
-use super::golden::{CPU, Golden, feed, goldens, load_in_parts, load_with, slot, wgpu_devices};
+use super::golden::{
+    CPU, Golden, feed, goldens, load_in_parts, load_with, slot, wgpu_devices, wgsl_again,
+};
 
 /// The logits of the prompt in two pieces and of each token after it.
 fn logits(golden: &Golden, decoder: &mut dyn Decoder) -> Vec<f32> {
@@ -111,7 +113,7 @@ fn vulkan_takes_logits_in_parts() {
 
 #[test]
 fn wgsl_takes_logits_in_parts() {
-    if let Some(device) = wgpu_devices(Api::WebGpu) {
+    if let Some(device) = wgsl_again() {
         rows_in_parts_give_the_same(device);
     }
 }
@@ -130,7 +132,7 @@ fn vulkan_takes_tables_in_parts() {
 
 #[test]
 fn wgsl_takes_tables_in_parts() {
-    if let Some(device) = wgpu_devices(Api::WebGpu) {
+    if let Some(device) = wgsl_again() {
         tables_in_parts_give_the_same(device);
     }
 }

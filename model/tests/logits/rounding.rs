@@ -7,6 +7,7 @@ use hearth_model::weights::Quantization;
 
 use super::golden::{
     CPU, Golden, TOLERANCE, feed, gguf_goldens, goldens, load_as, load_with, wgpu_devices,
+    wgsl_again,
 };
 
 /// Weights that are stored in 16 bits are used in 16 bits, as with `--dtype auto`. The results
@@ -159,7 +160,7 @@ fn vulkan_computes_with_blocks() {
 
 #[test]
 fn wgsl_computes_with_blocks() {
-    if let Some(device) = wgpu_devices(Api::WebGpu) {
+    if let Some(device) = wgsl_again() {
         a_gpu_computes_with_blocks(device, &["mixed.gguf"], 0);
     }
 }

@@ -8,6 +8,7 @@ use hearth_model::dtype::Dtype;
 
 use super::golden::{
     CPU, Golden, SLOTS, feed, goldens, gpu_goldens, load_as, load_deterministic, wgpu_devices,
+    wgsl_again,
 };
 
 /// Tokens at the end that are computed one by one. Each is a forward pass, so they take most of
@@ -135,7 +136,7 @@ fn on_vulkan_bits_need_not_depend_on_the_batch() {
 
 #[test]
 fn on_wgsl_bits_need_not_depend_on_the_batch() {
-    if let Some(device) = wgpu_devices(Api::WebGpu) {
+    if let Some(device) = wgsl_again() {
         let some = gpu_goldens().into_iter().take(2).collect();
         bits_are_the_same_in_any_batch(device, Dtype::F32, some);
     }
