@@ -17,7 +17,7 @@ use hearth_shaders::check::{self, CASES_PER_SHAPE, Case, Kernel, Precision, Rand
 use hearth_shaders::device::{self, ShaderLanguage};
 use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
 
-const DEFAULT_CASES: usize = 6;
+const DEFAULT_CASES: usize = 3;
 
 /// Runs a generic check on every backend that this machine has.
 macro_rules! on_every_backend {
