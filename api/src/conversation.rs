@@ -40,7 +40,7 @@ pub struct Conversation {
     pub tools: Option<Value>,
     /// Extra template variables.
     pub kwargs: Map<String, Value>,
-    /// Whether the prompt ends with the words of the last message, which the answer continues,
+    /// `true` if the prompt ends inside the last message, whose text the answer continues,
     /// instead of the opening of a new message.
     pub continues: bool,
     /// Whether the prompt ends after the last message, without the opening of an answer.
@@ -50,7 +50,7 @@ pub struct Conversation {
 /// A conversation as token ids.
 pub struct Rendered {
     pub prompt: Vec<u32>,
-    /// What the answer begins with, where reasoning is looked for.
+    /// The part that the answer begins with: reasoning or text. `None` if reasoning is not separated.
     pub begin: Option<Begin>,
 }
 

@@ -108,7 +108,7 @@ pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
 /// jobs before it.
 ///
 /// # Errors
-/// Those of [`submit`].
+/// The errors of [`submit`].
 pub fn submit_each(served: &Served, jobs: Vec<Job>) -> Result<Updates, ApiError> {
     let mut choices = Vec::new();
     let mut first = 0;

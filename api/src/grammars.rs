@@ -100,7 +100,7 @@ impl Grammars {
     /// pool.
     ///
     /// # Errors
-    /// What is wrong with `spec`, or that it could not be compiled in time.
+    /// `spec` is invalid, or it could not be compiled in time.
     pub async fn compile(&self, spec: Spec) -> Result<(Arc<dyn Grammar>, bool), CompileError> {
         if let Some(outcome) = self.pool.compiler().cached(&spec) {
             return Ok((ready(outcome?), true));

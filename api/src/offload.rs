@@ -45,7 +45,7 @@ pub async fn prepare<T: Send + 'static>(
 /// [`prepare`] for a body that was read already.
 ///
 /// # Errors
-/// Those of `work`, and 500 when it panics.
+/// The errors of `work`, and a 500 when it panics.
 pub async fn prepare_read<T: Send + 'static>(
     served: Served,
     body: Body,

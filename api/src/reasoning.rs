@@ -12,7 +12,7 @@ pub enum Format {
 pub const OPEN: &str = "<think>";
 pub const CLOSE: &str = "</think>";
 
-/// What an answer begins with, as far as its prompt tells.
+/// The part that an answer begins with, as far as its prompt tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     Reasoning,
@@ -30,7 +30,7 @@ impl Format {
         }
     }
 
-    /// What an answer to `prompt` begins with. `continues`: the prompt ends in the model's own
+    /// The part that an answer to `prompt` begins with. `continues`: the prompt ends in the model's own
     /// words, and the answer goes on with them.
     pub fn begin(self, prompt: &str, continues: bool) -> Begin {
         if continues {

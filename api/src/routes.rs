@@ -56,7 +56,7 @@ pub enum Observation {
     Quiet,
 }
 
-/// What the model is asked to do.
+/// The kind of task that a request gives the model, as metrics name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Chat,

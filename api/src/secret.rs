@@ -25,7 +25,7 @@ impl Secret {
         self.0.is_empty()
     }
 
-    /// Whether `given` is this key. The time that this takes tells the key's length and nothing
+    /// Compares `given` with this key in a time that reveals the key's length and nothing
     /// else.
     pub fn is(&self, given: &[u8]) -> bool {
         let own = self.0.as_bytes();

@@ -21,7 +21,7 @@ pub async fn health(state: Data<AppState>) -> impl Responder {
 /// `/ready`: 200 once the model is loaded and warm, and requests are taken.
 ///
 /// # Errors
-/// Those of [`AppState::served`].
+/// The errors of [`AppState::served`].
 pub async fn ready(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
     let served = state.served()?;
     Ok(HttpResponse::Ok().json(json!({"status": "ready", "model": served.id})))

@@ -39,7 +39,7 @@ impl Device {
     /// complete, and when the thread ends.
     ///
     /// # Errors
-    /// What `build` reports, or limits with which no request could run.
+    /// The error that `build` returns, or limits with which no request could run.
     pub fn start<E, F>(build: F, completed: impl Fn() + Send + 'static) -> Result<Self, SpawnError>
     where
         E: Executor,

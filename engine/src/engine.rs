@@ -42,7 +42,7 @@ impl Engine {
     /// executor need not be `Send`.)
     ///
     /// # Errors
-    /// What `build` reports, or bounds with which no request could run.
+    /// The error that `build` returns, or bounds with which no request could run.
     pub fn spawn<E, F>(config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
     where
         E: Executor,

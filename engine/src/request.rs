@@ -1,4 +1,4 @@
-//! What callers send to the engine, and the events that come back.
+//! The requests that callers send to the engine, and the events that they receive.
 
 use std::time::Instant;
 

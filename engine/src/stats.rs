@@ -47,7 +47,7 @@ pub struct EngineStats {
     pub prompt_tokens: u64,
     /// Prompt tokens that were not computed because they were cached.
     pub cached_tokens: u64,
-    /// Those of `cached_tokens` that came from the host's memory.
+    /// The part of `cached_tokens` that came from the host's memory.
     pub host_tokens: u64,
     /// Tokens copied from the device to the host.
     pub demoted_tokens: u64,

@@ -1,4 +1,4 @@
-//! What the engine does while the device is busy.
+//! The engine's work while the device is busy.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -94,7 +94,7 @@ fn each_write_policy_copies_at_its_own_time() {
     };
     copies(HostWritePolicy::WriteBack, 0, 100);
     copies(HostWritePolicy::WriteThrough, 100, 249);
-    // Of the first prompt, all tokens but the last were found in the cache.
+    // All tokens of the first prompt except the last were found in the cache.
     copies(HostWritePolicy::WriteThroughSelective, 49, 49);
 }
 

@@ -35,7 +35,7 @@ impl Question {
     }
 }
 
-/// What a grammar does before it answers, given the question and the number of tokens.
+/// The action of a grammar before it answers, given the question and the number of tokens.
 type Mischief = Arc<dyn Fn(Question, usize) + Send + Sync>;
 
 /// Allows ten tokens at each even position, and one at each odd position.

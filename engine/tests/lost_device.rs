@@ -13,7 +13,7 @@ use hearth_forward::{
     Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
 };
 
-/// What a test controls and observes.
+/// The values that a test sets and observes.
 #[derive(Clone, Default)]
 struct Switch {
     /// Whether the device is lost at the next submission or copy.

@@ -45,7 +45,7 @@ pub(crate) fn prepare(schema: &Value, whitespace: Whitespace) -> Result<Value, G
 /// Does the same as [`prepare`] for one of several schemas, which all add to `costs`.
 ///
 /// # Errors
-/// Those of [`prepare`].
+/// The errors of [`prepare`].
 pub(crate) fn prepare_beside(
     schema: &Value,
     whitespace: Whitespace,
@@ -89,7 +89,7 @@ pub(crate) fn prepare_beside(
 /// `lark` with a rule added for each of the schemas that it refers to.
 ///
 /// # Errors
-/// Those of [`prepare`], with the schema's name in front of the pointer.
+/// The errors of [`prepare`], with the schema's name in front of the pointer.
 pub(crate) fn within_lark(
     lark: &str,
     schemas: &[(String, Value)],

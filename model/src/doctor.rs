@@ -37,13 +37,13 @@ pub struct Thoroughness {
     pub seed: u64,
 }
 
-/// What was found out about one device.
+/// The facts that were found about one device.
 #[derive(Debug)]
 pub struct Diagnosis {
     pub device: DeviceReport,
     /// The language that kernels are compiled to.
     pub language: &'static str,
-    /// What the driver tells in addition to the report; `None` for the CPU.
+    /// Details from the driver beyond the report; `None` for the CPU.
     pub hardware: Option<Hardware>,
     /// The tiles in which attention computes chunks of many tokens, for each type and in the
     /// sizes of Llama-3.2-1B; `None` where such chunks use the general kernel.

@@ -1,4 +1,4 @@
-//! What was loaded.
+//! The description of a loaded model.
 
 use crate::dtype::Dtype;
 

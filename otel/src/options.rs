@@ -1,4 +1,4 @@
-//! What the server configures about telemetry.
+//! The server's telemetry settings.
 
 use std::time::Duration;
 

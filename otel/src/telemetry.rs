@@ -56,7 +56,7 @@ struct Inner {
     runtime: Mutex<Option<Runtime>>,
 }
 
-/// What exists once a model is served.
+/// The parts of telemetry that exist once a model is served.
 struct Model {
     name: String,
     bounds: Bounds,

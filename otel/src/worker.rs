@@ -30,7 +30,7 @@ const KEPT_AFTER_END: Duration = Duration::from_secs(5);
 /// Steps and ends that may wait for `Begin` messages; beyond this number nothing waits.
 const MAX_PENDING: usize = 4096;
 
-/// What the thread provides to scrapes.
+/// The numbers that the thread provides to scrapes.
 #[derive(Debug, Default)]
 pub struct Shared {
     /// In ascending order of time; the newest is at most one tick old.

@@ -19,7 +19,7 @@ use crate::load;
 
 const HELP: &str = "/clear forgets the conversation, /quit or Ctrl-D ends it.";
 
-/// What answers the messages.
+/// The receiver that answers the messages.
 pub enum Partner {
     Remote { client: Client, model: String },
     Local(Box<Served>),

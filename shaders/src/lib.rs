@@ -46,13 +46,14 @@ const TILE_ROWS: usize = 64;
 /// for them.
 const FEWEST_TILED_ROWS: usize = 32;
 
-/// What the order of summation within a row may depend on, and with it the row's last bits.
+/// Whether the order of summation within a row may depend on the batch. The order changes the row's
+/// last bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Summation {
-    /// On the batch: the kernel that is quickest for this number of rows.
+    /// It may: each number of rows has its fastest kernel.
     #[default]
     Fastest,
-    /// On the row and its own sequence alone. A row has the same bits in every batch, whether its
+    /// It depends on the row and its own sequence alone. A row has the same bits in every batch, whether its
     /// prompt is cut into chunks or cached. The CPU always sums in this order.
     Fixed,
 }

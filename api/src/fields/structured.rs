@@ -113,7 +113,7 @@ pub struct Asked {
     /// The field of the request that has the grammar, for errors.
     param: &'static str,
     jump_forward: Option<bool>,
-    /// What the answer begins with, where reasoning comes before the grammar.
+    /// The part that the answer begins with, if reasoning may come before the grammar applies.
     begin: Option<Begin>,
 }
 

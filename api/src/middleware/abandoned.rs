@@ -29,7 +29,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Middleware.
 ///
 /// # Errors
-/// Those of the route, and one for the log when the client has gone.
+/// The route's errors, and one for the log when the client has disconnected.
 pub async fn watch(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

@@ -22,7 +22,7 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Middleware.
 ///
 /// # Errors
-/// Those of the route. A refusal is an answer and no error.
+/// The route's errors. A refusal is a response and not an error.
 pub async fn check(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

@@ -25,7 +25,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, retry-after
 /// allowed.
 ///
 /// # Errors
-/// Those of the route.
+/// The route's errors.
 pub async fn share(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

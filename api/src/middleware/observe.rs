@@ -28,7 +28,7 @@ const NO_ROUTE: &str = "none";
 /// Middleware.
 ///
 /// # Errors
-/// Those of the route.
+/// The route's errors.
 pub async fn observe(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

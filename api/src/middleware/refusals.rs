@@ -12,7 +12,7 @@ use crate::routes;
 /// it is written in the dialect that the route table names.
 ///
 /// # Errors
-/// Those of the route.
+/// The route's errors.
 pub async fn translate(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

@@ -29,7 +29,7 @@ impl RequestId {
 /// Middleware.
 ///
 /// # Errors
-/// Those of the route.
+/// The route's errors.
 pub async fn attach(
     request: ServiceRequest,
     next: Next<impl MessageBody>,

@@ -26,7 +26,7 @@ generation_request! {
         chat_template_kwargs: Option<Variables>,
         /// Whether the prompt ends with the opening of an assistant message.
         add_generation_prompt: Option<bool>,
-        /// Whether the answer continues the last message, which must be the assistant's.
+        /// `true` lets the answer continue the last message, which must be the assistant's.
         continue_final_message: Option<bool>,
         /// Whether reasoning is put into `reasoning_content`, and whether it is streamed there
         /// (SGLang).

@@ -42,8 +42,8 @@ impl Place<'_> {
         (self.read)(&(self.around)(value))
     }
 
-    /// Whether `value` has a type that belongs here. Missing fields do not matter, nor which text
-    /// or number is allowed, because a schema of types does not have them.
+    /// Returns `true` if `value` has a type that is allowed here. It ignores missing fields, and
+    /// which text or number is allowed, because a schema of types does not describe them.
     fn takes(&self, value: Value) -> bool {
         let is_text = value.is_string();
         self.error(value).is_none_or(|error| {

@@ -1,4 +1,4 @@
-//! What the engine needs of a grammar.
+//! The traits through which the engine uses a grammar.
 
 use std::fmt;
 use std::sync::Arc;

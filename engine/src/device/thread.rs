@@ -11,7 +11,7 @@ use super::worker::Worker;
 use crate::error::{BuildError, SpawnError};
 use crate::limits::context_limit;
 
-/// What the engine thread needs to know of the executor.
+/// The facts about the executor that the engine thread needs.
 pub(super) struct ExecutorSizes {
     pub limits: ExecutorLimits,
     pub host_slots: usize,

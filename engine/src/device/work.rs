@@ -1,4 +1,4 @@
-//! What passes between the engine thread and the device thread.
+//! The messages between the engine thread and the device thread.
 
 use std::sync::mpsc::Receiver;
 use std::time::Instant;

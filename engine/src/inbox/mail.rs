@@ -1,4 +1,4 @@
-//! What passes between callers and the engine thread.
+//! The messages from callers to the engine thread.
 
 use std::time::Instant;
 

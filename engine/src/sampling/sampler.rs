@@ -208,7 +208,7 @@ impl SamplerState {
         };
         let max = clean_and_max(logits).ok_or(nothing)?;
         if self.greedy {
-            // Of equal logits the first is taken, so that ties do not depend on anything else.
+            // The first of equal logits is taken, so that ties do not depend on anything else.
             let token = logits
                 .iter()
                 .position(|&logit| logit == max)

@@ -1,4 +1,4 @@
-//! What happens with the output of a completed step.
+//! Processes the output of a completed step.
 
 use std::time::Duration;
 

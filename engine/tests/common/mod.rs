@@ -63,7 +63,7 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
     let mut output = Vec::new();
     for _ in 0..max_tokens {
         let logits = logits_of(kv.iter().copied());
-        // Of equal logits the sampler takes the first, and so does min_by.
+        // The sampler takes the first of equal logits, and so does min_by.
         let best = (0..VOCAB)
             .min_by(|&a, &b| logits[b].total_cmp(&logits[a]))
             .unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong when a checkpoint is opened.
+//! Errors of opening a checkpoint.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::hub::HubError;
 use crate::tokenizer::TokenizerError;
 use crate::weights::WeightError;
 
-/// What can go wrong when a checkpoint is opened.
+/// Errors of opening a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     #[error("{path} is neither a directory nor a GGUF file (*.gguf)")]

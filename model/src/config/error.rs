@@ -1,6 +1,6 @@
-//! What can be wrong with a `config.json`.
+//! Errors in a `config.json`.
 
-/// What can be wrong with a `config.json`.
+/// Errors in a `config.json`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
     #[error("config.json is not a JSON object: {0}")]

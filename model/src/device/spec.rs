@@ -38,7 +38,7 @@ impl Api {
     }
 }
 
-/// What `--device` asks for.
+/// The device that `--device` selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceSpec {
     /// CUDA if its driver and compiler are there, else the best hardware adapter

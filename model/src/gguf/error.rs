@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF file, in the names of its keys.
+//! Errors in a GGUF file, which name its keys.
 
 use crate::config::ConfigError;
 

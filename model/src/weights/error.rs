@@ -1,4 +1,4 @@
-//! What can be wrong with the weights of a checkpoint, in the names that a user knows.
+//! Errors in the weights of a checkpoint, which use the names of its files and tensors.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! What records spans: the tracer and the options that every kind of span shares.
+//! The tracer, and the options that every kind of span shares.
 
 use std::time::SystemTime;
 

@@ -161,7 +161,7 @@ fn an_empty_api_key_is_refused_and_keys_are_hidden_from_others() {
         jail.set_env("HEARTH_API_KEY", "open sesame");
         let config = resolve(None, json!({"admin_api_key": "lift up"})).unwrap();
         let printed = serde_json::to_string(&config.without_keys()).unwrap();
-        // What `/server_info` shows.
+        // This is the value that `/server_info` shows.
         let served = config.http().shown.to_string();
         for shown in [printed, served] {
             assert!(shown.contains("admin_api_key"), "{shown}");

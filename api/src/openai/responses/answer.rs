@@ -89,7 +89,7 @@ impl Answer {
         })
     }
 
-    /// That item at its beginning.
+    /// The message item before it has any text.
     pub fn empty_message(&self) -> Value {
         let mut message = self.message("", "in_progress");
         message["content"] = json!([]);

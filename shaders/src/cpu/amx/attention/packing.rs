@@ -179,7 +179,7 @@ impl Block<'_> {
                         let bits = _mm512_and_si512(odd, exponent);
                         infinite |= _mm512_cmpeq_epi16_mask(bits, exponent);
                     }
-                    // Of each eight elements, four go to one tile and four to the next.
+                    // Four of each eight elements go to one tile and four to the next.
                     // `chunks::write` restores the order.
                     _mm512_store_si512(to.cast(), _mm512_unpacklo_epi16(even, odd));
                     to = to.add(2 * SIDE * DEPTH);
