@@ -11,10 +11,11 @@ use hearth_engine::constraint::Constrain;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
 use hearth_engine::{
-    Event, FinishReason, Generation, Pooling, Request, SamplingParams, SubmitError, TokenEvent,
+    Event, FinishReason, Pooling, Request, SamplingParams, SubmitError, TokenEvent,
 };
 use serde::Serialize;
 
+use crate::disaggregation::Events;
 use crate::error::{ApiError, out_of_bounds};
 use crate::record::{self, Record, Siblings};
 use crate::served::Served;
@@ -146,17 +147,30 @@ fn push(
         id: job.id.clone(),
         priority: job.priority,
         pooling: job.pooling,
+        // An embedding has no output that another server could generate.
+        transfer: served
+            .disaggregation
+            .transfer()
+            .filter(|_| !job.rooms.is_empty() && job.pooling.is_none()),
     });
     // On an error, the choices of earlier jobs are dropped, which cancels them.
     let generations = served.engine.submit_all(requests.collect());
     let generations = generations.map_err(|error| refusal(error, job))?;
     for (index, (generation, (prompt, _))) in (first..).zip(generations.into_iter().zip(copies)) {
+        let room = job
+            .rooms
+            .get(index - first)
+            .filter(|_| job.pooling.is_none());
         let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
         let record = siblings
             .as_ref()
             .map(|siblings| Record::new(siblings, &generation, job.params.clone(), prompt.len()));
+        let events = served
+            .disaggregation
+            .events(&served.engine, generation, room, prompt)
+            .map_err(|error| ApiError::field("bootstrap_room", error))?;
         let choice = Choice {
-            generation: Some(generation),
+            generation: Some(events),
             record,
             text,
             unreported: Vec::new(),
@@ -226,7 +240,7 @@ fn refusal(error: SubmitError, job: &Job) -> ApiError {
 /// A choice while it runs.
 struct Choice {
     /// None once the choice is finished.
-    generation: Option<Generation>,
+    generation: Option<Events>,
     /// None once the choice is finished, and where nothing is measured.
     record: Option<Record>,
     text: TextStream,
@@ -276,6 +290,7 @@ impl Choice {
                         record.preempted(at);
                     }
                 }
+                Event::Computed { .. } | Event::Receiving { .. } => {}
                 Event::PromptLogprobs(logprobs) => return Some(Update::PromptLogprobs(logprobs)),
                 Event::Embedding(vector) => return Some(Update::Embedding(vector)),
                 Event::Token(token) => {

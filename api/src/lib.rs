@@ -10,6 +10,7 @@
 //!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find tool calls and
 //!   reasoning in the text that comes back; [`grammars`] holds what an output must follow.
 //! - `exchange`, `record`, `tally` and [`telemetry`] measure.
+//! - [`disaggregation`] carries keys and values between a prefill server and a decode server.
 //! - [`served`] is what this crate needs of a model.
 //!
 //! **Architecture Invariant.** The JSON of the APIs is known here and nowhere else, the engine is
@@ -21,6 +22,7 @@ mod body;
 pub mod config;
 mod conversation;
 mod dialect;
+pub mod disaggregation;
 #[cfg(test)]
 mod documented;
 mod embedding;

@@ -21,6 +21,11 @@ impl Secret {
         Self(HIDDEN.to_owned())
     }
 
+    /// The secret itself, for what proves that this server knows it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

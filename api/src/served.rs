@@ -9,6 +9,7 @@ use hearth_engine::{EngineConfig, EngineHandle, Pooling, SamplingParams};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::disaggregation::Disaggregation;
 use crate::grammars::Grammars;
 use crate::{reasoning, tools};
 
@@ -67,6 +68,13 @@ pub struct ModelInfo {
     /// The format of the weight matrices where it is not `dtype`: `int8`, or `Q4_0, Q8_0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
+    /// Digest of the weights and the configuration; the same on servers that can use each other's
+    /// keys and values.
+    #[serde(skip)]
+    pub digest: String,
+    /// Sizes of keys and values: `layers=30 kv_heads=3 head_dim=64`.
+    #[serde(skip)]
+    pub kv_layout: String,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
     /// Device memory that is left beside weights and KV cache; absent where it is not known.
@@ -136,6 +144,8 @@ pub struct Served {
     pub engine_config: EngineConfig,
     /// When the model became ready, in seconds since 1970.
     pub created: u64,
+    /// The part that this server does of requests with a room.
+    pub disaggregation: Disaggregation,
     /// True while the device is gone.
     pub lost: Arc<AtomicBool>,
 }

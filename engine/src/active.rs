@@ -5,6 +5,7 @@ mod grammar;
 mod outcome;
 mod overlap;
 mod request;
+mod transfer;
 
 pub(crate) use grammar::NewTokens;
 pub(crate) use outcome::Outcome;

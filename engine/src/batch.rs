@@ -5,6 +5,7 @@ use hearth_forward::{ForwardBatch, KvCopy, SampleRequest, SequenceSpan};
 use crate::kv::RequestKv;
 use crate::running::Running;
 use crate::slot_table::TableLayout;
+use crate::transfer::KvTransfer;
 
 /// A request's share of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,8 @@ pub(crate) struct StepBatch {
     pub loads: Vec<HostLoad>,
     /// To be made before the forward pass, in this order.
     pub copies: Vec<KvCopy>,
+    /// To be made before the copies, in this order.
+    pub transfers: Vec<KvTransfer>,
     /// One for each of the `sample_rows`, once their sample requests are known.
     pub sample_kinds: Vec<SampleKind>,
     executor_samples: bool,
@@ -114,12 +117,13 @@ impl StepBatch {
         self.grants.clear();
         self.loads.clear();
         self.copies.clear();
+        self.transfers.clear();
         self.sample_kinds.clear();
     }
 
     /// Whether the device has nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.grants.is_empty() && self.copies.is_empty()
+        self.grants.is_empty() && self.copies.is_empty() && self.transfers.is_empty()
     }
 
     pub fn tokens(&self) -> usize {

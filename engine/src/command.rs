@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use crate::events::StepObserver;
 use crate::request_id::RequestId;
+use crate::transfer::TransferCommand;
 
 /// Which requests an abort ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +88,7 @@ pub(crate) enum Command {
     FlushCache(oneshot::Sender<Result<usize, CacheInUse>>),
     Pause(PauseMode, oneshot::Sender<()>),
     Resume(oneshot::Sender<()>),
+    Transfer(TransferCommand),
     /// Reports every step from now on to this observer.
     Observe(StepObserver),
 }

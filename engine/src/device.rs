@@ -31,6 +31,7 @@ pub(crate) struct Device {
     pub limits: ExecutorLimits,
     pub host_slots: usize,
     pub samples_on_device: bool,
+    pub kv_token_bytes: usize,
 }
 
 impl Device {
@@ -62,6 +63,7 @@ impl Device {
             limits: sizes.limits,
             host_slots: sizes.host_slots,
             samples_on_device: sizes.samples_on_device,
+            kv_token_bytes: sizes.kv_token_bytes,
         })
     }
 

@@ -1,5 +1,6 @@
 //! Starting an engine, and the handle through which callers reach it.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use crate::request::{Request, SubmitError};
 use crate::request_id::RequestId;
 use crate::stats::EngineStats;
 use crate::step::EngineCore;
+use crate::transfer::{RemoteOutput, TransferCommand, TransferError, TransferId};
 
 /// How long a shutdown waits, after its grace period, for a forward pass that does not return.
 const STUCK_FORWARD: Duration = Duration::from_secs(5);
@@ -67,13 +69,14 @@ impl Engine {
                         Err(error) => return drop(report.send(Err(error))),
                     };
                     let limits = device.limits;
+                    let kv_token_bytes = device.kv_token_bytes;
                     let mut core = EngineCore::new(config, device, Arc::clone(&inbox));
-                    if report.send(Ok(limits)).is_ok() {
+                    if report.send(Ok((limits, kv_token_bytes))).is_ok() {
                         core.serve();
                     }
                 }
             })?;
-        let limits = built
+        let (limits, kv_token_bytes) = built
             .recv()
             .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())))?;
         let thread = Mutex::new(Some(thread));
@@ -81,6 +84,7 @@ impl Engine {
             shared: Arc::new(Shared {
                 inbox,
                 limits,
+                kv_token_bytes,
                 heeds_priority,
                 thread,
             }),
@@ -126,6 +130,7 @@ pub struct EngineHandle {
 struct Shared {
     inbox: Arc<Inbox>,
     limits: ExecutorLimits,
+    kv_token_bytes: usize,
     heeds_priority: bool,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -223,6 +228,12 @@ impl EngineHandle {
         self.shared.limits
     }
 
+    /// Bytes of the keys and values of one token, as [`read_kv`](Self::read_kv) returns them; 0
+    /// if they can be neither read nor written.
+    pub fn kv_token_bytes(&self) -> usize {
+        self.shared.kv_token_bytes
+    }
+
     /// The most tokens that prompt and output of one request may have together.
     pub fn context_limit(&self) -> usize {
         context_limit(self.shared.limits)
@@ -244,6 +255,70 @@ impl EngineHandle {
     /// cache, and do not matter.
     pub fn flush_cache(&self) -> Pending<Result<usize, CacheInUse>> {
         self.command(|_, reply| Command::FlushCache(reply))
+    }
+
+    /// The keys and values of `positions` of a request with
+    /// [`Transfer::Send`](crate::Transfer::Send), in the layout of
+    /// [`Executor::read_kv`](hearth_forward::Executor::read_kv).
+    pub fn read_kv(
+        &self,
+        request: TransferId,
+        positions: Range<usize>,
+    ) -> Pending<Result<Vec<u8>, TransferError>> {
+        self.transfer(|reply| TransferCommand::Read {
+            id: request.0,
+            positions,
+            reply,
+        })
+    }
+
+    /// Writes the keys and values of the `tokens` positions from `from` on of a request with
+    /// [`Transfer::Receive`](crate::Transfer::Receive).
+    pub fn write_kv(
+        &self,
+        request: TransferId,
+        from: usize,
+        tokens: usize,
+        bytes: Vec<u8>,
+    ) -> Pending<Result<(), TransferError>> {
+        self.transfer(|reply| TransferCommand::Write {
+            id: request.0,
+            from,
+            tokens,
+            bytes,
+            reply,
+        })
+    }
+
+    /// The first `written` tokens of a request with
+    /// [`Transfer::Receive`](crate::Transfer::Receive) have been written or were cached; the
+    /// request continues after `output`. After an error the request still waits, and
+    /// [`receive_failed`](Self::receive_failed) has to follow.
+    pub fn received(
+        &self,
+        request: TransferId,
+        written: usize,
+        output: RemoteOutput,
+    ) -> Pending<Result<(), TransferError>> {
+        self.transfer(|reply| TransferCommand::Received {
+            id: request.0,
+            written,
+            output,
+            reply,
+        })
+    }
+
+    /// Nothing more will be received: this engine computes what is missing after the first
+    /// `written` tokens.
+    pub fn receive_failed(&self, request: TransferId, written: usize) {
+        let id = request.0;
+        self.shared
+            .inbox
+            .command(|_| Command::Transfer(TransferCommand::ReceiveFailed { id, written }));
+    }
+
+    fn transfer<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> TransferCommand) -> Pending<T> {
+        self.command(|_, reply| Command::Transfer(make(reply)))
     }
 
     /// Stops computing after the current step, until [`resume`](Self::resume) or a shutdown.

@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use crate::inbox::{Inbox, Withdrawal};
 use crate::request::Event;
 use crate::request_id::RequestId;
+use crate::transfer::TransferId;
 
 /// A request in the engine, as a stream of its events.
 ///
@@ -36,6 +37,11 @@ impl Generation {
     /// A number that no other request of the engine has.
     pub fn id(&self) -> u64 {
         self.id.number()
+    }
+
+    /// By which the engine finds the request's KV; see [`Transfer`](crate::Transfer).
+    pub fn transfer_id(&self) -> TransferId {
+        TransferId(self.id)
     }
 
     /// The next event; `None` after `Finished` or `Failed`. Cancel-safe.

@@ -44,7 +44,7 @@ struct State {
 
 impl State {
     fn is_idle(&self) -> bool {
-        self.waiting() + self.stats.running == 0
+        self.waiting() + self.stats.running == self.stats.transferring
     }
 
     fn waiting(&self) -> usize {

@@ -23,6 +23,7 @@
 //! | [`constraint`] | grammars, evaluated on threads of their own |
 //! | `sampling` | from a row of logits to a token and its log-probabilities |
 //! | [`output`] | from tokens to text, stop strings included; on the caller's side |
+//! | `transfer` | reading and writing the KV of a request, for prefill/decode disaggregation |
 //! | `stats`, `events` | what operators and observers see |
 //!
 //! **Architecture Invariant.** The engine names no tensor library and no HTTP library; it
@@ -53,6 +54,7 @@ mod scheduler;
 mod slot_table;
 mod stats;
 mod step;
+mod transfer;
 
 pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
@@ -67,3 +69,4 @@ pub use request::{Event, FinishReason, Request, SubmitError, TokenEvent, Usage};
 pub use sampling::params::{ParamError, SamplingParams};
 pub use sampling::{logprobs, params, sampler};
 pub use stats::{EngineStats, KvStats};
+pub use transfer::{RemoteOutput, RemoteToken, Transfer, TransferError, TransferId};

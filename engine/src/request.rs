@@ -6,6 +6,7 @@ use crate::constraint::Constrain;
 use crate::pooling::Pooling;
 use crate::sampling::logprobs::TokenLogprobs;
 use crate::sampling::params::{ParamError, SamplingParams};
+use crate::transfer::Transfer;
 
 /// One sequence to continue.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +28,8 @@ pub struct Request {
     pub constraint: Option<Constrain>,
     /// The request is for an embedding of the prompt, and for no output.
     pub pooling: Option<Pooling>,
+    /// The part that this engine does, if another engine does the rest.
+    pub transfer: Option<Transfer>,
 }
 
 /// The events of a [`Generation`](crate::Generation), in this order: `Started`, at most one
@@ -46,6 +49,19 @@ pub enum Event {
     /// The request was preempted: its slots went to other requests, and it will get new ones.
     Preempted {
         at: Instant,
+    },
+    /// With [`Transfer::Send`]: the keys and values of the first `tokens` tokens are in their
+    /// slots and can be read. It may be sent several times, with growing numbers, and begins
+    /// again after `Preempted`.
+    Computed {
+        tokens: usize,
+    },
+    /// With [`Transfer::Receive`]: slots are allocated. The cache has the first `from` tokens;
+    /// those of the positions `from..tokens` are missing. Tokens that the grammar forces after
+    /// the prompt are counted.
+    Receiving {
+        from: usize,
+        tokens: usize,
     },
     /// One entry per prompt token. The first has no context, hence `None`.
     PromptLogprobs(Vec<Option<TokenLogprobs>>),

@@ -8,6 +8,7 @@ mod host_copies;
 mod new_token_ratio;
 mod overlap;
 mod preemption;
+mod transfer;
 
 use hearth_forward::ExecutorLimits;
 use tokio::sync::mpsc::UnboundedSender;
@@ -22,6 +23,7 @@ use crate::queue::WaitingQueue;
 use crate::request::Event;
 use crate::running::Running;
 use crate::stats::{EngineStats, KvStats};
+use crate::transfer::KvTransfer;
 use new_token_ratio::NewTokenRatio;
 
 /// The most logits that a step computes for log-probabilities of tokens that are not sampled,
@@ -72,6 +74,8 @@ pub(crate) struct Scheduler {
     may_start: bool,
     /// Steps scheduled, for `config.retract_every`.
     scheduled: u64,
+    /// Reads and writes of KV slots that the next step begins with.
+    transfers: Vec<KvTransfer>,
     /// The counters of the statistics; [`stats`](Self::stats) fills in the other fields.
     counters: EngineStats,
     /// Final events of requests, held back until the statistics that they change have been
@@ -93,6 +97,7 @@ impl Scheduler {
             forced_text: ForcedTextPredictor::new(limits.vocab_size),
             may_start: false,
             scheduled: 0,
+            transfers: Vec::new(),
             counters: EngineStats::default(),
             final_events: Vec::new(),
         };
@@ -140,6 +145,7 @@ impl Scheduler {
         }
         self.fill(batch);
         batch.copies = self.kv.take_copies();
+        batch.transfers = std::mem::take(&mut self.transfers);
         self.allow_copies();
     }
 
@@ -155,6 +161,9 @@ impl Scheduler {
         let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
         for (index, running) in self.running.iter_mut().enumerate() {
+            if running.request.is_parked() {
+                continue;
+            }
             if running.kv.needs_load() {
                 let tokens = self.kv.load(&running.kv);
                 let request = index;
@@ -235,11 +244,13 @@ impl Scheduler {
         };
         debug_assert!(kv.is_conserved() && host.is_conserved(), "{kv:?} {host:?}");
         let (waiting, running) = (self.waiting.len(), self.running.len());
+        let parked = self.running.iter().filter(|r| r.request.is_parked());
         EngineStats {
             kv,
             host,
             waiting,
             running,
+            transferring: parked.count(),
             steps,
             ..self.counters
         }

@@ -40,6 +40,9 @@ pub struct EngineStats {
     pub waiting: usize,
     /// Requests that hold slots.
     pub running: usize,
+    /// The part of `running` that only holds slots, until their contents have been sent to or
+    /// received from another engine.
+    pub transferring: usize,
     /// Nothing is computed until an operator resumes the engine.
     pub paused: bool,
     pub steps: u64,

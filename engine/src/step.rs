@@ -37,6 +37,8 @@ pub(crate) struct EngineCore {
     /// Whether all requests wait, including those that hold slots, until an operator resumes
     /// the engine.
     paused: bool,
+    /// Whether there is nothing to compute until a caller ends the transfer of KV.
+    awaits_transfers: bool,
     observer: Option<StepObserver>,
     /// The statistics of the latest report.
     observed: EngineStats,
@@ -53,6 +55,7 @@ impl EngineCore {
             inbox,
             steps: 0,
             paused: false,
+            awaits_transfers: false,
             observer: None,
             observed: EngineStats::default(),
             reports: Vec::new(),
@@ -89,8 +92,9 @@ impl EngineCore {
             let started = Instant::now();
             match self.schedule() {
                 Some(batch) => self.submit(batch, started),
-                None => return self.await_grammars(),
+                None => return self.await_others(),
             }
+            self.awaits_transfers = false;
         }
         self.overlap(may_overlap);
     }
@@ -204,7 +208,7 @@ impl EngineCore {
     /// What to wait for before the next turn of the loop.
     fn wait(&self) -> Wait {
         match self.in_flight.len() {
-            0 if self.paused || self.scheduler.is_idle() => Wait::ForMail,
+            0 if self.paused || self.awaits_transfers || self.scheduler.is_idle() => Wait::ForMail,
             0 => Wait::No,
             in_flight => Wait::ForStep { in_flight },
         }
@@ -248,10 +252,11 @@ impl EngineCore {
     }
 
     /// There is nothing to compute: waits a moment for grammars, if requests wait for them.
-    fn await_grammars(&mut self) {
+    fn await_others(&mut self) {
         let awaits_grammars = self.scheduler.awaits_grammars();
+        self.awaits_transfers = !awaits_grammars && self.scheduler.awaits_transfers();
         debug_assert!(
-            awaits_grammars || self.scheduler.is_idle(),
+            awaits_grammars || self.awaits_transfers || self.scheduler.is_idle(),
             "a request that runs alone can always continue"
         );
         self.publish();

@@ -78,6 +78,34 @@ pub trait Executor {
         Err(ForwardError::other("there are no slots on the host"))
     }
 
+    /// Bytes of the keys and values of one token over all layers, as [`read_kv`](Self::read_kv)
+    /// returns them; 0 for an executor whose pool can be neither read nor written.
+    fn kv_token_bytes(&self) -> usize {
+        0
+    }
+
+    /// Reads keys and values out of the device's pool, between two forward passes: for each
+    /// layer the keys and then the values, `[slots, kv_heads, head_dim]`, in the pool's number
+    /// format and the byte order of the machine.
+    ///
+    /// # Errors
+    /// A slot beyond the pool, or the device fails.
+    fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        let _ = slots;
+        Err(ForwardError::other("the KV pool cannot be read"))
+    }
+
+    /// Writes to the device's pool what [`read_kv`](Self::read_kv) returned for as many slots,
+    /// here or on another machine with the same model. No slot may occur twice.
+    ///
+    /// # Errors
+    /// A slot beyond the pool, a wrong number of bytes, or the device fails; then the contents
+    /// of `slots` are unknown.
+    fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        let _ = (slots, bytes);
+        Err(ForwardError::other("the KV pool cannot be written"))
+    }
+
     /// Whether the device is gone, and with it the contents of both pools. The engine asks
     /// before and after every forward pass, and submits nothing until the executor is
     /// [open again](Self::reopen).

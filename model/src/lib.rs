@@ -39,6 +39,7 @@ mod host_pool;
 pub mod hub;
 mod kernel_check;
 mod kv_pool;
+mod kv_rows;
 mod load_error;
 mod load_options;
 mod memory;

@@ -18,9 +18,9 @@ mod settings;
 mod telemetry;
 
 pub use choices::{
-    Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
-    Switch, ToolCallParser,
+    DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
+    LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
+    ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
 };
 pub use error::ConfigError;
 pub use layers::DEFAULT_FILE;

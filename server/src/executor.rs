@@ -29,6 +29,7 @@ pub struct ModelExecutor {
     decoder: Option<Box<dyn Decoder>>,
     report: Report,
     samples_on_device: bool,
+    kv_token_bytes: usize,
     reload: Reload,
     /// The sizes of the forward passes that warm a GPU up. `None` on the CPU, whose kernels are
     /// compiled already.
@@ -42,6 +43,7 @@ impl ModelExecutor {
         Self {
             report: decoder.report().clone(),
             samples_on_device: decoder.samples_on_device(),
+            kv_token_bytes: decoder.kv_token_bytes(),
             decoder: Some(decoder),
             reload,
             sizes,
@@ -170,6 +172,22 @@ impl Executor for ModelExecutor {
     fn copy_kv(&mut self, copy: &KvCopy) -> Result<(), ForwardError> {
         watched(&mut self.decoder, &self.lost, |decoder| {
             decoder.copy_kv(copy)
+        })
+    }
+
+    fn kv_token_bytes(&self) -> usize {
+        self.kv_token_bytes
+    }
+
+    fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        watched(&mut self.decoder, &self.lost, |decoder| {
+            decoder.read_kv(slots)
+        })
+    }
+
+    fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        watched(&mut self.decoder, &self.lost, |decoder| {
+            decoder.write_kv(slots, bytes)
         })
     }
 

@@ -14,6 +14,7 @@ pub mod chat;
 pub mod cli;
 pub mod config;
 mod devices;
+mod disaggregation;
 mod doctor;
 pub mod executor;
 mod kernel_cache;

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result, anyhow};
+use hearth_api::disaggregation::Disaggregation;
 use hearth_api::grammars::Grammars;
 use hearth_api::served::{Defaults, Formats, ModelInfo, Served, TextCodec};
 use hearth_api::state::unix_time;
@@ -17,6 +18,7 @@ use hearth_model::weights::Quantization as ModelQuantization;
 use hearth_model::{LargestStep, LoadOptions, Report};
 
 use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
+use crate::disaggregation;
 use crate::executor::{ModelExecutor, Reload};
 use crate::kernel_cache;
 use crate::text::{IdText, ModelText};
@@ -70,6 +72,8 @@ pub fn load(config: &Config) -> Result<Served> {
         pooling: config.pooling.into(),
         engine_config,
         created: unix_time(),
+        // It begins when the ports are open.
+        disaggregation: Disaggregation::Null,
         lost,
     })
 }
@@ -128,6 +132,12 @@ pub fn executor(
         }),
         kernel_cache: kernel_cache::of_this_build(),
     };
+    let digest = disaggregation::digest(&checkpoint);
+    let kv_layout = {
+        let config = &checkpoint.config;
+        let (layers, heads, dim) = (config.layers, config.kv_heads, config.head_dim);
+        format!("layers={layers} kv_heads={heads} head_dim={dim}")
+    };
     let bar = stderr()
         .is_terminal()
         .then(|| loading_bar(checkpoint.weights.total_bytes()));
@@ -155,6 +165,12 @@ pub fn executor(
         device: report.device.clone(),
         dtype: report.dtype.to_string(),
         quantization: report.quantization.clone(),
+        // Quantized weights give other keys and values.
+        digest: match &report.quantization {
+            Some(blocks) => format!("{digest} in {blocks}"),
+            None => digest,
+        },
+        kv_layout,
         weight_bytes: report.weight_bytes,
         kv_bytes: report.kv_bytes,
         headroom_bytes: report.headroom_bytes,

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::banner::banner;
 use crate::config::{Config, LogFormat};
+use crate::disaggregation;
 use crate::load;
 use crate::telemetry;
 
@@ -58,7 +59,10 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
             return Ok(());
         }
     };
-    let served = loaded?;
+    let mut served = loaded?;
+    let disaggregation::Started { part, bootstrap } =
+        disaggregation::start(&config, &served).await?;
+    served.disaggregation = part;
     let took = state.started.elapsed();
     state.set_ready(served.clone());
     match config.log_format {
@@ -84,6 +88,9 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     let grace = Duration::from_secs(config.shutdown_timeout);
     tracing::info!(signal = name, grace_s = grace.as_secs(), "stopping");
     state.start_draining();
+    if let Some(bootstrap) = bootstrap {
+        rt::spawn(bootstrap.stop(false));
+    }
     let stopped = async {
         // The listener closes at once; connections close when their responses end.
         tokio::join!(handle.stop(true), stop_engine(served, grace))

@@ -18,7 +18,7 @@ pub(crate) enum NextSample {
 impl ActiveRequest {
     /// What to do after the token that the device is sampling.
     pub fn next_sample(&self) -> NextSample {
-        if self.outcome.is_some() || self.remaining() == 1 {
+        if self.outcome.is_some() || self.remaining() == 1 || self.is_sending() {
             return NextSample::Nothing;
         }
         match &self.sampler {

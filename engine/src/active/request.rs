@@ -9,6 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::forced::UnsentForced;
 use super::outcome::Outcome;
+use super::transfer::Phase;
 use crate::constraint::{ForcedTextPredictor, RequestGrammar};
 use crate::inbox::NewRequest;
 use crate::pooling::Pool;
@@ -45,15 +46,18 @@ pub(crate) struct ActiveRequest {
     pub(super) unsent_forced: Option<UnsentForced>,
     /// Whether the whole prompt has been computed.
     pub(super) prompt_is_done: bool,
+    pub(super) phase: Phase,
     /// One entry per prompt token so far, until they are sent.
-    prompt_logprobs: Vec<Option<TokenLogprobs>>,
+    pub(super) prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Taken when the prompt is done.
     pool: Option<Pool>,
     events: UnboundedSender<Event>,
     /// Events that are sent when the device is busy again.
     outbox: Vec<Event>,
     /// When the request was accepted.
-    queued: Instant,
+    pub(super) queued: Instant,
+    /// When the request got slots for the first time.
+    pub(super) started: Option<Instant>,
 }
 
 impl ActiveRequest {
@@ -94,10 +98,12 @@ impl ActiveRequest {
             unsent_forced: None,
             prompt_is_done: false,
             prompt_logprobs,
+            phase: Phase::from(request.transfer),
             pool: request.pooling.map(Pool::new),
             events,
             outbox: Vec::new(),
             queued,
+            started: None,
         }
     }
 
@@ -163,27 +169,29 @@ impl ActiveRequest {
     /// The request got its slots, `reused` of them from the cache. Returns whether this is its
     /// first start.
     pub fn start(&mut self, reused: usize) -> bool {
-        if self.cached_tokens.is_some() {
-            return false;
+        let is_first = self.started.is_none();
+        if is_first {
+            self.started = Some(Instant::now());
+            let prompt = &self.tokens[..self.prompt_len];
+            self.sampler = Some(SamplerState::new(&self.params, prompt));
+            match self.is_receiving() {
+                // The other engine knows how much of the prompt it reused.
+                true => self.send_later(Event::Receiving {
+                    from: reused,
+                    tokens: self.tokens.len(),
+                }),
+                false => self.send_started(reused),
+            }
         }
-        // Forced tokens after the prompt may be cached, too, but are no prompt tokens.
-        let cached_tokens = reused.min(self.prompt_len);
-        self.cached_tokens = Some(cached_tokens);
-        let prompt = &self.tokens[..self.prompt_len];
-        self.sampler = Some(SamplerState::new(&self.params, prompt));
-        self.send_later(Event::Started {
-            prompt_tokens: self.prompt_len,
-            cached_tokens,
-            queued: self.queued,
-            started: Instant::now(),
-        });
-        true
+        self.note_computed(reused);
+        is_first
     }
 
-    /// The request gave its slots back.
-    pub fn preempted(&mut self) {
+    /// The request gave its slots back. The cache has `computed` of its tokens, for the moment.
+    pub fn preempted(&mut self, computed: usize) {
         // The position before it is computed again.
         self.late_row = None;
+        self.interrupt_transfer(computed);
         self.send_later(Event::Preempted { at: Instant::now() });
         self.send_outbox();
     }
@@ -270,17 +278,18 @@ impl ActiveRequest {
         token.is_some()
     }
 
-    fn accept(&mut self, sampled: Sampled) {
-        let Sampled { token: id, logprob } = sampled;
+    pub(super) fn accept(&mut self, sampled: Sampled) {
+        let id = sampled.token;
         self.generated += 1;
+        if self.is_sending() {
+            return self.finish_sending(sampled);
+        }
         if self.params.is_stop_token(id) {
             let reason = FinishReason::Stop { token: Some(id) };
             self.outcome = Some(Outcome::Finished(reason));
             return;
         }
-        self.tokens.push(id);
-        let at = Instant::now();
-        self.send_later(Event::Token(TokenEvent { id, logprob, at }));
+        self.send_token(sampled);
         let remaining = self.remaining();
         if let Some(grammar) = &mut self.grammar {
             // The grammar's answer will tell whether this token was the last: an output that
@@ -289,6 +298,14 @@ impl ActiveRequest {
         } else if remaining == 0 {
             self.outcome = Some(Outcome::Finished(FinishReason::Length));
         }
+    }
+
+    /// Appends a sampled token to the output.
+    pub(super) fn send_token(&mut self, sampled: Sampled) {
+        let Sampled { token: id, logprob } = sampled;
+        self.tokens.push(id);
+        let at = Instant::now();
+        self.send_later(Event::Token(TokenEvent { id, logprob, at }));
     }
 
     /// Ends the request. Returns its final event and where to send it, unless the consumer

@@ -16,6 +16,7 @@ pub(super) struct ExecutorSizes {
     pub limits: ExecutorLimits,
     pub host_slots: usize,
     pub samples_on_device: bool,
+    pub kv_token_bytes: usize,
 }
 
 /// Builds the executor, sends a report, and then carries out `messages` until the engine
@@ -37,6 +38,7 @@ pub(super) fn run<E: Executor>(
         limits: executor.limits(),
         host_slots: executor.host_slots(),
         samples_on_device: executor.samples_on_device(),
+        kv_token_bytes: executor.kv_token_bytes(),
     }));
     let mut worker = Worker::new(executor);
     let answer = |completed_steps: Vec<Completion>| {

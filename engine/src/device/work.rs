@@ -3,10 +3,13 @@
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use crate::transfer::KvTransfer;
 use hearth_forward::{ForwardBatch, ForwardOutput, KvCopy, SampleRequest};
 
 /// The work of one step, in this order.
 pub(crate) struct StepWork {
+    /// They are replied to from the device thread.
+    pub transfers: Vec<KvTransfer>,
     pub copies: Vec<KvCopy>,
     /// A batch without tokens is not run.
     pub forward: ForwardBatch,

@@ -12,6 +12,7 @@ use hearth_forward::{
 
 use super::output_check::{SampleCounts, check_output};
 use super::work::{Completion, StepWork};
+use crate::transfer::{KvTransfer, TransferError};
 
 const LOST: &str = "the device is lost";
 
@@ -44,7 +45,7 @@ impl<E: Executor> Worker<E> {
     }
 
     /// Makes the copies of `work`, and submits its forward pass to the executor.
-    pub fn submit(&mut self, work: StepWork) {
+    pub fn submit(&mut self, mut work: StepWork) {
         if self.executor.is_lost() {
             return self.refuse(work);
         }
@@ -52,6 +53,9 @@ impl<E: Executor> Worker<E> {
             .submitted
             .back()
             .is_none_or(|step| step.forward.is_err());
+        for transfer in work.transfers.drain(..) {
+            transfer_kv(&mut self.executor, transfer);
+        }
         let copied = copy(&mut self.executor, &work.copies);
         let forward = if !work.forward.carried_rows.is_empty() && before_failed {
             Err("the forward before it failed".to_owned())
@@ -67,7 +71,10 @@ impl<E: Executor> Worker<E> {
     }
 
     /// Takes work that a lost device cannot carry out.
-    pub fn refuse(&mut self, work: StepWork) {
+    pub fn refuse(&mut self, mut work: StepWork) {
+        for transfer in work.transfers.drain(..) {
+            transfer.refuse(LOST);
+        }
         self.submitted.push_back(SubmittedStep {
             copied: match work.copies.is_empty() {
                 true => Ok(()),
@@ -145,6 +152,25 @@ fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
     let mut copy_all = || copies.iter().try_for_each(|copy| executor.copy_kv(copy));
     guarded(|| copy_all().map_err(model_failed))
         .inspect_err(|error| tracing::error!("copying KV failed: {error}"))
+}
+
+/// Reads or writes slots, and replies to the caller that asked for it.
+fn transfer_kv(executor: &mut impl Executor, transfer: KvTransfer) {
+    // A caller that has given up needs no reply.
+    match transfer {
+        KvTransfer::Read { slots, reply } => {
+            let read = guarded(|| executor.read_kv(&slots).map_err(model_failed));
+            let _ = reply.send(read.map_err(TransferError::Device));
+        }
+        KvTransfer::Write {
+            slots,
+            bytes,
+            reply,
+        } => {
+            let written = guarded(|| executor.write_kv(&slots, &bytes).map_err(model_failed));
+            let _ = reply.send(written.map_err(TransferError::Device));
+        }
+    }
 }
 
 fn submit_forward<E: Executor>(

@@ -31,6 +31,7 @@ impl Scheduler {
                 to_cache,
             } = &mut self.running[grant.request];
             kv.computed += grant.tokens;
+            request.note_computed(kv.computed);
             for row in rows.by_ref().take(grant.scored_rows) {
                 request.note_logprob(row);
             }
@@ -105,6 +106,9 @@ impl Scheduler {
             running.request.outcome = Some(Outcome::Failed(error.to_owned()));
         }
         self.finish_ended();
+        for transfer in self.transfers.drain(..) {
+            transfer.refuse(error);
+        }
         drop(self.kv.take_copies());
         self.kv.forget_host();
         self.flush_cache();

@@ -77,7 +77,8 @@ impl Scheduler {
             }
         }
         let others_start = some_end && !self.waiting.is_empty();
-        let all_decode = still_running == self.running.len();
+        let parked = self.running.iter().filter(|r| r.request.is_parked());
+        let all_decode = still_running + parked.count() == self.running.len();
         (all_decode && !rows.is_empty() && !others_start).then_some(rows)
     }
 

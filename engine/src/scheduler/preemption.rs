@@ -46,10 +46,13 @@ impl Scheduler {
         none_preempted
     }
 
-    /// The request to preempt: of those with the lowest priority the one that started last,
-    /// because it has the least to compute again.
+    /// The request to preempt: of those with the lowest priority one that only holds slots, or
+    /// else the one that started last, because it has the least to compute again.
     pub(super) fn victim(&self) -> Option<usize> {
-        (0..self.running.len()).min_by_key(|&i| (self.running[i].request.priority, Reverse(i)))
+        (0..self.running.len()).min_by_key(|&i| {
+            let request = &self.running[i].request;
+            (request.priority, !request.is_parked(), Reverse(i))
+        })
     }
 
     /// Sends a running request back to the queue. Its computed tokens stay cached until the
@@ -60,11 +63,15 @@ impl Scheduler {
         let Running {
             mut request, kv, ..
         } = running;
+        let computed = kv.computed;
         self.kv.release(kv);
         self.counters.preemptions += 1;
-        request.preempted();
-        self.waiting.put_back(request);
         self.may_start = true;
+        request.preempted(computed);
+        match request.outcome.take() {
+            None => self.waiting.put_back(request),
+            Some(outcome) => self.finish(request, outcome),
+        }
     }
 
     /// Sends running requests back to the queue, except the `keep` that have run longest.

@@ -42,6 +42,7 @@ impl EngineCore {
                 self.publish();
                 let _ = reply.send(());
             }
+            Command::Transfer(command) => self.scheduler.transfer(command),
             Command::Observe(observer) => {
                 self.observed = self.scheduler.stats(self.steps);
                 self.observer = Some(observer);

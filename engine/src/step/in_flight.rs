@@ -96,6 +96,7 @@ impl InFlight {
         let (sender, sample_requests) = channel();
         let submitted = Instant::now();
         self.device.submit(StepWork {
+            transfers: std::mem::take(&mut batch.transfers),
             copies: std::mem::take(&mut batch.copies),
             forward: std::mem::take(&mut batch.forward),
             sample_requests,

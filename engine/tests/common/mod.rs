@@ -180,6 +180,37 @@ impl Executor for FakeModel {
         Ok(())
     }
 
+    fn kv_token_bytes(&self) -> usize {
+        8
+    }
+
+    fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        let kv = slots.iter().map(|&slot| self.kv[slot as usize]);
+        Ok(kv
+            .flat_map(|kv| kv.expect("KV is written").to_le_bytes())
+            .collect())
+    }
+
+    fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        if bytes.len() != 8 * slots.len() {
+            return Err(ForwardError::Length {
+                what: "bytes",
+                given: bytes.len(),
+                expected: 8 * slots.len(),
+            });
+        }
+        let values = bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .copied()
+            .map(u64::from_le_bytes);
+        for (&slot, value) in slots.iter().zip(values) {
+            self.kv[slot as usize] = Some(value);
+        }
+        Ok(())
+    }
+
     fn complete(
         &mut self,
         (number, output): Self::Submission,
@@ -562,7 +593,10 @@ pub fn answer(mut generation: Generation) -> Answer {
             Event::Token(token) => answer.tokens.push(token.id),
             Event::Forced(tokens) => answer.tokens.extend(tokens.iter().map(|token| token.id)),
             Event::Embedding(vector) => answer.embedding = Some(vector),
-            Event::PromptLogprobs(_) | Event::Preempted { .. } => {}
+            Event::PromptLogprobs(_)
+            | Event::Preempted { .. }
+            | Event::Computed { .. }
+            | Event::Receiving { .. } => {}
             Event::Finished(reason, usage) => answer.end = Ok((reason, usage)),
             Event::Failed(text) => answer.end = Err(text),
         }

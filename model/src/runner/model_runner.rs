@@ -15,6 +15,7 @@ use super::sample::{SampledTokens, Sampling};
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Submission};
 use crate::host_pool::HostPool;
+use crate::kv_rows::KvRows;
 use crate::report::Report;
 use crate::transformer::{DeviceBatch, DeviceOutput, PagedContext, Transformer};
 
@@ -23,7 +24,8 @@ pub(super) struct ModelRunner<B: Kernels> {
     pub config: ModelConfig,
     pub transformer: Transformer<B>,
     pub context: PagedContext<B>,
-    pub host: Option<HostPool<B>>,
+    pub rows: KvRows<B>,
+    pub host: Option<HostPool>,
     pub summation: Summation,
     /// Rows of logits that the device binds at once.
     pub rows_at_once: usize,
@@ -127,10 +129,45 @@ impl<B: Kernels> Executor for ModelRunner<B> {
         };
         let kv = &mut self.context.pool;
         match direction {
-            CopyDirection::ToHost => pool.fetch(kv, device, host, &self.device),
-            CopyDirection::ToDevice => pool.restore(kv, host, device, &self.device),
+            CopyDirection::ToHost => pool.fetch(&self.rows, kv, device, host, &self.device),
+            CopyDirection::ToDevice => pool.restore(&self.rows, kv, host, device, &self.device),
         }
         .map_err(ForwardError::Device)
+    }
+
+    fn kv_token_bytes(&self) -> usize {
+        self.rows.token_bytes()
+    }
+
+    fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        below("slot", slots, self.report.kv_slots)?;
+        let (rows, pool) = (&self.rows, &mut self.context.pool);
+        let row = rows.row_bytes();
+        let mut bytes = vec![0; rows.token_bytes() * slots.len()];
+        for part in rows.parts(slots.len()) {
+            let data = rows.read(pool, &slots[part.clone()], &self.device);
+            let data = data.map_err(ForwardError::Device)?;
+            let parts = data.as_bytes().chunks_exact(part.len() * row);
+            for (plane, part_rows) in bytes.chunks_exact_mut(slots.len() * row).zip(parts) {
+                plane[part.start * row..part.end * row].copy_from_slice(part_rows);
+            }
+        }
+        Ok(bytes)
+    }
+
+    fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        below("slot", slots, self.report.kv_slots)?;
+        let (rows, pool) = (&self.rows, &mut self.context.pool);
+        let row = rows.row_bytes();
+        length("bytes", bytes.len(), rows.token_bytes() * slots.len())?;
+        for part in rows.parts(slots.len()) {
+            let row_of = |plane: usize, i: usize| {
+                let first = (plane * slots.len() + part.start + i) * row;
+                &bytes[first..first + row]
+            };
+            rows.write(pool, &slots[part.clone()], row_of, &self.device);
+        }
+        rows.sync(&self.device).map_err(ForwardError::Device)
     }
 }
 

@@ -61,6 +61,20 @@ impl Executor for OnThreads {
         let runner = &mut self.runner;
         self.threads.run(|| runner.copy_kv(copy))
     }
+
+    fn kv_token_bytes(&self) -> usize {
+        self.runner.kv_token_bytes()
+    }
+
+    fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        let runner = &mut self.runner;
+        self.threads.run(|| runner.read_kv(slots))
+    }
+
+    fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        let runner = &mut self.runner;
+        self.threads.run(|| runner.write_kv(slots, bytes))
+    }
 }
 
 impl Decoder for OnThreads {

@@ -11,6 +11,7 @@ use crate::device::DeviceReport;
 use crate::dtype::Dtype;
 use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
+use crate::kv_rows::KvRows;
 use crate::load_error::LoadError;
 use crate::load_options::LoadOptions;
 use crate::memory::{self, KvBudget};
@@ -73,14 +74,13 @@ pub(super) fn prepare<B: Kernels>(
     let pool = KvPool::new(&config, budget.slots, dtype, device);
     let context = PagedContext::new(&config, pool, budget.max_model_len, device);
     memory::check_host(&config, dtype, options.host_slots)?;
+    let rows = KvRows::new(&config, dtype, vector, device);
     let host = match options.host_slots {
         0 => None,
         slots => Some(
-            HostPool::new(&config, slots, dtype, vector, device).map_err(|error| {
-                LoadError::DeviceFailed {
-                    device: "the host".to_owned(),
-                    reason: error.to_string(),
-                }
+            HostPool::new(&rows, slots).map_err(|error| LoadError::DeviceFailed {
+                device: "the host".to_owned(),
+                reason: error.to_string(),
             })?,
         ),
     };
@@ -104,6 +104,7 @@ pub(super) fn prepare<B: Kernels>(
         config,
         transformer,
         context,
+        rows,
         host,
         summation,
         sampled: SampledTokens::none(),

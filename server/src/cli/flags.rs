@@ -7,9 +7,9 @@ use hearth_api::secret::Secret;
 use serde::Serialize;
 
 use crate::config::{
-    Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
-    Switch, ToolCallParser,
+    DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
+    LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
+    ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
 };
 
 #[derive(Debug, Default, Args)]
@@ -211,6 +211,35 @@ pub struct ServeFlags {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shutdown_timeout: Option<u64>,
+    /// The part of requests that this server does, in prefill/decode disaggregation
+    /// [default: null]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_mode: Option<DisaggregationMode>,
+    /// Port of a prefill server's bootstrap server; on a decode server, the port where a request
+    /// names none [default: 8998]
+    #[arg(long, value_name = "PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_bootstrap_port: Option<u16>,
+    /// Port on which a prefill server sends keys and values; 0 selects a free one [default: 0]
+    #[arg(long, value_name = "PORT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_kv_port: Option<u16>,
+    /// Secret that prefill and decode servers prove to each other. HEARTH_DISAGGREGATION_SECRET is
+    /// safer, because other users of the machine can see flags [default: none, and prefill servers
+    /// listen on loopback addresses only]
+    #[arg(long, value_name = "SECRET")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_secret: Option<Secret>,
+    /// Seconds that prefill and decode servers wait for each other [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_timeout: Option<u64>,
+    /// What a decode server does with a request whose prefill server fails before the first token
+    /// [default: local]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_fallback: Option<DisaggregationFallback>,
     /// Metric names on /metrics: a comma-separated list of vllm, sglang, otel and plain
     /// [default: vllm,otel]
     #[arg(long, value_name = "NAMES")]

@@ -21,6 +21,10 @@ impl Config {
             ("max_body_bytes", Some(self.max_body_bytes)),
             ("http_workers", Some(self.http_workers)),
             ("stall_timeout", Some(self.stall_timeout as usize)),
+            (
+                "disaggregation_timeout",
+                Some(self.disaggregation_timeout as usize),
+            ),
             ("log_stats_interval", Some(self.log_stats_interval as usize)),
             (
                 "decode_log_interval",
@@ -62,6 +66,7 @@ impl Config {
         for (field, key) in [
             ("api_key", &self.api_key),
             ("admin_api_key", &self.admin_api_key),
+            ("disaggregation_secret", &self.disaggregation_secret),
         ] {
             if key.as_ref().is_some_and(Secret::is_empty) {
                 return Err(ConfigError::Bound {

@@ -1,6 +1,7 @@
 //! Settings that have a few named values each. The comments are also the values' `--help` texts.
 
 use clap::ValueEnum;
+use hearth_api::disaggregation::Fallback;
 use hearth_api::{reasoning, tools};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +35,37 @@ pub enum LoadFormat {
     Auto,
     /// Random weights, made from config.json alone, for benchmarks
     Dummy,
+}
+
+/// The part of requests that this server does, in prefill/decode disaggregation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DisaggregationMode {
+    /// All of it
+    Null,
+    /// Computes prompts, and sends their keys and values to decode servers
+    Prefill,
+    /// Generates outputs, after receiving keys and values from prefill servers
+    Decode,
+}
+
+/// What a decode server does with a request whose prefill server fails before the first token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DisaggregationFallback {
+    /// Computes the prompt itself
+    Local,
+    /// Fails the request
+    Fail,
+}
+
+impl From<DisaggregationFallback> for Fallback {
+    fn from(fallback: DisaggregationFallback) -> Self {
+        match fallback {
+            DisaggregationFallback::Local => Self::Local,
+            DisaggregationFallback::Fail => Self::Fail,
+        }
+    }
 }
 
 /// Format of the log lines on standard error.

@@ -55,6 +55,7 @@ impl Config {
         Self {
             api_key: self.api_key.as_ref().map(Secret::hidden),
             admin_api_key: self.admin_api_key.as_ref().map(Secret::hidden),
+            disaggregation_secret: self.disaggregation_secret.as_ref().map(Secret::hidden),
             otlp_endpoint: self.otlp_endpoint.as_deref().map(without_password),
             ..self.clone()
         }

@@ -7,9 +7,9 @@ use hearth_api::secret::Secret;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    Dtype, HostCacheWritePolicy, JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol,
-    Pooling, Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
-    Switch, ToolCallParser,
+    DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
+    LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
+    ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
 };
 
 /// The settings of a `hearth` process.
@@ -105,6 +105,21 @@ pub struct Config {
     pub stall_timeout: u64,
     /// Seconds that running requests may take to finish after SIGINT or SIGTERM.
     pub shutdown_timeout: u64,
+    /// The part of requests that this server does: `null` (all of it), `prefill` or `decode`.
+    pub disaggregation_mode: DisaggregationMode,
+    /// Port of a prefill server's bootstrap server. On a decode server: the port where a request
+    /// names none.
+    pub disaggregation_bootstrap_port: u16,
+    /// Port on which a prefill server sends keys and values; 0 selects a free one.
+    pub disaggregation_kv_port: u16,
+    /// Secret that prefill and decode servers prove to each other. Default: none, and prefill
+    /// servers listen on loopback addresses only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disaggregation_secret: Option<Secret>,
+    /// Seconds that prefill and decode servers wait for each other.
+    pub disaggregation_timeout: u64,
+    /// What a decode server does with a request whose prefill server fails.
+    pub disaggregation_fallback: DisaggregationFallback,
     /// Metric names on `/metrics`: a comma-separated list of `vllm`, `sglang`, `otel` and `plain`.
     pub metrics_names: String,
     /// Also show metrics that vLLM still had in this version, `X.Y`, but has removed since.
@@ -178,6 +193,12 @@ impl Default for Config {
             tls_key: None,
             stall_timeout: http.stall_timeout,
             shutdown_timeout: http.shutdown_timeout,
+            disaggregation_mode: DisaggregationMode::Null,
+            disaggregation_bootstrap_port: 8998,
+            disaggregation_kv_port: 0,
+            disaggregation_secret: None,
+            disaggregation_timeout: 30,
+            disaggregation_fallback: DisaggregationFallback::Local,
             metrics_names: "vllm,otel".to_owned(),
             show_hidden_metrics_for_version: None,
             custom_histogram_buckets: None,

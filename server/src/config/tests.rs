@@ -96,6 +96,7 @@ fn the_list_of_keys_matches_the_struct() {
         max_batch_tokens: Some(1),
         api_key: "a".parse().ok(),
         admin_api_key: "a".parse().ok(),
+        disaggregation_secret: "a".parse().ok(),
         quantization: Some(Quantization::Int8),
         tool_call_parser: Some(ToolCallParser::Hermes),
         reasoning_parser: Some(ReasoningParser::Qwen3),

@@ -1,0 +1,396 @@
+//! One engine computes prompts, another one generates the outputs, and this test carries keys and
+//! values between them. The fake model stores a hash of the whole prefix in each slot, so a wrong
+//! slot or a wrong byte changes every token that follows.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Answer, Fixture, answer, expected, greedy, prompt, request};
+use hearth_engine::{
+    EngineConfig, Event, FinishReason, Generation, RemoteOutput, RemoteToken, Request,
+    SamplingParams, Transfer, TransferError,
+};
+
+fn config() -> EngineConfig {
+    EngineConfig {
+        prefill_chunk: 8,
+        max_batch_tokens: 16,
+        ..EngineConfig::default()
+    }
+}
+
+fn part(request: &Request, transfer: Transfer) -> Request {
+    Request {
+        transfer: Some(transfer),
+        ..request.clone()
+    }
+}
+
+/// Reads events until the output of the prefill is complete. Returns it with the number of tokens
+/// that can be read.
+fn prefill(generation: &mut Generation) -> (usize, RemoteOutput, Vec<usize>) {
+    let mut output = RemoteOutput::default();
+    let mut progress = Vec::new();
+    loop {
+        match generation.next_blocking().unwrap() {
+            Event::Started { cached_tokens, .. } => output.cached_tokens = cached_tokens,
+            Event::Computed { tokens } => progress.push(tokens),
+            Event::PromptLogprobs(logprobs) => output.prompt_logprobs = logprobs,
+            Event::Token(token) => {
+                output.sampled = Some(RemoteToken {
+                    id: token.id,
+                    logprob: token.logprob,
+                });
+                return (*progress.last().unwrap(), output, progress);
+            }
+            Event::Finished(..) => return (0, output, progress),
+            event => panic!("{event:?}"),
+        }
+    }
+}
+
+fn receiving(generation: &mut Generation) -> (usize, usize) {
+    match generation.next_blocking().unwrap() {
+        Event::Receiving { from, tokens } => (from, tokens),
+        event => panic!("{event:?}"),
+    }
+}
+
+/// Runs `request` on both engines. Returns the answer and how many tokens were moved.
+fn both(prefill_engine: &Fixture, decode: &Fixture, request: &Request) -> (Answer, usize) {
+    let mut sender = prefill_engine
+        .engine
+        .submit(part(request, Transfer::Send))
+        .unwrap();
+    let mut receiver = decode
+        .engine
+        .submit(part(request, Transfer::Receive))
+        .unwrap();
+    let (from, tokens) = receiving(&mut receiver);
+    let (computed, output, _) = prefill(&mut sender);
+    let mut written = from;
+    while written < tokens.min(computed) {
+        let until = computed.min(written + 5);
+        let read = prefill_engine
+            .engine
+            .read_kv(sender.transfer_id(), written..until);
+        let bytes = read.wait_blocking().unwrap().unwrap();
+        let write = decode
+            .engine
+            .write_kv(receiver.transfer_id(), written, until - written, bytes);
+        write.wait_blocking().unwrap().unwrap();
+        written = until;
+    }
+    let received = decode
+        .engine
+        .received(receiver.transfer_id(), written, output);
+    received.wait_blocking().unwrap().unwrap();
+    sender.stop();
+    (answer(receiver), written - from)
+}
+
+fn end(
+    answer: &Answer,
+) -> (
+    &[u32],
+    &Result<(FinishReason, hearth_engine::Usage), String>,
+) {
+    (&answer.tokens, &answer.end)
+}
+
+#[test]
+fn two_engines_give_the_output_of_one_and_move_only_what_is_missing() {
+    for on_device in [true, false] {
+        let fixture = || match on_device {
+            true => Fixture::new(config(), 400),
+            false => Fixture::sampling_on_host(config(), 400),
+        };
+        let (one, prefiller, decoder) = (fixture(), fixture(), fixture());
+        for (seed, len) in (0..).zip([1, 2, 7, 8, 9, 40]) {
+            let prompt = prompt(seed, len);
+            let request = request(&prompt, 12);
+            let alone = answer(one.engine.submit(request.clone()).unwrap());
+            assert_eq!(alone.tokens, expected(&prompt, 12));
+            let (answer, moved) = both(&prefiller, &decoder, &request);
+            assert_eq!(end(&answer), end(&alone));
+            assert_eq!(moved, len);
+            // The decode engine has the prompt now, and needs its last token only.
+            let (again, moved) = both(&prefiller, &decoder, &request);
+            assert_eq!(again.tokens, alone.tokens);
+            assert_eq!(moved, 1);
+        }
+        // No forward pass computed a prompt on the decode engine.
+        assert!(decoder.steps().iter().all(|step| step.prefills == 0));
+        prefiller.assert_idle_and_conserved();
+        decoder.assert_idle_and_conserved();
+    }
+}
+
+#[test]
+fn a_prompt_is_sent_chunk_by_chunk_while_it_is_computed() {
+    let prefiller = Fixture::new(config(), 400);
+    let request = request(&prompt(3, 30), 4);
+    let mut sender = prefiller
+        .engine
+        .submit(part(&request, Transfer::Send))
+        .unwrap();
+    let (_, _, progress) = prefill(&mut sender);
+    assert_eq!(progress, [0, 16, 30]);
+}
+
+#[test]
+fn log_probabilities_stop_tokens_and_empty_outputs_are_passed_on() {
+    let (one, prefiller, decoder) = (
+        Fixture::new(config(), 400),
+        Fixture::new(config(), 400),
+        Fixture::new(config(), 400),
+    );
+    let prompt = prompt(5, 20);
+    let first = expected(&prompt, 1)[0];
+    let params = [
+        SamplingParams {
+            logprobs: Some(3),
+            prompt_logprobs: Some(2),
+            ..greedy(6)
+        },
+        SamplingParams {
+            stop_token_ids: vec![first],
+            ..greedy(6)
+        },
+        greedy(1),
+        SamplingParams {
+            prompt_logprobs: Some(1),
+            ..greedy(0)
+        },
+        SamplingParams {
+            seed: Some(7),
+            temperature: 1.5,
+            ..greedy(20)
+        },
+    ];
+    for params in params {
+        let request = Request {
+            prompt: prompt.clone(),
+            params,
+            ..Request::default()
+        };
+        let all = |mut generation: Generation| {
+            let mut events = Vec::new();
+            while let Some(event) = generation.next_blocking() {
+                match event {
+                    Event::Started { .. } | Event::Receiving { .. } => {}
+                    Event::Token(token) => events.push(format!("{} {:?}", token.id, token.logprob)),
+                    Event::PromptLogprobs(logprobs) => events.push(format!("{logprobs:?}")),
+                    Event::Finished(reason, usage) => {
+                        events.push(format!("{reason:?} {}", usage.completion_tokens));
+                    }
+                    event => panic!("{event:?}"),
+                }
+            }
+            events
+        };
+        one.engine.flush_cache().wait_blocking().unwrap().unwrap();
+        decoder
+            .engine
+            .flush_cache()
+            .wait_blocking()
+            .unwrap()
+            .unwrap();
+        let alone = all(one.engine.submit(request.clone()).unwrap());
+        let mut sender = prefiller
+            .engine
+            .submit(part(&request, Transfer::Send))
+            .unwrap();
+        let mut receiver = decoder
+            .engine
+            .submit(part(&request, Transfer::Receive))
+            .unwrap();
+        let (from, tokens) = receiving(&mut receiver);
+        let (computed, output, _) = prefill(&mut sender);
+        let id = receiver.transfer_id();
+        if computed > 0 {
+            let read = prefiller.engine.read_kv(sender.transfer_id(), from..tokens);
+            let bytes = read.wait_blocking().unwrap().unwrap();
+            let write = decoder.engine.write_kv(id, from, tokens - from, bytes);
+            write.wait_blocking().unwrap().unwrap();
+        }
+        let received = decoder.engine.received(id, computed.max(from), output);
+        received.wait_blocking().unwrap().unwrap();
+        sender.stop();
+        assert_eq!(all(receiver), alone, "{:?}", request.params);
+        prefiller.assert_idle_and_conserved();
+        decoder.assert_idle_and_conserved();
+    }
+}
+
+#[test]
+fn after_a_failure_the_decode_engine_computes_the_rest_itself() {
+    let (prefiller, decoder) = (Fixture::new(config(), 400), Fixture::new(config(), 400));
+    let prompt = prompt(9, 33);
+    for (written, logprobs) in [(0, None), (10, None), (33, None), (10, Some(1))] {
+        let mut request = request(&prompt, 5);
+        request.params.prompt_logprobs = logprobs;
+        let mut sender = prefiller
+            .engine
+            .submit(part(&request, Transfer::Send))
+            .unwrap();
+        decoder
+            .engine
+            .flush_cache()
+            .wait_blocking()
+            .unwrap()
+            .unwrap();
+        let mut receiver = decoder
+            .engine
+            .submit(part(&request, Transfer::Receive))
+            .unwrap();
+        assert_eq!(receiving(&mut receiver), (0, 33));
+        prefill(&mut sender);
+        let id = receiver.transfer_id();
+        if written > 0 {
+            let read = prefiller.engine.read_kv(sender.transfer_id(), 0..written);
+            let bytes = read.wait_blocking().unwrap().unwrap();
+            let write = decoder.engine.write_kv(id, 0, written, bytes);
+            write.wait_blocking().unwrap().unwrap();
+        }
+        decoder.engine.receive_failed(id, written);
+        let answer = answer(receiver);
+        assert_eq!(answer.tokens, expected(&prompt, 5));
+        // The last token is always computed, and so is what log-probabilities are wanted of.
+        let reused = if logprobs.is_some() {
+            0
+        } else {
+            written.min(32)
+        };
+        assert_eq!(answer.cached_tokens, reused);
+        // The request does not receive any more.
+        let late = decoder.engine.write_kv(id, 0, 1, vec![0; 8]);
+        assert_eq!(late.wait_blocking().unwrap(), Err(TransferError::Gone));
+        drop(sender);
+        prefiller.assert_idle_and_conserved();
+        decoder.assert_idle_and_conserved();
+    }
+}
+
+#[test]
+fn commands_that_do_not_fit_the_request_are_refused_and_change_nothing() {
+    let (prefiller, decoder) = (Fixture::new(config(), 400), Fixture::new(config(), 400));
+    let prompt = prompt(11, 12);
+    let request = request(&prompt, 3);
+    let mut sender = prefiller
+        .engine
+        .submit(part(&request, Transfer::Send))
+        .unwrap();
+    let mut receiver = decoder
+        .engine
+        .submit(part(&request, Transfer::Receive))
+        .unwrap();
+    receiving(&mut receiver);
+    let (_, output, _) = prefill(&mut sender);
+    let (from, to) = (sender.transfer_id(), receiver.transfer_id());
+    let read = |range| {
+        prefiller
+            .engine
+            .read_kv(from, range)
+            .wait_blocking()
+            .unwrap()
+    };
+    let out_of_range = |error| matches!(error, TransferError::OutOfRange { .. });
+    assert!(out_of_range(read(0..13).unwrap_err()));
+    #[allow(clippy::reversed_empty_ranges)]
+    let reversed = 5..4;
+    assert!(out_of_range(read(reversed).unwrap_err()));
+    let bytes = read(0..12).unwrap();
+    let write = |from, tokens, bytes: &[u8]| {
+        let write = decoder.engine.write_kv(to, from, tokens, bytes.to_vec());
+        write.wait_blocking().unwrap()
+    };
+    assert!(out_of_range(write(1, 12, &bytes).unwrap_err()));
+    assert!(out_of_range(write(usize::MAX, 2, &bytes).unwrap_err()));
+    let short = write(0, 12, &bytes[1..]).unwrap_err();
+    assert!(matches!(short, TransferError::Device(_)), "{short}");
+    let received = |written, output: &RemoteOutput| {
+        let received = decoder.engine.received(to, written, output.clone());
+        received.wait_blocking().unwrap()
+    };
+    let token = output.sampled.clone().unwrap();
+    let sampled = |id| RemoteOutput {
+        sampled: id,
+        ..output.clone()
+    };
+    let wrong = |error| matches!(error, TransferError::Output(_));
+    assert!(wrong(received(11, &output).unwrap_err()));
+    assert!(wrong(received(12, &sampled(None)).unwrap_err()));
+    let beyond = RemoteToken { id: 101, ..token };
+    assert!(wrong(received(12, &sampled(Some(beyond))).unwrap_err()));
+    let unasked = RemoteOutput {
+        prompt_logprobs: vec![None],
+        ..output.clone()
+    };
+    assert!(wrong(received(12, &unasked).unwrap_err()));
+    write(0, 12, &bytes).unwrap();
+    received(12, &output).unwrap();
+    assert_eq!(answer(receiver).tokens, expected(&prompt, 3));
+    drop(sender);
+    // The slots of a request that has ended cannot be read.
+    prefiller.wait_until("ended", |f| f.engine.stats().is_idle());
+    assert_eq!(
+        prefiller
+            .engine
+            .read_kv(from, 0..1)
+            .wait_blocking()
+            .unwrap(),
+        Err(TransferError::Gone)
+    );
+    decoder.assert_idle_and_conserved();
+}
+
+#[test]
+fn requests_that_transfer_give_their_slots_to_others_when_these_run_out() {
+    // The pool has room for both prompts, but not for the output of the second request.
+    let decoder = Fixture::new(config(), 60);
+    let long = prompt(21, 30);
+    let mut receiver = decoder
+        .engine
+        .submit(part(&request(&long, 4), Transfer::Receive))
+        .unwrap();
+    receiving(&mut receiver);
+    let other = prompt(22, 10);
+    assert_eq!(decoder.run(&other, 24).tokens, expected(&other, 24));
+    // It was preempted, and computes its prompt itself.
+    assert_eq!(answer(receiver).tokens, expected(&long, 4));
+    decoder.assert_idle_and_conserved();
+
+    let prefiller = Fixture::new(config(), 60);
+    let mut sender = prefiller
+        .engine
+        .submit(part(&request(&long, 4), Transfer::Send))
+        .unwrap();
+    prefill(&mut sender);
+    assert_eq!(prefiller.run(&other, 24).tokens, expected(&other, 24));
+    let ended = answer(sender).end.unwrap_err();
+    assert!(ended.contains("were needed for other requests"), "{ended}");
+    prefiller.assert_idle_and_conserved();
+}
+
+#[test]
+fn an_engine_that_only_waits_for_transfers_serves_others_and_ends() {
+    let decoder = Fixture::new(config(), 400);
+    let mut receivers: Vec<_> = (0..3)
+        .map(|seed| {
+            let request = request(&prompt(30 + seed, 20), 4);
+            decoder
+                .engine
+                .submit(part(&request, Transfer::Receive))
+                .unwrap()
+        })
+        .collect();
+    for receiver in &mut receivers {
+        receiving(receiver);
+    }
+    decoder.wait_until("parked", |f| f.engine.stats().transferring == 3);
+    let other = prompt(40, 10);
+    assert_eq!(decoder.run(&other, 9).tokens, expected(&other, 9));
+    drop(receivers);
+    decoder.assert_idle_and_conserved();
+}
