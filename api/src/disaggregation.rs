@@ -50,6 +50,15 @@ pub enum Fallback {
 }
 
 impl Disaggregation {
+    /// The mode as SGLang names it.
+    pub fn mode(&self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Prefill(_) => "prefill",
+            Self::Decode(_) => "decode",
+        }
+    }
+
     /// What the engine of this server does of a request with a room.
     pub fn transfer(&self) -> Option<Transfer> {
         match self {

@@ -63,6 +63,10 @@ pub struct EngineStats {
     /// Tokens that went through the model: prompts, outputs, and tokens that were computed
     /// again after a preemption.
     pub computed_tokens: u64,
+    /// Tokens whose keys and values were read for another engine.
+    pub sent_tokens: u64,
+    /// Tokens whose keys and values came from another engine.
+    pub received_tokens: u64,
     /// Requests that the engine thread took in, whether they wait, run or have ended.
     pub received: u64,
     /// Requests that got slots, each counted once.

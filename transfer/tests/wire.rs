@@ -52,7 +52,9 @@ struct Prefill {
 impl Prefill {
     async fn start(secret: Option<&str>) -> Self {
         let secret = secret.map(SharedSecret::new);
-        let listener = KvListener::bind(ANY, identity(), secret, PATIENCE).await.unwrap();
+        let listener = KvListener::bind(ANY, identity(), secret, PATIENCE)
+            .await
+            .unwrap();
         let (server, addresses) = bootstrap::bind("127.0.0.1", 0, &listener).unwrap();
         actix_web::rt::spawn(server);
         Self {
@@ -120,10 +122,22 @@ async fn a_request_arrives_whole_whichever_side_comes_first() {
 async fn servers_that_differ_refuse_each_other_and_name_both_values() {
     let prefill = Prefill::start(None).await;
     let others = [
-        Identity { model: "4567".to_owned(), ..identity() },
-        Identity { dtype: "f32".to_owned(), ..identity() },
-        Identity { layout: "layers=3".to_owned(), ..identity() },
-        Identity { page_size: 16, ..identity() },
+        Identity {
+            model: "4567".to_owned(),
+            ..identity()
+        },
+        Identity {
+            dtype: "f32".to_owned(),
+            ..identity()
+        },
+        Identity {
+            layout: "layers=3".to_owned(),
+            ..identity()
+        },
+        Identity {
+            page_size: 16,
+            ..identity()
+        },
     ];
     let texts = [
         "the model digest of the prefill server is 0123, that of the decode server is 4567",
@@ -159,7 +173,10 @@ async fn a_side_that_stays_alone_ends_in_time_and_leaves_no_room_behind() {
     let prefill = Prefill::start(None).await;
     let client = client(identity(), None);
     let error = refusal(&prefill, &client, 5).await;
-    let known = ["no request with room 5 came within 0.4 s", "sent nothing for 0.4 s"];
+    let known = [
+        "no request with room 5 came within 0.4 s",
+        "sent nothing for 0.4 s",
+    ];
     assert!(known.iter().any(|text| error.contains(text)), "{error}");
     tokio::time::sleep(PATIENCE).await;
     assert_eq!(prefill.listener.rooms().waiting(), 0);
@@ -177,14 +194,20 @@ async fn each_side_notices_that_the_other_one_is_gone_or_gives_up() {
     let prefill = Prefill::start(None).await;
     let client = client(identity(), None);
     let mut offer = prefill.listener.offer(1).unwrap();
-    let pulling = client.pull("127.0.0.1", prefill.port, pull(1)).await.unwrap();
+    let pulling = client
+        .pull("127.0.0.1", prefill.port, pull(1))
+        .await
+        .unwrap();
     let sending = offer.peer().await.unwrap();
     drop(pulling);
     let gone = tokio::time::timeout(PATIENCE, sending.gone()).await;
     gone.expect("a closed connection is noticed");
 
     let mut offer = prefill.listener.offer(2).unwrap();
-    let mut pulling = client.pull("127.0.0.1", prefill.port, pull(2)).await.unwrap();
+    let mut pulling = client
+        .pull("127.0.0.1", prefill.port, pull(2))
+        .await
+        .unwrap();
     let mut sending = offer.peer().await.unwrap();
     sending.pages(pages(2, 1)).await.unwrap();
     pulling.next().await.unwrap();
@@ -193,7 +216,10 @@ async fn each_side_notices_that_the_other_one_is_gone_or_gives_up() {
     assert_eq!(error, "the other server gave up: no memory");
 
     let mut offer = prefill.listener.offer(3).unwrap();
-    let mut pulling = client.pull("127.0.0.1", prefill.port, pull(3)).await.unwrap();
+    let mut pulling = client
+        .pull("127.0.0.1", prefill.port, pull(3))
+        .await
+        .unwrap();
     drop(offer.peer().await.unwrap());
     pulling.next().await.unwrap_err();
 }
@@ -202,7 +228,10 @@ async fn each_side_notices_that_the_other_one_is_gone_or_gives_up() {
 async fn pages_that_do_not_follow_or_do_not_fit_are_refused() {
     let prefill = Prefill::start(None).await;
     let client = client(identity(), None);
-    let short = Pages { bytes: vec![0; 3], ..pages(2, 1) };
+    let short = Pages {
+        bytes: vec![0; 3],
+        ..pages(2, 1)
+    };
     for (room, wrong) in (0..).zip([pages(3, 1), pages(2, 9), pages(2, 0), short]) {
         let mut offer = prefill.listener.offer(room).unwrap();
         let pulling = client.pull("127.0.0.1", prefill.port, pull(room)).await;
@@ -210,7 +239,10 @@ async fn pages_that_do_not_follow_or_do_not_fit_are_refused() {
         let mut sending = offer.peer().await.unwrap();
         sending.pages(wrong).await.unwrap();
         let error = pulling.next().await.unwrap_err().to_string();
-        assert!(error.contains("a message is not understood: pages of"), "{error}");
+        assert!(
+            error.contains("a message is not understood: pages of"),
+            "{error}"
+        );
     }
 }
 

@@ -91,7 +91,8 @@ impl Scheduler {
     pub(super) fn reserve_next_slots(&mut self) {
         for Running { request, kv, .. } in &mut self.running {
             let has_slot = kv.slots.len() > request.tokens.len();
-            if request.outcome.is_none() && request.remaining() > 1 && !has_slot {
+            let decodes = request.outcome.is_none() && !request.is_parked();
+            if decodes && request.remaining() > 1 && !has_slot {
                 // If there is no slot, `make_room_to_decode` preempts for it after this step.
                 let _ = self.kv.grow(kv, 1);
             }

@@ -17,7 +17,10 @@ impl Scheduler {
                 positions,
                 reply,
             } => match self.readable(id, positions) {
-                Ok(slots) => self.transfers.push(KvTransfer::Read { slots, reply }),
+                Ok(slots) => {
+                    self.counters.sent_tokens += slots.len() as u64;
+                    self.transfers.push(KvTransfer::Read { slots, reply });
+                }
                 // The caller may have given up meanwhile; the same holds for the other replies.
                 Err(error) => drop(reply.send(Err(error))),
             },
@@ -28,11 +31,14 @@ impl Scheduler {
                 bytes,
                 reply,
             } => match self.writable(id, from..from.saturating_add(tokens)) {
-                Ok(slots) => self.transfers.push(KvTransfer::Write {
-                    slots,
-                    bytes,
-                    reply,
-                }),
+                Ok(slots) => {
+                    self.counters.received_tokens += slots.len() as u64;
+                    self.transfers.push(KvTransfer::Write {
+                        slots,
+                        bytes,
+                        reply,
+                    });
+                }
                 Err(error) => drop(reply.send(Err(error))),
             },
             TransferCommand::Received {
