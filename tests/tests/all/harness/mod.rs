@@ -8,7 +8,7 @@ mod server;
 mod socket;
 
 pub use binary::{hearth, workspace};
-pub use python::telemetry_python;
+pub use python::{python_with, telemetry_python};
 pub use random::Random;
 pub use server::{Answer, Server};
 pub use socket::{post_bytes, raw_socket};

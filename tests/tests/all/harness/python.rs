@@ -1,19 +1,23 @@
-//! Finds a Python that can read telemetry.
+//! Finds a Python with the packages that a test needs.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use super::workspace;
 
+/// A Python that has the packages of Prometheus and OpenTelemetry: see [`python_with`].
+pub fn telemetry_python() -> Option<PathBuf> {
+    python_with("import grpc, prometheus_client, opentelemetry.proto.trace.v1.trace_pb2")
+}
+
 /// `HEARTH_PYTHON`, or the environment that test.sh makes. Prints a notice and returns `None` if
-/// that Python lacks the packages of Prometheus and OpenTelemetry.
+/// that Python cannot run `imports`.
 ///
 /// # Panics
-/// The packages are missing and `HEARTH_REQUIRE_PYTHON` is set.
-pub fn telemetry_python() -> Option<PathBuf> {
+/// The imports fail and `HEARTH_REQUIRE_PYTHON` is set.
+pub fn python_with(imports: &str) -> Option<PathBuf> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
-    let imports = "import grpc, prometheus_client, opentelemetry.proto.trace.v1.trace_pb2";
     let found = Command::new(&path).args(["-c", imports]).output();
     if found.is_ok_and(|output| output.status.success()) {
         return Some(path);

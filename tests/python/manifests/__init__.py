@@ -1,0 +1,1 @@
+"""What check_manifests.py checks, one module for each subject."""
