@@ -137,6 +137,7 @@ fn served(config: EngineConfig, beat: Duration) -> anyhow::Result<Served> {
         pooling: Pooling::Mean,
         engine_config: config,
         created: 0,
+        disaggregation: hearth_api::disaggregation::Disaggregation::Null,
         lost: Arc::default(),
     })
 }

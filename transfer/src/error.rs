@@ -24,8 +24,10 @@ pub enum WireError {
     Version { ours: u32, theirs: u32 },
     #[error(transparent)]
     Identity(#[from] Mismatch),
-    #[error("the other server does not know the secret (--disaggregation-secret)")]
+    #[error("the other server has another secret (--disaggregation-secret)")]
     Secret,
+    #[error("the other server was started without a secret (--disaggregation-secret)")]
+    SecretMissing,
     #[error("the other server asks for a secret (--disaggregation-secret)")]
     SecretWanted,
     #[error("no request with room {0} is waiting for a second peer")]

@@ -23,36 +23,12 @@ pub(crate) struct Handshake<'a> {
 }
 
 impl Handshake<'_> {
-    /// Greets the peer on `stream`.
+    /// Greets the peer on `stream`. Either side finds out by itself why the two do not fit, so
+    /// neither depends on a message from a peer that has closed the connection.
     ///
     /// # Errors
-    /// The peer is no KV port, has another version or identity, or does not know the secret. It is
-    /// told why.
+    /// The peer is no KV port, has another version or identity, or does not know the secret.
     pub async fn run(
-        &self,
-        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    ) -> Result<(), WireError> {
-        let outcome = self.greet(stream).await;
-        let told = match &outcome {
-            Err(error @ (WireError::Version { .. } | WireError::Identity(_))) => {
-                Some(error.to_string())
-            }
-            Err(WireError::Secret) => {
-                Some("it asks for another secret (--disaggregation-secret)".to_owned())
-            }
-            Err(WireError::SecretWanted) => {
-                Some("it was started without a secret (--disaggregation-secret)".to_owned())
-            }
-            _ => None,
-        };
-        if let Some(reason) = told {
-            // The peer may be gone.
-            let _ = Message::Fail(reason).send(stream, self.patience).await;
-        }
-        outcome
-    }
-
-    async fn greet(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     ) -> Result<(), WireError> {
@@ -80,6 +56,11 @@ impl Handshake<'_> {
                 theirs: theirs.version,
             });
         }
+        match (self.secret, theirs.with_secret) {
+            (None, true) => return Err(WireError::SecretWanted),
+            (Some(_), false) => return Err(WireError::SecretMissing),
+            _ => {}
+        }
         if let Some(secret) = self.secret {
             // Both sides put the nonce of the prefill server first.
             let (other_side, nonces) = match self.side {
@@ -90,14 +71,11 @@ impl Handshake<'_> {
             Message::Proof(proof).send(stream, self.patience).await?;
             let is_proven = match self.receive(stream, Trust::Stranger).await? {
                 Message::Proof(proof) => secret.verifies(other_side, &nonces, &proof),
-                Message::Fail(reason) => return Err(WireError::Refused(reason)),
                 _ => false,
             };
             if !is_proven {
                 return Err(WireError::Secret);
             }
-        } else if theirs.with_secret {
-            return Err(WireError::SecretWanted);
         }
         let identity = Message::Identity(self.identity.clone());
         identity.send(stream, self.patience).await?;

@@ -344,6 +344,7 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
         formats: behaviour.formats,
         engine_config: config,
         created: 0,
+        disaggregation: hearth_api::disaggregation::Disaggregation::Null,
         lost: Arc::default(),
     }
 }

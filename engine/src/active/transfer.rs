@@ -37,6 +37,15 @@ impl ActiveRequest {
         matches!(self.phase, Phase::Sent | Phase::Receiving)
     }
 
+    /// Tokens that the request may still generate in this engine.
+    pub fn remaining_here(&self) -> usize {
+        match self.phase {
+            Phase::Sent => 0,
+            Phase::Sending => self.remaining().min(1),
+            Phase::Receiving | Phase::Local => self.remaining(),
+        }
+    }
+
     pub fn is_receiving(&self) -> bool {
         self.phase == Phase::Receiving
     }

@@ -50,7 +50,8 @@ impl Scheduler {
             let Some(request) = self.waiting.first() else {
                 return;
             };
-            let (id, priority, remaining) = (request.id, request.priority, request.remaining());
+            let (id, priority, remaining) =
+                (request.id, request.priority, request.remaining_here());
             if full {
                 if !self.preempt_for(priority, device) {
                     return;
@@ -82,7 +83,7 @@ impl Scheduler {
         if self.running.is_empty() {
             return 0;
         }
-        let running = self.running.iter().map(|r| r.request.remaining());
+        let running = self.running.iter().map(|r| r.request.remaining_here());
         let all = running.chain([remaining]);
         all.map(|tokens| self.new_token_ratio.reserve(tokens)).sum()
     }

@@ -16,6 +16,9 @@ impl Scheduler {
         }
         let preemptions = self.counters.preemptions;
         let missing = |running: &Running| {
+            if running.request.is_parked() {
+                return 0;
+            }
             let slots = running.kv.slots.len();
             running.request.tokens.len().saturating_sub(slots)
         };
