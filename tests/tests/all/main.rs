@@ -12,6 +12,7 @@
 mod bench;
 mod deploy_manifests;
 mod disaggregation;
+mod disaggregation_faults;
 mod disconnects;
 mod doctor;
 mod embedded;
