@@ -1,12 +1,28 @@
 //! Locks on cached prefixes.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::node::NodeId;
 
 /// The last nodes of the paths whose locks were dropped since the tree last applied releases.
-pub(crate) type Released = Rc<RefCell<Vec<NodeId>>>;
+///
+/// Shared under a mutex, which is practically never contended, so that the tree can be owned by any
+/// thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Released(Arc<Mutex<Vec<NodeId>>>);
+
+impl Released {
+    fn push(&self, node: NodeId) {
+        // A panic while the list was locked leaves a list that is valid.
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.push(node);
+    }
+
+    pub(crate) fn pop(&self) -> Option<NodeId> {
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.pop()
+    }
+}
 
 /// Keeps a prefix in the tree for as long as the lock lives.
 ///
@@ -28,7 +44,7 @@ impl PrefixLock {
         Self {
             node,
             tokens,
-            released: Rc::clone(released),
+            released: released.clone(),
         }
     }
 
@@ -45,7 +61,7 @@ impl PrefixLock {
 impl Drop for PrefixLock {
     fn drop(&mut self) {
         if let Some(node) = self.node {
-            self.released.borrow_mut().push(node);
+            self.released.push(node);
         }
     }
 }

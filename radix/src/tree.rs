@@ -410,7 +410,7 @@ impl RadixTree {
 
     /// Unlocks the paths of the locks that were dropped since the last call.
     pub(crate) fn apply_releases(&mut self) {
-        while let Some(id) = self.released.borrow_mut().pop() {
+        while let Some(id) = self.released.pop() {
             let mut above = Some(id);
             while let Some(id) = above {
                 let node = &mut self.nodes[id];

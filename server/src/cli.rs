@@ -3,14 +3,17 @@
 //!
 //! - `flags`: flags that set the configuration.
 //! - `commands`: arguments of the other commands.
+//! - `router`: arguments of `router`.
 
 mod commands;
 mod flags;
+mod router;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use commands::{BenchArgs, ChatArgs, DevicesArgs, DoctorArgs};
 pub use flags::{FileArgs, ModelFlags, ServeFlags};
+pub use router::{RouterArgs, RouterFlags};
 
 use crate::config::{Config, ConfigError};
 
@@ -21,6 +24,7 @@ Examples:
   hearth serve --model ./Qwen3-0.6B.gguf    serve a GGUF file
   hearth serve --model Qwen/Qwen3-0.6B      download from the Hugging Face hub (HF_TOKEN, HF_HOME)
   hearth serve --device vulkan:1 --kv-tokens 65536
+  hearth router --worker-urls http://127.0.0.1:8001 http://127.0.0.1:8002
   hearth chat                               talk to the embedded model, in this process
   hearth chat --url http://127.0.0.1:8000   talk to a running server
   hearth bench --model ./SmolLM2-135M --batch 1,8
@@ -50,6 +54,8 @@ pub struct Cli {
 pub enum Command {
     /// Serve a model over HTTP; this is the default command
     Serve(Box<ServeArgs>),
+    /// Route requests to several servers, or to pairs of prefill and decode servers
+    Router(RouterArgs),
     /// Chat in the terminal, with a model loaded in this process or with a running server
     Chat(ChatArgs),
     /// Measure the prefill and decode speed of a model, without HTTP

@@ -8,12 +8,15 @@
 //! - `check`: the bounds of the values.
 //! - `parts`: the settings as the HTTP server, the grammars and other people see them.
 //! - `telemetry`: settings of metrics and traces.
+//! - `section`: the tables of the file; `router`: the settings of `hearth router`.
 
 mod check;
 mod choices;
 mod error;
 mod layers;
 mod parts;
+pub mod router;
+mod section;
 mod settings;
 mod telemetry;
 

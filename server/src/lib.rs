@@ -19,6 +19,7 @@ mod doctor;
 pub mod executor;
 mod kernel_cache;
 pub mod load;
+mod router;
 mod serve;
 mod telemetry;
 pub mod text;
@@ -35,6 +36,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),
         Some(Command::Config(args)) => print_config(&args),
+        Some(Command::Router(args)) => router::run(&args),
         Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Devices(args)) => devices::run(&args),

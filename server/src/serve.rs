@@ -141,7 +141,7 @@ async fn stop_engine(served: Served, grace: Duration) {
 }
 
 /// SIGINT and SIGTERM, or Ctrl-C on systems without signals.
-struct Signals {
+pub(crate) struct Signals {
     #[cfg(unix)]
     interrupt: tokio::signal::unix::Signal,
     #[cfg(unix)]
@@ -150,7 +150,7 @@ struct Signals {
 
 impl Signals {
     #[cfg(unix)]
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -159,7 +159,7 @@ impl Signals {
     }
 
     #[cfg(unix)]
-    async fn next(&mut self) -> &'static str {
+    pub(crate) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.terminate.recv() => "SIGTERM",
@@ -167,12 +167,12 @@ impl Signals {
     }
 
     #[cfg(not(unix))]
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         Ok(Self {})
     }
 
     #[cfg(not(unix))]
-    async fn next(&mut self) -> &'static str {
+    pub(crate) async fn next(&mut self) -> &'static str {
         // If no handler can be installed, Ctrl-C ends the process.
         let _ = tokio::signal::ctrl_c().await;
         "Ctrl-C"

@@ -7,6 +7,7 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use serde::Serialize;
 
 use super::error::ConfigError;
+use super::section::{ROUTER, TopLevel};
 use super::settings::Config;
 
 /// The configuration file that is read if it exists and `--config` is not given.
@@ -42,9 +43,9 @@ impl Config {
         let mut figment = Figment::from(Serialized::defaults(self));
         match file {
             Some(path) if !path.is_file() => return Err(ConfigError::NoFile(path.to_owned())),
-            Some(path) => figment = figment.merge(Toml::file_exact(path)),
+            Some(path) => figment = figment.merge(TopLevel(Toml::file_exact(path))),
             None if !Path::new(DEFAULT_FILE).is_file() => {}
-            None => figment = figment.merge(Toml::file_exact(DEFAULT_FILE)),
+            None => figment = figment.merge(TopLevel(Toml::file_exact(DEFAULT_FILE))),
         }
         let keys = Self::keys();
         let env = Env::prefixed(ENV_PREFIX).filter(move |name| keys.iter().any(|key| name == *key));
@@ -126,7 +127,10 @@ impl Config {
     pub fn unknown_environment() -> Vec<String> {
         let known = |name: &str| {
             let key = name[ENV_PREFIX.len()..].to_lowercase();
-            Self::keys().contains(&key.as_str()) || ENV_NOT_KEYS.contains(&key.as_str())
+            let other = key
+                .split_once('_')
+                .is_some_and(|(table, _)| table == ROUTER);
+            other || Self::keys().contains(&key.as_str()) || ENV_NOT_KEYS.contains(&key.as_str())
         };
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         names
@@ -136,7 +140,7 @@ impl Config {
 }
 
 /// Describes an error in one line per problem: what is wrong, with which key, from which layer.
-fn describe(error: figment::Error) -> String {
+pub(super) fn describe(error: figment::Error) -> String {
     let line = |error: figment::Error| {
         let source = error.metadata.as_ref().map(|meta| match &meta.source {
             Some(source) => format!(" ({source})"),

@@ -1,0 +1,49 @@
+//! `hearth router`: routes requests to several servers.
+
+use actix_web::rt::System;
+use anyhow::Result;
+use hearth_api::tls;
+use hearth_otel::LogFormat;
+use hearth_router::RouterConfig;
+
+use crate::cli::RouterArgs;
+use crate::config::router;
+use crate::serve::Signals;
+
+/// Routes until a signal arrives.
+///
+/// # Errors
+/// The configuration is invalid, or the router cannot listen on its addresses.
+pub fn run(args: &RouterArgs) -> Result<()> {
+    let config = router::resolve(args.file.config.as_deref(), &args.flags)?;
+    if args.print_config {
+        print!("{}", router::to_toml(&config));
+        return Ok(());
+    }
+    hearth_otel::init_logs(LogFormat::Text, &config.log_level)?;
+    System::new().block_on(route(config))
+}
+
+async fn route(config: RouterConfig) -> Result<()> {
+    let tls = match (&config.tls_cert, &config.tls_key) {
+        (Some(cert), Some(key)) => Some(tls::load(cert, key)?),
+        _ => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut signals = Signals::new()?;
+    let grace = config.shutdown_grace_period_secs;
+    let running = hearth_router::bind(config, tls)?;
+    for address in &running.addresses {
+        println!("Hearth routes requests at {scheme}://{address}");
+    }
+    for address in &running.metrics_addresses {
+        tracing::info!(%address, "serving /metrics");
+    }
+    let name = signals.next().await;
+    tracing::info!(signal = name, grace_s = grace, "stopping");
+    tokio::select! {
+        () = running.stop() => tracing::info!("stopped"),
+        name = signals.next() => tracing::warn!(signal = name, "stopping at once after a second signal"),
+    }
+    Ok(())
+}
