@@ -225,6 +225,31 @@ fn a_request_goes_to_the_node_with_the_fewest_outstanding_tokens() {
 }
 
 #[test]
+fn tokens_that_a_node_has_computed_do_not_count_as_outstanding() {
+    let two = Arrangement::Mixed { nodes: 2 };
+    let alone = 22_000_000 + 10 * 800;
+    // The second request still decodes on its node when the third one arrives; the first one had
+    // more tokens, and is complete.
+    let requests = [
+        request(0, 2_000, 2),
+        request(0, 10, 200),
+        request(3_000_000_000, 10, 2),
+    ];
+    let run_of_prompts = run(&requests, two);
+    assert!(run_of_prompts.last[0] < 3_000_000_000 && run_of_prompts.last[1] > 4_000_000_000);
+    assert_eq!(run_of_prompts.first[2], 3_000_000_000 + alone);
+    // The same with a long output: the second request goes to either node, the third to the other.
+    let requests = [
+        request(0, 10, 200),
+        request(5_000_000_000, 10, 150),
+        request(5_100_000_000, 10, 2),
+    ];
+    let run_of_outputs = run(&requests, two);
+    assert!(run_of_outputs.last[0] < 5_000_000_000);
+    assert_eq!(run_of_outputs.first[2], 5_100_000_000 + alone);
+}
+
+#[test]
 fn a_prefill_node_that_still_sends_gets_no_request_while_another_is_idle() {
     // The first prompt is computed after 103 ms, and takes 2.1 s on the link.
     let requests = [request(0, 512, 5), request(500_000_000, 512, 5)];

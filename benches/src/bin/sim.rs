@@ -47,8 +47,9 @@ enum Command {
             value_parser = clap::value_parser!(u32).range(2..)
         )]
         nodes: Vec<u32>,
-        /// Number of requests per node; the figures are those of the second half of them
-        #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(8..))]
+        /// Number of requests per node, of which the figures show the second half; clusters of fewer
+        /// than 16 nodes get as many requests as one of 16
+        #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(8..))]
         requests: u32,
         /// Seed of the arrivals and lengths of requests
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]

@@ -27,7 +27,7 @@ const LINKS: [u64; 4] = [1, 10, 100, 400];
 pub struct Settings {
     /// The sizes of the clusters.
     pub nodes: Vec<usize>,
-    /// Requests per node.
+    /// Requests per node. A cluster of fewer than 16 nodes gets as many requests as one of 16.
     pub requests: usize,
     /// The seed of arrivals and lengths, which must not be 0.
     pub seed: u64,
@@ -115,7 +115,8 @@ fn rows(
     rate: f64,
     print: &mut impl FnMut(&Row),
 ) {
-    let count = settings.requests * nodes;
+    // With few requests, chance decides whether a small cluster seems to keep up.
+    let count = settings.requests * nodes.max(16);
     let requests = workload.requests(count, rate, settings.seed);
     let window = steady(&requests);
     let figures = |arrangement, limits| {
