@@ -1,6 +1,6 @@
 //! Two kinds of measurements: a closed-loop load generator for any server with OpenAI's
 //! `/v1/completions`, so that other servers are measured with the same tool; and measurements
-//! without a model ([`sim`]) of the scheduler and the prefix cache alone.
+//! without a model ([`sim`]) of the scheduler and the prefix cache alone, and of clusters.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | [`prompts`] | prompts from a seed |
 //! | [`load`] | sends the requests and measures times |
 //! | [`report`] | rates and percentiles of a run |
-//! | [`sim`] | the engine over an executor that computes nothing (`hearth-sim`) |
+//! | [`sim`] | the engine over an executor that computes nothing, and clusters in simulated time (`hearth-sim`) |
 
 pub mod cli;
 pub mod load;

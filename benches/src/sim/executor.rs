@@ -7,16 +7,11 @@ use hearth_forward::{
     Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
 };
 
+use super::cost::step_ns;
 use super::driver::SharedDriver;
 use super::vocab::VOCAB;
 
-/// A 7B model in f16 on a card with 600 GB/s and some 70 TFLOP/s, as in the paper: a step reads
-/// 13.5 GB of weights or computes 14 GFLOP per token, whichever takes longer, and reads half a
-/// megabyte of KV for each token of context.
-const WEIGHTS_NS: u64 = 22_000_000;
-const TOKEN_NS: u64 = 200_000;
-const CONTEXT_NS: u64 = 800;
-/// The same half a megabyte over a bus with 25 GB/s.
+/// The nanoseconds of copying the KV of one token, half a megabyte, over a bus with 25 GB/s.
 const COPY_NS: u64 = 20_000;
 
 /// Simulated nanoseconds since the start.
@@ -81,12 +76,9 @@ impl Executor for SimExecutor {
         batch: &ForwardBatch,
         _: &mut SampleRequests<'_>,
     ) -> Result<ForwardOutput, ForwardError> {
-        let tokens = batch.tokens.len() as u64 * TOKEN_NS;
         let context = batch.sequences.iter().map(|s| u64::from(s.context));
-        let context = context.sum::<u64>() * CONTEXT_NS;
-        self.clock
-            .0
-            .fetch_add(WEIGHTS_NS.max(tokens) + context, Ordering::Relaxed);
+        let time = step_ns(batch.tokens.len() as u64, context.sum());
+        self.clock.0.fetch_add(time, Ordering::Relaxed);
         // The answers of the step before lead to the next requests.
         self.driver
             .advance(self.steps)

@@ -1,11 +1,15 @@
 //! The scheduler and the prefix cache without a model: a real engine over an executor that computes
 //! nothing and takes the time from a cost model, so that hit rates and makespans are the same on
-//! every machine.
+//! every machine. The simulation of a cluster ([`disaggregation`]) shares the cost model, and has a
+//! scheduler of its own, because 256 engines would be too slow.
 
+pub mod cost;
+pub mod disaggregation;
 mod driver;
 mod executor;
 mod optimum;
 pub mod overhead;
+mod random;
 pub mod tree;
 mod vocab;
 pub mod workload;

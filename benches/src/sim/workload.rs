@@ -1,7 +1,7 @@
 //! Programs of language model calls, of the kinds that the paper measures
 //! (arXiv 2312.07104, section 6). All sizes are in tokens, and all are drawn from one seed.
 
-use super::vocab::VOCAB;
+use super::random::Random;
 
 /// A call, and the calls that its answer leads to. The prompts of these consist of the prompt of
 /// this call, its output, and their own `suffix`.
@@ -22,35 +22,6 @@ pub struct Workload {
     pub concurrent: usize,
 }
 
-/// Random numbers, the same everywhere (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
-    }
-
-    fn between(&mut self, low: usize, high: usize) -> usize {
-        low + self.next() as usize % (high - low + 1)
-    }
-
-    fn tokens(&mut self, low: usize, high: usize) -> Vec<u32> {
-        let len = self.between(low, high);
-        (0..len)
-            .map(|_| (self.next() % VOCAB as u64) as u32)
-            .collect()
-    }
-
-    fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.between(0, i));
-        }
-    }
-}
-
 /// A workload of each kind, with `scale` times the smallest sensible number of requests.
 pub fn all(scale: usize) -> Vec<Workload> {
     vec![
@@ -64,7 +35,7 @@ pub fn all(scale: usize) -> Vec<Workload> {
 
 /// Questions about many subjects, each subject with its examples; an offline batch in random order.
 fn few_shot(scale: usize) -> Workload {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let mut sessions = Vec::new();
     for _ in 0..14 * scale {
         let examples = random.tokens(400, 800);
@@ -82,7 +53,7 @@ fn few_shot(scale: usize) -> Workload {
 
 /// Conversations of six turns under one system prompt, long answers, online.
 fn chat(scale: usize) -> Workload {
-    let mut random = Random(2);
+    let mut random = Random::new(2);
     let system = random.tokens(200, 200);
     let sessions = (0..16 * scale).map(|_| {
         let mut next = Vec::new();
@@ -120,7 +91,7 @@ fn tree_of_thought(scale: usize) -> Workload {
         };
         (0..3).map(thought).collect()
     }
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let examples = random.tokens(900, 900);
     let sessions = (0..10 * scale).map(|_| Call {
         suffix: [&examples[..], &random.tokens(60, 120)].concat(),
@@ -137,7 +108,7 @@ fn tree_of_thought(scale: usize) -> Workload {
 /// Agents of a few kinds, each kind with long instructions. They call, read an observation and call
 /// again, online.
 fn agents(scale: usize) -> Workload {
-    let mut random = Random(4);
+    let mut random = Random::new(4);
     let kinds: Vec<_> = (0..6).map(|_| random.tokens(1500, 2500)).collect();
     let sessions = (0..20 * scale).map(|_| {
         let kind = random.between(0, kinds.len() - 1);
@@ -164,7 +135,7 @@ fn agents(scale: usize) -> Workload {
 }
 
 fn no_sharing(scale: usize) -> Workload {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let sessions = (0..60 * scale).map(|_| Call {
         suffix: random.tokens(200, 800),
         output: random.between(40, 160),
