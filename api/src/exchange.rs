@@ -4,7 +4,7 @@
 //! (tokenising, compiling a grammar, submitting to the engine) measure, and find here which
 //! exchange they measure for.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub struct Exchange {
     pub stall_timeout: Duration,
     /// OpenTelemetry's name for what the route does (`gen_ai.operation.name`).
     pub operation: &'static str,
+    /// Prompt tokens of requests that were submitted and have not started, over all exchanges.
+    pub waiting_tokens: Arc<AtomicUsize>,
     streams: AtomicBool,
     tokenized: Mutex<Option<(Instant, Instant)>>,
     compiled: Mutex<Option<Compilation>>,
@@ -41,6 +43,7 @@ impl Exchange {
         request_id: String,
         stall_timeout: Duration,
         operation: Operation,
+        waiting_tokens: Arc<AtomicUsize>,
     ) -> Self {
         Self {
             telemetry,
@@ -49,6 +52,7 @@ impl Exchange {
             request_id,
             stall_timeout,
             operation: operation.name(),
+            waiting_tokens,
             streams: AtomicBool::new(false),
             tokenized: Mutex::new(None),
             compiled: Mutex::new(None),

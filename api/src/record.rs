@@ -86,6 +86,9 @@ impl Record {
         prompt_tokens: usize,
     ) -> Self {
         let exchange = &siblings.exchange;
+        exchange
+            .waiting_tokens
+            .fetch_add(prompt_tokens, Ordering::Relaxed);
         let engine_id = generation.id();
         let span = exchange.span.as_ref().and_then(|parent| {
             let arrived = exchange.clock.system(exchange.clock.start());
@@ -113,11 +116,20 @@ impl Record {
     }
 
     pub fn started(&mut self, cached_tokens: usize, queued: Instant, started: Instant) {
+        self.leave_queue();
         (self.queued, self.started) = (queued, Some(started));
         self.cached_tokens = cached_tokens;
         let exchange = &self.siblings.exchange;
         if let Some(engine) = exchange.telemetry.engine() {
             engine.started(exchange.streams(), self.prompt_tokens);
+        }
+    }
+
+    /// Takes the prompt's tokens off those that wait, once.
+    fn leave_queue(&self) {
+        if self.started.is_none() {
+            let waiting = &self.siblings.exchange.waiting_tokens;
+            waiting.fetch_sub(self.prompt_tokens, Ordering::Relaxed);
         }
     }
 
@@ -190,6 +202,7 @@ impl Record {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
+        self.leave_queue();
         let exchange = &self.siblings.exchange;
         self.siblings.ended.store(true, Ordering::Relaxed);
         let longest = &self.siblings.longest;

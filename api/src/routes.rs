@@ -17,7 +17,7 @@ use crate::dialect::Dialect::{self, Anthropic, Ollama, OpenAi, Sglang};
 use crate::error::ApiError;
 use crate::openai::responses::{create, stored};
 use crate::openai::{chat, completions, embeddings};
-use crate::sglang::{control, encode, generate, model, score, server_info, tokens};
+use crate::sglang::{control, encode, generate, loads, model, score, server_info, tokens};
 use crate::{metrics, ollama, openapi, status};
 use Access::{Admin, Key, Open};
 use Observation::{Observed, Quiet};
@@ -115,8 +115,8 @@ pub static ROUTES: &[Route] = &[
     route(GET,         "/get_server_info",          Sglang,    Key,   Quiet,    NONE,           || to(server_info::server_info)),
     route(GET,         "/model_info",               Sglang,    Key,   Observed, NONE,           || to(model::model_info)),
     route(GET,         "/get_model_info",           Sglang,    Key,   Observed, NONE,           || to(model::model_info)),
-    route(GET,         "/get_load",                 Sglang,    Key,   Observed, NONE,           || to(model::get_load)),
-    route(GET,         "/v1/loads",                 Sglang,    Key,   Observed, NONE,           || to(model::loads)),
+    route(GET,         "/get_load",                 Sglang,    Key,   Observed, NONE,           || to(loads::get_load)),
+    route(GET,         "/v1/loads",                 Sglang,    Key,   Observed, NONE,           || to(loads::loads)),
     route(GET,         "/health_generate",          Sglang,    Key,   Quiet,    TextCompletion, || to(model::health_generate)),
     route(POST,        "/tokenize",                 Sglang,    Key,   Observed, NONE,           || to(tokens::tokenize)),
     route(POST,        "/v1/tokenize",              Sglang,    Key,   Observed, NONE,           || to(tokens::tokenize)),

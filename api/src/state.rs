@@ -1,7 +1,7 @@
 //! The state that all routes share: the configuration, and the model once it is loaded.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use hearth_otel::Telemetry;
@@ -12,12 +12,17 @@ use crate::openai::responses::Responses;
 use crate::served::Served;
 use crate::telemetry;
 
+/// The model's name in requests of sglang-router and smg whose clients gave none.
+const NO_MODEL: &str = "unknown";
+
 pub struct AppState {
     pub config: HttpConfig,
     pub started: Instant,
     pub telemetry: Telemetry,
     /// The conversations that `/v1/responses` stores.
     pub responses: Responses,
+    /// Prompt tokens of requests that were submitted and have not started.
+    pub waiting_tokens: Arc<AtomicUsize>,
     served: OnceLock<Served>,
     draining: AtomicBool,
 }
@@ -30,6 +35,7 @@ impl AppState {
             telemetry,
             responses: Responses::default(),
             served: OnceLock::new(),
+            waiting_tokens: Arc::default(),
             draining: AtomicBool::new(false),
         }
     }
@@ -76,13 +82,16 @@ impl AppState {
         self.served.get()
     }
 
-    /// Refuses a model name that is not the served one. A request may leave the name out.
+    /// Refuses the name of a model that is not the served one. A request may leave the name out,
+    /// or have the name that routers write for it.
     ///
     /// # Errors
     /// 404 `model_not_found`.
     pub fn check_model(served: &Served, given: Option<&str>) -> Result<(), ApiError> {
         match given {
-            Some(given) if given != served.id => Err(ApiError::model_not_found(given, &served.id)),
+            Some(given) if given != served.id && given != NO_MODEL => {
+                Err(ApiError::model_not_found(given, &served.id))
+            }
             _ => Ok(()),
         }
     }

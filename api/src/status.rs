@@ -45,7 +45,9 @@ pub async fn models(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
 
 pub async fn model(state: Data<AppState>, id: Path<String>) -> Result<HttpResponse, ApiError> {
     let served = state.served()?;
-    AppState::check_model(served, Some(&id))?;
+    if *id != served.id {
+        return Err(ApiError::model_not_found(&id, &served.id));
+    }
     Ok(HttpResponse::Ok().json(model_card(served)))
 }
 
@@ -54,7 +56,11 @@ fn model_card(served: &Served) -> Value {
         "id": served.id,
         "object": "model",
         "created": served.created,
-        "owned_by": "hearth",
+        // Routers look here for the API that a server speaks. smg takes a server with a name that it
+        // does not know and with `/version` for vLLM, and would read its load from the metrics and
+        // send vLLM's fields to pair prefill with decode. Hearth speaks SGLang's API for both, and
+        // this is the value that SGLang has.
+        "owned_by": "sglang",
         "root": served.info.model_path,
         "parent": null,
         "max_model_len": served.context(),

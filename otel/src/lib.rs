@@ -50,7 +50,7 @@ pub use bounds::CustomBuckets;
 pub use error::TelemetryError;
 pub use exposition::Vocabulary;
 pub use instruments::{
-    EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
     RequestNumbers,
 };
 pub use logs::{LogError, LogFormat, init_logs};

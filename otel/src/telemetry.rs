@@ -19,8 +19,8 @@ use crate::error::TelemetryError;
 use crate::exporters::{metric_exporter, resource, runtime, tracer_provider};
 use crate::exposition::Exposition;
 use crate::instruments::{
-    EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments, ReadDerived,
-    ReadEngine, observe_grammars, server_instruments,
+    Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
+    ReadDerived, ReadEngine, observe_grammars, server_instruments,
 };
 use crate::mailbox::{Message, Sender, mailbox};
 use crate::options::TelemetryOptions;
@@ -61,6 +61,8 @@ struct Model {
     name: String,
     bounds: Bounds,
     instruments: Arc<EngineInstruments>,
+    read: ReadEngine,
+    derived: ReadDerived,
     sender: Sender,
 }
 
@@ -164,7 +166,7 @@ impl Telemetry {
             Arc::clone(&instruments),
             self.inner.spans.clone(),
             name.to_owned(),
-            read,
+            Arc::clone(&read),
             shared,
             options,
             facts.device,
@@ -177,6 +179,8 @@ impl Telemetry {
             name: name.to_owned(),
             bounds,
             instruments,
+            read,
+            derived,
             sender,
         });
         Ok(())
@@ -220,6 +224,13 @@ impl Telemetry {
     /// The instruments of the engine and its requests; `None` before a model is served.
     pub fn engine(&self) -> Option<&Arc<EngineInstruments>> {
         self.inner.model.get().map(|model| &model.instruments)
+    }
+
+    /// The throughputs and the hit rate as `/metrics` would show them now; `None` before a model
+    /// is served.
+    pub fn rates(&self) -> Option<Derived> {
+        let model = self.inner.model.get()?;
+        Some((model.derived)(&(model.read)()))
     }
 
     /// Begins the span of an HTTP request; `None` if traces are off. `header` returns the value

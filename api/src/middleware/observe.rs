@@ -48,6 +48,7 @@ pub async fn observe(
         RequestId::of(request.request()),
         Duration::from_secs(state.config.stall_timeout),
         route.map_or(Operation::None, |route| route.operation),
+        Arc::clone(&state.waiting_tokens),
     ));
     // A client that goes away drops this future, and the watch with it.
     match exchange::within(exchange, next.call(request)).await {

@@ -15,7 +15,7 @@ use crate::routes;
 use crate::sglang::encode::EncodeRequest;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::score::ScoreRequest;
-use crate::sglang::{control, model, tokens};
+use crate::sglang::{control, loads, tokens};
 
 const ANSWERS: &str = include_str!("answers.json");
 
@@ -206,7 +206,7 @@ fn parameters(path: &str) -> Vec<Value> {
     }
     let query = match path {
         "/flush_cache" => schema::<control::FlushQuery>(),
-        "/v1/loads" => schema::<model::LoadsQuery>(),
+        "/v1/loads" => schema::<loads::LoadsQuery>(),
         _ => return Vec::new(),
     };
     let fields = query["properties"].as_object().into_iter().flatten();

@@ -4,6 +4,7 @@ pub mod control;
 pub mod encode;
 pub mod generate;
 mod input;
+pub mod loads;
 mod meta;
 pub mod model;
 mod prompts;

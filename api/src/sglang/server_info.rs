@@ -64,14 +64,18 @@ fn engine_state(served: &Served) -> Value {
     })
 }
 
-/// The keys of `/server_info` that SGLang's router reads.
+/// The keys of `/server_info` that SGLang's router and smg read.
 fn server_args(served: &Served) -> Value {
     json!({
         "model_path": served.info.model_path,
         "tokenizer_path": served.info.model_path,
         "tp_size": 1,
         "dp_size": 1,
+        "pp_size": 1,
         "disaggregation_mode": "null",
+        "context_length": served.context(),
+        "max_running_requests": served.engine_config.max_running,
+        "weight_version": "default",
         "max_total_num_tokens": served.engine.limits().kv_slots,
         "max_req_input_len": served.context().saturating_sub(1),
         "status": "ready",
