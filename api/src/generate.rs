@@ -16,6 +16,7 @@ use hearth_engine::{
 use serde::Serialize;
 
 use crate::error::{ApiError, out_of_bounds};
+use crate::fields::disaggregation::Room;
 use crate::record::{self, Record, Siblings};
 use crate::served::Served;
 use crate::state::device_lost;
@@ -36,6 +37,8 @@ pub struct Job {
     pub pooling: Option<Pooling>,
     /// The name by which `/abort_request` finds it.
     pub id: Option<String>,
+    /// Where prefill and decode servers meet, for each choice; empty where the request does not say.
+    pub rooms: Vec<Room>,
     /// The name of the prompts in this dialect, for errors.
     pub prompt_field: &'static str,
 }

@@ -125,6 +125,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let mut request: MessagesRequest = body::parse(bytes)?;
     AppState::check_model(served, Some(&request.model))?;
     request.refuse_unsupported()?;
+    let rooms = request.take_disaggregation().rooms(1, 1)?;
     exchange::note_labels(request.user_id(), []);
     let whitespace = served.grammars.defaults.whitespace;
     let mut plan = request
@@ -170,6 +171,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
             ..params
         },
         text,
+        rooms,
         id: Some(id),
         prompt_field: "messages",
         ..Job::default()

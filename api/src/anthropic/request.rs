@@ -7,6 +7,8 @@ use serde_json::Value;
 use crate::anthropic::content::{Block, Blocks, Messages};
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::capped::{Capped, Noticed, Word};
+use crate::fields::disaggregation::{Disaggregation, WholeNumber};
+use crate::fields::each::Each;
 use crate::fields::messages::{Content, MAX_MESSAGES};
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::tools::{GivenTools, Spelling};
@@ -28,6 +30,9 @@ pub struct MessagesRequest {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
+    bootstrap_host: Option<Each<String>>,
+    bootstrap_port: Option<Each<WholeNumber>>,
+    bootstrap_room: Option<Each<WholeNumber>>,
     metadata: Option<Object<Metadata>>,
     tools: Option<GivenTools>,
     tool_choice: Option<Object<ToolChoice>>,
@@ -124,6 +129,16 @@ fn refuse(fields: &[(&str, bool)]) -> Result<(), ApiError> {
 }
 
 impl MessagesRequest {
+    /// Moves out the fields of a router that pairs prefill with decode servers.
+    pub fn take_disaggregation(&mut self) -> Disaggregation {
+        Disaggregation {
+            bootstrap_host: self.bootstrap_host.take(),
+            bootstrap_port: self.bootstrap_port.take(),
+            bootstrap_room: self.bootstrap_room.take(),
+            ..Disaggregation::default()
+        }
+    }
+
     /// The client's name for its user.
     pub fn user_id(&self) -> Option<&str> {
         self.metadata.as_ref()?.user_id.as_deref()

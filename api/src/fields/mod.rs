@@ -3,7 +3,10 @@
 
 pub mod bounds;
 pub mod capped;
+pub mod disaggregation;
+pub mod each;
 pub mod messages;
+pub mod rid;
 pub mod sampling;
 pub mod schema;
 pub mod structured;

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::conversation::{self, Conversation, Rendered};
 use crate::error::ApiError;
 use crate::fields::bounds::check_logprob_entries;
+use crate::fields::rid::given_rids;
 use crate::fields::sampling::StreamUsage;
 use crate::fields::structured::{self, Asked};
 use crate::generate::{Job, submit};
@@ -39,6 +40,8 @@ struct Prepared {
     logprobs: bool,
     reading: Reading,
     seed: Option<i64>,
+    /// The name that the request gives itself.
+    rid: Option<String>,
 }
 
 /// # Errors
@@ -58,13 +61,15 @@ pub async fn chat_completions(
         logprobs,
         reading,
         seed,
+        rid,
     } = prepared;
     job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
     let updates = submit(&served, job)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
+    let id = rid.unwrap_or_else(|| format!("chatcmpl-{}", Uuid::now_v7().simple()));
     let head = |object| Head {
-        id: format!("chatcmpl-{}", Uuid::now_v7().simple()),
+        id: id.clone(),
         object,
         created: unix_time(),
         model: served.id.clone(),
@@ -122,6 +127,8 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let (limit_field, limit) = request.token_limit()?;
     let params = sampling.params(&served.defaults)?;
     let (copies, stop) = (sampling.copies()?, sampling.stop_strings()?.to_vec());
+    let rooms = request.take_disaggregation().rooms(1, copies)?;
+    let rid = given_rids(request.rid.take(), 1)?.and_then(|mut rids| rids.pop());
     let stop_regex = sampling.stop_regexes()?;
     let namespace = sampling.namespace()?;
     sampling.label_trace();
@@ -154,7 +161,8 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         text,
         namespace,
         priority,
-        id: Some(id),
+        rooms,
+        id: Some(rid.clone().unwrap_or(id)),
         prompt_field: "messages",
         ..Job::default()
     };
@@ -165,6 +173,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         logprobs: logprobs.is_some(),
         reading: plan.reading(begin, request.reasoning()),
         seed: sampling.seed,
+        rid,
     })
 }
 

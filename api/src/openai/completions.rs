@@ -11,10 +11,11 @@ use uuid::Uuid;
 
 use crate::error::ApiError;
 use crate::fields::bounds::check_logprob_entries;
+use crate::fields::rid::given_rids;
 use crate::fields::sampling::StreamUsage;
 use crate::fields::structured::{self, Asked};
 use crate::fields::wire::Prompt;
-use crate::generate::{Job, PieceToken, Update, check_sequences, submit};
+use crate::generate::{Job, PieceToken, Update, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
 use crate::openai::chunk::ChunkWriter;
 use crate::openai::completion_request::CompletionRequest;
@@ -31,11 +32,14 @@ const ROUTE: &str = "/v1/completions";
 
 /// A checked request, and how its answer will be written.
 struct Prepared {
-    job: Job,
+    /// One for all prompts, or one for each where they have names of their own.
+    jobs: Vec<Job>,
     asked: Option<Asked>,
     stream: Option<StreamUsage>,
     writer: ChoiceWriter,
     seed: Option<i64>,
+    /// The name that the request gives itself, or its first prompt.
+    rid: Option<String>,
 }
 
 /// # Errors
@@ -49,18 +53,22 @@ pub async fn completions(
     let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, id);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
-        mut job,
+        mut jobs,
         asked,
         stream,
         mut writer,
         seed,
+        rid,
     } = prepared;
-    job.constraint = structured::compile(&served, asked).await?;
-    let (prompts, copies) = (job.prompts.len(), job.copies);
-    let updates = submit(&served, job)?;
+    let constraint = structured::compile(&served, asked).await?;
+    for job in &mut jobs {
+        job.constraint.clone_from(&constraint);
+    }
+    let (prompts, copies) = (writer.prompts, writer.copies);
+    let updates = submit_each(&served, jobs)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
     let head = Head {
-        id: format!("cmpl-{}", Uuid::now_v7().simple()),
+        id: rid.unwrap_or_else(|| format!("cmpl-{}", Uuid::now_v7().simple())),
         object: "text_completion",
         created: unix_time(),
         model: served.id.clone(),
@@ -114,6 +122,9 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     check_sequences(served, request.prompt.0.given, copies, "prompt")?;
+    let count = request.prompt.0.items.len();
+    let rooms = request.take_disaggregation().rooms(count, copies)?;
+    let rids = given_rids(request.rid.take(), count)?;
     let (mut prompts, mut echoes) = (Vec::new(), Vec::new());
     for given in std::mem::take(&mut request.prompt).checked("prompt")? {
         let (ids, text) = match given {
@@ -163,6 +174,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         text,
         namespace,
         priority,
+        rooms,
         id: Some(id),
         prompt_field: "prompt",
         ..Job::default()
@@ -172,15 +184,35 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         logprobs: logprobs.is_some(),
         openings: vec![None; echoes.len()],
         echoes,
+        prompts: job.prompts.len(),
         copies,
     };
+    let rid = rids.as_ref().and_then(|rids| rids.first().cloned());
     Ok(Prepared {
-        job,
+        jobs: match rids {
+            Some(rids) => named(job, rids),
+            None => vec![job],
+        },
         asked,
         stream,
         writer,
         seed: sampling.seed,
+        rid,
     })
+}
+
+/// A job for each prompt of `job`, under the names of `rids`.
+fn named(mut job: Job, rids: Vec<String>) -> Vec<Job> {
+    let prompts = std::mem::take(&mut job.prompts);
+    let mut rooms = std::mem::take(&mut job.rooms).into_iter();
+    let each = prompts.into_iter().zip(rids);
+    each.map(|(prompt, rid)| Job {
+        prompts: vec![prompt],
+        rooms: rooms.by_ref().take(job.copies).collect(),
+        id: Some(rid),
+        ..job.clone()
+    })
+    .collect()
 }
 
 /// A prompt with which the texts of its choices begin.
@@ -196,6 +228,7 @@ struct ChoiceWriter {
     logprobs: bool,
     /// One for each prompt; empty without `echo`.
     echoes: Vec<Echo>,
+    prompts: usize,
     copies: usize,
     /// One for each prompt, once the first of its choices has begun.
     openings: Vec<Option<CompletionLogprobs>>,

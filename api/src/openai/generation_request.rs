@@ -65,9 +65,37 @@ macro_rules! generation_request {
             pub user: Option<String>,
             /// More labels for the trace.
             pub metadata: Option<$crate::fields::sampling::Labels>,
+            /// SGLang's: the name of the request, or one for each prompt.
+            pub rid: Option<$crate::fields::each::Each<String>>,
+            pub bootstrap_host: Option<$crate::fields::each::Each<String>>,
+            pub bootstrap_port: Option<
+                $crate::fields::each::Each<$crate::fields::disaggregation::WholeNumber>,
+            >,
+            pub bootstrap_room: Option<
+                $crate::fields::each::Each<$crate::fields::disaggregation::WholeNumber>,
+            >,
+            pub data_parallel_rank: Option<i64>,
+            pub data_parallel_rank_decode: Option<i64>,
+            pub routed_dp_rank: Option<i64>,
+            pub disagg_prefill_dp_rank: Option<i64>,
         }
 
         impl $name {
+            /// Moves out the fields of a router that pairs prefill with decode servers.
+            pub fn take_disaggregation(
+                &mut self,
+            ) -> $crate::fields::disaggregation::Disaggregation {
+                $crate::fields::disaggregation::Disaggregation {
+                    bootstrap_host: self.bootstrap_host.take(),
+                    bootstrap_port: self.bootstrap_port.take(),
+                    bootstrap_room: self.bootstrap_room.take(),
+                    data_parallel_rank: self.data_parallel_rank,
+                    data_parallel_rank_decode: self.data_parallel_rank_decode,
+                    routed_dp_rank: self.routed_dp_rank,
+                    disagg_prefill_dp_rank: self.disagg_prefill_dp_rank,
+                }
+            }
+
             /// Moves the shared fields out.
             pub fn take_sampling(&mut self) -> $crate::fields::sampling::SamplingFields {
                 $crate::fields::sampling::SamplingFields {

@@ -5,11 +5,13 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
+use crate::fields::each::Each;
+use crate::fields::rid::rids;
 use crate::generate::{Job, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
 use crate::respond::{Whole, collected, json};
 use crate::served::Served;
-use crate::sglang::input::{Each, Ids};
+use crate::sglang::input::Ids;
 use crate::sglang::prompts;
 use crate::state::AppState;
 use crate::tally::Tally;
@@ -104,7 +106,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let (field, count) = (input.field(), input.len());
     check_sequences(served, count, 1, field)?;
     let dimensions = embedding::dimensions(served, request.dimensions)?;
-    let rids = prompts::rids(request.rid, count)?;
+    let rids = rids(request.rid, count)?;
     let namespace =
         prompts::namespace(request.cache_salt.as_deref(), request.extra_key.as_deref())?;
     let priority = prompts::priority(served, request.priority)?;

@@ -10,13 +10,14 @@ use hearth_engine::output::Detokenize;
 use crate::dialect::Dialect;
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::check_logprob_entries;
+use crate::fields::each::Each;
+use crate::fields::rid::rids;
 use crate::fields::structured::{Asked, compile};
 use crate::fields::wire::Object;
 use crate::generate::{Job, Update, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
 use crate::respond::{ChunkFormat, Whole, collected, json, streamed};
 use crate::served::Served;
-use crate::sglang::input::Each;
 use crate::sglang::meta::{PromptMeta, Writer};
 use crate::sglang::prompts;
 use crate::sglang::request::{GenerateRequest, LogprobsAsked};
@@ -112,7 +113,8 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let n = copies(&sampling)?;
     listed |= n > 1;
     check_sequences(served, count, n, field)?;
-    let rids = prompts::rids(request.rid.take(), count)?;
+    let rids = rids(request.rid.take(), count)?;
+    let mut rooms = request.take_disaggregation().rooms(count, n)?.into_iter();
     let namespace =
         prompts::namespace(request.cache_salt.as_deref(), request.extra_key.as_deref())?;
     let priority = prompts::priority(served, request.priority)?;
@@ -125,13 +127,13 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let each = prompts.into_iter().zip(sampling).zip(rids).zip(logprobs);
     for (((prompt, checked), rid), asked) in each {
         let (length, given) = (prompt.len(), checked.max_new_tokens);
-        let room = prompt::output_limit(served, field, length, "max_new_tokens", given).map_err(
+        let left = prompt::output_limit(served, field, length, "max_new_tokens", given).map_err(
             |error| match error.param.as_deref() {
                 Some("max_new_tokens") => error.within("sampling_params"),
                 _ => error,
             },
         )?;
-        let max_new_tokens = checked.tokens(room);
+        let max_new_tokens = checked.tokens(left);
         if let Some(asked) = &asked {
             // Every event of a stream repeats the log-probabilities of the prompt.
             let events = if streamed { max_new_tokens.max(1) } else { 1 };
@@ -162,6 +164,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
             copies: n,
             namespace: namespace.clone(),
             priority,
+            rooms: rooms.by_ref().take(n).collect(),
             prompt_field: field,
             ..job
         });

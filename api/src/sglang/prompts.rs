@@ -1,19 +1,13 @@
-//! Fields that all SGLang routes with prompts share: the prompts, their request ids, and the
-//! namespace of the cache.
-
-use std::collections::BTreeSet;
-
-use uuid::Uuid;
+//! Fields that all SGLang routes with prompts share: the prompts and the namespace of the
+//! cache.
 
 use crate::error::{ApiError, out_of_bounds};
+use crate::fields::each::Each;
 use crate::fields::sampling::{MAX_SALT_BYTES, SamplingFields};
 use crate::fields::wire::MAX_PROMPTS;
 use crate::prompt;
 use crate::served::Served;
-use crate::sglang::input::{Each, Ids};
-
-/// Most bytes of a `rid`, which is in every line of the log.
-const MAX_RID_BYTES: usize = 128;
+use crate::sglang::input::Ids;
 
 /// The prompts of a request.
 #[derive(Debug, PartialEq)]
@@ -86,35 +80,6 @@ pub fn input(
         return Err(out_of_bounds(field, &bound, given));
     }
     Ok((input, listed))
-}
-
-/// The request id of each prompt: the request's own, or a new one.
-///
-/// # Errors
-/// 400 for an id that is empty, too long, not printable, or given twice.
-pub fn rids(given: Option<Each<String>>, prompts: usize) -> Result<Vec<String>, ApiError> {
-    let fresh = || Uuid::now_v7().simple().to_string();
-    let rids = match given {
-        None => (0..prompts).map(|_| fresh()).collect(),
-        // SGLang names the requests of a batch with one id like this.
-        Some(Each::All(rid)) if prompts > 1 => {
-            (0..prompts).map(|index| format!("{rid}_{index}")).collect()
-        }
-        Some(rids) => rids.spread("rid", prompts)?,
-    };
-    let mut seen = BTreeSet::new();
-    for rid in &rids {
-        let printable = rid.bytes().all(|byte| byte.is_ascii_graphic());
-        if rid.is_empty() || rid.len() > MAX_RID_BYTES || !printable {
-            let bound = format!("between 1 and {MAX_RID_BYTES} printable ASCII characters");
-            return Err(out_of_bounds("rid", &bound, format!("{rid:?}")));
-        }
-        if !seen.insert(rid) {
-            let bound = "a list of names that differ";
-            return Err(out_of_bounds("rid", bound, format!("{rid:?} twice")));
-        }
-    }
-    Ok(rids)
 }
 
 /// The namespace of the prefix cache that this request uses.

@@ -6,8 +6,10 @@ use serde::de::IgnoredAny;
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::{alternatives, token_ids};
 use crate::fields::capped::rest_of_seq;
+use crate::fields::disaggregation::{Disaggregation, WholeNumber};
+use crate::fields::each::Each;
 use crate::fields::wire::Object;
-use crate::sglang::input::{Each, Ids};
+use crate::sglang::input::Ids;
 use crate::sglang::sampling::Sampling;
 
 /// SGLang's `GenerateReqInput`, with the fields that its router adds. It also has the fields that
@@ -29,6 +31,13 @@ pub struct GenerateRequest {
     pub priority: Option<i64>,
     pub cache_salt: Option<String>,
     pub extra_key: Option<String>,
+    bootstrap_host: Option<Each<String>>,
+    bootstrap_port: Option<Each<WholeNumber>>,
+    bootstrap_room: Option<Each<WholeNumber>>,
+    data_parallel_rank: Option<i64>,
+    data_parallel_rank_decode: Option<i64>,
+    routed_dp_rank: Option<i64>,
+    disagg_prefill_dp_rank: Option<i64>,
     /// SGLang uses it for its own log and metrics.
     log_metrics: Option<bool>,
     no_logs: Option<bool>,
@@ -47,10 +56,6 @@ pub struct GenerateRequest {
     return_bytes: Asks,
     background: Asks,
     stream_options: Asks,
-    bootstrap_host: Asks,
-    bootstrap_port: Asks,
-    bootstrap_room: Asks,
-    data_parallel_rank: Asks,
     custom_labels: Asks,
     max_thinking_tokens: Asks,
     watermark: Asks,
@@ -69,8 +74,6 @@ pub struct GenerateRequest {
     multi_item_delimiter_indices: Asks,
     bootstrap_pair_key: Asks,
     decode_tp_size: Asks,
-    routed_dp_rank: Asks,
-    disagg_prefill_dp_rank: Asks,
     routing_key: Asks,
     conversation_id: Asks,
     use_audio_in_video: Asks,
@@ -157,10 +160,6 @@ impl GenerateRequest {
             ("return_bytes", self.return_bytes.0),
             ("background", self.background.0),
             ("stream_options", self.stream_options.0),
-            ("bootstrap_host", self.bootstrap_host.0),
-            ("bootstrap_port", self.bootstrap_port.0),
-            ("bootstrap_room", self.bootstrap_room.0),
-            ("data_parallel_rank", self.data_parallel_rank.0),
             ("custom_labels", self.custom_labels.0),
             ("max_thinking_tokens", self.max_thinking_tokens.0),
             ("watermark", self.watermark.0),
@@ -191,8 +190,6 @@ impl GenerateRequest {
             ),
             ("bootstrap_pair_key", self.bootstrap_pair_key.0),
             ("decode_tp_size", self.decode_tp_size.0),
-            ("routed_dp_rank", self.routed_dp_rank.0),
-            ("disagg_prefill_dp_rank", self.disagg_prefill_dp_rank.0),
             ("routing_key", self.routing_key.0),
             ("conversation_id", self.conversation_id.0),
             ("use_audio_in_video", self.use_audio_in_video.0),
@@ -207,6 +204,19 @@ impl GenerateRequest {
         match fields.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => Err(ApiError::unsupported(field)),
             None => Ok(()),
+        }
+    }
+
+    /// Moves out the fields of a router that pairs prefill with decode servers.
+    pub fn take_disaggregation(&mut self) -> Disaggregation {
+        Disaggregation {
+            bootstrap_host: self.bootstrap_host.take(),
+            bootstrap_port: self.bootstrap_port.take(),
+            bootstrap_room: self.bootstrap_room.take(),
+            data_parallel_rank: self.data_parallel_rank,
+            data_parallel_rank_decode: self.data_parallel_rank_decode,
+            routed_dp_rank: self.routed_dp_rank,
+            disagg_prefill_dp_rank: self.disagg_prefill_dp_rank,
         }
     }
 

@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::capped::{Capped, Noticed, Variables};
+use crate::fields::each::Each;
 use crate::fields::messages::{MAX_MESSAGES, Message, template_messages};
 use crate::fields::wire::{MAX_PROMPTS, Object};
 use crate::served::{ChatPrompt, Served};
-use crate::sglang::input::{Each, Ids};
+use crate::sglang::input::Ids;
 use crate::state::AppState;
 use crate::{body, conversation, offload, prompt};
 

@@ -434,11 +434,6 @@ async fn every_refusal_of_generate_names_the_field_in_sglangs_shape() {
             "return_hidden_states",
             "not supported",
         ),
-        (
-            with("bootstrap_room", json!(1)),
-            "bootstrap_room",
-            "not supported",
-        ),
         (with("priority", json!(1)), "priority", "priority"),
         (
             with("cache_salt", json!("")),

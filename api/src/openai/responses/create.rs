@@ -149,10 +149,13 @@ fn prepare(
     let limit = request.token_limit()?;
     let max_tokens =
         prompt::output_limit(served, "input", prompt.len(), "max_output_tokens", limit)?;
+    let sampling = request.sampling();
     let params = SamplingParams {
         max_tokens,
-        ..request.sampling().params(&served.defaults)?
+        ..sampling.params(&served.defaults)?
     };
+    let priority = sampling.priority(served.engine.heeds_priority())?;
+    let rooms = request.take_disaggregation().rooms(1, 1)?;
     let answer = Answer {
         id: format!("resp_{}", Uuid::now_v7().simple()),
         message_id: format!("msg_{}", Uuid::now_v7().simple()),
@@ -176,6 +179,8 @@ fn prepare(
         copies: 1,
         params,
         text: TextOptions::default(),
+        priority,
+        rooms,
         id: Some(id),
         prompt_field: "input",
         ..Job::default()

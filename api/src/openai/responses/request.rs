@@ -8,6 +8,8 @@ use serde_json::{Map, Value, json};
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::at_least;
 use crate::fields::capped::{Capped, Noticed, Word};
+use crate::fields::disaggregation::{Disaggregation, WholeNumber};
+use crate::fields::each::Each;
 use crate::fields::messages::MAX_MESSAGES;
 use crate::fields::sampling::{Labels, MAX_LABELS, SamplingFields};
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
@@ -26,6 +28,15 @@ pub struct ResponseRequest {
     pub max_output_tokens: Option<i64>,
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
+    /// SGLang's sampling fields, which its router fills in.
+    pub top_k: Option<i64>,
+    pub min_p: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    /// Requests of a higher priority go first (SGLang's field and direction); 0 is no priority.
+    pub priority: Option<i64>,
+    bootstrap_host: Option<Each<String>>,
+    bootstrap_port: Option<Each<WholeNumber>>,
+    bootstrap_room: Option<Each<WholeNumber>>,
     pub text: Option<Object<Text>>,
     pub stream: Option<bool>,
     /// Whether the server stores the response; the default is true.
@@ -261,6 +272,16 @@ impl ResponseRequest {
         Ok(())
     }
 
+    /// Moves out the fields of a router that pairs prefill with decode servers.
+    pub fn take_disaggregation(&mut self) -> Disaggregation {
+        Disaggregation {
+            bootstrap_host: self.bootstrap_host.take(),
+            bootstrap_port: self.bootstrap_port.take(),
+            bootstrap_room: self.bootstrap_room.take(),
+            ..Disaggregation::default()
+        }
+    }
+
     /// Takes out the labels, as an object.
     ///
     /// # Errors
@@ -279,6 +300,10 @@ impl ResponseRequest {
         SamplingFields {
             temperature: self.temperature,
             top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            priority: self.priority.filter(|&priority| priority != 0),
             ..SamplingFields::default()
         }
     }
