@@ -39,7 +39,7 @@ def test_models():
     models = client.models.list().data
     assert [model.id for model in models] == [MODEL], models
     model = client.models.retrieve(MODEL)
-    assert (model.id, model.object, model.owned_by) == (MODEL, "model", "hearth"), model
+    assert (model.id, model.object, model.owned_by) == (MODEL, "model", "sglang"), model
 
 
 def test_chat():

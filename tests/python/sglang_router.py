@@ -6,25 +6,17 @@ The served model has random weights; its tokens are bytes, and its context is 20
 """
 
 import json
-import socket
 import subprocess
 import sys
 import time
 from importlib.metadata import version
 
 import requests
+from routed import assert_same_as_direct, free_port
 from running import run
 
 FIRST, MODEL, SECOND = sys.argv[1:4]
 WORKERS = [FIRST, SECOND]
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 PORT = free_port()
 ROUTER = f"http://127.0.0.1:{PORT}"
 
@@ -79,6 +71,10 @@ def test_requests_are_shared_between_the_workers():
     assert len(texts) == 1, "both serve the same model"
     after = [stats(worker)["finished"] for worker in WORKERS]
     assert [b - a for a, b in zip(before, after)] == [3, 3], (before, after)
+
+
+def test_sixty_requests_give_the_bytes_of_a_direct_call():
+    assert_same_as_direct(ROUTER, FIRST, MODEL)
 
 
 def test_streams_pass_through():

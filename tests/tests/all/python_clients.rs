@@ -14,7 +14,7 @@ fn python() -> Result<PathBuf, String> {
     let found = Command::new(&path)
         .args([
             "-c",
-            "import anthropic, langchain_openai, ollama, openai, requests, schemathesis, sglang_router",
+            "import anthropic, langchain_openai, ollama, openai, requests, schemathesis, sglang_router, smg",
         ])
         .output();
     match found {
@@ -105,6 +105,11 @@ async fn sglangs_frontend_load_generator_and_router_get_the_responses_they_expec
 #[tokio::test]
 async fn sglangs_router_shares_requests_between_two_servers() {
     passes_with("sglang_router.py", "", 2, "2048").await;
+}
+
+#[tokio::test]
+async fn smg_takes_two_servers_for_sglangs_and_changes_no_response() {
+    passes_with("smg_router.py", "", 2, "2048").await;
 }
 
 #[tokio::test]
