@@ -123,7 +123,7 @@ impl Events {
     pub fn stop(self) {
         match self.0 {
             Part::Whole(generation) => generation.stop(),
-            // Its output has one token, which no stop string may end before it was sent.
+            // No string ends the text of a request that is sent, so this does not happen.
             Part::Sending(_) => {}
             Part::Receiving(receiving) => receiving.stop(),
         }

@@ -3,6 +3,7 @@
 //! **Architecture Invariant.** A dialect translates; only this file submits requests to the engine.
 //! Dropping [`Updates`] cancels every choice that still runs.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,7 +16,7 @@ use hearth_engine::{
 };
 use serde::Serialize;
 
-use crate::disaggregation::Events;
+use crate::disaggregation::{Disaggregation, Events};
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::disaggregation::Room;
 use crate::record::{self, Record, Siblings};
@@ -164,7 +165,7 @@ fn push(
             .rooms
             .get(index - first)
             .filter(|_| job.pooling.is_none());
-        let text = TextStream::new(Arc::clone(&tokenizer), prompt, &job.text);
+        let text = TextStream::new(Arc::clone(&tokenizer), prompt, &text_options(served, job));
         let record = siblings
             .as_ref()
             .map(|siblings| Record::new(siblings, &generation, job.params.clone(), prompt.len()));
@@ -185,6 +186,20 @@ fn push(
         choices.push(choice.into_stream(index));
     }
     Ok(())
+}
+
+/// How the tokens of `job` become text. On a prefill server no string ends the text, because the
+/// decode server finds it, and needs the first token for that.
+fn text_options<'a>(served: &Served, job: &'a Job) -> Cow<'a, TextOptions> {
+    let is_sent = matches!(served.disaggregation, Disaggregation::Prefill(_));
+    match is_sent && !job.rooms.is_empty() {
+        false => Cow::Borrowed(&job.text),
+        true => Cow::Owned(TextOptions {
+            stop: Vec::new(),
+            stop_regex: None,
+            ..job.text.clone()
+        }),
+    }
 }
 
 /// Checks what can be checked before any prompt is tokenised.

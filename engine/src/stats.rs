@@ -67,6 +67,8 @@ pub struct EngineStats {
     pub sent_tokens: u64,
     /// Tokens whose keys and values came from another engine.
     pub received_tokens: u64,
+    /// Requests that another engine was to compute and did not.
+    pub failed_transfers: u64,
     /// Requests that the engine thread took in, whether they wait, run or have ended.
     pub received: u64,
     /// Requests that got slots, each counted once.

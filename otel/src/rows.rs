@@ -282,6 +282,7 @@ macro_rules! mode {
 pub const SGLANG: &[Row] = &[
     row("sglang:num_running_reqs", Gauge, Of("llm.num_requests_running"), S, "The number of running requests."),
     row("sglang:num_queue_reqs", Gauge, Of("llm.num_requests_waiting"), S, "The number of requests in the waiting queue."),
+    row("sglang:num_transfer_failed_reqs_total", Counter, Of("llm.kv_transfer.failures"), S, "The number of transfer failed requests."),
     row("sglang:gen_throughput", Gauge, Of("llm.engine.generation_throughput"), S, "The generation throughput (token/s)."),
     row("sglang:cache_hit_rate", Gauge, Of("llm.prefix_cache_last_hit_rate"), S, "The prefix cache hit rate."),
     row("sglang:token_usage", Gauge, Of("llm.kv_cache_usage"), S, "The token usage."),

@@ -60,34 +60,24 @@ impl Receiving {
             let Err(error) = self.receive(from, tokens, &mut written).await else {
                 continue;
             };
-            let generation = self.generation.as_ref()?;
-            let Room { host, room, .. } = &self.room;
-            match (self.side.fallback, error) {
+            if let ReceiveError::Engine(TransferError::Gone) = error {
                 // It was preempted or has ended, and its events say what follows.
-                (_, ReceiveError::Engine(TransferError::Gone)) => {}
-                (Fallback::Local, error) => {
-                    tracing::warn!(
-                        host,
-                        room,
-                        written,
-                        tokens,
-                        "computes a prompt that was to be received: {error}"
-                    );
-                    let id = generation.transfer_id();
-                    self.engine.receive_failed(id, written);
-                }
-                (Fallback::Fail, error) => {
-                    tracing::warn!(
-                        host,
-                        room,
-                        written,
-                        tokens,
-                        "failed to receive a prompt: {error}"
-                    );
-                    self.generation = None;
-                    let text = format!("the prefill server did not deliver the prompt: {error}");
-                    return Some(Event::Failed(text));
-                }
+                continue;
+            }
+            let id = self.generation.as_ref()?.transfer_id();
+            self.engine.receive_failed(id, written);
+            let Room { host, room, .. } = &self.room;
+            tracing::warn!(
+                host,
+                room,
+                written,
+                tokens,
+                "a prompt was not received: {error}"
+            );
+            if self.side.fallback == Fallback::Fail {
+                self.generation = None;
+                let text = format!("the prefill server did not deliver the prompt: {error}");
+                return Some(Event::Failed(text));
             }
         }
     }

@@ -29,6 +29,8 @@ pub(super) struct Sending {
     /// Tokens that were sent, or that the decode server has.
     sent: usize,
     output: RemoteOutput,
+    /// How the output ended, if that was before a token was sampled.
+    ended: Option<Event>,
     /// When the prompt was done, which is when waiting for a decode server begins to cost.
     done: Option<Instant>,
     /// Events that this server's own client has not seen.
@@ -68,6 +70,7 @@ impl Sending {
             computed: 0,
             sent: 0,
             output: RemoteOutput::default(),
+            ended: None,
             done: None,
             events: VecDeque::new(),
         }
@@ -160,9 +163,10 @@ impl Sending {
             Event::Preempted { .. } => self.computed = 0,
             Event::Failed(reason) => return Err(reason),
             Event::Finished(..) => {
-                // The output ended before a token was sampled, and the slots are free.
+                // The output ended before a token was sampled, and the slots are free. The client
+                // learns of it when the decode server does, because it reads nothing after it.
                 self.done = Some(Instant::now());
-                self.events.push_back(event);
+                self.ended = Some(event);
             }
             Event::Token(ref token) => {
                 self.output.sampled = Some(RemoteToken {
@@ -250,15 +254,14 @@ impl Sending {
         if let Some(generation) = self.generation.take() {
             generation.stop();
         }
-        if self.output.sampled.is_some() {
-            let usage = Usage {
-                prompt_tokens: self.prompt_tokens,
-                cached_tokens: self.output.cached_tokens,
-                completion_tokens: 1,
-            };
-            self.events
-                .push_back(Event::Finished(FinishReason::Length, usage));
-        }
+        let usage = Usage {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: self.output.cached_tokens,
+            completion_tokens: 1,
+        };
+        let continued = Event::Finished(FinishReason::Length, usage);
+        self.events
+            .push_back(self.ended.take().unwrap_or(continued));
         Ok(())
     }
 

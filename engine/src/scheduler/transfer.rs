@@ -53,6 +53,7 @@ impl Scheduler {
                     let reusable = running.request.reusable().min(written);
                     running.kv.computed = running.kv.computed.max(reusable);
                     running.request.continue_locally(running.kv.reused());
+                    self.counters.failed_transfers += 1;
                 }
             }
         }

@@ -25,6 +25,11 @@ pub struct EngineSnapshot {
     pub host_used: usize,
     pub demoted_tokens: u64,
     pub loaded_tokens: u64,
+    /// Requests that only hold slots during a transfer.
+    pub transferring: usize,
+    pub sent_tokens: u64,
+    pub received_tokens: u64,
+    pub failed_transfers: u64,
     pub steps: u64,
     /// Prompt tokens of started requests, cached ones included.
     pub prompt_tokens: u64,
@@ -101,6 +106,12 @@ pub(super) fn observe_engine(
     });
     single("llm.host_cache_demoted_tokens", |s| s.demoted_tokens as f64);
     single("llm.host_cache_loaded_tokens", |s| s.loaded_tokens as f64);
+    single("llm.num_requests_transferring", |s| s.transferring as f64);
+    single("llm.kv_transfer.sent_tokens", |s| s.sent_tokens as f64);
+    single("llm.kv_transfer.received_tokens", |s| {
+        s.received_tokens as f64
+    });
+    single("llm.kv_transfer.failures", |s| s.failed_transfers as f64);
     single("llm.prefix_cache_hits", |s| s.cached_tokens as f64);
     single("llm.num_preemptions", |s| s.preemptions as f64);
     single("llm.engine.steps", |s| s.steps as f64);

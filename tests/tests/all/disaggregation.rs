@@ -84,7 +84,8 @@ async fn text(server: &Server, path: &str, body: &Value) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap())
 }
 
-/// An answer without its random values and times.
+/// An answer without its random values and times. A stream is put together: how many tokens an
+/// event has depends on time.
 pub fn comparable(answer: &str) -> Vec<Value> {
     fn clean(value: &mut Value) {
         match value {
@@ -98,14 +99,38 @@ pub fn comparable(answer: &str) -> Vec<Value> {
             _ => {}
         }
     }
-    let events = answer.lines().filter(|line| !line.is_empty());
-    let parse = |line: &str| {
-        let line = line.strip_prefix("data: ").unwrap_or(line);
-        let mut value = serde_json::from_str(line).unwrap_or_else(|_| json!(line));
+    let parse = |text: &str| {
+        let mut value = serde_json::from_str(text).unwrap_or_else(|_| json!(text));
         clean(&mut value);
         value
     };
-    events.map(parse).collect()
+    let lines = answer.lines().filter(|line| !line.is_empty());
+    let events: Vec<Value> = lines
+        .filter_map(|line| line.strip_prefix("data: "))
+        .map(parse)
+        .collect();
+    let Some((done, events)) = events.split_last() else {
+        return vec![parse(answer)];
+    };
+    assert_eq!(done, "[DONE]");
+    // SGLang's events have the whole text so far, OpenAI's the new text.
+    let last = events.last().unwrap().clone();
+    if last.get("meta_info").is_some() {
+        return vec![last];
+    }
+    let choices = events.iter().filter_map(|event| event["choices"].get(0));
+    let new_text = |choice: &Value| {
+        let text = choice["text"]
+            .as_str()
+            .or(choice["delta"]["content"].as_str());
+        text.unwrap_or_default().to_owned()
+    };
+    let text: String = choices.clone().map(new_text).collect();
+    let ends: Vec<_> = choices
+        .filter(|choice| !choice["finish_reason"].is_null())
+        .collect();
+    assert_eq!(ends.len(), 1, "{events:?}");
+    vec![json!({"text": text, "end": ends[0]["finish_reason"], "usage": last["usage"]})]
 }
 
 fn forms(prompt: &[u32], seed: u64) -> Vec<(&'static str, Value, usize)> {
