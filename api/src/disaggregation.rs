@@ -59,6 +59,11 @@ impl Disaggregation {
         }
     }
 
+    /// Whether requests with a room get their prompts from a prefill server.
+    pub fn receives(&self) -> bool {
+        matches!(self, Self::Decode(_))
+    }
+
     /// What the engine of this server does of a request with a room.
     pub fn transfer(&self) -> Option<Transfer> {
         match self {

@@ -176,7 +176,9 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         entries.saturating_mul(n),
         (entries > 0).then_some(0),
     )?;
+    let has_rooms = jobs.iter().any(|job| !job.rooms.is_empty());
     let writer = Writer {
+        scored_by_prefill: has_rooms && served.disaggregation.receives(),
         tokenizer: Arc::clone(&served.text) as Arc<dyn Detokenize>,
         prompts: metas,
         n,

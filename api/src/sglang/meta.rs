@@ -103,6 +103,9 @@ pub struct Writer {
     pub n: usize,
     /// Whether log-probabilities have the texts of their tokens with them.
     pub texts: bool,
+    /// Whether a prefill server answers with the log-probabilities of the prompt. Routers put its
+    /// `input_token_logprobs` before those of the decode server, and leave the other lists alone.
+    pub scored_by_prefill: bool,
 }
 
 impl Writer {
@@ -190,10 +193,13 @@ impl Writer {
             lists.collect()
         };
         Logprobs {
-            input_token_logprobs: first
-                .into_iter()
-                .chain(rest().map(|logprobs| self.own(logprobs)))
-                .collect(),
+            input_token_logprobs: match self.scored_by_prefill {
+                true => Vec::new(),
+                false => first
+                    .into_iter()
+                    .chain(rest().map(|logprobs| self.own(logprobs)))
+                    .collect(),
+            },
             output_token_logprobs: output().map(|logprobs| self.own(logprobs)).collect(),
             output_token_logprobs_length: whole.tokens.len(),
             input_top_logprobs: top.then(|| input_lists(|logprobs| &logprobs.top)),

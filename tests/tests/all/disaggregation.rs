@@ -69,7 +69,10 @@ impl Pair {
         );
         assert_eq!(prefill.0, 200, "{}", prefill.1);
         assert_eq!(decode.0, 200, "{}", decode.1);
-        decode.1
+        match body["return_logprob"] == true {
+            true => merged(&prefill.1, &decode.1),
+            false => decode.1,
+        }
     }
 
     async fn settle(&self) {
@@ -78,7 +81,18 @@ impl Pair {
     }
 }
 
-async fn text(server: &Server, path: &str, body: &Value) -> (u16, String) {
+/// The decode server's answer with the log-probabilities of the prompt, which routers take from the
+/// prefill server's.
+fn merged(prefill: &str, decode: &str) -> String {
+    let [prefill, mut decode]: [Value; 2] =
+        [prefill, decode].map(|text| serde_json::from_str(text).unwrap());
+    let name = "input_token_logprobs";
+    assert_eq!(decode["meta_info"][name], json!([]));
+    decode["meta_info"][name] = prefill["meta_info"][name].clone();
+    decode.to_string()
+}
+
+pub async fn text(server: &Server, path: &str, body: &Value) -> (u16, String) {
     let request = server.http.post(server.url(path)).json(body);
     let response = request.send().await.unwrap();
     (response.status().as_u16(), response.text().await.unwrap())
@@ -133,7 +147,7 @@ pub fn comparable(answer: &str) -> Vec<Value> {
     vec![json!({"text": text, "end": ends[0]["finish_reason"], "usage": last["usage"]})]
 }
 
-fn forms(prompt: &[u32], seed: u64) -> Vec<(&'static str, Value, usize)> {
+pub fn forms(prompt: &[u32], seed: u64) -> Vec<(&'static str, Value, usize)> {
     let words: Vec<String> = prompt
         .iter()
         .take(30)

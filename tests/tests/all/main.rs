@@ -13,6 +13,7 @@ mod bench;
 mod deploy_manifests;
 mod disaggregation;
 mod disaggregation_faults;
+mod disaggregation_routers;
 mod disconnects;
 mod doctor;
 mod embedded;
