@@ -67,15 +67,10 @@ impl PdRoute {
 /// The inside of the object that both workers get, without the bootstrap fields. A field that the
 /// client gave stays as it is, null included.
 pub fn fill(route: PdRoute, mut fields: Fields<'_>, new_id: impl FnOnce() -> String) -> String {
-    if route == PdRoute::Chat {
-        match fields.given("max_completion_tokens") {
-            // The newer name, as sglang-router sends it.
-            None => {
-                fields.remove("max_completion_tokens");
-                fields.rename("max_tokens", "max_completion_tokens");
-            }
-            Some(_) => {}
-        }
+    if route == PdRoute::Chat && fields.given("max_completion_tokens").is_none() {
+        // The newer name, as sglang-router sends it.
+        fields.remove("max_completion_tokens");
+        fields.rename("max_tokens", "max_completion_tokens");
     }
     for name in ["bootstrap_host", "bootstrap_port", "bootstrap_room"] {
         // The router alone decides where workers meet.
