@@ -85,7 +85,9 @@ pub async fn dispatch(
                     router.metrics.routed(&labels, plan.streamed);
                 }
                 let ids = [prefill.worker().id.clone(), decode.worker().id.clone()];
-                match attempt(router, upstream, &plan, prefill, decode).await {
+                let pool = &router.prefill;
+                let is_last = !pool.has_another(&router.registry, &tried.prefill, &ids[0]);
+                match attempt(router, upstream, &plan, prefill, decode, is_last).await {
                     Ok(answer) => {
                         let exchange = Exchange {
                             metrics: Arc::clone(&router.metrics),
@@ -175,6 +177,7 @@ async fn attempt(
     plan: &Plan<'_>,
     prefill: Lease,
     decode: Lease,
+    is_last: bool,
 ) -> Result<Answer, Failed> {
     let (prefill_body, decode_body) = plan.bodies(&prefill);
     let to_prefill = plan.outgoing(&prefill, prefill_body);
@@ -182,17 +185,22 @@ async fn attempt(
     let keep = plan.needed != Needed::Nothing;
     let metrics = Arc::clone(&router.metrics);
     let prefill = Prefill::start(upstream.clone(), to_prefill, prefill, metrics, keep);
-    let paired = pair(router, upstream, to_decode, prefill, decode).await?;
+    // Without prefill's response there are no log-probabilities of the prompt.
+    let is_needed = plan.needed == Needed::Logprobs || !is_last;
+    let paired = pair(router, upstream, to_decode, prefill, decode, is_needed).await?;
     finish(plan.needed, paired).await
 }
 
-/// Waits for decode's first bytes, unless prefill fails before.
+/// Waits for decode's first bytes, unless prefill fails before. Where prefill `is_needed` no more,
+/// because there is no other prefill worker to try, decode is waited for in any case: it may compute
+/// the prompt itself, and answers with an error if it does not.
 async fn pair(
     router: &Router,
     upstream: &Upstream,
     to_decode: Outgoing,
     mut prefill: Prefill,
     decode: Lease,
+    is_needed: bool,
 ) -> Result<Paired, Failed> {
     let mut opening = std::pin::pin!(upstream.open(to_decode));
     let mut answered = false;
@@ -201,7 +209,13 @@ async fn pair(
             biased;
             head = &mut prefill.head, if !answered => match head {
                 Ok(Ok(())) => answered = true,
-                Ok(Err((error, again))) => return Err(Failed::Error { error, again }),
+                Ok(Err((error, again))) if is_needed || !again => {
+                    return Err(Failed::Error { error, again });
+                }
+                Ok(Err((error, _))) => {
+                    tracing::warn!(%error, "waits for decode alone");
+                    answered = true;
+                }
                 // The task ends only after it has reported.
                 Err(_) => answered = true,
             },

@@ -65,4 +65,12 @@ impl Pool {
             Role::Decode => "decode worker",
         }))
     }
+
+    /// Whether there is an available worker that is neither in `tried` nor `worker`.
+    pub fn has_another(&self, registry: &Registry, tried: &[String], worker: &str) -> bool {
+        let candidates = registry.of(self.role);
+        candidates.iter().any(|candidate| {
+            candidate.is_available() && candidate.id != worker && !tried.contains(&candidate.id)
+        })
+    }
 }

@@ -117,11 +117,17 @@ fn load(state: &AppState, served: &Served, sections: &[&str]) -> Value {
     }
     if wants("disagg") {
         load["disaggregation"] = json!({
-            "mode": "null",
+            "mode": served.disaggregation.mode(),
             "prefill_bootstrap_queue_reqs": 0,
-            "prefill_inflight_queue_reqs": 0,
+            "prefill_inflight_queue_reqs": match served.disaggregation.receives() {
+                true => 0,
+                false => stats.transferring,
+            },
             "decode_prealloc_queue_reqs": 0,
-            "decode_transfer_queue_reqs": 0,
+            "decode_transfer_queue_reqs": match served.disaggregation.receives() {
+                true => stats.transferring,
+                false => 0,
+            },
             "decode_retracted_queue_reqs": 0,
             "kv_transfer_speed_gb_s": 0.0,
             "kv_transfer_latency_ms": 0.0,

@@ -103,8 +103,8 @@ pub struct Writer {
     pub n: usize,
     /// Whether log-probabilities have the texts of their tokens with them.
     pub texts: bool,
-    /// Whether a prefill server answers with the log-probabilities of the prompt. Routers put its
-    /// `input_token_logprobs` before those of the decode server, and leave the other lists alone.
+    /// Whether a prefill server answers with the log-probabilities of the prompt, which routers put
+    /// before those of the decode server.
     pub scored_by_prefill: bool,
 }
 
@@ -177,7 +177,11 @@ impl Writer {
     fn logprobs(&self, prompt: &PromptMeta, asked: &LogprobsAsked, whole: &Whole) -> Logprobs {
         let output = || whole.tokens.iter().map(|token| &token.logprobs);
         let (top, ids) = (asked.top > 0, !asked.ids.is_empty());
-        let known = whole.prompt_logprobs.iter().skip(asked.from.unwrap_or(0));
+        let known = match self.scored_by_prefill {
+            true => &[],
+            false => &whole.prompt_logprobs[..],
+        };
+        let known = known.iter().skip(asked.from.unwrap_or(0));
         // The log-probabilities of the prompt are known before any of the output.
         let input: Vec<Option<&TokenLogprobs>> = known.map(Option::as_ref).collect();
         let first = (!input.is_empty()).then(|| self.scored(None, prompt.first_scored));
@@ -193,13 +197,10 @@ impl Writer {
             lists.collect()
         };
         Logprobs {
-            input_token_logprobs: match self.scored_by_prefill {
-                true => Vec::new(),
-                false => first
-                    .into_iter()
-                    .chain(rest().map(|logprobs| self.own(logprobs)))
-                    .collect(),
-            },
+            input_token_logprobs: first
+                .into_iter()
+                .chain(rest().map(|logprobs| self.own(logprobs)))
+                .collect(),
             output_token_logprobs: output().map(|logprobs| self.own(logprobs)).collect(),
             output_token_logprobs_length: whole.tokens.len(),
             input_top_logprobs: top.then(|| input_lists(|logprobs| &logprobs.top)),

@@ -39,7 +39,7 @@ pub async fn model_info(state: Data<AppState>) -> Result<HttpResponse, ApiError>
         "load_format": info.load_format,
         "reasoning_parser": served.formats.reasoning.map(reasoning::Format::name),
         "tool_call_parser": served.formats.tools.map(tools::Format::name),
-        "disaggregation_mode": "null",
+        "disaggregation_mode": served.disaggregation.mode(),
     })))
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::harness::{CHAT, COMPLETIONS, Random, Server};
 
-const GENERATE: &str = "/generate";
+pub const GENERATE: &str = "/generate";
 
 /// A prefill server and a decode server.
 struct Pair {

@@ -3,9 +3,9 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::disaggregation::{comparable, forms, free_port, text};
+use super::disaggregation::{GENERATE, comparable, forms, free_port, text};
 use super::harness::{CHAT, Random, Server, hearth, python_with};
 
 const START: Duration = Duration::from_secs(60);
@@ -107,7 +107,11 @@ async fn gives_the_bytes_of_one_process(
     for round in 0..rounds {
         let length = random.within(2, 120);
         let prompt = random.tokens(length);
-        for (path, body, _) in forms(&prompt, round) {
+        for (path, mut body, _) in forms(&prompt, round) {
+            if path != GENERATE {
+                // SGLang's router asks for it.
+                body["model"] = json!("qwen3");
+            }
             if !takes(path, &body) {
                 continue;
             }
