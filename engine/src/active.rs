@@ -4,6 +4,7 @@ mod forced;
 mod grammar;
 mod outcome;
 mod overlap;
+mod phase;
 mod request;
 mod transfer;
 

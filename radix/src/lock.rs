@@ -1,26 +1,27 @@
 //! Locks on cached prefixes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::node::NodeId;
 
-/// The last nodes of the paths whose locks were dropped since the tree last applied releases.
-///
-/// Shared under a mutex, which is practically never contended, so that the tree can be owned by any
-/// thread.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Released(Arc<Mutex<Vec<NodeId>>>);
+/// The last nodes of the paths whose locks were dropped since the tree last applied releases. It is
+/// a channel so that a tree and its locks may move to any owner.
+#[derive(Debug)]
+pub(crate) struct Released {
+    sender: Sender<NodeId>,
+    receiver: Receiver<NodeId>,
+}
+
+impl Default for Released {
+    fn default() -> Self {
+        let (sender, receiver) = channel();
+        Self { sender, receiver }
+    }
+}
 
 impl Released {
-    fn push(&self, node: NodeId) {
-        // A panic while the list was locked leaves a list that is valid.
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.push(node);
-    }
-
     pub(crate) fn pop(&self) -> Option<NodeId> {
-        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        nodes.pop()
+        self.receiver.try_recv().ok()
     }
 }
 
@@ -36,7 +37,7 @@ pub struct PrefixLock {
     /// The deepest node of the locked path, or `None` if the lock covers nothing.
     node: Option<NodeId>,
     tokens: usize,
-    released: Released,
+    released: Sender<NodeId>,
 }
 
 impl PrefixLock {
@@ -44,7 +45,7 @@ impl PrefixLock {
         Self {
             node,
             tokens,
-            released: released.clone(),
+            released: released.sender.clone(),
         }
     }
 
@@ -61,7 +62,8 @@ impl PrefixLock {
 impl Drop for PrefixLock {
     fn drop(&mut self) {
         if let Some(node) = self.node {
-            self.released.push(node);
+            // Without a tree there is nothing to unlock.
+            let _ = self.released.send(node);
         }
     }
 }

@@ -88,6 +88,9 @@ pub struct RouterConfig {
     pub queue_size: usize,
     /// Longest time that a request waits there.
     pub queue_timeout_secs: f64,
+    /// In prefill/decode mode: how long decode is waited for after the last prefill worker failed,
+    /// because it may compute the prompt itself; 0 means not at all.
+    pub decode_alone_timeout_secs: f64,
     /// Most attempts at a request.
     pub retry_max_retries: u32,
     /// Pause before the second attempt, in milliseconds.
@@ -167,6 +170,7 @@ impl Default for RouterConfig {
             max_concurrent_requests: -1,
             queue_size: 100,
             queue_timeout_secs: 60.0,
+            decode_alone_timeout_secs: 60.0,
             retry_max_retries: 5,
             retry_initial_backoff_ms: 50,
             retry_max_backoff_ms: 30_000,

@@ -14,10 +14,11 @@ mod plan;
 mod prefill;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::http::header::HeaderValue;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 pub use plan::PdIncoming;
 
@@ -43,7 +44,7 @@ enum Failed {
     /// An error of the router's own, or one of prefill's.
     Error { error: RouterError, again: bool },
     /// Decode's response, which is no success.
-    Decode { opened: Opened, lease: Lease },
+    Decode { opened: Box<Opened>, lease: Lease },
 }
 
 /// Sends a request to a pair of workers, or to several one after the other, and relays decode's
@@ -134,7 +135,7 @@ pub async fn dispatch(
                 received: incoming.received,
                 _permit: permit,
             };
-            let mut response = respond(opened, lease, exchange, None, None);
+            let mut response = respond(*opened, lease, exchange, None, None);
             let value = HeaderValue::from_static(code);
             response.headers_mut().insert(ERROR_CODE, value);
             Ok(response)
@@ -186,42 +187,56 @@ async fn attempt(
     let metrics = Arc::clone(&router.metrics);
     let prefill = Prefill::start(upstream.clone(), to_prefill, prefill, metrics, keep);
     // Without prefill's response there are no log-probabilities of the prompt.
-    let is_needed = plan.needed == Needed::Logprobs || !is_last;
-    let paired = pair(router, upstream, to_decode, prefill, decode, is_needed).await?;
+    let may_decode_alone = is_last && plan.needed != Needed::Logprobs;
+    let seconds = router.config.decode_alone_timeout_secs;
+    let alone = may_decode_alone.then(|| Duration::from_secs_f64(seconds));
+    let paired = pair(router, upstream, to_decode, prefill, decode, alone).await?;
     finish(plan.needed, paired).await
 }
 
-/// Waits for decode's first bytes, unless prefill fails before. Where prefill `is_needed` no more,
-/// because there is no other prefill worker to try, decode is waited for in any case: it may compute
-/// the prompt itself, and answers with an error if it does not.
+/// Waits for decode's first bytes, unless prefill fails before. With `alone`, there is no other
+/// prefill worker to try, and decode is waited for so long nevertheless: it may compute the prompt
+/// itself.
 async fn pair(
     router: &Router,
     upstream: &Upstream,
     to_decode: Outgoing,
     mut prefill: Prefill,
     decode: Lease,
-    is_needed: bool,
+    alone: Option<Duration>,
 ) -> Result<Paired, Failed> {
     let mut opening = std::pin::pin!(upstream.open(to_decode));
-    let mut answered = false;
-    let opened = loop {
-        tokio::select! {
-            biased;
-            head = &mut prefill.head, if !answered => match head {
-                Ok(Ok(())) => answered = true,
-                Ok(Err((error, again))) if is_needed || !again => {
-                    return Err(Failed::Error { error, again });
-                }
-                Ok(Err((error, _))) => {
-                    tracing::warn!(%error, "waits for decode alone");
-                    answered = true;
-                }
-                // The task ends only after it has reported.
-                Err(_) => answered = true,
-            },
-            opened = &mut opening => break opened,
-        }
+    let failed = tokio::select! {
+        biased;
+        failed = prefills_failure(&mut prefill) => failed,
+        opened = &mut opening => return opened_by(router, opened, prefill, decode),
     };
+    let (error, again) = failed;
+    match alone.filter(|_| again) {
+        Some(patience) => match timeout(patience, opening).await {
+            Ok(opened) => opened_by(router, opened, prefill, decode),
+            Err(_) => Err(Failed::Error { error, again }),
+        },
+        None => Err(Failed::Error { error, again }),
+    }
+}
+
+/// Resolves when prefill has failed, and never if it has not.
+async fn prefills_failure(prefill: &mut Prefill) -> (RouterError, bool) {
+    match (&mut prefill.head).await {
+        Ok(Err(failed)) => failed,
+        // The task ends only after it has reported.
+        Ok(Ok(())) | Err(_) => std::future::pending().await,
+    }
+}
+
+/// Decode's first bytes, or its failure.
+fn opened_by(
+    router: &Router,
+    opened: Result<Opened, reqwest::Error>,
+    prefill: Prefill,
+    decode: Lease,
+) -> Result<Paired, Failed> {
     match opened {
         Ok(opened) => {
             router.metrics.upstream_response(opened.status.as_u16(), "");
@@ -233,7 +248,7 @@ async fn pair(
                 });
             }
             Err(Failed::Decode {
-                opened,
+                opened: Box::new(opened),
                 lease: decode,
             })
         }

@@ -54,6 +54,8 @@ def sixty(model):
 def answer(url, path, body):
     """What the answer says. The events of a stream are joined, because a router may cut it elsewhere."""
     response = requests.post(url + path, json=body, timeout=60)
+    # Some routers drop the character set of a stream, which is UTF-8 by definition.
+    response.encoding = "utf-8"
     assert response.status_code == 200, (url, path, body, response.text)
     if not body["stream"]:
         return VARYING.sub("", response.text)

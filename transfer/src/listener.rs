@@ -155,7 +155,7 @@ async fn greet(mut stream: TcpStream, shared: &Shared) -> Result<(), WireError> 
                 Some(puller) => (puller, WireError::Silent(shared.patience)),
             },
         },
-        Err(refused) => refused,
+        Err(refused) => *refused,
     };
     let mut stream = puller.stream;
     let reason = match error {

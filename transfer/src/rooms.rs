@@ -90,7 +90,7 @@ impl Rooms {
     pub(crate) fn ask(
         &self,
         puller: Puller,
-    ) -> Result<Option<oneshot::Receiver<()>>, (Puller, WireError)> {
+    ) -> Result<Option<oneshot::Receiver<()>>, Box<(Puller, WireError)>> {
         let room = puller.pull.room;
         let mut state = self.lock();
         match state.waiting.remove(&room) {
@@ -101,7 +101,7 @@ impl Rooms {
             }
             Some(other) => {
                 state.waiting.insert(room, other);
-                Err((puller, WireError::RoomTaken(room)))
+                Err(Box::new((puller, WireError::RoomTaken(room))))
             }
             None => {
                 let (sender, taken) = oneshot::channel();

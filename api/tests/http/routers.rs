@@ -162,11 +162,12 @@ async fn rooms_change_no_answer() {
         "routed_dp_rank": 0,
         "disagg_prefill_dp_rank": null,
     });
-    let plain = json!({"model": MODEL, "prompt": ["ab", "x"], "n": 2, "max_tokens": 4});
+    let plain =
+        json!({"model": MODEL, "prompt": ["ab", "x"], "n": 2, "max_tokens": 4, "temperature": 0});
     let direct = ok(&server, COMPLETIONS, &plain).await;
     let routed = ok(&server, COMPLETIONS, &with(&plain, &pd)).await;
     assert_eq!(routed["choices"], direct["choices"]);
-    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "n": 2});
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "n": 2, "temperature": 0});
     let direct = ok(&server, CHAT, &chat).await;
     let routed = ok(&server, CHAT, &with(&chat, &pd)).await;
     assert_eq!(routed["choices"], direct["choices"]);

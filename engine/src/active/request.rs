@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::forced::UnsentForced;
 use super::outcome::Outcome;
-use super::transfer::Phase;
+use super::phase::Phase;
 use crate::constraint::{ForcedTextPredictor, RequestGrammar};
 use crate::inbox::NewRequest;
 use crate::pooling::Pool;

@@ -95,6 +95,7 @@ impl RouterConfig {
                 self.shutdown_grace_period_secs,
             ),
             ("queue_timeout_secs", self.queue_timeout_secs),
+            ("decode_alone_timeout_secs", self.decode_alone_timeout_secs),
             (
                 "worker_startup_timeout_secs",
                 self.worker_startup_timeout_secs,

@@ -24,6 +24,7 @@ impl RouterConfig {
         "max_concurrent_requests",
         "queue_size",
         "queue_timeout_secs",
+        "decode_alone_timeout_secs",
         "retry_max_retries",
         "retry_initial_backoff_ms",
         "retry_max_backoff_ms",

@@ -28,6 +28,7 @@ pub fn config() -> RouterConfig {
         worker_startup_check_interval: 0.02,
         retry_initial_backoff_ms: 2,
         shutdown_grace_period_secs: 10.0,
+        decode_alone_timeout_secs: 0.0,
         ..RouterConfig::default()
     }
 }

@@ -139,6 +139,32 @@ async fn a_prefill_worker_that_is_gone_is_502() {
 }
 
 #[actix_web::test]
+async fn without_another_prefill_worker_decode_may_answer_alone() {
+    let (prefill, decode) = (Fake::start("p"), Fake::start("d"));
+    let patient = RouterConfig {
+        decode_alone_timeout_secs: 10.0,
+        ..config()
+    };
+    let router = pd(&[&prefill], &[&decode], patient).await;
+    prefill.always(Reply::json(500, json!({})));
+    decode.always(Reply::json(200, json!({"text": "computed by decode"})));
+    let response = router.post("/generate", &json!({"text": "a"})).await;
+    assert_eq!(response.status(), 200);
+    assert!(
+        response
+            .text()
+            .await
+            .unwrap()
+            .contains("computed by decode")
+    );
+    assert_eq!((prefill.count(), decode.count()), (1, 1));
+    // The log-probabilities of the prompt are prefill's alone.
+    let scored = json!({"text": "a", "return_logprob": true});
+    let response = router.post("/generate", &scored).await;
+    assert_eq!(code(&response), "prefill_internal_error");
+}
+
+#[actix_web::test]
 async fn a_failure_counts_against_the_side_that_failed() {
     let (prefill, decode) = (Fake::start("p"), Fake::start("d"));
     let router = pd(&[&prefill], &[&decode], quick_breaker()).await;

@@ -122,6 +122,11 @@ pub struct RouterFlags {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_timeout_secs: Option<f64>,
+    /// In prefill/decode mode: how long to wait for the decode worker after the last prefill worker
+    /// failed, because it may compute the prompt itself; 0 means not at all [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decode_alone_timeout_secs: Option<f64>,
     /// Most attempts at a request [default: 5]
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
