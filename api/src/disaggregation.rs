@@ -31,7 +31,7 @@ pub enum Disaggregation {
     Decode(Arc<DecodeSide>),
 }
 
-/// What a decode server needs.
+/// The settings and the client of a decode server.
 #[derive(Debug)]
 pub struct DecodeSide {
     pub client: KvClient,
@@ -40,7 +40,7 @@ pub struct DecodeSide {
     pub fallback: Fallback,
 }
 
-/// What a decode server does with a request whose prefill server fails before the first token.
+/// The choice of a decode server for a request whose prefill server fails before the first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallback {
     /// It computes the prompt itself.
@@ -64,7 +64,7 @@ impl Disaggregation {
         matches!(self, Self::Decode(_))
     }
 
-    /// What the engine of this server does of a request with a room.
+    /// The part of a request with a room that the engine of this server does.
     pub fn transfer(&self) -> Option<Transfer> {
         match self {
             Self::Null => None,

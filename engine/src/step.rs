@@ -37,7 +37,7 @@ pub(crate) struct EngineCore {
     /// Whether all requests wait, including those that hold slots, until an operator resumes
     /// the engine.
     paused: bool,
-    /// Whether there is nothing to compute until a caller ends the transfer of KV.
+    /// Whether the engine has nothing to compute until a caller ends a transfer of KV.
     awaits_transfers: bool,
     observer: Option<StepObserver>,
     /// The statistics of the latest report.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use serde::de::{Deserialize, DeserializeOwned, Error, IgnoredAny};
 
-/// What JSON takes to be white space.
+/// The white space of JSON.
 const BLANK: [char; 4] = [' ', '\n', '\t', '\r'];
 
 /// The fields of an object in their order. A name may occur more than once, as in the text.

@@ -23,7 +23,7 @@ use crate::secret::ApiKey;
 pub enum PolicyKind {
     Random,
     RoundRobin,
-    /// Of two random workers, the one with fewer requests in flight.
+    /// Takes two random workers and selects the one with fewer requests in flight.
     PowerOfTwo,
     /// The worker that was last sent the longest prefix of the prompt.
     CacheAware,

@@ -1,4 +1,4 @@
-//! What PD mode writes into a request before the bootstrap fields: the defaults that sglang-router
+//! PD mode writes defaults into a request before the bootstrap fields: those that sglang-router
 //! writes, so that a worker gets the same fields from either, and the request's id.
 
 use crate::body::{Fields, add, quoted};

@@ -30,7 +30,7 @@ pub struct Incoming {
     /// The route's pattern, for metrics.
     pub endpoint: &'static str,
     pub prompt: PromptField,
-    /// Those that workers get.
+    /// The headers that workers get.
     pub headers: HeaderMap,
     pub body: Option<Bytes>,
     pub received: Instant,
@@ -48,7 +48,7 @@ impl Incoming {
     }
 }
 
-/// What the router reads of a body whose bytes it passes on.
+/// The fields that the router reads of a body whose bytes it passes on.
 #[derive(Debug, Default)]
 struct Glance {
     model: Option<String>,

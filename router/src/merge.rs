@@ -1,4 +1,4 @@
-//! What the client gets of prefill's response: log-probabilities of the prompt on `/generate`, and
+//! The parts of prefill's response that the client gets: log-probabilities of the prompt on `/generate`, and
 //! `usage.prompt_tokens_details` on OpenAI's routes, which say what was cached where the prompt was
 //! computed.
 //!
@@ -143,7 +143,7 @@ pub fn with_details(decode: &[u8], details: &str) -> Option<String> {
     Some(response.with("usage", &usage.with(DETAILS, details)))
 }
 
-/// What the events of decode's stream are rewritten with.
+/// The data that the events of decode's stream are rewritten with.
 #[derive(Debug)]
 pub enum Rewriter {
     Logprobs(InputLogprobs),

@@ -1,4 +1,4 @@
-//! What every exchange passes: the API key, and the counters of HTTP.
+//! Every exchange passes through this: the check of the API key, and the counters of HTTP.
 
 use std::time::Instant;
 

@@ -24,7 +24,7 @@ use crate::sse::{Events, Framing, Tail};
 use crate::upstream::{Opened, Rest, chain};
 use crate::worker::Lease;
 
-/// What is measured about an exchange with the client.
+/// The measurements of an exchange with the client.
 #[derive(Debug)]
 pub struct Exchange {
     pub metrics: Arc<Metrics>,
@@ -229,7 +229,7 @@ impl Relay {
         let why = format!("the response broke off ({})", chain(error));
         tracing::warn!(worker = worker.url, error = why, "a response broke off");
         let error = RouterError::unreachable("upstream_broken", &worker.url, why);
-        // What the rewriter held back is part of a broken event.
+        // The bytes that the rewriter held back are part of a broken event.
         if let Some((_, events)) = &mut self.rewriter
             && events.rest().is_some()
         {

@@ -18,7 +18,7 @@ pub struct Pool {
     pub policy: Box<dyn Policy>,
 }
 
-/// What a request asks for.
+/// The model and the prompt that a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     pub model: Option<&'a str>,

@@ -55,7 +55,7 @@ impl Tail {
         self.0.drain(..surplus);
     }
 
-    /// What must follow so that the stream ends with `end`, or is empty.
+    /// The bytes that must follow so that the stream ends with `end`; empty if none must.
     fn missing(&self, end: &[u8]) -> &'static str {
         match (self.0.is_empty() || self.0.ends_with(end), end.len()) {
             (true, _) => "",
@@ -88,7 +88,7 @@ impl Events {
         events
     }
 
-    /// What is left at the end of the stream.
+    /// The bytes that are left at the end of the stream.
     pub fn rest(&mut self) -> Option<Bytes> {
         (!self.0.is_empty()).then(|| self.0.split().freeze())
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::sse::find;
 
 const MOST: usize = 1 << 16;
-/// What the id of a response follows.
+/// The source of a response's id.
 const BEFORE: &[u8] = b"\"id\":";
 const PREFIX: &[u8] = b"resp_";
 /// Longest id.

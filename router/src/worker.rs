@@ -19,7 +19,7 @@ pub use lease::Lease;
 /// The id of a worker's model while the worker has not named one.
 pub const UNKNOWN_MODEL: &str = "unknown";
 
-/// What a worker is for.
+/// The part that a worker plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Regular,

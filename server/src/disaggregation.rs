@@ -23,7 +23,7 @@ use crate::config::{Config, DisaggregationMode};
 const SAMPLES: usize = 64;
 const SAMPLE: usize = 64;
 
-/// What [`start`] started.
+/// The result of [`start`].
 pub struct Started {
     pub part: Disaggregation,
     /// The bootstrap server of a prefill server.

@@ -7,7 +7,7 @@ import socket
 
 import requests
 
-# What differs between two calls of the same server: ids, times, and what the cache has.
+# These fields differ between two calls of the same server: ids, times, and the state of the cache.
 VARYING = re.compile(
     r'"(?:id|created|created_at|cached_tokens|device|host|e2e_latency|first_token_latency)":'
     r'(?:"[^"]*"|[-+.0-9e]+)'

@@ -51,7 +51,7 @@ pub struct Pages {
     pub bytes: Vec<u8>,
 }
 
-/// What a frame says. The numbers are the kinds on the wire.
+/// The meaning of a frame. The numbers are the kinds on the wire.
 #[derive(Debug)]
 pub(crate) enum Message {
     /// 1

@@ -38,7 +38,7 @@ impl fmt::Debug for SharedSecret {
     }
 }
 
-/// Who makes a proof.
+/// The server that makes a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Prefill,

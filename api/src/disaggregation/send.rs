@@ -44,7 +44,7 @@ enum Peer {
     Gone,
 }
 
-/// What a turn waited for.
+/// The event that ended a turn's wait.
 enum News {
     Event(Option<Event>),
     Peer(offer::Sending),
@@ -159,7 +159,7 @@ impl Sending {
     async fn take(&mut self, event: Event) -> Result<(), String> {
         match event {
             Event::Computed { tokens } => self.computed = tokens,
-            // What was sent stays with the decode server; the rest is computed again.
+            // The decode server keeps the pages that it has; the rest is computed again.
             Event::Preempted { .. } => self.computed = 0,
             Event::Failed(reason) => return Err(reason),
             Event::Finished(..) => {

@@ -28,7 +28,7 @@ impl ActiveRequest {
         self.phase == Phase::Receiving
     }
 
-    /// Whether the request is to end after one sampled token, which another engine continues.
+    /// Whether the request ends here after one sampled token, because another engine continues it.
     pub(super) fn is_sending(&self) -> bool {
         self.phase == Phase::Sending
     }
@@ -72,7 +72,7 @@ impl ActiveRequest {
     /// and values of `written` tokens are here.
     ///
     /// # Errors
-    /// What contradicts the request.
+    /// The first fact that contradicts the request.
     pub fn check_remote(
         &self,
         written: usize,

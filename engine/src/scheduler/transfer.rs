@@ -59,7 +59,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether nothing can be computed until a caller ends a transfer.
+    /// Whether a request waits for its caller to end a transfer, and no read or write is scheduled.
     pub fn awaits_transfers(&self) -> bool {
         self.transfers.is_empty() && self.running.iter().any(|r| r.request.is_parked())
     }

@@ -24,7 +24,7 @@ pub struct Passed {
     pub pd: Pd,
 }
 
-/// What a route does in PD mode.
+/// The treatment of a route in PD mode.
 #[derive(Clone, Copy, Debug)]
 pub enum Pd {
     /// It goes to a prefill and a decode worker.

@@ -28,7 +28,7 @@ pub struct PdIncoming {
     pub received: Instant,
 }
 
-/// What is needed of prefill's response.
+/// The part of prefill's response that the client's answer needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needed {
     Nothing,

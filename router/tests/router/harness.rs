@@ -117,7 +117,7 @@ impl Router {
         body["workers"].as_array().unwrap().clone()
     }
 
-    /// What `/workers` says about a worker.
+    /// The description of a worker in `/workers`.
     pub async fn worker(&self, fake: &Fake) -> Value {
         let workers = self.workers().await;
         let mut own = workers

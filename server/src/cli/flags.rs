@@ -235,7 +235,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disaggregation_timeout: Option<u64>,
-    /// What a decode server does with a request whose prefill server fails before the first token
+    /// Choice of a decode server for a request whose prefill server fails before the first token
     /// [default: local]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

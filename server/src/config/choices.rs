@@ -49,7 +49,7 @@ pub enum DisaggregationMode {
     Decode,
 }
 
-/// What a decode server does with a request whose prefill server fails before the first token.
+/// The choice of a decode server for a request whose prefill server fails before the first token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum DisaggregationFallback {

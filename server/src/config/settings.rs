@@ -118,7 +118,7 @@ pub struct Config {
     pub disaggregation_secret: Option<Secret>,
     /// Seconds that prefill and decode servers wait for each other.
     pub disaggregation_timeout: u64,
-    /// What a decode server does with a request whose prefill server fails.
+    /// Choice of a decode server for a request whose prefill server fails.
     pub disaggregation_fallback: DisaggregationFallback,
     /// Metric names on `/metrics`: a comma-separated list of `vllm`, `sglang`, `otel` and `plain`.
     pub metrics_names: String,

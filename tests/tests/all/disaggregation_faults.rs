@@ -23,7 +23,7 @@ const PATIENCE: u64 = 2;
 const LIMIT: Duration = Duration::from_secs(30);
 const CLIENTS: u64 = 6;
 
-/// What the way between the two servers does with the next connections.
+/// The faults of the next connections between the two servers.
 const CLEAN: u8 = 0;
 const DAMAGE: u8 = 1;
 const STALL: u8 = 2;

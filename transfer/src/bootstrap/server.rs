@@ -24,7 +24,7 @@ pub struct BootstrapError {
     source: io::Error,
 }
 
-/// What the routes answer with.
+/// The facts that the routes answer with.
 struct State {
     kv: SocketAddr,
     identity: Identity,
