@@ -1,0 +1,158 @@
+//! An engine over the fake model, for tests to observe and control.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hearth_engine::{Engine, EngineConfig, EngineHandle, Generation, PauseMode, Request};
+use hearth_forward::ExecutorLimits;
+
+use super::model::{Call, Copies, FakeModel, Step, VOCAB};
+use super::{Answer, answer, request};
+
+/// An engine over the fake model, with what a test needs to observe and control it.
+pub struct Fixture {
+    pub engine: EngineHandle,
+    pub steps: Arc<Mutex<Vec<Step>>>,
+    pub calls: Arc<Mutex<Vec<Call>>>,
+    pub copies: Copies,
+}
+
+pub fn limits(kv_slots: usize) -> ExecutorLimits {
+    ExecutorLimits {
+        kv_slots,
+        max_model_len: 512,
+        vocab_size: VOCAB,
+    }
+}
+
+impl Fixture {
+    pub fn new(config: EngineConfig, kv_slots: usize) -> Self {
+        Self::build(config, limits(kv_slots), None)
+    }
+
+    /// Each forward pass waits for a permit from the sender, until the sender is dropped.
+    pub fn gated(config: EngineConfig, kv_slots: usize) -> (Self, Sender<()>) {
+        let (permits, gate) = channel();
+        (Self::build(config, limits(kv_slots), Some(gate)), permits)
+    }
+
+    /// With `host_slots` in the host's memory.
+    pub fn with_host(config: EngineConfig, kv_slots: usize, host_slots: usize) -> Self {
+        Self::build_all(config, limits(kv_slots), host_slots, None)
+    }
+
+    /// Over a model that does not sample on the device.
+    pub fn sampling_on_host(config: EngineConfig, kv_slots: usize) -> Self {
+        Self::build_any(config, limits(kv_slots), 0, None, false)
+    }
+
+    /// As [`with_host`](Self::with_host) and [`gated`](Self::gated): loads from the host wait for
+    /// permits, too.
+    pub fn gated_with_host(
+        config: EngineConfig,
+        kv_slots: usize,
+        host_slots: usize,
+    ) -> (Self, Sender<()>) {
+        let (permits, gate) = channel();
+        let fixture = Self::build_all(config, limits(kv_slots), host_slots, Some(gate));
+        (fixture, permits)
+    }
+
+    pub fn build(config: EngineConfig, limits: ExecutorLimits, gate: Option<Receiver<()>>) -> Self {
+        Self::build_all(config, limits, 0, gate)
+    }
+
+    fn build_all(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        host_slots: usize,
+        gate: Option<Receiver<()>>,
+    ) -> Self {
+        Self::build_any(config, limits, host_slots, gate, true)
+    }
+
+    fn build_any(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        host_slots: usize,
+        gate: Option<Receiver<()>>,
+        samples_on_device: bool,
+    ) -> Self {
+        let steps = Arc::default();
+        let log = Arc::clone(&steps);
+        let calls = Arc::default();
+        let called = Arc::clone(&calls);
+        let copies = Copies::default();
+        let copied = copies.clone();
+        let build = move || {
+            Ok(FakeModel {
+                copies: copied,
+                steps: log,
+                calls: called,
+                samples_on_device,
+                gate,
+                ..FakeModel::new(limits, host_slots)
+            })
+        };
+        Self {
+            engine: Engine::spawn(config, build).unwrap(),
+            steps,
+            calls,
+            copies,
+        }
+    }
+
+    pub fn submit(&self, prompt: &[u32], max_tokens: usize) -> Generation {
+        self.engine.submit(request(prompt, max_tokens)).unwrap()
+    }
+
+    pub fn run(&self, prompt: &[u32], max_tokens: usize) -> Answer {
+        answer(self.submit(prompt, max_tokens))
+    }
+
+    pub fn steps(&self) -> Vec<Step> {
+        self.steps.lock().unwrap().clone()
+    }
+
+    /// Waits until the engine has seen what just happened. A test that waits longer than this has
+    /// found a bug.
+    pub fn wait_until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self) {
+            let stats = self.engine.stats();
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "never: {what}; {stats:?}"
+            );
+            std::thread::yield_now();
+        }
+    }
+
+    /// Runs `requests` as if all had arrived at the same moment.
+    pub fn run_at_once(&self, requests: impl IntoIterator<Item = Request>) -> Vec<Answer> {
+        self.engine
+            .pause(PauseMode::InPlace)
+            .wait_blocking()
+            .unwrap();
+        let submitted: Vec<_> = requests
+            .into_iter()
+            .map(|request| self.engine.submit(request).unwrap())
+            .collect();
+        self.engine.resume().wait_blocking().unwrap();
+        submitted.into_iter().map(answer).collect()
+    }
+
+    /// Checks that no request runs or waits, and that every slot is free or cached.
+    pub fn assert_idle_and_conserved(&self) {
+        self.wait_until("idle", |fixture| fixture.engine.stats().is_idle());
+        let stats = self.engine.stats();
+        let ended = stats.finished + stats.cancelled + stats.failed;
+        assert_eq!(stats.received, ended, "{stats:?}");
+        let kv = stats.kv;
+        assert!(kv.is_conserved(), "{kv:?}");
+        assert_eq!((kv.held, kv.protected), (0, 0), "{kv:?}");
+        let host = self.engine.stats().host;
+        assert!(host.is_conserved() && host.protected == 0, "{host:?}");
+    }
+}
