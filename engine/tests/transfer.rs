@@ -5,11 +5,16 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use common::{Answer, Fixture, answer, expected, greedy, prompt, request};
+use hearth_engine::constraint::{Constrain, Constraint, Grammar};
 use hearth_engine::{
     EngineConfig, Event, FinishReason, Generation, RemoteOutput, RemoteToken, Request,
     SamplingParams, Transfer, TransferError,
 };
+use hearth_forward::TokenMask;
 
 fn config() -> EngineConfig {
     EngineConfig {
@@ -36,6 +41,10 @@ fn prefill(generation: &mut Generation) -> (usize, RemoteOutput, Vec<usize>) {
             Event::Started { cached_tokens, .. } => output.cached_tokens = cached_tokens,
             Event::Computed { tokens } => progress.push(tokens),
             Event::PromptLogprobs(logprobs) => output.prompt_logprobs = logprobs,
+            Event::Forced(tokens) => {
+                let logprobs = tokens.into_iter().filter_map(|token| token.logprob);
+                output.forced.extend(logprobs);
+            }
             Event::Token(token) => {
                 output.sampled = Some(RemoteToken {
                     id: token.id,
@@ -393,4 +402,105 @@ fn an_engine_that_only_waits_for_transfers_serves_others_and_ends() {
     assert_eq!(decoder.run(&other, 9).tokens, expected(&other, 9));
     drop(receivers);
     decoder.assert_idle_and_conserved();
+}
+
+/// A grammar whose masks take long. Token `n` of an output is one of three that depend on `n`, or
+/// is forced.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    forces_first: bool,
+}
+
+struct SlowState {
+    grammar: Slow,
+    length: u32,
+}
+
+impl SlowState {
+    fn allowed(&self) -> [u32; 3] {
+        let first = 7 * self.length % 90;
+        [first, first + 1, first + 2]
+    }
+}
+
+impl Grammar for Slow {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(SlowState {
+            grammar: *self,
+            length: 0,
+        })
+    }
+}
+
+impl Constraint for SlowState {
+    fn mask(&mut self) -> Result<TokenMask, String> {
+        std::thread::sleep(Duration::from_millis(30));
+        let mut words = vec![0; common::VOCAB.div_ceil(32)];
+        for token in self.allowed() {
+            words[token as usize / 32] |= 1 << (token % 32);
+        }
+        Ok(words.into())
+    }
+
+    fn consume(&mut self, token: u32) -> Result<(), String> {
+        let is_allowed = self.allowed().contains(&token);
+        self.length += 1;
+        is_allowed
+            .then_some(())
+            .ok_or_else(|| format!("{token} is not allowed"))
+    }
+
+    fn forced(&mut self, limit: usize) -> Vec<u32> {
+        let is_forced = self.grammar.forces_first && self.length == 0;
+        [1, 8]
+            .into_iter()
+            .take(if is_forced { limit } else { 0 })
+            .collect()
+    }
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+
+    fn canceller(&self) -> Box<dyn Fn() + Send> {
+        Box::new(|| {})
+    }
+}
+
+#[test]
+fn a_token_that_comes_before_its_mask_advances_the_grammar() {
+    for (forces_first, logprobs) in [(false, None), (true, None), (true, Some(1))] {
+        let fixture = || Fixture::sampling_on_host(config(), 400);
+        let (one, prefiller, decoder) = (fixture(), fixture(), fixture());
+        let mut request = request(&prompt(50, 12), 6);
+        request.params.logprobs = logprobs;
+        request.constraint = Some(Constrain {
+            grammar: Arc::new(Slow { forces_first }),
+            jump_forward: true,
+        });
+        let alone = answer(one.engine.submit(request.clone()).unwrap());
+        assert_eq!(alone.tokens.len(), 6, "{alone:?}");
+        // The prefill engine is done before the decode engine has its first mask.
+        let mut sender = prefiller
+            .engine
+            .submit(part(&request, Transfer::Send))
+            .unwrap();
+        let (_, output, _) = prefill(&mut sender);
+        let mut receiver = decoder
+            .engine
+            .submit(part(&request, Transfer::Receive))
+            .unwrap();
+        let (from, tokens) = receiving(&mut receiver);
+        let read = prefiller.engine.read_kv(sender.transfer_id(), from..tokens);
+        let bytes = read.wait_blocking().unwrap().unwrap();
+        let id = receiver.transfer_id();
+        let write = decoder.engine.write_kv(id, from, tokens - from, bytes);
+        write.wait_blocking().unwrap().unwrap();
+        let received = decoder.engine.received(id, tokens, output);
+        received.wait_blocking().unwrap().unwrap();
+        assert_eq!(end(&answer(receiver)), end(&alone));
+        sender.stop();
+        prefiller.assert_idle_and_conserved();
+        decoder.assert_idle_and_conserved();
+    }
 }

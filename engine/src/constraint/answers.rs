@@ -2,11 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hearth_forward::{TokenMask, panic_text};
 
 use super::grammar::{Constraint, Grammar};
+
+/// The pause between two looks for a constraint that another worker has.
+const MASK_PAUSE: Duration = Duration::from_micros(100);
 
 /// What follows from an output's latest token.
 #[derive(Debug)]
@@ -85,6 +89,28 @@ impl Answers {
                 state.mask = Some(mask);
                 state.constraint = Some(constraint);
             });
+        }
+    }
+
+    /// On a worker: the constraint, when the worker that still computes the mask before it has
+    /// returned it. The mask is dropped.
+    ///
+    /// # Errors
+    /// It is not returned within `limit`, because the output is complete or its grammar is slow.
+    pub fn constraint_after_mask(&self, limit: Duration) -> Result<Box<dyn Constraint>, String> {
+        let start = Instant::now();
+        loop {
+            let mut state = self.state();
+            if let Some(constraint) = state.constraint.take() {
+                state.mask = None;
+                return Ok(constraint);
+            }
+            if state.given_up || start.elapsed() >= limit {
+                return Err("the grammar has ended".to_owned());
+            }
+            drop(state);
+            // This is rare, and a mask takes microseconds.
+            thread::sleep(MASK_PAUSE);
         }
     }
 

@@ -71,16 +71,23 @@ impl RequestGrammar {
     }
 
     /// Advances by `token`, which was sampled under the mask, and by the tokens that this
-    /// forces, at most `limit`.
+    /// forces, at most `limit`. A token that another engine sampled may come before this engine
+    /// has the mask, which is then not needed any more.
     pub fn advance(&mut self, token: u32, limit: usize) {
         let limit = if self.jump_forward { limit } else { 0 };
         self.progress_is_known = false;
         self.peeked = Peeked::default();
         self.waited_in_vain = false;
-        let constraint = self.answers.state().constraint.take();
+        let mut state = self.answers.state();
+        let constraint = state.constraint.take();
+        state.mask = None;
+        drop(state);
         let answers = Arc::clone(&self.answers);
         self.job = submit(Urgency::Next, move || {
-            let make = || constraint.ok_or_else(|| "the grammar has ended".to_owned());
+            let make = || match constraint {
+                Some(constraint) => Ok(constraint),
+                None => answers.constraint_after_mask(TIME_LIMIT),
+            };
             answers.work(make, Some(token), limit);
         });
     }
