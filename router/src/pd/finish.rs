@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::Failed;
 use super::plan::Needed;
-use super::prefill::{MOST_BYTES, Prefill};
+use super::prefill::{Head, MOST_BYTES, Prefill};
 use crate::error::RouterError;
 use crate::merge::{Details, InputLogprobs, Rewriter, prompt_details, with_details};
 use crate::relay::{AbortOnDrop, Exchange, client_status, respond};
@@ -53,12 +53,12 @@ pub async fn finish(needed: Needed, paired: Paired) -> Result<Answer, Failed> {
         prefill,
     } = paired;
     let streamed = Framing::of(decode.content_type()) != Framing::Whole;
-    let Prefill { task, body, .. } = prefill;
+    let Prefill { task, head, body } = prefill;
     let (opened, rewriter) = match (needed, streamed) {
         (Needed::Nothing, _) => (decode, None),
         (Needed::Details, true) => (decode, Some(Rewriter::Usage(Details::Pending(body)))),
         (Needed::Logprobs, true) => {
-            let body = prefill_body(body).await?;
+            let body = prefill_body(head, body).await?;
             let logprobs = InputLogprobs::read(&body, true);
             (decode, Some(Rewriter::Logprobs(logprobs)))
         }
@@ -74,7 +74,7 @@ pub async fn finish(needed: Needed, paired: Paired) -> Result<Answer, Failed> {
                 }
             };
             let merged = if needed == Needed::Logprobs {
-                let body = prefill_body(body).await?;
+                let body = prefill_body(head, body).await?;
                 InputLogprobs::read(&body, false).merged(&own)
             } else {
                 let body = timeout(PATIENCE, body).await.ok().and_then(Result::ok);
@@ -93,7 +93,21 @@ pub async fn finish(needed: Needed, paired: Paired) -> Result<Answer, Failed> {
     })
 }
 
-async fn prefill_body(body: oneshot::Receiver<Bytes>) -> Result<Bytes, Failed> {
+/// The whole of prefill's response.
+///
+/// # Errors
+/// Prefill answered with an error, which decode's first bytes may have preceded, or its response
+/// broke off.
+async fn prefill_body(
+    head: oneshot::Receiver<Head>,
+    body: oneshot::Receiver<Bytes>,
+) -> Result<Bytes, Failed> {
+    // A head that was received before was a success: a failure ends the attempt at once.
+    if !head.is_terminated()
+        && let Ok(Err((error, again))) = head.await
+    {
+        return Err(Failed::Error { error, again });
+    }
     body.await.map_err(|_| {
         let message = "The prefill worker's response broke off, and with it the log-probabilities \
                        of the prompt.";

@@ -23,7 +23,7 @@ const MOST_ERROR_BYTES: usize = 64 << 10;
 const MOST_ERROR_CHARS: usize = 2000;
 
 /// Success, or the error for the client and whether another attempt makes sense.
-type Head = Result<(), (RouterError, bool)>;
+pub type Head = Result<(), (RouterError, bool)>;
 
 /// A request in flight at the prefill worker.
 pub struct Prefill {
