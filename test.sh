@@ -23,7 +23,7 @@ if ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
     export HEARTH_REQUIRE_VULKAN=1
 fi
 # The environment counts as made when the client imports: a broken one is made again.
-if ! .venv/bin/python -c 'import anthropic, grpc, kubernetes_validate, langchain_openai, ollama, openai, opentelemetry.proto, prometheus_client, requests, rotel, schemathesis, sglang_router, smg' 2>/dev/null; then
+if ! .venv/bin/python -c 'import aiohttp, anthropic, grpc, kubernetes_validate, langchain_openai, msgspec, numpy, ollama, openai, opentelemetry.proto, prometheus_client, pybase64, requests, rotel, schemathesis, sglang_router, smg, tqdm' 2>/dev/null; then
     rm -rf .venv
     python3 -m venv .venv 2>/dev/null || {
         (root apt-get update -q && root apt-get install -y -q python3-venv) >/dev/null
@@ -32,6 +32,15 @@ if ! .venv/bin/python -c 'import anthropic, grpc, kubernetes_validate, langchain
     # An index that cannot be reached for a moment is no failure of the tests.
     for tries_left in 2 1 0; do
         .venv/bin/pip install -q --disable-pip-version-check -r tests/python/requirements.txt && break
+        [ "$tries_left" -gt 0 ] && sleep 5 || exit 1
+    done
+fi
+# SGLang's front-end language. Its wheel asks for torch and CUDA, which the language does not need.
+if [ ! -d .venv/sglang/sglang/lang ]; then
+    rm -rf .venv/sglang
+    for tries_left in 2 1 0; do
+        .venv/bin/pip install -q --disable-pip-version-check --no-deps --no-compile --only-binary=:all: --python-version 3.11 \
+            --platform manylinux_2_34_x86_64 --target .venv/sglang sglang==0.5.23 && break
         [ "$tries_left" -gt 0 ] && sleep 5 || exit 1
     done
 fi

@@ -14,7 +14,8 @@ fn python() -> Result<PathBuf, String> {
     let found = Command::new(&path)
         .args([
             "-c",
-            "import anthropic, langchain_openai, ollama, openai, requests, schemathesis, sglang_router, smg",
+            "import anthropic, langchain_openai, ollama, openai, pathlib, requests, schemathesis, sglang_router, smg, sys; \
+             assert (pathlib.Path(sys.prefix) / 'sglang/sglang/lang').is_dir(), 'no sglang.lang'",
         ])
         .output();
     match found {
@@ -100,6 +101,11 @@ async fn the_ollama_python_client_works() {
 #[tokio::test]
 async fn sglangs_frontend_load_generator_and_router_get_the_responses_they_expect() {
     passes("sglang_contract.py", "").await;
+}
+
+#[tokio::test]
+async fn programs_of_sglangs_language_run() {
+    passes("sglang_language.py", "").await;
 }
 
 #[tokio::test]
