@@ -100,6 +100,17 @@ def alone(url, seed):
     return statistics.median(stream(url, LONG, 1, seed + number)[0] for number in range(5))
 
 
+def transferred(router_url, decode_url, seed):
+    """Seconds that a prompt takes longer if the decode server must pull its KV, which is cached at the prefill server."""
+    cached, pulled = [], []
+    for number in range(10):
+        stream(router_url, LONG, 1, seed + number)
+        cached.append(stream(router_url, LONG, 1, seed + number)[0])
+        requests.post(decode_url + "/flush_cache", json={}, timeout=60).raise_for_status()
+        pulled.append(stream(router_url, LONG, 1, seed + number)[0])
+    return statistics.median(pulled) - statistics.median(cached)
+
+
 def mixed(url, seed):
     """Four streams of short prompts, while a long prompt arrives every second."""
     firsts, gaps, longs, over = [], [], [], threading.Event()
@@ -143,6 +154,9 @@ try:
     for name, url in [("one process", one_url), ("pair behind the router", router_url)]:
         print(f"TTFT of {LONG} tokens, nothing else running, {name}: {1e3 * alone(url, 1):.1f} ms")
     print(f"KV of {LONG} tokens: {LONG * size / 1e6:.1f} MB, {1e3 * LONG * size / rate / 1e9:.1f} ms at the loopback's rate")
+    seconds = transferred(router_url, decode_url, 10_000)
+    own = LONG * size / seconds / 1e9
+    print(f"transfer of KV that prefill has cached: {1e3 * seconds:.1f} ms, {own:.2f} GB/s, {own / rate:.2f} of loopback")
     for name, url in [("one process", one_url), ("pair behind the router", router_url)]:
         longs, firsts, gaps = mixed(url, 50)
         print(f"mixed, {name}: p50, p95, max in ms: TTFT of long prompts {milliseconds(longs)}; "

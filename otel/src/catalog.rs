@@ -49,6 +49,7 @@ pub const STATE: &str = "llm.kv_cache.state";
 pub const PHASE: &str = "llm.phase";
 pub const REJECTION: &str = "llm.rejection.reason";
 pub const REFUSAL: &str = "llm.grammar.refusal.reason";
+pub const DROP_REASON: &str = "hearth.log.drop_reason";
 
 const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM];
 const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ERROR];
@@ -56,6 +57,7 @@ const HTTP: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS, ERROR];
 const HTTP_BODY: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS];
 const NONE: &[&str] = &[MODEL];
 const PROCESS: &[&str] = &[];
+const LOG_DROPPED: &[&str] = &[DROP_REASON];
 
 const fn histogram(
     name: &'static str,
@@ -116,6 +118,8 @@ pub const SERVER: &[Instrument] = &[
         "Maximum number of open file descriptors."),
     number("hearth.telemetry.dropped", Kind::Counter, "{record}", PROCESS,
         "Records of steps and requests that were dropped because telemetry could not keep up; serving never waits for it."),
+    number("hearth.log.dropped", Kind::Counter, "{line}", LOG_DROPPED,
+        "Log lines that were dropped, by reason: not_written (too many waited, or the stream did not take them) or rate_limit (over 100 warnings of one kind in 10 s)."),
 ];
 
 /// The engine and its requests: instruments that exist once the model is loaded.

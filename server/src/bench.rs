@@ -63,7 +63,7 @@ struct Report<'a> {
 /// The model does not load, the sizes do not fit it, or a forward pass fails.
 pub fn run(args: &BenchArgs) -> Result<()> {
     let mut config = Config::resolve_quiet(args.file.config.as_deref(), &args.flags)?;
-    hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
+    let _logs = hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
     let per_sequence = args.prompt_tokens + args.decode_tokens;
     let largest = args.batch.iter().copied().max().unwrap_or(1);
     let slots = largest as usize * per_sequence as usize;

@@ -34,6 +34,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let _logs;
     let partner = match &args.url {
         Some(url) => {
             let client = Client::new(url)?;
@@ -44,7 +45,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
         }
         None => {
             let config = Config::resolve_quiet(args.file.config.as_deref(), &args.flags)?;
-            hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
+            _logs = hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
             Partner::Local(Box::new(load::load(&config)?))
         }
     };

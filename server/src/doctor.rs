@@ -24,7 +24,7 @@ type Golden = Result<GoldenFinding, String>;
 /// # Errors
 /// A kernel or a model computes wrong results, or the device does not exist.
 pub fn run(args: &DoctorArgs) -> Result<()> {
-    hearth_otel::init_logs(hearth_otel::LogFormat::Text, "error")?;
+    let _logs = hearth_otel::init_logs(hearth_otel::LogFormat::Text, "error")?;
     let how = Thoroughness {
         cases: args.cases as usize,
         speed: !args.no_speed,

@@ -20,7 +20,8 @@ pub fn run(args: &RouterArgs) -> Result<()> {
         print!("{}", router::to_toml(&config));
         return Ok(());
     }
-    hearth_otel::init_logs(LogFormat::Text, &config.log_level)?;
+    let _logs = hearth_otel::init_logs(LogFormat::Text, &config.log_level)?;
+    hearth_otel::log_panics();
     System::new().block_on(route(config))
 }
 
@@ -34,7 +35,7 @@ async fn route(config: RouterConfig) -> Result<()> {
     let grace = config.shutdown_grace_period_secs;
     let running = hearth_router::bind(config, tls)?;
     for address in &running.addresses {
-        println!("Hearth routes requests at {scheme}://{address}");
+        hearth_otel::print(&format!("Hearth routes requests at {scheme}://{address}"));
     }
     for address in &running.metrics_addresses {
         tracing::info!(%address, "serving /metrics");

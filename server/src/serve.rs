@@ -31,7 +31,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The server cannot listen on the address, the model does not load, or the engine stops
 /// unexpectedly.
 pub fn run(config: Config) -> Result<()> {
-    hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
+    let _logs = hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
+    hearth_otel::log_panics();
     for name in Config::unknown_environment() {
         tracing::warn!(
             name,
@@ -66,7 +67,7 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     let took = state.started.elapsed();
     state.set_ready(served.clone());
     match config.log_format {
-        LogFormat::Text => println!("{}", banner(&config, &served, addresses.first(), took)),
+        LogFormat::Text => hearth_otel::print(&banner(&config, &served, addresses.first(), took)),
         LogFormat::Json => {}
     }
     tracing::info!(

@@ -3,11 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
 use super::build::observed;
 use super::http::HttpInstruments;
 use crate::bounds::Bounds;
+use crate::catalog::DROP_REASON;
+use crate::logs::dropped_lines;
 use crate::process::{self, ProcessStats};
 
 /// How long values of `/proc` are reused, so that one scrape reads it once.
@@ -61,6 +64,13 @@ pub fn server_instruments(
     });
     observed(meter, "hearth.telemetry.dropped", move || {
         vec![(Vec::new(), dropped() as f64)]
+    });
+    observed(meter, "hearth.log.dropped", || {
+        let lines = dropped_lines().map(|(reason, count)| {
+            let reason = KeyValue::new(DROP_REASON, reason);
+            (vec![reason], count as f64)
+        });
+        lines.into()
     });
     HttpInstruments::new(meter, bounds)
 }

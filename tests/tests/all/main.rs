@@ -23,6 +23,7 @@ mod harness;
 mod host_cache;
 mod identical_outputs;
 mod large_bodies;
+mod logs;
 mod metrics;
 mod metrics_faults;
 mod metrics_formats;
