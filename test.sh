@@ -23,7 +23,7 @@ if ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
     export HEARTH_REQUIRE_VULKAN=1
 fi
 # The environment counts as made when the client imports: a broken one is made again.
-if ! .venv/bin/python -c 'import aiohttp, anthropic, grpc, kubernetes_validate, langchain_openai, msgspec, numpy, ollama, openai, opentelemetry.proto, prometheus_client, pybase64, requests, rotel, schemathesis, sglang_router, smg, tqdm' 2>/dev/null; then
+if ! .venv/bin/python -c 'import aiohttp, anthropic, grpc, kubernetes_validate, langchain_openai, msgspec, numpy, ollama, openai, opentelemetry.proto, prometheus_client, pybase64, requests, rotel, schemathesis, sglang_router, smg, tqdm, zmq' 2>/dev/null; then
     rm -rf .venv
     python3 -m venv .venv 2>/dev/null || {
         (root apt-get update -q && root apt-get install -y -q python3-venv) >/dev/null

@@ -138,6 +138,7 @@ fn served(config: EngineConfig, beat: Duration) -> anyhow::Result<Served> {
         engine_config: config,
         created: 0,
         disaggregation: hearth_api::disaggregation::Disaggregation::Null,
+        kv_events: None,
         lost: Arc::default(),
     })
 }

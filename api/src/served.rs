@@ -91,6 +91,20 @@ impl ModelInfo {
     }
 }
 
+/// Where events of the prefix cache are published, for `/server_info`.
+#[derive(Clone, Debug, Serialize)]
+pub struct KvEventsInfo {
+    pub publisher: &'static str,
+    /// With `*` for all addresses of this machine.
+    pub endpoint: String,
+    /// Where missed batches can be asked for.
+    pub replay_endpoint: Option<String>,
+    pub topic: String,
+    /// Tokens of a block.
+    pub block_size: usize,
+    pub dp_size: usize,
+}
+
 /// The values of fields that a request leaves out, as the checkpoint suggests them, and the tokens
 /// that end an output.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -146,6 +160,8 @@ pub struct Served {
     pub created: u64,
     /// The part that this server does of requests with a room.
     pub disaggregation: Disaggregation,
+    /// Where events of the prefix cache are published, if they are.
+    pub kv_events: Option<KvEventsInfo>,
     /// True while the device is gone.
     pub lost: Arc<AtomicBool>,
 }

@@ -2,6 +2,7 @@
 
 use tokio::sync::oneshot;
 
+use crate::cache_events::CacheObserver;
 use crate::events::StepObserver;
 use crate::request_id::RequestId;
 use crate::transfer::TransferCommand;
@@ -91,4 +92,6 @@ pub(crate) enum Command {
     Transfer(TransferCommand),
     /// Reports every step from now on to this observer.
     Observe(StepObserver),
+    /// Reports every change of the prefix cache from now on to this observer.
+    ObserveCache(Box<dyn CacheObserver>),
 }

@@ -28,6 +28,9 @@ pub struct EngineConfig {
     pub host_writes: HostWritePolicy,
     /// Which waiting request starts next.
     pub schedule: SchedulePolicy,
+    /// Record which pages are cached and removed, for a
+    /// [`CacheObserver`](crate::CacheObserver).
+    pub cache_changes: bool,
     /// For tests: after every so many steps, all running requests except the oldest go back
     /// to the queue.
     #[doc(hidden)]
@@ -46,6 +49,7 @@ impl Default for EngineConfig {
             eviction: EvictionPolicy::default(),
             host_writes: HostWritePolicy::default(),
             schedule: SchedulePolicy::default(),
+            cache_changes: false,
             retract_every: None,
         }
     }

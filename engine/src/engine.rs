@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use hearth_forward::{Executor, ExecutorLimits};
 use tokio::sync::oneshot;
 
+use crate::cache_events::CacheObserver;
 use crate::command::{AbortTarget, CacheInUse, Command, PauseMode, Pending};
 use crate::config::EngineConfig;
 use crate::device::Device;
@@ -344,6 +345,13 @@ impl EngineHandle {
     /// Reports every step from now on to `observer`, which replaces an earlier observer.
     pub fn observe(&self, observer: StepObserver) {
         self.shared.inbox.command(|_| Command::Observe(observer));
+    }
+
+    /// Reports every change of the prefix cache from now on to `observer`, which replaces an earlier
+    /// one. Nothing is reported without [`EngineConfig::cache_changes`].
+    pub fn observe_cache(&self, observer: Box<dyn CacheObserver>) {
+        let command = |_| Command::ObserveCache(observer);
+        self.shared.inbox.command(command);
     }
 
     /// A view of the engine that does not keep it running.

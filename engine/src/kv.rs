@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use hearth_forward::KvCopy;
-use hearth_radix::{KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock, TieredCache};
+use hearth_radix::{CacheChange, KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock, TieredCache};
 
 use crate::active::ActiveRequest;
 use crate::config::EngineConfig;
@@ -83,10 +83,24 @@ impl Kv {
                 cache.and_then(|cache| cache.with_host(host, config.eviction, config.host_writes))
             }
         };
+        let mut cache = cache.expect("the configuration is valid");
+        if config.cache_changes {
+            cache.record_changes();
+        }
         Self {
-            cache: cache.expect("the configuration is valid"),
+            cache,
             reuse: config.prefix_cache,
         }
+    }
+
+    /// The changes of what is cached since the last call.
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        self.cache.take_changes()
+    }
+
+    /// What is cached, as changes of an empty cache.
+    pub fn all_pages(&self) -> Vec<CacheChange> {
+        self.cache.all_pages()
     }
 
     pub fn usage(&mut self) -> KvUsage {

@@ -24,13 +24,14 @@
 //! | `sampling` | from a row of logits to a token and its log-probabilities |
 //! | [`output`] | from tokens to text, stop strings included; on the caller's side |
 //! | `transfer` | reading and writing the KV of a request, for prefill/decode disaggregation |
-//! | `stats`, `events` | what operators and observers see |
+//! | `stats`, `events`, `cache_events` | what operators and observers see |
 //!
 //! **Architecture Invariant.** The engine names no tensor library and no HTTP library; it
 //! drives a model through [`hearth_forward::Executor`] only.
 
 mod active;
 mod batch;
+mod cache_events;
 mod command;
 mod config;
 pub mod constraint;
@@ -56,13 +57,16 @@ mod stats;
 mod step;
 mod transfer;
 
+pub use cache_events::CacheObserver;
 pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
 pub use engine::{Engine, EngineHandle, EngineWatch, ShutdownOutcome};
 pub use error::{BuildError, SpawnError};
 pub use events::{StepObserver, StepReport};
 pub use generation::Generation;
-pub use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError};
+pub use hearth_radix::{
+    CacheChange, EvictionPolicy, HostWritePolicy, PageChange, PageSizeError, Tier,
+};
 pub use policy::SchedulePolicy;
 pub use pooling::Pooling;
 pub use request::{Event, FinishReason, Request, SubmitError, TokenEvent, Usage};

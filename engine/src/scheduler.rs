@@ -15,6 +15,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::ActiveRequest;
 use crate::batch::{HostLoad, StepBatch};
+use crate::cache_events::CacheReports;
 use crate::config::EngineConfig;
 use crate::constraint::{ForcedTextPredictor, WaitBudget};
 use crate::inbox::NewRequest;
@@ -222,6 +223,11 @@ impl Scheduler {
     /// been published.
     pub fn take_final_events(&mut self) -> Vec<(UnboundedSender<Event>, Event)> {
         std::mem::take(&mut self.final_events)
+    }
+
+    /// Reports what has changed in the prefix cache.
+    pub fn report_cache(&mut self, reports: &mut CacheReports) {
+        reports.report(&mut self.kv);
     }
 
     pub fn stats(&mut self, steps: u64) -> EngineStats {

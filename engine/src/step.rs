@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::batch::StepBatch;
+use crate::cache_events::CacheReports;
 use crate::config::EngineConfig;
 use crate::constraint::WaitBudget;
 use crate::device::Device;
@@ -40,6 +41,7 @@ pub(crate) struct EngineCore {
     /// Whether the engine has nothing to compute until a caller ends a transfer of KV.
     awaits_transfers: bool,
     observer: Option<StepObserver>,
+    cache_reports: CacheReports,
     /// The statistics of the latest report.
     observed: EngineStats,
     /// Reports of completed steps, until there is time to pass them to the observer.
@@ -57,6 +59,7 @@ impl EngineCore {
             paused: false,
             awaits_transfers: false,
             observer: None,
+            cache_reports: CacheReports::default(),
             observed: EngineStats::default(),
             reports: Vec::new(),
         };
@@ -275,6 +278,7 @@ impl EngineCore {
                 (observer.observe)(report);
             }
         }
+        self.scheduler.report_cache(&mut self.cache_reports);
         let stats = EngineStats {
             paused: self.paused,
             ..self.scheduler.stats(self.steps)

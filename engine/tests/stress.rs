@@ -121,6 +121,7 @@ fn config() -> impl Strategy<Value = EngineConfig> {
             eviction,
             host_writes: HostWritePolicy::default(),
             schedule,
+            cache_changes: false,
             retract_every,
         }
     })

@@ -116,6 +116,9 @@ impl RadixTree {
                 )
             },
         )?;
+        let hashed =
+            self.changes.is_none() || node.hashes == self.hashes_below(parent, &node.tokens);
+        ensure(hashed, || format!("{id:?} has wrong hashes"))?;
         ensure(node.locks >= locks, || {
             format!("{id:?} has fewer locks than its children")
         })?;

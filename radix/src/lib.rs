@@ -23,7 +23,9 @@ mod evict;
 mod host;
 mod lock;
 mod node;
+mod page;
 mod pool;
+mod record;
 mod tiered;
 mod tree;
 
@@ -33,6 +35,7 @@ pub use evict::EvictionPolicy;
 pub use host::HostWritePolicy;
 pub use lock::PrefixLock;
 pub use node::common_prefix;
+pub use page::{CacheChange, PageChange, Tier};
 pub use pool::SlotPool;
 pub use tiered::TieredCache;
 pub use tree::{Insertion, PageSizeError, Peeked, RadixTree};

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub tokens: Vec<u32>,
     /// The KV slot of each token.
     pub slots: Vec<u32>,
+    /// The hash of each page, if the tree records its changes.
+    pub hashes: Vec<u64>,
     pub children: usize,
     /// Locks whose path goes through this node.
     pub locks: usize,

@@ -10,7 +10,8 @@ use crate::check::Violation;
 use crate::evict::EvictionPolicy;
 use crate::host::{HostTier, HostWritePolicy};
 use crate::lock::PrefixLock;
-use crate::tree::{PageSizeError, Peeked};
+use crate::page::{CacheChange, PageChange, Tier};
+use crate::tree::{PageSizeError, Peeked, RadixTree};
 
 /// The KV slots of the device, and copies of cached prefixes in slots of the host.
 ///
@@ -21,6 +22,9 @@ use crate::tree::{PageSizeError, Peeked};
 pub struct TieredCache {
     device: KvCache,
     host: Option<HostTier>,
+    /// Whether everything was forgotten since changes were last taken; the trees' changes came
+    /// afterwards.
+    cleared: bool,
 }
 
 impl TieredCache {
@@ -36,6 +40,7 @@ impl TieredCache {
         Ok(Self {
             device: KvCache::new(slots, page_size, policy)?,
             host: None,
+            cleared: false,
         })
     }
 
@@ -82,7 +87,7 @@ impl TieredCache {
     /// # Errors
     /// If there are not enough slots; then nothing was evicted and nothing appended.
     pub fn allocate(&mut self, count: usize, slots: &mut Vec<u32>) -> Result<(), OutOfSlots> {
-        let Self { device, host } = self;
+        let Self { device, host, .. } = self;
         device.allocate_with(count, slots, |tree, leaf| {
             if let Some(host) = host {
                 host.before_eviction(tree, leaf);
@@ -145,7 +150,61 @@ impl TieredCache {
     /// Drops every prefix that no lock covers, from both tiers; returns how many slots that
     /// freed.
     pub fn flush(&mut self) -> usize {
-        self.forget_host() + self.device.flush()
+        let flushed = self.forget_host() + self.device.flush();
+        let is_empty = self.trees().iter().all(|(_, tree)| tree.nodes.is_empty());
+        if is_empty && self.device.tree.changes.is_some() {
+            self.cleared = true;
+            self.trees_mut()
+                .for_each(|(_, tree)| drop(tree.take_changes()));
+        }
+        flushed
+    }
+
+    /// Records all changes of what is cached from now on, until
+    /// [`take_changes`](Self::take_changes).
+    ///
+    /// # Panics
+    /// If anything is cached already.
+    pub fn record_changes(&mut self) {
+        self.trees_mut().for_each(|(_, tree)| tree.record_changes());
+    }
+
+    /// The changes since the last call; empty unless they are recorded. Those of one tier are in
+    /// order.
+    pub fn take_changes(&mut self) -> Vec<CacheChange> {
+        let cleared = std::mem::take(&mut self.cleared);
+        let mut changes = Vec::new();
+        changes.extend(cleared.then_some(CacheChange::Cleared));
+        for (tier, tree) in self.trees_mut() {
+            let pages = tree.take_changes().into_iter();
+            changes.extend(pages.map(|change| CacheChange::Pages(tier, change)));
+        }
+        changes
+    }
+
+    /// What is cached, as changes of an empty cache; nothing unless changes are recorded.
+    pub fn all_pages(&self) -> Vec<CacheChange> {
+        let pages = |(tier, tree): &(Tier, &RadixTree)| -> Vec<_> {
+            let pages: Vec<PageChange> = tree.all_pages();
+            let of_tier = |change| CacheChange::Pages(*tier, change);
+            pages.into_iter().map(of_tier).collect()
+        };
+        self.trees().iter().flat_map(pages).collect()
+    }
+
+    fn trees(&self) -> Vec<(Tier, &RadixTree)> {
+        let host = self
+            .host
+            .as_ref()
+            .map(|host| (Tier::Host, &host.cache.tree));
+        let device = (Tier::Device, &self.device.tree);
+        std::iter::once(device).chain(host).collect()
+    }
+
+    fn trees_mut(&mut self) -> impl Iterator<Item = (Tier, &mut RadixTree)> {
+        let host = self.host.as_mut();
+        let host = host.map(|host| (Tier::Host, &mut host.cache.tree));
+        std::iter::once((Tier::Device, &mut self.device.tree)).chain(host)
     }
 
     /// Drops every prefix of the host that no lock covers; returns how many slots that freed.

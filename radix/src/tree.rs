@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::evict::{EvictionPolicy, Leaves};
 use crate::lock::{PrefixLock, Released};
 use crate::node::{ChildIndex, Node, NodeId, Nodes, Parent, common_prefix};
+use crate::page::PageChange;
 
 /// The largest page the tree works with, in tokens.
 const MAX_PAGE_SIZE: usize = 64;
@@ -74,6 +75,8 @@ pub struct RadixTree {
     /// Scratch space of `insert`: the slots that the tree has for the inserted tokens.
     /// It is a field so that its allocation is reused.
     present: Vec<u32>,
+    /// Changes that were not taken yet, if they are recorded.
+    pub(crate) changes: Option<Vec<PageChange>>,
 }
 
 impl RadixTree {
@@ -94,6 +97,7 @@ impl RadixTree {
             released: Released::default(),
             clock: 0,
             present: Vec::new(),
+            changes: None,
         })
     }
 
@@ -298,11 +302,14 @@ impl RadixTree {
         let lower = &mut self.nodes[id];
         let tokens = lower.tokens.split_off(at);
         let slots = lower.slots.split_off(at);
+        let pages = at / self.page_size;
+        let hashes = lower.hashes.split_off(pages.min(lower.hashes.len()));
         let mut upper = Node {
             // A placeholder; the two parents are swapped below.
             parent: Parent::Node(id),
             tokens: std::mem::replace(&mut lower.tokens, tokens),
             slots: std::mem::replace(&mut lower.slots, slots),
+            hashes: std::mem::replace(&mut lower.hashes, hashes),
             children: 1,
             locks: lower.locks,
             last_used: lower.last_used,
@@ -320,6 +327,7 @@ impl RadixTree {
 
     /// Adds a leaf with `tokens` and their `slots` below `parent`.
     fn append(&mut self, parent: NodeId, tokens: &[u32], priority: i32, slots: &[u32]) -> NodeId {
+        let hashes = self.hashes_below(parent, tokens);
         let above = &mut self.nodes[parent];
         if above.is_idle_leaf() {
             self.leaves.remove(parent, above);
@@ -329,6 +337,7 @@ impl RadixTree {
             parent: Parent::Node(parent),
             tokens: tokens.to_vec(),
             slots: slots.to_vec(),
+            hashes,
             children: 0,
             locks: 0,
             last_used: self.clock,
@@ -339,18 +348,21 @@ impl RadixTree {
         self.index.insert(&self.nodes, id);
         self.leaves.insert(id, &self.nodes[id]);
         self.evictable += tokens.len();
+        self.note_stored(id);
         id
     }
 
     /// Shortens an idle leaf to `keep` tokens and appends the slots of the others to `slots`.
     /// If `keep` is zero, removes the leaf, and also its namespace if it was the last leaf.
     fn cut(&mut self, leaf: NodeId, keep: usize, slots: &mut Vec<u32>) {
+        self.note_removed(leaf, keep);
         let node = &mut self.nodes[leaf];
         self.evictable -= node.tokens.len() - keep;
         slots.extend_from_slice(&node.slots[keep..]);
         if keep > 0 {
             node.tokens.truncate(keep);
             node.slots.truncate(keep);
+            node.hashes.truncate(keep / self.page_size);
             return;
         }
         let parent = node.parent().expect("a leaf is not a root");
@@ -377,6 +389,7 @@ impl RadixTree {
             parent: Parent::Namespace(Arc::clone(&name)),
             tokens: Vec::new(),
             slots: Vec::new(),
+            hashes: Vec::new(),
             children: 0,
             locks: 0,
             last_used: self.clock,

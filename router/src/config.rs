@@ -41,6 +41,15 @@ impl PolicyKind {
     }
 }
 
+/// Whether the KV events of workers are used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvEventsMode {
+    /// Those of workers that say in `/server_info` where they publish them.
+    Auto,
+    Off,
+}
+
 /// The settings of a router. Durations are in seconds where the name does not say otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,6 +85,8 @@ pub struct RouterConfig {
     pub balance_rel_threshold: f64,
     /// `cache_aware`: most characters and token ids to remember, for all workers together.
     pub max_tree_size: usize,
+    /// `cache_aware`: follow what workers say that they have cached.
+    pub kv_events: KvEventsMode,
     /// Largest request body in bytes.
     pub max_payload_size: usize,
     /// Longest time from a request to the last byte of its response.
@@ -164,6 +175,7 @@ impl Default for RouterConfig {
             balance_abs_threshold: 64,
             balance_rel_threshold: 1.5,
             max_tree_size: 1 << 26,
+            kv_events: KvEventsMode::Auto,
             max_payload_size: 512 << 20,
             request_timeout_secs: 1800.0,
             shutdown_grace_period_secs: 180.0,

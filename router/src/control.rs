@@ -7,6 +7,7 @@ use actix_web::http::StatusCode;
 use crate::config::{ConfigError, worker_url};
 use crate::error::RouterError;
 use crate::health;
+use crate::kv_events;
 use crate::state::Router;
 use crate::worker::{Role, Worker};
 
@@ -38,6 +39,7 @@ pub fn add(router: &Arc<Router>, url: &str, role: Role) -> Result<Arc<Worker>, R
     }
     tracing::info!(worker = worker.url, role = role.name(), "added a worker");
     health::watch(router, Arc::clone(&worker));
+    kv_events::watch(router, Arc::clone(&worker));
     Ok(worker)
 }
 

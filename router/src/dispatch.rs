@@ -1,4 +1,5 @@
-//! Regular mode: a request goes to one worker, and its response to the client.
+//! A request goes to one worker, and its response to the client: in regular mode, and in PD mode on
+//! routes without bootstrap fields.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,8 +17,9 @@ use crate::metrics::RouteLabels;
 use crate::prompt::{Prompt, PromptField};
 use crate::relay::{Exchange, respond};
 use crate::retry::{Attempts, is_retryable};
-use crate::select::Wanted;
+use crate::select::{Pool, Wanted};
 use crate::state::Router;
+use crate::token_prompt::token_prompt;
 use crate::upstream::{Outgoing, Upstream, chain};
 use crate::worker::{Lease, Worker};
 
@@ -68,23 +70,25 @@ impl Glance {
     }
 }
 
-/// Sends a request to a worker, or to several one after the other, and relays the response.
+/// Sends a request to a worker of `pool`, or to several one after the other, and relays the response.
 ///
 /// # Errors
 /// No worker is available, none responds, or too many requests run.
 pub async fn dispatch(
     router: &Router,
     upstream: &Upstream,
+    pool: &Pool,
     incoming: Incoming,
 ) -> Result<HttpResponse, RouterError> {
     let permit = router.queue.enter().await?;
-    let pool = router.single();
     let body = incoming.body.as_deref().unwrap_or_default();
     let glance = Glance::of(body);
-    let prompt = match pool.policy.needs_prompt() {
-        true => Prompt::read(incoming.prompt, body),
-        false => Prompt::default(),
-    };
+    let mut prompt = Prompt::default();
+    if pool.policy.needs_prompt() {
+        prompt = Prompt::read(incoming.prompt, body);
+        let endpoint = incoming.endpoint;
+        prompt.known = token_prompt(router, upstream, &[pool], endpoint, &prompt, body).await;
+    }
     let keeper = glance
         .previous_response
         .and_then(|id| router.stored.worker(&id))

@@ -7,12 +7,14 @@
 //! - `config`, `secret`: the settings.
 //! - `worker`, `breaker`, `health`, `registry`, `control`: what is known about the workers.
 //! - `policy`, `prompt`, `select`: which worker gets a request.
+//! - `kv_events`, `kv_index`, `token_prompt`: what workers have cached, and what a prompt is in tokens.
 //! - `queue`, `retry`: how many requests run, and how often one is tried.
 //! - `headers`, `upstream`, `relay`, `sse`: requests to workers, and their responses.
 //! - `dispatch`: regular mode. `pd`, with `body`, `defaults`, `bootstrap`, `request_id` and `merge`:
 //!   PD mode.
 //! - `stored`: which worker keeps a stored response.
 //! - `metrics`, `exposition`: `/metrics` and `/engine_metrics`.
+//! - `simulated`: a policy alone, for simulations.
 //! - `state`, `handlers`, `routes`, `middleware`, `server`: the HTTP server.
 //!
 //! **Architecture Invariant.** This crate knows workers by their HTTP API alone, and nothing of the
@@ -30,6 +32,8 @@ mod exposition;
 mod handlers;
 mod headers;
 mod health;
+mod kv_events;
+mod kv_index;
 mod merge;
 mod metrics;
 mod middleware;
@@ -45,12 +49,14 @@ mod routes;
 pub mod secret;
 mod select;
 pub mod server;
+pub mod simulated;
 mod sse;
 mod state;
 mod stored;
+mod token_prompt;
 mod upstream;
 mod worker;
 
-pub use config::{ConfigError, PolicyKind, RouterConfig};
+pub use config::{ConfigError, KvEventsMode, PolicyKind, RouterConfig};
 pub use secret::ApiKey;
 pub use server::{BindError, Running, bind};

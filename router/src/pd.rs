@@ -7,8 +7,10 @@
 //!
 //! - `plan`: what is the same in each attempt.
 //! - `prefill`: the request to the prefill worker, in a task of its own.
+//! - `alone`: a request without a prefill worker.
 //! - `finish`: what of prefill's response goes into decode's.
 
+mod alone;
 mod finish;
 mod plan;
 mod prefill;
@@ -29,8 +31,10 @@ use crate::relay::{Exchange, respond};
 use crate::retry::{Attempts, is_retryable};
 use crate::select::Wanted;
 use crate::state::Router;
+use crate::token_prompt::token_prompt;
 use crate::upstream::{Opened, Outgoing, Upstream, chain};
 use crate::worker::Lease;
+use alone::decode_alone;
 use finish::{Answer, Paired, finish};
 use plan::{Needed, Plan};
 use prefill::Prefill;
@@ -60,10 +64,13 @@ pub async fn dispatch(
     let permit = router.queue.enter().await?;
     let plan = Plan::new(router, &incoming)?;
     let reads = router.prefill.policy.needs_prompt() || router.decode.policy.needs_prompt();
-    let prompt = match reads {
-        true => Prompt::read(incoming.prompt, &incoming.body),
-        false => Prompt::default(),
-    };
+    let mut prompt = Prompt::default();
+    if reads {
+        prompt = Prompt::read(incoming.prompt, &incoming.body);
+        let (pools, endpoint) = ([&router.prefill, &router.decode], incoming.endpoint);
+        let body = &incoming.body;
+        prompt.known = token_prompt(router, upstream, &pools, endpoint, &prompt, body).await;
+    }
     let model: Option<String> = plan.fields.read("model");
     let wanted = Wanted {
         model: model.as_deref(),
@@ -79,7 +86,26 @@ pub async fn dispatch(
     let mut counted = false;
     let failed = loop {
         let failed = match lease_pair(router, wanted, &tried) {
-            Err(error) => Failed::Error { error, again: true },
+            Err(Missing::Decode(error)) => Failed::Error { error, again: true },
+            Err(Missing::Prefill(error)) => {
+                let tried = &tried.decode;
+                match decode_alone(router, upstream, &plan, wanted, tried, error).await {
+                    Ok((opened, lease)) => {
+                        labels.model = lease.worker().model();
+                        if !counted {
+                            router.metrics.routed(&labels, plan.streamed);
+                        }
+                        let exchange = Exchange {
+                            metrics: Arc::clone(&router.metrics),
+                            labels,
+                            received: incoming.received,
+                            _permit: permit,
+                        };
+                        return Ok(respond(opened, lease, exchange, None, None));
+                    }
+                    Err(failed) => failed,
+                }
+            }
             Ok((prefill, decode)) => {
                 labels.model = decode.worker().model();
                 if !std::mem::replace(&mut counted, true) {
@@ -157,18 +183,26 @@ impl Tried {
     }
 }
 
+/// The kind of worker of which none is available.
+enum Missing {
+    Prefill(RouterError),
+    Decode(RouterError),
+}
+
 fn lease_pair(
     router: &Router,
     wanted: Wanted<'_>,
     tried: &Tried,
-) -> Result<(Lease, Lease), RouterError> {
+) -> Result<(Lease, Lease), Missing> {
     let (registry, metrics) = (&router.registry, &router.metrics);
     let prefill = router
         .prefill
-        .lease(registry, metrics, wanted, &tried.prefill)?;
+        .lease(registry, metrics, wanted, &tried.prefill)
+        .map_err(Missing::Prefill)?;
     let decode = router
         .decode
-        .lease(registry, metrics, wanted, &tried.decode)?;
+        .lease(registry, metrics, wanted, &tried.decode)
+        .map_err(Missing::Decode)?;
     Ok((prefill, decode))
 }
 

@@ -8,6 +8,8 @@ mod round_robin;
 use std::fmt;
 use std::sync::Arc;
 
+use hearth_radix::PrefixLock;
+
 use crate::config::{PolicyKind, RouterConfig};
 use crate::prompt::Prompt;
 use crate::worker::Worker;
@@ -20,6 +22,11 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// The index of the worker that gets a request with this prompt; `None` if there are none. All
     /// `workers` are available.
     fn select(&self, workers: &[Arc<Worker>], prompt: &Prompt) -> Option<usize>;
+
+    /// Notes that `worker` gets a request with this prompt; the result is kept while it runs.
+    fn remember(&self, _worker: &Worker, _prompt: &Prompt) -> Option<PrefixLock> {
+        None
+    }
 
     /// Whether [`select`](Self::select) looks at the prompt.
     fn needs_prompt(&self) -> bool {

@@ -6,6 +6,8 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::kv_index::TokenPrompt;
+
 /// Most characters or token ids of a prompt that a policy looks at, which bounds the time that
 /// the selection takes.
 pub const LONGEST: usize = 1 << 18;
@@ -16,6 +18,8 @@ pub struct Prompt {
     pub units: Vec<u32>,
     /// Whether the units are token ids, which are compared with token ids only.
     pub tokens: bool,
+    /// The prompt in tokens, if a worker says which tokens it has cached.
+    pub known: Option<TokenPrompt>,
 }
 
 /// Where a route has its prompt.

@@ -52,7 +52,8 @@ impl Pool {
         while let Some(at) = self.policy.select(&candidates, wanted.prompt) {
             // A worker that began to drain in this moment gives no lease.
             let worker = candidates.swap_remove(at);
-            if let Some(lease) = worker.lease() {
+            if let Some(mut lease) = worker.lease() {
+                lease.remember(self.policy.remember(lease.worker(), wanted.prompt));
                 let model = worker.model();
                 let values = [self.role.name(), HTTP, &model, self.kind.name()];
                 metrics.selections.with_label_values(&values).inc();

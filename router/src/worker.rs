@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::breaker::{Breaker, BreakerSettings, BreakerState, Transition};
+use crate::kv_index::KvIndex;
 use crate::metrics::Metrics;
 pub use lease::Lease;
 
@@ -76,6 +77,8 @@ pub struct Worker {
     idle: Notify,
     breaker: Mutex<Breaker>,
     models: RwLock<Arc<[String]>>,
+    /// What the worker has cached, if it says so.
+    pub kv: KvIndex,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,6 +104,7 @@ impl Worker {
             idle: Notify::new(),
             breaker: Mutex::new(Breaker::new(breaker)),
             models: RwLock::new(Arc::from(Vec::new())),
+            kv: KvIndex::default(),
         }
     }
 

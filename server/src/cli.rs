@@ -163,6 +163,7 @@ mod tests {
             api_key: "a".parse().ok(),
             admin_api_key: "a".parse().ok(),
             cors: Some(String::new()),
+            kv_events_config: Some(String::new()),
             show_hidden_metrics_for_version: Some(String::new()),
             custom_histogram_buckets: Some(String::new()),
             otlp_endpoint: Some(String::new()),

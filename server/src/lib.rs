@@ -18,6 +18,7 @@ mod disaggregation;
 mod doctor;
 pub mod executor;
 mod kernel_cache;
+mod kv_events;
 pub mod load;
 mod router;
 mod serve;

@@ -74,6 +74,7 @@ pub fn load(config: &Config) -> Result<Served> {
         created: unix_time(),
         // It begins when the ports are open.
         disaggregation: Disaggregation::Null,
+        kv_events: None,
         lost,
     })
 }
@@ -267,6 +268,8 @@ fn engine_config(config: &Config) -> EngineConfig {
         eviction: config.radix_eviction_policy.into(),
         host_writes: config.host_cache_write_policy.into(),
         schedule: config.schedule_policy.into(),
+        // The configuration was checked.
+        cache_changes: config.kv_events().is_ok_and(|events| events.is_some()),
         ..EngineConfig::default()
     }
 }

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use crate::banner::banner;
 use crate::config::{Config, LogFormat};
 use crate::disaggregation;
+use crate::kv_events;
 use crate::load;
 use crate::telemetry;
 
@@ -64,6 +65,7 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     let disaggregation::Started { part, bootstrap } =
         disaggregation::start(&config, &served).await?;
     served.disaggregation = part;
+    served.kv_events = kv_events::start(&config, &served)?;
     let took = state.started.elapsed();
     state.set_ready(served.clone());
     match config.log_format {

@@ -19,6 +19,7 @@ pub async fn server_info(state: Data<AppState>) -> impl Responder {
         // SGLang's router reads the model's id here, and it must be a string.
         "model": loaded.map(|served| &served.id),
         "model_info": loaded.map(|served| &served.info),
+        "kv_events": loaded.and_then(|served| served.kv_events.as_ref()),
         "max_model_len": loaded.map(Served::context),
         "internal_states": loaded.map(engine_state).into_iter().collect::<Vec<_>>(),
     });

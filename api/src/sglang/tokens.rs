@@ -7,13 +7,15 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, out_of_bounds};
-use crate::fields::capped::{Capped, Noticed, Variables};
+use crate::fields::capped::{Capped, Variables};
 use crate::fields::each::Each;
 use crate::fields::messages::{MAX_MESSAGES, Message, template_messages};
+use crate::fields::tools::{GivenTools, Spelling};
 use crate::fields::wire::{MAX_PROMPTS, Object};
 use crate::served::{ChatPrompt, Served};
 use crate::sglang::input::Ids;
 use crate::state::AppState;
+use crate::tool_plan::Asking;
 use crate::{body, conversation, offload, prompt};
 
 #[derive(Debug, Deserialize)]
@@ -28,7 +30,8 @@ pub(crate) struct TokenizeRequest {
     add_generation_prompt: Option<bool>,
     chat_template_kwargs: Option<Variables>,
     continue_final_message: Option<bool>,
-    tools: Option<Noticed>,
+    /// The prompt tells the model of these tools.
+    tools: Option<GivenTools>,
     chat_template: Option<IgnoredAny>,
 }
 
@@ -84,7 +87,6 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
     let mut request: TokenizeRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
     let refused = [
-        ("tools", request.tools.as_ref().is_some_and(|t| t.given > 0)),
         ("chat_template", request.chat_template.is_some()),
         (
             "continue_final_message",
@@ -104,7 +106,9 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
         answer["tokens"] = ids.into();
         answer
     };
+    let tools = request.tools.take();
     let of_messages = [
+        ("tools", tools.is_some()),
         (
             "add_generation_prompt",
             request.add_generation_prompt.is_some(),
@@ -166,11 +170,17 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
             conversation::refuse_too_many(served, messages.given)?;
             // The template adds the tokens that begin the document itself.
             let special = request.add_special_tokens.unwrap_or(false);
+            let tools = tools.map_or(Ok(Vec::new()), |tools| tools.check(Spelling::OpenAi))?;
+            let asking = Asking {
+                tools,
+                ..Asking::default()
+            };
+            let tools = asking.plan(served, false)?.template;
             let text = served
                 .text
                 .render_chat(&ChatPrompt {
                     messages: &template_messages(messages)?,
-                    tools: None,
+                    tools: tools.as_ref(),
                     add_generation_prompt: request.add_generation_prompt.unwrap_or(true),
                     kwargs: &request.chat_template_kwargs.take().unwrap_or_default().0,
                 })

@@ -345,6 +345,7 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
         engine_config: config,
         created: 0,
         disaggregation: hearth_api::disaggregation::Disaggregation::Null,
+        kv_events: None,
         lost: Arc::default(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use hearth_benches::sim::disaggregation::report::{self, Settings};
-use hearth_benches::sim::{self, overhead, tree, workload};
+use hearth_benches::sim::{self, overhead, routing, tree, workload};
 use hearth_engine::{EngineConfig, HostWritePolicy, SchedulePolicy};
 
 /// Measure the scheduler, the prefix cache and clusters without a model.
@@ -36,6 +36,20 @@ enum Command {
         /// Numbers of cached tokens to measure, as a comma-separated list
         #[arg(long, value_delimiter = ',', default_value = "1000000,10000000")]
         tokens: Vec<usize>,
+    },
+    /// Simulate hit rates of the router's policies, with KV events and without
+    Routing {
+        /// Numbers of workers to simulate, as a comma-separated list
+        #[arg(
+            long,
+            value_delimiter = ',',
+            default_value = "4,64",
+            value_parser = clap::value_parser!(u32).range(1..)
+        )]
+        workers: Vec<u32>,
+        /// Sizes of a worker's KV cache in tokens, as a comma-separated list
+        #[arg(long, value_delimiter = ',', default_value = "32768,131072")]
+        kv_tokens: Vec<usize>,
     },
     /// Simulate TTFT and ITL of clusters with and without prefill/decode disaggregation
     Disaggregation {
@@ -86,6 +100,10 @@ fn main() -> ExitCode {
         } => policies(scale, kv_tokens, host_tokens),
         Command::Overhead => overheads(),
         Command::Tree { tokens } => trees(&tokens),
+        Command::Routing { workers, kv_tokens } => {
+            println!("{}", routing::HEADER);
+            routing::table(&workers, &kv_tokens, |row| println!("{row}"))
+        }
         Command::Disaggregation {
             nodes,
             requests,

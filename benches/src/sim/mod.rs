@@ -10,6 +10,7 @@ mod executor;
 mod optimum;
 pub mod overhead;
 mod random;
+pub mod routing;
 pub mod tree;
 mod vocab;
 pub mod workload;

@@ -47,6 +47,10 @@ impl EngineCore {
                 self.observed = self.scheduler.stats(self.steps);
                 self.observer = Some(observer);
             }
+            Command::ObserveCache(observer) => {
+                self.cache_reports.start(observer);
+                self.publish();
+            }
         }
     }
 }

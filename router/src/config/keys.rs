@@ -18,6 +18,7 @@ impl RouterConfig {
         "balance_abs_threshold",
         "balance_rel_threshold",
         "max_tree_size",
+        "kv_events",
         "max_payload_size",
         "request_timeout_secs",
         "shutdown_grace_period_secs",

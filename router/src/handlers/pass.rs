@@ -30,9 +30,10 @@ pub enum Pd {
     /// It goes to a prefill and a decode worker.
     Both(PdRoute),
     /// It needs no decoding: one prefill worker answers it.
-    One,
-    /// 501: the exchange of bootstrap fields is not defined for it.
-    No,
+    Prefill,
+    /// The exchange of bootstrap fields is not defined for it: one decode worker answers it, and
+    /// computes the prompt itself.
+    Decode,
 }
 
 fn incoming(
@@ -85,18 +86,13 @@ pub async fn pass(
             };
             pd::dispatch(&router, &upstream, incoming).await
         }
-        (true, Pd::No) => Err(RouterError::new(
-            StatusCode::NOT_IMPLEMENTED,
-            "not_in_pd_mode",
-            format!(
-                "{} is not served in prefill/decode mode, which has /generate, \
-                 /v1/chat/completions and /v1/completions.",
-                route.path
-            ),
-        )),
-        (true, Pd::One) | (false, _) => {
+        (is_pd, pd) => {
+            let pool = match (is_pd, pd) {
+                (true, Pd::Decode) => &router.decode,
+                _ => router.single(),
+            };
             let incoming = incoming(&request, route.path, route.prompt, Some(body), received);
-            dispatch::dispatch(&router, &upstream, incoming).await
+            dispatch::dispatch(&router, &upstream, pool, incoming).await
         }
     }
 }
@@ -126,7 +122,7 @@ pub async fn proxy(
 ) -> Result<HttpResponse, RouterError> {
     let received = Instant::now();
     let incoming = incoming(&request, endpoint, PromptField::None, None, received);
-    dispatch::dispatch(&router, &upstream, incoming).await
+    dispatch::dispatch(&router, &upstream, router.single(), incoming).await
 }
 
 /// A request about a stored response, which goes to the worker that keeps it.

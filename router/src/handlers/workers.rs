@@ -30,6 +30,11 @@ fn shown(router: &Router, worker: &Worker) -> Value {
         "connection_mode": "HTTP",
         "disable_health_check": router.config.disable_health_check,
     });
+    let kv = worker.kv.state();
+    value["kv_events"] = kv.map_or(
+        Value::Null,
+        |(blocks, complete)| json!({"blocks": blocks, "complete": complete}),
+    );
     if let Role::Prefill { bootstrap_port } = worker.role {
         value["bootstrap_port"] = json!(bootstrap_port);
     }

@@ -106,6 +106,13 @@ impl<'a> Plan<'a> {
         (Bytes::from(prefill), Bytes::from(format!("{{{text}}}")))
     }
 
+    /// The body for a decode worker that computes the prompt itself.
+    pub fn body_alone(&self) -> Bytes {
+        let mut text = self.filled.clone();
+        decode_fields(&self.fields, &mut text);
+        Bytes::from(format!("{{{text}}}"))
+    }
+
     pub fn outgoing(&self, lease: &Lease, body: Bytes) -> Outgoing {
         Outgoing {
             method: Method::POST,

@@ -1,7 +1,8 @@
-//! `cache_aware`: the worker that was last sent the longest prefix of the prompt.
+//! `cache_aware`: the worker that has the longest prefix of the prompt in its cache.
 //!
-//! One radix tree remembers which prompts each worker got: it is a guess at what the workers'
-//! prefix caches hold. The rules are those of sglang-router:
+//! Of a worker that publishes KV events it is known what its cache holds, and prompts of requests that
+//! run there will be in it. For the others one radix tree remembers which prompts each got: it is a
+//! guess. The rules are those of sglang-router:
 //!
 //! - Loads are unequal if `max - min > balance_abs_threshold` and `max > balance_rel_threshold *
 //!   min`. Then the worker with the lowest load gets the request.
@@ -11,13 +12,14 @@
 //! Unlike there, only available workers count in `max` and `min`, and among equals one is selected
 //! at random.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hearth_radix::{EvictionPolicy, RadixTree};
+use hearth_radix::{EvictionPolicy, PrefixLock, RadixTree};
 use rand::Rng;
 
 use super::Policy;
 use crate::config::RouterConfig;
+use crate::kv_index::{PromptBlocks, TokenPrompt};
 use crate::prompt::Prompt;
 use crate::worker::Worker;
 
@@ -29,6 +31,8 @@ pub struct CacheAware {
     max_tree_size: usize,
     /// Never held across an await.
     tree: Mutex<Tree>,
+    /// The prompts of requests that run, in tokens.
+    running: Mutex<Tree>,
 }
 
 /// Each worker's prompts are a namespace of the tree. The name has the worker's id, which no later
@@ -55,6 +59,13 @@ impl Tree {
         self.tree.peek(&namespace, &prompt.units).tokens
     }
 
+    /// Leaves only prompts that are locked, and `slots` empty.
+    fn forget_unlocked(&mut self) {
+        self.slots.clear();
+        self.tree.evict(usize::MAX, &mut self.slots);
+        self.slots.clear();
+    }
+
     fn insert(&mut self, worker: &Worker, prompt: &Prompt, most: usize) {
         let namespace = namespace(worker, prompt);
         self.slots.clear();
@@ -73,6 +84,15 @@ impl Tree {
     }
 }
 
+/// Each worker's running prompts are a namespace of the tree.
+fn running_namespace(worker: &Worker, prompt: &TokenPrompt) -> String {
+    format!("{}/{}", worker.id, prompt.namespace)
+}
+
+fn locked(tree: &Mutex<Tree>) -> MutexGuard<'_, Tree> {
+    tree.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn namespace(worker: &Worker, prompt: &Prompt) -> String {
     let kind = if prompt.tokens { "tokens" } else { "text" };
     format!("{}/{kind}", worker.id)
@@ -86,7 +106,35 @@ impl CacheAware {
             balance_rel_threshold: config.balance_rel_threshold,
             max_tree_size: config.max_tree_size,
             tree: Mutex::new(Tree::new()),
+            running: Mutex::new(Tree::new()),
         }
+    }
+
+    /// The share of the prompt that each worker has cached, by what is known or else by what it got.
+    fn shares(&self, workers: &[Arc<Worker>], prompt: &Prompt) -> Vec<f64> {
+        let mut tree = locked(&self.tree);
+        let mut running = locked(&self.running);
+        // By now the workers have said what they keep of requests that have ended.
+        running.forget_unlocked();
+        let mut blocks = prompt.known.as_ref().map(PromptBlocks::new);
+        let share = |worker: &Arc<Worker>| {
+            let mut guess = || tree.matched(worker, prompt) as f64 / prompt.units.len() as f64;
+            let Some(blocks) = &mut blocks else {
+                return guess();
+            };
+            let tokens = blocks.prompt;
+            let Some(known) = worker.kv.matched(blocks) else {
+                return guess();
+            };
+            let namespace = running_namespace(worker, tokens);
+            let coming = running.tree.peek(&namespace, &tokens.ids).tokens;
+            let share = known.tokens.max(coming) as f64 / tokens.ids.len().max(1) as f64;
+            match known.complete {
+                true => share,
+                false => share.max(guess()),
+            }
+        };
+        workers.iter().map(share).collect()
     }
 
     fn is_unequal(&self, loads: &[usize]) -> bool {
@@ -100,27 +148,35 @@ impl CacheAware {
 impl Policy for CacheAware {
     fn select(&self, workers: &[Arc<Worker>], prompt: &Prompt) -> Option<usize> {
         let loads: Vec<usize> = workers.iter().map(|worker| worker.load()).collect();
-        let mut tree = self.tree.lock().unwrap_or_else(PoisonError::into_inner);
         let cached = if prompt.units.is_empty() || self.is_unequal(&loads) {
             None
         } else {
-            let matches: Vec<usize> = workers
-                .iter()
-                .map(|worker| tree.matched(worker, prompt))
-                .collect();
-            let longest = matches.iter().copied().max()?;
-            let share = longest as f64 / prompt.units.len() as f64;
-            (share > self.cache_threshold).then(|| {
-                let with_longest = (0..workers.len()).filter(|&at| matches[at] == longest);
-                with_longest.collect::<Vec<_>>()
+            let shares = self.shares(workers, prompt);
+            let most = shares.iter().copied().max_by(f64::total_cmp)?;
+            (most > self.cache_threshold).then(|| {
+                let with_most = (0..workers.len()).filter(|&at| shares[at] == most);
+                with_most.collect::<Vec<_>>()
             })
         };
         let candidates = cached.unwrap_or_else(|| (0..workers.len()).collect());
         let selected = lowest(&candidates, &loads)?;
         if !prompt.units.is_empty() {
-            tree.insert(&workers[selected], prompt, self.max_tree_size);
+            locked(&self.tree).insert(&workers[selected], prompt, self.max_tree_size);
         }
         Some(selected)
+    }
+
+    fn remember(&self, worker: &Worker, prompt: &Prompt) -> Option<PrefixLock> {
+        let tokens = prompt.known.as_ref()?;
+        if !worker.kv.is_followed() {
+            return None;
+        }
+        let mut running = locked(&self.running);
+        running.forget_unlocked();
+        let Tree { tree, slots } = &mut *running;
+        slots.resize(tokens.ids.len(), 0);
+        let namespace = running_namespace(worker, tokens);
+        Some(tree.insert(&namespace, &tokens.ids, 0, slots).lock)
     }
 
     fn needs_prompt(&self) -> bool {

@@ -7,6 +7,7 @@ mod control;
 mod failures;
 mod fake;
 mod harness;
+mod kv_events;
 mod limits;
 mod pd;
 mod pd_failures;

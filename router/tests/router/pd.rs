@@ -41,28 +41,30 @@ async fn the_client_gets_decodes_response() {
 }
 
 #[actix_web::test]
-async fn routes_without_bootstrap_fields_are_refused_or_go_to_prefill() {
+async fn routes_without_bootstrap_fields_go_to_one_worker() {
     let (prefill, decode) = (Fake::start("p"), Fake::start("d"));
     let router = pd(&[&prefill], &[&decode], config()).await;
-    for path in [
+    let generating = [
         "/v1/embeddings",
         "/v1/responses",
         "/v1/messages",
+        "/v1/score",
         "/api/chat",
-    ] {
-        let response = router.post(path, &json!({})).await;
-        assert_eq!(
-            (response.status().as_u16(), code(&response)),
-            (501, "not_in_pd_mode")
-        );
+        "/api/generate",
+    ];
+    for path in generating {
+        let body: Value = router.post(path, &json!({})).await.json().await.unwrap();
+        assert_eq!(body["worker"], "d");
+        assert_eq!(decode.seen().pop().unwrap().text, "{}");
     }
+    assert_eq!((prefill.count(), decode.count()), (0, generating.len()));
     for path in ["/tokenize", "/v1/messages/count_tokens"] {
         let body: Value = router.post(path, &json!({})).await.json().await.unwrap();
         assert_eq!(body["worker"], "p");
         assert_eq!(prefill.seen().pop().unwrap().text, "{}");
     }
     assert_eq!(router.get("/v1/models").await.status(), 200);
-    assert_eq!(decode.count(), 0);
+    assert_eq!(decode.count(), generating.len());
     for body in ["[]", "{", ""] {
         let response = router.post_text("/generate", body).await;
         assert_eq!(

@@ -238,3 +238,39 @@ async fn a_prefill_worker_that_breaks_off_does_not_disturb_a_response_without_it
     let response = router.post("/generate", &asked).await;
     assert!(response.status().is_server_error(), "{}", response.status());
 }
+
+#[actix_web::test]
+async fn without_a_prefill_worker_decode_gets_the_request_alone() {
+    let (prefill, decode) = (Fake::start("p"), Fake::start("d"));
+    for (seconds, alone) in [(10.0, true), (0.0, false)] {
+        let config = RouterConfig {
+            decode_alone_timeout_secs: seconds,
+            ..quick_breaker()
+        };
+        let router = pd(&[&prefill], &[&decode], config).await;
+        let id = router.worker(&prefill).await["id"].clone();
+        let url = format!("{}/workers/{}", router.url, id.as_str().unwrap());
+        router.client.delete(url).send().await.unwrap();
+        until("the prefill worker is gone", async || {
+            router.workers().await.len() == 1
+        })
+        .await;
+        let response = router.post("/generate", &json!({"text": "a"})).await;
+        if !alone {
+            assert_eq!(
+                (response.status().as_u16(), code(&response)),
+                (503, "no_available_workers")
+            );
+            continue;
+        }
+        let body: Value = response.json().await.unwrap();
+        assert_eq!(body["worker"], "d");
+        let sent = decode.seen().pop().unwrap().json();
+        assert!(sent.get("bootstrap_room").is_none() && sent["text"] == "a");
+        // The log-probabilities of the prompt are prefill's.
+        let asked = json!({"text": "a", "return_logprob": true});
+        let response = router.post("/generate", &asked).await;
+        assert_eq!(response.status(), 503);
+    }
+    assert_eq!((prefill.count(), decode.count()), (0, 1));
+}

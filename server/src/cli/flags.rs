@@ -240,6 +240,12 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disaggregation_fallback: Option<DisaggregationFallback>,
+    /// Publish which prefixes are cached, as vLLM does, for routers to follow:
+    /// '{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}'. The events have the tokens of
+    /// all prompts, and whoever reaches the port can read them [default: none]
+    #[arg(long, value_name = "JSON")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_events_config: Option<String>,
     /// Metric names on /metrics: a comma-separated list of vllm, sglang, otel and plain
     /// [default: vllm,otel]
     #[arg(long, value_name = "NAMES")]

@@ -69,6 +69,11 @@ pub struct RouterFlags {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tree_size: Option<usize>,
+    /// cache_aware: follow the KV events of workers that publish them (--kv-events-config of serve)
+    /// [default: auto]
+    #[arg(long, value_parser = ["auto", "off"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_events: Option<String>,
     /// Address to listen on [default: 127.0.0.1]
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]

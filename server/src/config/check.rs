@@ -103,6 +103,13 @@ impl Config {
                 });
             }
         }
+        if self.kv_events()?.is_some() && !self.prefix_cache {
+            return Err(ConfigError::Bound {
+                field: "kv_events_config",
+                bound: "left out, or disabled, without the prefix cache",
+                given: "enabled events".to_owned(),
+            });
+        }
         self.vocabularies()?;
         self.shown_version()?;
         self.buckets()?;

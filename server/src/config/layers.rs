@@ -108,6 +108,7 @@ impl Config {
             "disaggregation_secret",
             "disaggregation_timeout",
             "disaggregation_fallback",
+            "kv_events_config",
             "metrics_names",
             "show_hidden_metrics_for_version",
             "custom_histogram_buckets",

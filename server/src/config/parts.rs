@@ -5,8 +5,10 @@ use std::path::Path;
 use hearth_api::config::{HttpConfig, TlsFiles};
 use hearth_api::grammars::{GrammarDefaults, Whitespace};
 use hearth_api::secret::Secret;
+use hearth_events::KvEventsConfig;
 
 use super::choices::{JsonWhitespace, Switch};
+use super::error::ConfigError;
 use super::settings::Config;
 
 /// The id of the embedded model.
@@ -36,6 +38,22 @@ impl Config {
             cert: self.tls_cert.clone()?,
             key: self.tls_key.clone()?,
         })
+    }
+
+    /// How events of the prefix cache are published; `None` if they are not.
+    ///
+    /// # Errors
+    /// The JSON is malformed, or a value is out of bounds.
+    pub fn kv_events(&self) -> Result<Option<KvEventsConfig>, ConfigError> {
+        let Some(given) = &self.kv_events_config else {
+            return Ok(None);
+        };
+        let config = KvEventsConfig::parse(given).map_err(|error| ConfigError::Bound {
+            field: "kv_events_config",
+            bound: "JSON with the keys of vLLM's KVEventsConfig",
+            given: format!("{given:?}: {error}"),
+        })?;
+        Ok(config.publishes().then_some(config))
     }
 
     /// Values of grammar fields that a request leaves out.

@@ -120,6 +120,9 @@ pub struct Config {
     pub disaggregation_timeout: u64,
     /// Choice of a decode server for a request whose prefill server fails.
     pub disaggregation_fallback: DisaggregationFallback,
+    /// Publication of what is cached, as JSON with the keys of vLLM's `KVEventsConfig`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_events_config: Option<String>,
     /// Metric names on `/metrics`: a comma-separated list of `vllm`, `sglang`, `otel` and `plain`.
     pub metrics_names: String,
     /// Also show metrics that vLLM still had in this version, `X.Y`, but has removed since.
@@ -199,6 +202,7 @@ impl Default for Config {
             disaggregation_secret: None,
             disaggregation_timeout: 30,
             disaggregation_fallback: DisaggregationFallback::Local,
+            kv_events_config: None,
             metrics_names: "vllm,otel".to_owned(),
             show_hidden_metrics_for_version: None,
             custom_histogram_buckets: None,

@@ -103,6 +103,7 @@ fn the_list_of_keys_matches_the_struct() {
         cors: Some(String::new()),
         tls_cert: Some("".into()),
         tls_key: Some("".into()),
+        kv_events_config: Some(String::new()),
         show_hidden_metrics_for_version: Some(String::new()),
         custom_histogram_buckets: Some(String::new()),
         otlp_endpoint: Some(String::new()),

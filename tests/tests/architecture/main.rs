@@ -122,6 +122,10 @@ fn no_crate_depends_on_what_it_must_not_name() {
             [&tensors[..], &["hearth-radix", "hearth-server"]].concat(),
         ),
         (
+            "events",
+            [&tensors[..], &http, &["hearth-engine", "hearth-api"]].concat(),
+        ),
+        (
             "client",
             [&tensors[..], &["hearth-api", "hearth-server"]].concat(),
         ),
@@ -196,7 +200,7 @@ fn the_life_of_a_request_is_read_in_few_files() {
 #[test]
 fn no_files_import_each_other_in_a_circle() {
     let crates = [
-        "forward", "radix", "engine", "grammar", "model", "otel", "client", "router",
+        "forward", "radix", "engine", "grammar", "model", "otel", "client", "events", "router",
     ];
     let mut found = String::new();
     for folder in crates {

@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 
+use hearth_events::{KvEvent, Update};
+
 use super::*;
+use crate::kv_index::tests::{prompt, stored};
 use crate::worker::Lease;
 use crate::worker::tests::worker;
 
@@ -8,6 +11,7 @@ fn text(text: &str) -> Prompt {
     Prompt {
         units: text.chars().map(u32::from).collect(),
         tokens: false,
+        known: None,
     }
 }
 
@@ -122,4 +126,63 @@ proptest! {
             sent[selected].push(prompt.units);
         }
     }
+}
+
+/// A prompt whose tokens are known.
+fn tokens(ids: &[u32]) -> Prompt {
+    Prompt {
+        known: Some(prompt(ids)),
+        ..text("a text of which the policy remembers something else")
+    }
+}
+
+fn follows(worker: &Worker, complete: bool, events: Vec<KvEvent>) {
+    worker.kv.update(Update::Following { complete });
+    worker.kv.update(Update::Events(events));
+}
+
+#[test]
+fn what_is_known_decides_and_not_what_was_sent() {
+    let workers = [worker("http://a"), worker("http://b")];
+    let policy = policy(RouterConfig::default());
+    let wanted = tokens(&[1, 2, 3, 4]);
+    // The guess: both got it, the first one more often.
+    let first = policy.select(&workers, &wanted).unwrap();
+    assert_eq!(policy.select(&workers, &wanted), Some(first));
+    let other = 1 - first;
+    follows(&workers[first], true, vec![]);
+    follows(&workers[other], true, vec![stored(1, None, &[1, 2, 3, 4])]);
+    let _busy = loads(&workers[other], 5);
+    assert_eq!(policy.select(&workers, &wanted), Some(other));
+    // Less than the threshold: the load decides.
+    let longer: Vec<u32> = (1..20).collect();
+    assert_eq!(policy.select(&workers, &tokens(&longer)), Some(first));
+    // The guess is used for a worker that may have more than is known, and for one that says nothing.
+    workers[first]
+        .kv
+        .update(Update::Following { complete: false });
+    workers[other]
+        .kv
+        .update(Update::Events(vec![KvEvent::AllBlocksCleared]));
+    assert_eq!(policy.select(&workers, &wanted), Some(first));
+    workers[first].kv.update(Update::Disconnected);
+    assert_eq!(policy.select(&workers, &wanted), Some(first));
+}
+
+#[test]
+fn a_prompt_that_is_being_computed_counts_until_its_request_ends() {
+    let workers = [worker("http://a"), worker("http://b")];
+    let policy = policy(RouterConfig::default());
+    workers
+        .iter()
+        .for_each(|worker| follows(worker, true, vec![]));
+    let wanted = tokens(&[1, 2, 3, 4]);
+    let mut running = workers[1].lease().unwrap();
+    running.remember(policy.remember(running.worker(), &wanted));
+    for _ in 0..20 {
+        assert_eq!(policy.select(&workers, &wanted), Some(1));
+    }
+    drop(running);
+    let _busy = loads(&workers[1], 1);
+    assert_eq!(policy.select(&workers, &wanted), Some(0));
 }
