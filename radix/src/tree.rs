@@ -272,6 +272,7 @@ impl RadixTree {
             if common < label.len() {
                 child = self.split(child, common);
             }
+            self.nodes[node].latest_child = Some(child);
             self.touch(child, access);
             slots.extend_from_slice(&self.nodes[child].slots);
             (node, rest) = (child, &rest[common..]);
@@ -304,6 +305,7 @@ impl RadixTree {
             tokens: std::mem::replace(&mut lower.tokens, tokens),
             slots: std::mem::replace(&mut lower.slots, slots),
             children: 1,
+            latest_child: Some(id),
             locks: lower.locks,
             last_used: lower.last_used,
             created: lower.created,
@@ -330,12 +332,14 @@ impl RadixTree {
             tokens: tokens.to_vec(),
             slots: slots.to_vec(),
             children: 0,
+            latest_child: None,
             locks: 0,
             last_used: self.clock,
             created: self.clock,
             uses: 1,
             priority,
         });
+        self.nodes[parent].latest_child = Some(id);
         self.index.insert(&self.nodes, id);
         self.leaves.insert(id, &self.nodes[id]);
         self.evictable += tokens.len();
@@ -378,6 +382,7 @@ impl RadixTree {
             tokens: Vec::new(),
             slots: Vec::new(),
             children: 0,
+            latest_child: None,
             locks: 0,
             last_used: self.clock,
             created: self.clock,

@@ -103,6 +103,7 @@ impl Config {
                 });
             }
         }
+        self.speculation()?;
         self.vocabularies()?;
         self.shown_version()?;
         self.buckets()?;

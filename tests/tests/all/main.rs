@@ -35,6 +35,7 @@ mod refused_fields;
 mod shutdown;
 mod soak;
 mod sockets;
+mod speculation;
 mod structured;
 mod traces;
 mod traces_labels;
