@@ -7,8 +7,9 @@ again: greedy answers to prompts that both servers have answered before, so that
 edit: the prediction is an earlier answer in which one word in twelve was changed. Chats have predictions, so this
 needs a model with a chat template; a model without one gets token ids.
 story: sampled answers to a prompt that nothing was predicted for.
-Each line has the ratio of the times (above 1: speculation is faster), the median of the rounds, and how many of the
-drafted tokens were accepted. The answers of both servers must be equal.
+Each line has the ratio of the best times (above 1: speculation is faster), because disturbances on a shared machine
+only slow down; then the ratios of the rounds, and how many of the drafted tokens were accepted. The answers of both
+servers must be equal.
 """
 
 import json
@@ -22,7 +23,9 @@ import urllib.request
 OFF, ON = sys.argv[1:3]
 CLIENTS = [int(given) for given in sys.argv[3:]] or [1, 64]
 TOKENS = 128
-ROUNDS = 7
+ROUNDS = 15
+# The cache has nothing of an earlier run.
+SALT = str(time.time_ns())
 TOPICS = ["a cat", "a dog", "the sea", "a king", "two friends", "a red ball", "the moon", "a long road"]
 
 
@@ -71,12 +74,12 @@ def changed(text):
 
 
 def again(clients, _):
-    return [story(index, temperature=0, cache_salt="again") for index in range(clients)]
+    return [story(index, temperature=0, cache_salt=f"{SALT} again") for index in range(clients)]
 
 
 def edit(clients, attempt):
     # A new salt keeps the cache from knowing the answer.
-    salt = f"edit {attempt}"
+    salt = f"{SALT} edit {attempt}"
     bodies = [story(index, temperature=0, cache_salt=salt) for index in range(clients)]
     for body, text in zip(bodies, EARLIER):
         body["prediction"] = {"type": "content", "content": changed(text)}
@@ -84,8 +87,8 @@ def edit(clients, attempt):
 
 
 def stories(clients, attempt):
-    seeds = range(1000 * attempt, 1000 * attempt + clients)
-    return [story(seed, temperature=1, seed=seed, cache_salt=f"story {attempt}") for seed in seeds]
+    salt = f"{SALT} story {attempt}"
+    return [story(seed, temperature=1, seed=seed, cache_salt=salt) for seed in range(clients)]
 
 
 def counts():
@@ -111,16 +114,18 @@ for clients in CLIENTS:
             continue
         for base in (OFF, ON):
             run(base, kind(clients, 0))
-        before, ratios = counts(), []
+        before, ratios, best = counts(), [], {OFF: 1e9, ON: 1e9}
         for attempt in range(1, ROUNDS + 1):
             order = (OFF, ON) if attempt % 2 else (ON, OFF)
             seen = {base: run(base, kind(clients, attempt)) for base in order}
             assert seen[OFF][1] == seen[ON][1], f"{name}: speculation changed an answer"
             ratios.append(seen[OFF][0] / seen[ON][0])
+            for base in order:
+                best[base] = min(best[base], seen[base][0])
         after = counts()
         drafted, accepted = (after[key] - before[key] for key in ("drafted_tokens", "accepted_tokens"))
         print(
-            f"{clients:3} clients, {name:6} {statistics.median(ratios):.2f}x "
-            f"({min(ratios):.2f} to {max(ratios):.2f}), {accepted} of {drafted} drafted tokens accepted",
+            f"{clients:3} clients, {name:6} {best[OFF] / best[ON]:.2f}x (rounds: median {statistics.median(ratios):.2f}, "
+            f"{min(ratios):.2f} to {max(ratios):.2f}), {accepted} of {drafted} drafted tokens accepted",
             flush=True,
         )
