@@ -12,13 +12,15 @@ use hearth_engine::constraint::Constrain;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, TextDelta, TextOptions, TextStream};
 use hearth_engine::{
-    Event, FinishReason, Pooling, Request, SamplingParams, SubmitError, TokenEvent,
+    DraftCounts, Event, FinishReason, Pooling, Request, SamplingParams, SubmitError, TokenEvent,
+    Usage,
 };
 use serde::Serialize;
 
 use crate::disaggregation::{Disaggregation, Events};
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::disaggregation::Room;
+use crate::fields::speculation::Drafting;
 use crate::record::{self, Record, Siblings};
 use crate::served::Served;
 use crate::state::device_lost;
@@ -33,6 +35,8 @@ pub struct Job {
     pub text: TextOptions,
     pub namespace: Option<String>,
     pub priority: i32,
+    /// Where drafts of speculative decoding come from.
+    pub drafting: Drafting,
     /// The grammar that every choice must follow.
     pub constraint: Option<Constrain>,
     /// Present where an embedding of each prompt is asked for, and no continuation.
@@ -71,6 +75,7 @@ pub struct Piece {
     pub tokens: Vec<PieceToken>,
     /// Tokens sampled so far, for `continuous_usage_stats`.
     pub completion_tokens: usize,
+    pub drafts: DraftCounts,
 }
 
 #[derive(Clone, Debug)]
@@ -86,6 +91,7 @@ pub struct Finish {
     pub reason: &'static str,
     pub matched: Option<MatchedStop>,
     pub completion_tokens: usize,
+    pub drafts: DraftCounts,
     /// Tokens after the last piece, which have no text.
     pub ids: Vec<u32>,
 }
@@ -151,6 +157,8 @@ fn push(
         id: job.id.clone(),
         priority: job.priority,
         pooling: job.pooling,
+        no_speculation: job.drafting.off,
+        prediction: job.drafting.prediction.clone(),
         // An embedding has no output that another server could generate.
         transfer: served
             .disaggregation
@@ -180,6 +188,7 @@ fn push(
             unreported: Vec::new(),
             ids: Vec::new(),
             told: 0,
+            drafts: DraftCounts::default(),
             last: None,
             lost: Arc::clone(&served.lost),
         };
@@ -267,6 +276,8 @@ struct Choice {
     /// Tokens that are in no update yet; the text of the first `told` of them is.
     ids: Vec<u32>,
     told: usize,
+    /// The drafts up to the latest token.
+    drafts: DraftCounts,
     /// The last update, where one event became two.
     last: Option<Update>,
     /// Whether the device is lost, which explains why a forward pass failed.
@@ -338,7 +349,9 @@ impl Choice {
                 }
                 Event::Finished(reason, usage) => {
                     self.generation = None;
-                    if let Some(record) = self.record.take() {
+                    self.drafts = usage.drafts;
+                    if let Some(mut record) = self.record.take() {
+                        record.drafted(usage.drafts);
                         record.finished(&reason, usage.completion_tokens);
                     }
                     let delta = self.text.finish();
@@ -347,7 +360,7 @@ impl Choice {
                         stop: None,
                         ..delta
                     });
-                    let end = finish(reason, stop, usage.completion_tokens, self.take_told());
+                    let end = finish(reason, stop, usage, self.take_told());
                     return match piece {
                         Some(piece) => {
                             self.last = Some(end);
@@ -376,8 +389,10 @@ impl Choice {
             self.unreported.push(PieceToken { logprobs, offset });
         }
         self.ids.push(token.id);
+        self.drafts = token.drafts;
         if let Some(record) = &mut self.record {
-            record.token(token.at);
+            record.token(token.at, token.run);
+            record.drafted(token.drafts);
         }
         let text = &mut self.text;
         Record::while_detokenizing(self.record.as_mut(), || text.push(token.id))
@@ -400,6 +415,7 @@ impl Choice {
             },
             tokens,
             completion_tokens,
+            drafts: self.drafts,
         };
         let Some(stop) = delta.stop else {
             return has_news.then_some(Update::Text(piece));
@@ -415,6 +431,7 @@ impl Choice {
             reason: "stop",
             matched,
             completion_tokens,
+            drafts: self.drafts,
             ids: self.take_told(),
         });
         if !has_news {
@@ -431,12 +448,7 @@ impl Choice {
 
 /// The last update of a choice. `stop` is a stop string that the last bytes of the text
 /// completed.
-fn finish(
-    reason: FinishReason,
-    stop: Option<String>,
-    completion_tokens: usize,
-    ids: Vec<u32>,
-) -> Update {
+fn finish(reason: FinishReason, stop: Option<String>, usage: Usage, ids: Vec<u32>) -> Update {
     let (reason, matched) = match (reason, stop) {
         (_, Some(text)) => ("stop", Some(MatchedStop::Text(text))),
         (FinishReason::Stop { token }, None) => ("stop", token.map(MatchedStop::Token)),
@@ -450,7 +462,8 @@ fn finish(
     Update::Finished(Finish {
         reason,
         matched,
-        completion_tokens,
+        completion_tokens: usage.completion_tokens,
+        drafts: usage.drafts,
         ids,
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hearth_engine::{FinishReason, Generation, SamplingParams};
+use hearth_engine::{DraftCounts, FinishReason, Generation, SamplingParams};
 use hearth_otel::{Ending, RequestNumbers, RequestRecord, RequestSpan, RequestTimes};
 
 use crate::exchange::Exchange;
@@ -71,6 +71,9 @@ pub struct Record {
     preemptions: u64,
     jumps: Vec<(Instant, usize)>,
     forced_tokens: usize,
+    drafts: DraftCounts,
+    /// The time between two tokens of the current run, and how many tokens of it are to come.
+    run: (Option<f64>, usize),
     prompt_tokens: usize,
     cached_tokens: usize,
     tokens: usize,
@@ -107,6 +110,8 @@ impl Record {
             preemptions: 0,
             jumps: Vec::new(),
             forced_tokens: 0,
+            drafts: DraftCounts::default(),
+            run: (None, 0),
             prompt_tokens,
             cached_tokens: 0,
             tokens: 0,
@@ -149,15 +154,27 @@ impl Record {
         }
     }
 
-    pub fn token(&mut self, at: Instant) {
+    /// The drafts of the request so far.
+    pub fn drafted(&mut self, drafts: DraftCounts) {
+        self.drafts = drafts;
+    }
+
+    /// A token came, in a step that brought `run` tokens. The time since the token before the
+    /// run is divided among the tokens of the run, so that latencies between tokens add up to
+    /// the time of the output.
+    pub fn token(&mut self, at: Instant, run: usize) {
         self.tokens += 1;
         let before = self.last_token.replace(at);
+        if self.run.1 == 0 {
+            let since = before.map(|before| at.saturating_duration_since(before).as_secs_f64());
+            self.run = (since.map(|since| since / run.max(1) as f64), run);
+        }
+        self.run.1 = self.run.1.saturating_sub(1);
         let exchange = &self.siblings.exchange;
         let Some(engine) = exchange.telemetry.engine() else {
             return;
         };
-        let since = before.map(|before| at.saturating_duration_since(before).as_secs_f64());
-        engine.token(exchange.streams(), since);
+        engine.token(exchange.streams(), self.run.0);
         if self.first_token.is_none() {
             self.first_token = Some(at);
             let waited = at.saturating_duration_since(exchange.clock.start());
@@ -255,6 +272,8 @@ impl Record {
                 completion_tokens,
                 preemptions: self.preemptions,
                 forced_tokens: self.forced_tokens,
+                drafted_tokens: self.drafts.drafted,
+                accepted_tokens: self.drafts.accepted,
                 copies: self.siblings.copies,
                 max_tokens: self.params.max_tokens,
                 temperature: self.params.temperature,

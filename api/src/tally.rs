@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use hearth_engine::DraftCounts;
 use serde::Serialize;
 
 use crate::generate::Update;
@@ -13,6 +14,18 @@ pub struct Usage {
     pub completion_tokens: usize,
     pub total_tokens: usize,
     pub prompt_tokens_details: PromptTokensDetails,
+    /// Present where tokens were drafted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// What became of drafted tokens; see `--speculative-config`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CompletionTokensDetails {
+    /// Drafted tokens that are part of the output.
+    pub accepted_prediction_tokens: usize,
+    /// Drafted tokens that are not. They are not counted in `completion_tokens`.
+    pub rejected_prediction_tokens: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,6 +41,19 @@ impl Usage {
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptTokensDetails { cached_tokens },
+            completion_tokens_details: None,
+        }
+    }
+
+    /// With the counts of drafts, if there were any.
+    fn with_drafts(self, drafts: DraftCounts) -> Self {
+        let details = CompletionTokensDetails {
+            accepted_prediction_tokens: drafts.accepted,
+            rejected_prediction_tokens: drafts.drafted.saturating_sub(drafts.accepted),
+        };
+        Self {
+            completion_tokens_details: (drafts.drafted > 0).then_some(details),
+            ..self
         }
     }
 }
@@ -38,6 +64,7 @@ pub struct Counts {
     pub prompt: usize,
     pub cached: usize,
     pub completion: usize,
+    drafts: DraftCounts,
     finish: Option<&'static str>,
 }
 
@@ -82,11 +109,13 @@ impl Tally {
             Update::PromptLogprobs(_) | Update::Embedding(_) => {}
             Update::Text(piece) => {
                 counts.completion = piece.completion_tokens;
+                counts.drafts = piece.drafts;
                 self.first_text.get_or_insert_with(Instant::now);
             }
             Update::Finished(finish) => {
                 (counts.completion, counts.finish) =
                     (finish.completion_tokens, Some(finish.reason));
+                counts.drafts = finish.drafts;
             }
             Update::Failed(error) => self.failure = Some(error.message.clone()),
         }
@@ -115,6 +144,15 @@ impl Tally {
             prompts().map(|counts| counts.cached).sum(),
             self.choices.iter().map(|counts| counts.completion).sum(),
         )
+        .with_drafts(self.drafts())
+    }
+
+    fn drafts(&self) -> DraftCounts {
+        let each = || self.choices.iter().map(|counts| counts.drafts);
+        DraftCounts {
+            drafted: each().map(|drafts| drafts.drafted).sum(),
+            accepted: each().map(|drafts| drafts.accepted).sum(),
+        }
     }
 }
 
@@ -173,9 +211,22 @@ mod tests {
             reason: "stop",
             matched: None,
             completion_tokens: 5,
+            drafts: DraftCounts::default(),
             ids: Vec::new(),
         };
-        tally.record(3, &Update::Finished(finish));
+        tally.record(3, &Update::Finished(finish.clone()));
         assert_eq!(tally.usage(), Usage::new(30, 2, 8));
+        let drafts = DraftCounts {
+            drafted: 7,
+            accepted: 3,
+        };
+        tally.record(3, &Update::Finished(Finish { drafts, ..finish }));
+        let usage = serde_json::to_value(tally.usage()).unwrap();
+        assert_eq!(
+            usage["completion_tokens_details"],
+            serde_json::json!({
+                "accepted_prediction_tokens": 3, "rejected_prediction_tokens": 4,
+            })
+        );
     }
 }

@@ -28,6 +28,7 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
         page_size: config.page_size,
         eviction: format!("{:?}", config.eviction).to_lowercase(),
         prefix_cache: config.prefix_cache,
+        draft_positions: served.engine.speculation().map_or(0, |s| s.num_tokens),
         device: if on_cpu { "CPU" } else { "GPU" },
     };
     let engine = served.engine.watch();
@@ -87,6 +88,10 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
         computed_tokens: stats.computed_tokens,
         generated_tokens: stats.generated_tokens,
         preemptions: stats.preemptions,
+        drafts: stats.drafts,
+        drafted_tokens: stats.drafted_tokens,
+        accepted_tokens: stats.accepted_tokens,
+        accepted_at: stats.accepted_at,
         heartbeat_age,
     }
 }

@@ -6,6 +6,7 @@ mod outcome;
 mod overlap;
 mod phase;
 mod request;
+mod speculation;
 mod transfer;
 
 pub(crate) use grammar::NewTokens;

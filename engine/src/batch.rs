@@ -1,5 +1,7 @@
 //! From scheduled requests to the ragged batch of one forward pass.
 
+use std::ops::Range;
+
 use hearth_forward::{ForwardBatch, KvCopy, SampleRequest, SequenceSpan};
 
 use crate::kv::RequestKv;
@@ -8,7 +10,7 @@ use crate::slot_table::TableLayout;
 use crate::transfer::KvTransfer;
 
 /// A request's share of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grant {
     /// Index into the running requests.
     pub request: usize,
@@ -22,6 +24,8 @@ pub(crate) struct Grant {
     pub hidden_rows: usize,
     /// How the token after the last row is sampled, if it is.
     pub sampling: Option<Sampling>,
+    /// The rows of the draft, which follow those of `tokens`. Each has a row of logits.
+    pub draft: Range<usize>,
 }
 
 /// Where the next token of a request is sampled.
@@ -130,7 +134,8 @@ impl StepBatch {
         self.forward.tokens.len()
     }
 
-    /// Adds the next `count` pending tokens of `running`, the request at index `request`.
+    /// Adds the next `count` pending tokens of `running`, the request at index `request`, and its
+    /// draft if they are all of its tokens.
     pub fn push(&mut self, request: usize, running: &mut Running, count: usize) {
         let Running {
             request: active,
@@ -138,8 +143,14 @@ impl StepBatch {
             ..
         } = running;
         let (start, end) = (kv.computed, kv.computed + count);
+        let samples_next = end == active.tokens.len() && active.samples_next();
+        let on_device = self.executor_samples && active.needs_no_logits();
+        let draft = match samples_next && !on_device {
+            true => active.draft(),
+            false => &[],
+        };
         let tokens = &active.tokens[start..end];
-        let first_row = self.push_sequence(kv, start, tokens);
+        let first_row = self.push_sequence(kv, start, tokens, draft);
         let row_at = |position| index(first_row + position - start);
         let batch = &mut self.forward;
         let scored = active.wanted_logprobs(start, end);
@@ -148,16 +159,17 @@ impl StepBatch {
         let hidden = active.wanted_hidden(start, end);
         let hidden_rows = hidden.len();
         batch.hidden_rows.extend(hidden.map(row_at));
-        let samples_next = end == active.tokens.len() && active.samples_next();
         let sampling = samples_next.then(|| {
-            if self.executor_samples && active.needs_no_logits() {
+            if on_device {
                 batch.sample_rows.push(row_at(end - 1));
                 Sampling::OnDevice
             } else {
-                batch.logit_rows.push(row_at(end - 1));
+                let rows = end - 1..end + draft.len();
+                batch.logit_rows.extend(rows.map(row_at));
                 Sampling::OnHost
             }
         });
+        let after = first_row + count;
         self.grants.push(Grant {
             request,
             id: active.id.number(),
@@ -165,6 +177,7 @@ impl StepBatch {
             scored_rows,
             hidden_rows,
             sampling,
+            draft: after..after + draft.len(),
         });
     }
 
@@ -176,7 +189,7 @@ impl StepBatch {
             kv,
             ..
         } = running;
-        let own_row = self.push_sequence(kv, active.tokens.len(), &[0]);
+        let own_row = self.push_sequence(kv, active.tokens.len(), &[0], &[]);
         self.forward.carried_rows.push(index(row));
         self.forward.sample_rows.push(index(own_row));
         self.sample_kinds.push(SampleKind::Token);
@@ -187,24 +200,32 @@ impl StepBatch {
             scored_rows: 0,
             hidden_rows: 0,
             sampling: Some(Sampling::OnDevice),
+            draft: 0..0,
         });
     }
 
-    /// Adds a sequence of `tokens`, the first of which has the position `start`. Returns the
-    /// row of the first token.
-    fn push_sequence(&mut self, kv: &mut RequestKv, start: usize, tokens: &[u32]) -> usize {
-        let end = start + tokens.len();
+    /// Adds a sequence of `tokens`, the first of which has the position `start`, and of the
+    /// tokens of `draft` after them. Returns the row of the first token.
+    fn push_sequence(
+        &mut self,
+        kv: &mut RequestKv,
+        start: usize,
+        tokens: &[u32],
+        draft: &[u32],
+    ) -> usize {
+        let end = start + tokens.len() + draft.len();
         let batch = &mut self.forward;
         let first_row = batch.tokens.len();
         let span = &mut kv.spans[self.table];
         let table = &mut batch.slot_table;
         let first_slot = self.layout.write(table, span, &kv.slots, end);
         batch.sequences.push(SequenceSpan {
-            tokens: index(tokens.len()),
+            tokens: index(end - start),
             context: index(end),
             first_slot: index(first_slot),
         });
         batch.tokens.extend_from_slice(tokens);
+        batch.tokens.extend_from_slice(draft);
         batch.positions.extend(index(start)..index(end));
         batch.write_slots.extend_from_slice(&kv.slots[start..end]);
         first_row

@@ -3,6 +3,7 @@
 use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError, RadixTree};
 
 use crate::policy::SchedulePolicy;
+use crate::speculation::{Speculation, SpeculationError};
 
 /// Bounds and policies of the scheduler. Everything about the model itself comes from
 /// [`ExecutorLimits`](hearth_forward::ExecutorLimits).
@@ -31,6 +32,9 @@ pub struct EngineConfig {
     /// Record which pages are cached and removed, for a
     /// [`CacheObserver`](crate::CacheObserver).
     pub cache_changes: bool,
+    /// Speculative decoding; `None` for none. There is none either where the executor
+    /// [samples on the device](hearth_forward::Executor::samples_on_device).
+    pub speculation: Option<Speculation>,
     /// For tests: after every so many steps, all running requests except the oldest go back
     /// to the queue.
     #[doc(hidden)]
@@ -50,6 +54,7 @@ impl Default for EngineConfig {
             host_writes: HostWritePolicy::default(),
             schedule: SchedulePolicy::default(),
             cache_changes: false,
+            speculation: None,
             retract_every: None,
         }
     }
@@ -66,6 +71,8 @@ pub enum ConfigError {
     },
     #[error(transparent)]
     PageSize(#[from] PageSizeError),
+    #[error(transparent)]
+    Speculation(#[from] SpeculationError),
 }
 
 impl EngineConfig {
@@ -76,7 +83,8 @@ impl EngineConfig {
     }
 
     /// # Errors
-    /// The first bound that is zero, or an invalid page size.
+    /// The first bound that is zero, an invalid page size, or a setting of the speculation that
+    /// is out of its bounds.
     pub fn validate(&self) -> Result<(), ConfigError> {
         for (field, given) in [
             ("max_running", self.max_running),
@@ -93,6 +101,9 @@ impl EngineConfig {
             }
         }
         RadixTree::new(self.page_size, self.eviction)?;
+        if let Some(speculation) = &self.speculation {
+            speculation.validate()?;
+        }
         Ok(())
     }
 }

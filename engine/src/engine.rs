@@ -19,6 +19,7 @@ use crate::inbox::Inbox;
 use crate::limits::context_limit;
 use crate::request::{Request, SubmitError};
 use crate::request_id::RequestId;
+use crate::speculation::Speculation;
 use crate::stats::EngineStats;
 use crate::step::EngineCore;
 use crate::transfer::{RemoteOutput, TransferCommand, TransferError, TransferId};
@@ -46,12 +47,13 @@ impl Engine {
     ///
     /// # Errors
     /// The error that `build` returns, or bounds with which no request could run.
-    pub fn spawn<E, F>(config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
+    pub fn spawn<E, F>(mut config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
     where
         E: Executor,
         F: FnOnce() -> Result<E, BuildError> + Send + 'static,
     {
         config.validate()?;
+        let wanted_speculation = config.speculation;
         let heeds_priority = config.heeds_priority();
         let inbox = Arc::new(Inbox::new(config.max_queue));
         let (report, built) = mpsc::sync_channel(1);
@@ -71,15 +73,27 @@ impl Engine {
                     };
                     let limits = device.limits;
                     let kv_token_bytes = device.kv_token_bytes;
+                    let samples_on_device = device.samples_on_device;
+                    if samples_on_device {
+                        config.speculation = None;
+                    }
                     let mut core = EngineCore::new(config, device, Arc::clone(&inbox));
-                    if report.send(Ok((limits, kv_token_bytes))).is_ok() {
+                    let built = (limits, kv_token_bytes, samples_on_device);
+                    if report.send(Ok(built)).is_ok() {
                         core.serve();
                     }
                 }
             })?;
-        let (limits, kv_token_bytes) = built
+        let (limits, kv_token_bytes, samples_on_device) = built
             .recv()
             .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())))?;
+        let speculation = wanted_speculation.filter(|_| !samples_on_device);
+        if speculation != wanted_speculation {
+            tracing::warn!(
+                "speculative decoding is off: this device samples tokens itself and begins a step \
+                 before the tokens of the step before it are known, so nothing can be drafted"
+            );
+        }
         let thread = Mutex::new(Some(thread));
         Ok(EngineHandle {
             shared: Arc::new(Shared {
@@ -87,6 +101,7 @@ impl Engine {
                 limits,
                 kv_token_bytes,
                 heeds_priority,
+                speculation,
                 thread,
             }),
         })
@@ -133,6 +148,7 @@ struct Shared {
     limits: ExecutorLimits,
     kv_token_bytes: usize,
     heeds_priority: bool,
+    speculation: Option<Speculation>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -206,6 +222,10 @@ impl EngineHandle {
             None => context - given,
         };
         request.params.max_tokens = request.params.max_tokens.min(room);
+        let unknown = |&token: &u32| token as usize >= vocab_size;
+        if let Some(end) = request.prediction.iter().position(unknown) {
+            request.prediction.truncate(end);
+        }
         Ok(request)
     }
 
@@ -223,6 +243,12 @@ impl EngineHandle {
     /// Whether a policy of this engine uses [`Request::priority`].
     pub fn heeds_priority(&self) -> bool {
         self.shared.heeds_priority
+    }
+
+    /// How this engine drafts tokens; `None` if it does not, because it was not configured or
+    /// because its executor samples on the device.
+    pub fn speculation(&self) -> Option<Speculation> {
+        self.shared.speculation
     }
 
     pub fn limits(&self) -> ExecutorLimits {

@@ -195,6 +195,31 @@ impl Kv {
         self.cache.allocate(count, &mut kv.slots)
     }
 
+    /// Frees the slots of `kv` after the first `len`: those of refused drafts.
+    pub fn trim(&mut self, kv: &mut RequestKv, len: usize) {
+        if kv.slots.len() > len {
+            self.cache.free(&kv.slots[len..]);
+            kv.slots.truncate(len);
+            let spans = kv.spans.iter_mut();
+            spans.for_each(|span| span.invalidate_from(len));
+        }
+    }
+
+    /// Appends to `following` at most `most` tokens that the cache has after `tokens`, the
+    /// tokens of the request with the slots `kv`.
+    pub fn following(
+        &self,
+        kv: &RequestKv,
+        namespace: &str,
+        tokens: &[u32],
+        most: usize,
+        following: &mut Vec<u32>,
+    ) {
+        let lock = kv.lock.as_ref();
+        self.cache
+            .following(namespace, lock, tokens, most, following);
+    }
+
     /// Puts the computed tokens of `request` into the cache; the request continues to use them.
     /// Returns the positions of the tokens that it had not put there before.
     pub fn insert(&mut self, request: &ActiveRequest, kv: &mut RequestKv) -> Range<usize> {

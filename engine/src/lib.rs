@@ -23,6 +23,7 @@
 //! | [`constraint`] | grammars, evaluated on threads of their own |
 //! | `sampling` | from a row of logits to a token and its log-probabilities |
 //! | [`output`] | from tokens to text, stop strings included; on the caller's side |
+//! | `speculation` | drafts of the next tokens, and which of them are worth their rows |
 //! | `transfer` | reading and writing the KV of a request, for prefill/decode disaggregation |
 //! | `stats`, `events`, `cache_events` | what operators and observers see |
 //!
@@ -53,6 +54,7 @@ mod running;
 mod sampling;
 mod scheduler;
 mod slot_table;
+mod speculation;
 mod stats;
 mod step;
 mod transfer;
@@ -69,8 +71,9 @@ pub use hearth_radix::{
 };
 pub use policy::SchedulePolicy;
 pub use pooling::Pooling;
-pub use request::{Event, FinishReason, Request, SubmitError, TokenEvent, Usage};
+pub use request::{DraftCounts, Event, FinishReason, Request, SubmitError, TokenEvent, Usage};
 pub use sampling::params::{ParamError, SamplingParams};
 pub use sampling::{logprobs, params, sampler};
+pub use speculation::{MAX_DRAFT, Speculation, SpeculationError};
 pub use stats::{EngineStats, KvStats};
 pub use transfer::{RemoteOutput, RemoteToken, Transfer, TransferError, TransferId};

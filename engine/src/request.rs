@@ -30,6 +30,12 @@ pub struct Request {
     pub pooling: Option<Pooling>,
     /// The part that this engine does, if another engine does the rest.
     pub transfer: Option<Transfer>,
+    /// Nothing is drafted for this request, even where the engine [speculates](
+    /// crate::EngineConfig::speculation).
+    pub no_speculation: bool,
+    /// What the output may be like. It is a source of drafts and has no influence on the output;
+    /// tokens beyond the vocabulary are never drafted.
+    pub prediction: Vec<u32>,
 }
 
 /// The events of a [`Generation`](crate::Generation), in this order: `Started`, at most one
@@ -83,6 +89,21 @@ pub struct TokenEvent {
     pub logprob: Option<TokenLogprobs>,
     /// When the token was sampled.
     pub at: Instant,
+    /// How many tokens the step brought, this one included: more than one if drafts were
+    /// accepted. These follow each other and have the same `at`.
+    pub run: usize,
+    /// The drafts of the request up to this step.
+    pub drafts: DraftCounts,
+}
+
+/// What became of the tokens that were drafted for a request; see
+/// [`EngineConfig::speculation`](crate::EngineConfig::speculation).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Tokens that were drafted and computed.
+    pub drafted: usize,
+    /// The part of `drafted` that became output.
+    pub accepted: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +127,7 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Sampled and forced tokens, including the one that stopped the request.
     pub completion_tokens: usize,
+    pub drafts: DraftCounts,
 }
 
 /// Why a request was not accepted. Nothing was queued.

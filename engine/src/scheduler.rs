@@ -8,6 +8,7 @@ mod host_copies;
 mod new_token_ratio;
 mod overlap;
 mod preemption;
+mod speculation;
 mod transfer;
 
 use hearth_forward::ExecutorLimits;
@@ -26,6 +27,7 @@ use crate::running::Running;
 use crate::stats::{EngineStats, KvStats};
 use crate::transfer::KvTransfer;
 use new_token_ratio::NewTokenRatio;
+use speculation::SpeculationState;
 
 /// The most logits that a step computes for log-probabilities of tokens that are not sampled,
 /// in values (64 MiB).
@@ -71,6 +73,7 @@ pub(crate) struct Scheduler {
     kv: Kv,
     new_token_ratio: NewTokenRatio,
     forced_text: ForcedTextPredictor,
+    speculation: SpeculationState,
     /// Whether a request may be able to start that could not when admission was last tried.
     may_start: bool,
     /// Steps scheduled, for `config.retract_every`.
@@ -90,6 +93,7 @@ impl Scheduler {
         let mut scheduler = Self {
             kv: Kv::new(limits.kv_slots, host_slots, &config),
             waiting: WaitingQueue::new(config.schedule, config.page_size),
+            speculation: SpeculationState::new(config.speculation),
             config,
             limits,
             running: Vec::new(),
@@ -159,6 +163,7 @@ impl Scheduler {
     }
 
     fn fill(&mut self, batch: &mut StepBatch) {
+        self.draft();
         let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
         for (index, running) in self.running.iter_mut().enumerate() {

@@ -1,5 +1,7 @@
 //! A snapshot of the engine, taken between steps.
 
+use crate::speculation::MAX_DRAFT;
+
 /// Where the KV slots of one pool are. Every slot is counted in exactly one of `free`,
 /// `evictable`, `protected` and `held`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,8 +62,16 @@ pub struct EngineStats {
     pub generated_tokens: u64,
     /// Output tokens that a grammar forced; each saved a forward pass.
     pub forced_tokens: u64,
-    /// Tokens that went through the model: prompts, outputs, and tokens that were computed
-    /// again after a preemption.
+    /// How often the next tokens of a request were drafted and computed.
+    pub drafts: u64,
+    /// Tokens of these drafts.
+    pub drafted_tokens: u64,
+    /// The part of `drafted_tokens` that became output; each saved a step of its request.
+    pub accepted_tokens: u64,
+    /// The part of `accepted_tokens` at each place of a draft, from the first.
+    pub accepted_at: [u64; MAX_DRAFT],
+    /// Tokens that went through the model: prompts, outputs, drafts, and tokens that were
+    /// computed again after a preemption.
     pub computed_tokens: u64,
     /// Tokens whose keys and values were read for another engine.
     pub sent_tokens: u64,

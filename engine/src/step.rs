@@ -202,6 +202,10 @@ impl EngineCore {
                 // The device is at the next step already, in whose time this sampling is.
                 false => completed,
             };
+            if !failed {
+                let took = finished.saturating_duration_since(started);
+                self.scheduler.note_time(&batch, took);
+            }
             self.report(&batch, [started, submitted, completed, finished], failed);
         }
         self.in_flight.put_spare(batch);

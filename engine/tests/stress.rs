@@ -5,7 +5,7 @@ mod common;
 
 use common::{Answer, FAILS, Fixture, POLICIES, answer, expected, limits, prompt, request};
 use hearth_engine::{
-    EngineConfig, EvictionPolicy, Generation, HostWritePolicy, Request, SubmitError,
+    EngineConfig, EvictionPolicy, Generation, HostWritePolicy, Request, Speculation, SubmitError,
 };
 use hearth_forward::ExecutorLimits;
 use proptest::collection::vec;
@@ -107,10 +107,11 @@ fn config() -> impl Strategy<Value = EngineConfig> {
         prop::sample::select(evictions),
         prop::sample::select(POLICIES.to_vec()),
         prop::option::of(2..5_u64),
+        prop::option::of((1..17_usize, any::<bool>())),
     );
     (bounds, policies).prop_map(|(bounds, policies)| {
         let (max_running, max_batch_tokens, prefill_chunk, prefix_cache) = bounds;
-        let (page_size, eviction, schedule, retract_every) = policies;
+        let (page_size, eviction, schedule, retract_every, speculation) = policies;
         EngineConfig {
             max_running,
             max_queue: 1024,
@@ -122,9 +123,27 @@ fn config() -> impl Strategy<Value = EngineConfig> {
             host_writes: HostWritePolicy::default(),
             schedule,
             cache_changes: false,
+            speculation: speculation.map(|(num_tokens, adaptive)| Speculation {
+                num_tokens,
+                adaptive,
+                lookup_min: 1,
+                lookup_max: 2,
+            }),
             retract_every,
         }
     })
+}
+
+/// The request of `client`, with a prediction that is mostly right.
+fn predicted(client: &Client) -> Request {
+    let mut prediction = expected(&client.prompt(), client.max_tokens);
+    for token in prediction.iter_mut().skip(2).step_by(6) {
+        *token = (*token + 1) % 90;
+    }
+    Request {
+        prediction,
+        ..client.request()
+    }
 }
 
 fn run(config: EngineConfig, kv_slots: usize, clients: &[Client]) {
@@ -133,14 +152,18 @@ fn run(config: EngineConfig, kv_slots: usize, clients: &[Client]) {
         max_model_len: 80,
         ..limits(kv_slots)
     };
-    let fixture = Fixture::build(config, limits, None);
+    // Nothing is drafted for a device that samples.
+    let fixture = match config.speculation {
+        None => Fixture::build(config, limits, None),
+        Some(_) => Fixture::build_any(config, limits, 0, None, false),
+    };
     std::thread::scope(|scope| {
         for clients in clients.chunks(clients.len().div_ceil(8)) {
             let fixture = &fixture;
             scope.spawn(move || {
                 let submitted: Vec<_> = clients
                     .iter()
-                    .filter_map(|client| match fixture.engine.submit(client.request()) {
+                    .filter_map(|client| match fixture.engine.submit(predicted(client)) {
                         Ok(generation) => Some((client, generation)),
                         Err(SubmitError::PromptTooLong { .. }) => None,
                         Err(error) => panic!("{error}"),

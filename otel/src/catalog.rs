@@ -48,6 +48,7 @@ pub const SOURCE: &str = "llm.prompt.source";
 pub const STATE: &str = "llm.kv_cache.state";
 pub const PHASE: &str = "llm.phase";
 pub const REJECTION: &str = "llm.rejection.reason";
+pub const POSITION: &str = "llm.speculation.position";
 pub const REFUSAL: &str = "llm.grammar.refusal.reason";
 pub const DROP_REASON: &str = "hearth.log.drop_reason";
 
@@ -232,6 +233,19 @@ pub const ENGINE: &[Instrument] = &[
         "Time of the forward and of what follows it: sampling, caching, events."),
     histogram("llm.engine.step.rows", "{sequence}", &[MODEL, PHASE], &[Buckets::Rows],
         "Sequences in a step, prefilling or decoding."),
+    number("llm.speculation.drafts", Kind::Counter, "{draft}", NONE,
+        "Drafts that were computed: several next tokens of one request in one step."),
+    number("llm.speculation.drafted_tokens", Kind::Counter, "{token}", NONE,
+        "Tokens that were drafted and computed."),
+    number("llm.speculation.accepted_tokens", Kind::Counter, "{token}", NONE,
+        "Drafted tokens that became output: each saved a step of its request."),
+    number("llm.speculation.accepted_tokens_by_position", Kind::Counter, "{token}",
+        &[MODEL, POSITION],
+        "Drafted tokens that became output, by their place in the draft."),
+    number("llm.speculation.accept_length", Kind::Gauge, "{token}", NONE,
+        "Output tokens of a step with a draft, on average since the start; 1 before the first draft."),
+    number("llm.speculation.accept_rate", Kind::Gauge, "", NONE,
+        "Part of the drafted tokens that became output, since the start; 0 before the first draft."),
     number("llm.grammar.compilations", Kind::Counter, "{grammar}", NONE,
         "Grammars that were compiled or refused anew."),
     number("llm.grammar.compile_time", Kind::Seconds, "s", NONE,

@@ -3,7 +3,7 @@
 //!
 //! - `requests`: histograms and counters of requests and engine steps, recorded as they end.
 //! - `http`: histograms and counters of HTTP exchanges.
-//! - `engine`, `grammar`, `process`: values that are read at each collection.
+//! - `engine`, `speculation`, `grammar`, `process`: values that are read at each collection.
 //! - `build`: makes an instrument from its entry in the catalog.
 
 mod build;
@@ -12,6 +12,7 @@ mod grammar;
 mod http;
 mod process;
 mod requests;
+mod speculation;
 
 pub use engine::{Derived, EngineFacts, EngineSnapshot, ReadDerived, ReadEngine};
 pub use grammar::{GrammarSnapshot, observe_grammars};

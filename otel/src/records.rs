@@ -183,6 +183,10 @@ pub struct RequestRecord {
     pub preemptions: u64,
     /// Tokens of the output that a grammar forced, and that were not sampled.
     pub forced_tokens: usize,
+    /// Tokens that were drafted and computed by speculative decoding.
+    pub drafted_tokens: usize,
+    /// The part of `drafted_tokens` that is in the output.
+    pub accepted_tokens: usize,
     /// Continuations of the whole request (`n`).
     pub copies: usize,
     pub max_tokens: usize,

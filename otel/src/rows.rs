@@ -7,7 +7,7 @@
 //! their lines.
 
 use crate::buckets::Buckets;
-use crate::catalog::{METHOD, REASON, REJECTION, ROUTE, SOURCE, STATE, STATUS, STREAM};
+use crate::catalog::{METHOD, POSITION, REASON, REJECTION, ROUTE, SOURCE, STATE, STATUS, STREAM};
 
 /// How a family is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,15 @@ pub const VLLM: &[Row] = &[
         "Prefix-cache hit tokens by the cache tier that supplied them."),
     row("vllm:generation_tokens_total", Counter, Of("llm.generation_tokens"), L,
         "Number of generation tokens processed."),
+    row("vllm:spec_decode_num_drafts_total", Counter, Of("llm.speculation.drafts"), L,
+        "Number of spec decoding drafts."),
+    row("vllm:spec_decode_num_draft_tokens_total", Counter, Of("llm.speculation.drafted_tokens"), L,
+        "Number of draft tokens."),
+    row("vllm:spec_decode_num_accepted_tokens_total", Counter, Of("llm.speculation.accepted_tokens"), L,
+        "Number of accepted tokens."),
+    row("vllm:spec_decode_num_accepted_tokens_per_pos_total", Counter, Of("llm.speculation.accepted_tokens_by_position"),
+        &[Label::Model, Label::Fixed("engine", "0"), Label::From("position", POSITION)],
+        "Accepted tokens per draft position."),
     row("vllm:request_success_total", Counter, Of("llm.requests"),
         &[Label::Model, Label::Fixed("engine", "0"), Label::From("finished_reason", REASON)],
         "Count of processed requests by how they ended."),
@@ -291,6 +300,8 @@ pub const SGLANG: &[Row] = &[
     row("sglang:kv_available_tokens", Gauge, Where("llm.kv_cache_tokens", STATE, &["free"]), S, "Number of free token slots in the KV cache pool."),
     row("sglang:kv_evictable_tokens", Gauge, Where("llm.kv_cache_tokens", STATE, &["evictable"]), S, "Number of evictable (radix-cached) token slots in the KV cache pool."),
     row("sglang:kv_used_tokens", Gauge, Where("llm.kv_cache_tokens", STATE, &["protected", "held"]), S, "Number of actively used token slots in the KV cache pool."),
+    row("sglang:spec_accept_length", Gauge, Of("llm.speculation.accept_length"), S, "The average acceptance length of speculative decoding."),
+    row("sglang:spec_accept_rate", Gauge, Of("llm.speculation.accept_rate"), S, "The average acceptance rate of speculative decoding (`accepted tokens / total draft tokens` in batch)."),
     row("sglang:max_total_num_tokens", Gauge, Of("llm.kv_cache_capacity"), S, "Maximum total number of tokens in the KV cache pool."),
     row("sglang:page_size", Gauge, Of("llm.kv_cache_page_size"), S, "KV cache page size in tokens."),
     row("sglang:num_pages", Gauge, Of("llm.kv_cache_pages"), S, "Number of KV cache pages."),

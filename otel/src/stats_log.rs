@@ -87,7 +87,7 @@ impl StatsLogger {
             ));
         }
         self.decode_steps += 1;
-        self.generated += step.decode_rows as u64;
+        self.generated += step.tokens as u64;
         let (since, before) = *self.decode_since.get_or_insert((step.started, 0));
         if !self.decode_steps.is_multiple_of(self.decode_interval) {
             return None;
@@ -161,7 +161,7 @@ mod tests {
             scheduled: now,
             forwarded: now,
             finished: now + Duration::from_millis(10),
-            tokens: 8,
+            tokens: 2 + 8 * prefill_rows,
             prefill_rows,
             prefill_tokens: 8 * prefill_rows,
             decode_rows: 2,

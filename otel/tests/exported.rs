@@ -27,6 +27,7 @@ fn everything() -> Telemetry {
         page_size: 1,
         kv_slots: 1000,
         prefix_cache: true,
+        draft_positions: 2,
         ..EngineFacts::default()
     };
     let snapshot = EngineSnapshot {

@@ -10,8 +10,8 @@ use hearth_otel::rows::{self, Label, Row, Shape, Source};
 /// Metrics of vLLM and SGLang that do not exist here, and the feature that each one needs.
 const ABSENT: &[(&str, &str)] = &[
     (
-        "`vllm:spec_decode_*`, `sglang:spec_*`",
-        "speculative decoding",
+        "`sglang:spec_*` but the two above",
+        "draft trees and draft models",
     ),
     (
         "`vllm:lora_requests_info`, `sglang:lora_*`",

@@ -82,6 +82,19 @@ impl KvCache {
         Prefix { slots, lock }
     }
 
+    /// Appends to `following` what the cache has after `tokens`; see [`RadixTree::following`].
+    pub fn following(
+        &self,
+        namespace: &str,
+        lock: Option<&PrefixLock>,
+        tokens: &[u32],
+        most: usize,
+        following: &mut Vec<u32>,
+    ) {
+        self.tree
+            .following(namespace, lock, tokens, most, following);
+    }
+
     /// Appends `count` slots to `slots`, evicting cached prefixes if too few slots are free.
     /// The slots belong to the caller until it frees or inserts them.
     ///

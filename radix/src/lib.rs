@@ -20,6 +20,7 @@
 mod cache;
 mod check;
 mod evict;
+mod following;
 mod host;
 mod lock;
 mod node;

@@ -29,6 +29,8 @@ pub(crate) struct Node {
     /// The hash of each page, if the tree records its changes.
     pub hashes: Vec<u64>,
     pub children: usize,
+    /// The child that was matched or inserted last. It may have been removed since.
+    pub latest_child: Option<NodeId>,
     /// Locks whose path goes through this node.
     pub locks: usize,
     /// The tree's counter at the latest match or insert through this node.

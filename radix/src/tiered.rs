@@ -64,6 +64,20 @@ impl TieredCache {
         self.device.peek(namespace, tokens)
     }
 
+    /// Appends to `following` what the device's cache has after `tokens`; see
+    /// [`RadixTree::following`](crate::RadixTree::following).
+    pub fn following(
+        &self,
+        namespace: &str,
+        lock: Option<&PrefixLock>,
+        tokens: &[u32],
+        most: usize,
+        following: &mut Vec<u32>,
+    ) {
+        self.device
+            .following(namespace, lock, tokens, most, following);
+    }
+
     /// The longest prefix of `tokens` that the device has cached, locked, for a request of
     /// `priority`.
     pub fn match_prefix(&mut self, namespace: &str, tokens: &[u32], priority: i32) -> Prefix {

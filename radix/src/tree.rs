@@ -276,6 +276,7 @@ impl RadixTree {
             if common < label.len() {
                 child = self.split(child, common);
             }
+            self.nodes[node].latest_child = Some(child);
             self.touch(child, access);
             slots.extend_from_slice(&self.nodes[child].slots);
             (node, rest) = (child, &rest[common..]);
@@ -311,6 +312,7 @@ impl RadixTree {
             slots: std::mem::replace(&mut lower.slots, slots),
             hashes: std::mem::replace(&mut lower.hashes, hashes),
             children: 1,
+            latest_child: Some(id),
             locks: lower.locks,
             last_used: lower.last_used,
             created: lower.created,
@@ -339,12 +341,14 @@ impl RadixTree {
             slots: slots.to_vec(),
             hashes,
             children: 0,
+            latest_child: None,
             locks: 0,
             last_used: self.clock,
             created: self.clock,
             uses: 1,
             priority,
         });
+        self.nodes[parent].latest_child = Some(id);
         self.index.insert(&self.nodes, id);
         self.leaves.insert(id, &self.nodes[id]);
         self.evictable += tokens.len();
@@ -391,6 +395,7 @@ impl RadixTree {
             slots: Vec::new(),
             hashes: Vec::new(),
             children: 0,
+            latest_child: None,
             locks: 0,
             last_used: self.clock,
             created: self.clock,

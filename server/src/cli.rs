@@ -170,6 +170,9 @@ mod tests {
             otlp_protocol: Some(OtlpProtocol::Http),
             tool_call_parser: Some(ToolCallParser::Hermes),
             reasoning_parser: Some(ReasoningParser::Qwen3),
+            speculative_config: Some(String::new()),
+            speculative_algorithm: Some(String::new()),
+            speculative_num_draft_tokens: Some(1),
             collect_detailed_traces: Some(String::new()),
             ..Config::default()
         };

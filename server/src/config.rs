@@ -8,6 +8,7 @@
 //! - `check`: the bounds of the values.
 //! - `parts`: the settings as the HTTP server, the grammars and other people see them.
 //! - `telemetry`: settings of metrics and traces.
+//! - `speculation`: the settings of speculative decoding, in the spellings of vLLM and SGLang.
 //! - `section`: the tables of the file; `router`: the settings of `hearth router`.
 
 mod check;
@@ -18,6 +19,7 @@ mod parts;
 pub mod router;
 mod section;
 mod settings;
+mod speculation;
 mod telemetry;
 
 pub use choices::{

@@ -41,7 +41,7 @@ pub fn load(config: &Config) -> Result<Served> {
     let build_config = config.clone();
     // The executor is created on the engine's thread, because a device's queue belongs to the
     // thread that opened it.
-    let engine_config = engine_config(config);
+    let engine_config = engine_config(config)?;
     let sizes = Sizes {
         running: engine_config.max_running,
         tokens: engine_config.max_batch_tokens,
@@ -106,6 +106,7 @@ pub fn executor(
     mut checkpoint: Checkpoint,
     sizes: Option<Sizes>,
 ) -> Result<(ModelExecutor, ModelInfo)> {
+    let steps = engine_config(config)?;
     let options = LoadOptions {
         device: DeviceSpec::parse(&config.device)?,
         dtype: match config.dtype {
@@ -124,12 +125,9 @@ pub fn executor(
         deterministic: config.deterministic,
         largest_matrix: None,
         check_kernels: true,
-        tuned_for: config.autotune.then(|| {
-            let config = engine_config(config);
-            LargestStep {
-                tokens: config.max_batch_tokens,
-                sequences: config.max_running,
-            }
+        tuned_for: config.autotune.then_some(LargestStep {
+            tokens: steps.max_batch_tokens,
+            sequences: steps.max_running,
         }),
         kernel_cache: kernel_cache::of_this_build(),
     };
@@ -252,8 +250,8 @@ fn formats(config: &Config, checkpoint: &Checkpoint) -> Formats {
     }
 }
 
-fn engine_config(config: &Config) -> EngineConfig {
-    EngineConfig {
+fn engine_config(config: &Config) -> Result<EngineConfig> {
+    Ok(EngineConfig {
         max_running: config.max_running_requests,
         max_queue: config.max_queue,
         // One token of every running sequence and one chunk fit into a batch.
@@ -270,8 +268,9 @@ fn engine_config(config: &Config) -> EngineConfig {
         schedule: config.schedule_policy.into(),
         // The configuration was checked.
         cache_changes: config.kv_events().is_ok_and(|events| events.is_some()),
+        speculation: config.speculation()?,
         ..EngineConfig::default()
-    }
+    })
 }
 
 /// Checks the defaults: one that a request may not ask for would fail every request that leaves

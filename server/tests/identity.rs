@@ -4,6 +4,7 @@
 
 use hearth_engine::{
     Engine, EngineConfig, EngineHandle, Event, Generation, Request, SamplingParams, SchedulePolicy,
+    Speculation,
 };
 use hearth_server::config::{Config, Dtype};
 use hearth_server::load;
@@ -135,4 +136,66 @@ fn two_hundred_prompts_have_the_same_bits_whatever_the_scheduler_does() {
         }
     }
     assert_eq!(combinations, if all { 72 } else { 6 });
+}
+
+/// Drafts from a prediction that is mostly right, from the cache and from the text itself.
+#[test]
+fn two_hundred_prompts_have_the_same_bits_with_drafts() {
+    let prompts = prompts();
+    let sampled = |number: usize, prompt: &[u32]| {
+        let request = request(number, prompt);
+        let params = SamplingParams {
+            temperature: if number.is_multiple_of(2) { 0.0 } else { 1.0 },
+            seed: Some(number as u64),
+            ..request.params
+        };
+        Request { params, ..request }
+    };
+    let alone = engine(EngineConfig::default());
+    let outputs = |engine: &EngineHandle, predictions: &[Vec<u32>]| {
+        let generations: Vec<_> = prompts
+            .iter()
+            .enumerate()
+            .map(|(number, prompt)| {
+                let request = Request {
+                    prediction: predictions.get(number).cloned().unwrap_or_default(),
+                    ..sampled(number, prompt)
+                };
+                engine.submit(request).unwrap()
+            })
+            .collect();
+        generations.into_iter().map(output).collect::<Vec<_>>()
+    };
+    let reference = outputs(&alone, &[]);
+    drop(alone);
+    let predictions: Vec<Vec<u32>> = reference
+        .iter()
+        .map(|output| {
+            let mut tokens: Vec<u32> = output.iter().map(|(token, _)| *token).collect();
+            tokens[5] = (tokens[5] + 1) % 200;
+            tokens
+        })
+        .collect();
+    for (page_size, retract_every) in [(1, None), (16, Some(3))] {
+        for adaptive in [false, true] {
+            let config = EngineConfig {
+                page_size,
+                retract_every,
+                max_running: 48,
+                max_batch_tokens: 256,
+                prefill_chunk: 64,
+                speculation: Some(Speculation {
+                    adaptive,
+                    ..Speculation::default()
+                }),
+                ..EngineConfig::default()
+            };
+            let when = format!("{config:?}");
+            let engine = engine(config);
+            assert_eq!(outputs(&engine, &predictions), reference, "{when}");
+            let stats = engine.stats();
+            assert!(adaptive || stats.accepted_tokens > 200, "{when} {stats:?}");
+            assert!(adaptive || stats.drafted_tokens > stats.accepted_tokens);
+        }
+    }
 }

@@ -258,6 +258,7 @@ impl Sending {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.output.cached_tokens,
             completion_tokens: 1,
+            ..Usage::default()
         };
         let continued = Event::Finished(FinishReason::Length, usage);
         self.events

@@ -9,6 +9,7 @@ pub mod messages;
 pub mod rid;
 pub mod sampling;
 pub mod schema;
+pub mod speculation;
 pub mod structured;
 pub mod tools;
 pub mod wire;

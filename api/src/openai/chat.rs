@@ -133,6 +133,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let namespace = sampling.namespace()?;
     sampling.label_trace();
     let priority = sampling.priority(served.engine.heeds_priority())?;
+    let drafting = request.take_speculation().drafting(served)?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let max_tokens = prompt::output_limit(served, "messages", prompt.len(), limit_field, limit)?;
     check_logprob_entries(
@@ -161,6 +162,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         text,
         namespace,
         priority,
+        drafting,
         rooms,
         id: Some(rid.clone().unwrap_or(id)),
         prompt_field: "messages",

@@ -7,6 +7,7 @@ use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::{alternatives, at_least};
 use crate::fields::capped::{Capped, Noticed, Variables, Word};
 use crate::fields::messages::{MAX_MESSAGES, Message, template_messages};
+use crate::fields::speculation::{Prediction, SpeculationFields};
 use crate::fields::tools::{GivenTools, Spelling, ToolChoice};
 use crate::fields::wire::Object;
 use crate::openai::generation_request::generation_request;
@@ -39,7 +40,7 @@ generation_request! {
         function_call: Option<Word>,
         modalities: Option<Capped<String, 2>>,
         audio: Option<IgnoredAny>,
-        prediction: Option<IgnoredAny>,
+        prediction: Option<Object<Prediction>>,
         reasoning_effort: Option<IgnoredAny>,
         verbosity: Option<IgnoredAny>,
         service_tier: Option<String>,
@@ -70,7 +71,6 @@ impl ChatRequest {
                 }),
             ),
             ("audio", self.audio.is_some()),
-            ("prediction", self.prediction.is_some()),
             ("reasoning_effort", self.reasoning_effort.is_some()),
             ("verbosity", self.verbosity.is_some()),
             (
@@ -110,6 +110,14 @@ impl ChatRequest {
             parallel: self.parallel_tool_calls,
             parallel_field: "parallel_tool_calls",
         })
+    }
+
+    /// Takes out the fields about speculative decoding.
+    pub fn take_speculation(&mut self) -> SpeculationFields {
+        SpeculationFields {
+            speculative: self.speculative,
+            prediction: self.prediction.take().map(|prediction| prediction.0),
+        }
     }
 
     /// Where reasoning goes.

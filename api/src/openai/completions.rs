@@ -13,6 +13,7 @@ use crate::error::ApiError;
 use crate::fields::bounds::check_logprob_entries;
 use crate::fields::rid::given_rids;
 use crate::fields::sampling::StreamUsage;
+use crate::fields::speculation::SpeculationFields;
 use crate::fields::structured::{self, Asked};
 use crate::fields::wire::Prompt;
 use crate::generate::{Job, PieceToken, Update, check_sequences, submit_each};
@@ -119,6 +120,11 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let namespace = sampling.namespace()?;
     sampling.label_trace();
     let priority = sampling.priority(served.engine.heeds_priority())?;
+    let speculation = SpeculationFields {
+        speculative: request.speculative,
+        prediction: None,
+    };
+    let drafting = speculation.drafting(served)?;
     let stream = sampling.stream.then_some(sampling.stream_usage()?);
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     check_sequences(served, request.prompt.0.given, copies, "prompt")?;
@@ -174,6 +180,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         text,
         namespace,
         priority,
+        drafting,
         rooms,
         id: Some(id),
         prompt_field: "prompt",

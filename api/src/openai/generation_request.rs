@@ -61,6 +61,8 @@ macro_rules! generation_request {
             pub json_whitespace: Option<$crate::fields::structured::JsonWhitespace>,
             /// Whether tokens that the grammar forces are appended without sampling them.
             pub jump_forward: Option<bool>,
+            /// `false` drafts nothing for this request.
+            pub speculative: Option<bool>,
             /// A label for the request's trace.
             pub user: Option<String>,
             /// More labels for the trace.

@@ -12,6 +12,7 @@ use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::check_logprob_entries;
 use crate::fields::each::Each;
 use crate::fields::rid::rids;
+use crate::fields::speculation::SpeculationFields;
 use crate::fields::structured::{Asked, compile};
 use crate::fields::wire::Object;
 use crate::generate::{Job, Update, check_sequences, submit_each};
@@ -118,6 +119,11 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let namespace =
         prompts::namespace(request.cache_salt.as_deref(), request.extra_key.as_deref())?;
     let priority = prompts::priority(served, request.priority)?;
+    let speculation = SpeculationFields {
+        speculative: request.speculative,
+        prediction: None,
+    };
+    let drafting = speculation.drafting(served)?;
     let prompts = input.encode(served)?;
     let lengths: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let logprobs = request.logprobs(&lengths, served.engine.limits().vocab_size)?;
@@ -164,6 +170,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
             copies: n,
             namespace: namespace.clone(),
             priority,
+            drafting: drafting.clone(),
             rooms: rooms.by_ref().take(n).collect(),
             prompt_field: field,
             ..job

@@ -31,6 +31,8 @@ pub struct GenerateRequest {
     pub priority: Option<i64>,
     pub cache_salt: Option<String>,
     pub extra_key: Option<String>,
+    /// `false` drafts nothing for these prompts.
+    pub speculative: Option<bool>,
     bootstrap_host: Option<Each<String>>,
     bootstrap_port: Option<Each<WholeNumber>>,
     bootstrap_room: Option<Each<WholeNumber>>,

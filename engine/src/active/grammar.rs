@@ -56,7 +56,16 @@ impl ActiveRequest {
     /// comes next. If the grammar is late, the logits are copied, and
     /// [`poll_grammar`](Self::poll_grammar) samples from the copy.
     pub fn sample(&mut self, logits: &mut [f32]) -> NewTokens {
-        let tokens = self.try_sample(logits, &mut WaitBudget::none());
+        self.sample_within(logits, &mut WaitBudget::none())
+    }
+
+    /// As [`sample`](Self::sample), but waits for the grammar.
+    pub(super) fn sample_within(
+        &mut self,
+        logits: &mut [f32],
+        budget: &mut WaitBudget,
+    ) -> NewTokens {
+        let tokens = self.try_sample(logits, budget);
         tokens.unwrap_or_else(|| {
             self.late_row = Some(logits.to_vec());
             NewTokens::default()
@@ -246,10 +255,13 @@ impl ActiveRequest {
         if !forced.is_empty() {
             let at = Instant::now();
             let mut logprobs = unsent.logprobs.into_iter();
+            let drafts = self.draft_counts();
             let event = |&id| TokenEvent {
                 id,
                 logprob: logprobs.next(),
                 at,
+                run: 1,
+                drafts,
             };
             let events = forced.iter().map(event).collect();
             if let Some(sampler) = &mut self.sampler {

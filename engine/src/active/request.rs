@@ -18,6 +18,7 @@ use crate::request_id::RequestId;
 use crate::sampling::logprobs::{TokenLogprobs, token_logprobs};
 use crate::sampling::params::SamplingParams;
 use crate::sampling::sampler::{SampleError, Sampled, SamplerState};
+use crate::speculation::RequestSpeculation;
 
 #[derive(Debug)]
 pub(crate) struct ActiveRequest {
@@ -51,9 +52,15 @@ pub(crate) struct ActiveRequest {
     pub(super) prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Taken when the prompt is done.
     pool: Option<Pool>,
+    /// Whether tokens may be drafted.
+    pub(super) may_speculate: bool,
+    /// Taken when the first draft is made.
+    pub(super) prediction: Vec<u32>,
+    /// Created with the first draft.
+    pub(super) speculation: Option<Box<RequestSpeculation>>,
     events: UnboundedSender<Event>,
     /// Events that are sent when the device is busy again.
-    outbox: Vec<Event>,
+    pub(super) outbox: Vec<Event>,
     /// When the request was accepted.
     pub(super) queued: Instant,
     /// When the request got slots for the first time.
@@ -99,6 +106,9 @@ impl ActiveRequest {
             prompt_is_done: false,
             prompt_logprobs,
             phase: Phase::from(request.transfer),
+            may_speculate: !request.no_speculation && request.pooling.is_none(),
+            prediction: request.prediction,
+            speculation: None,
             pool: request.pooling.map(Pool::new),
             events,
             outbox: Vec::new(),
@@ -305,7 +315,13 @@ impl ActiveRequest {
         let Sampled { token: id, logprob } = sampled;
         self.tokens.push(id);
         let at = Instant::now();
-        self.send_later(Event::Token(TokenEvent { id, logprob, at }));
+        self.send_later(Event::Token(TokenEvent {
+            id,
+            logprob,
+            at,
+            run: 1,
+            drafts: self.draft_counts(),
+        }));
     }
 
     /// Ends the request. Returns its final event and where to send it, unless the consumer
@@ -316,6 +332,7 @@ impl ActiveRequest {
             prompt_tokens: self.prompt_len,
             cached_tokens: self.cached_tokens.unwrap_or(0),
             completion_tokens: self.generated,
+            drafts: self.draft_counts(),
         };
         let event = match outcome {
             Outcome::Finished(reason) => Event::Finished(reason, usage),

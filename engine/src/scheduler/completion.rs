@@ -24,6 +24,8 @@ impl Scheduler {
         let mut sampled = output.sampled.iter();
         let mut late_rows = output.sample_logits.chunks_exact_mut(vocab_size);
         let mut sample_kinds = batch.sample_kinds.iter();
+        let mut for_drafts = WaitBudget::for_next_row();
+        let speculation = &mut self.speculation;
         for grant in &batch.grants {
             let Running {
                 request,
@@ -50,9 +52,15 @@ impl Scheduler {
             match grant.sampling {
                 None => {}
                 Some(Sampling::OnHost) => {
-                    let row = rows.next().expect("the executor's rows were counted");
+                    let draft = &batch.forward.tokens[grant.draft.clone()];
                     if continues {
-                        tokens = request.sample(row);
+                        let accepted;
+                        (tokens, accepted) =
+                            request.sample_draft(&mut rows, draft, &mut for_drafts);
+                        kv.computed += accepted;
+                        speculation.record(draft.len(), accepted, &mut self.counters);
+                    } else {
+                        rows.by_ref().take(draft.len() + 1).for_each(drop);
                     }
                 }
                 Some(Sampling::OnDevice) => {

@@ -27,6 +27,9 @@ impl Scheduler {
             // The slots of ended requests may suffice.
             self.flush_step();
         }
+        if wanted > self.kv.usage().available() {
+            self.free_draft_slots();
+        }
         while wanted > self.kv.usage().available() {
             let victim = self.victim().expect("a request that misses slots runs");
             wanted -= missing(&self.running[victim]);

@@ -72,7 +72,7 @@ impl Fixture {
         Self::build_any(config, limits, host_slots, gate, true)
     }
 
-    fn build_any(
+    pub fn build_any(
         config: EngineConfig,
         limits: ExecutorLimits,
         host_slots: usize,

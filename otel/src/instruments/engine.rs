@@ -9,6 +9,9 @@ use opentelemetry::metrics::Meter;
 use super::build::observed;
 use crate::catalog::{MODEL, SOURCE, STATE};
 
+/// The most tokens of a draft.
+pub const DRAFT_POSITIONS: usize = 16;
+
 /// The state of the engine at one moment. Totals count from the start of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EngineSnapshot {
@@ -37,6 +40,12 @@ pub struct EngineSnapshot {
     pub computed_tokens: u64,
     pub generated_tokens: u64,
     pub preemptions: u64,
+    /// How often tokens were drafted for a request, by speculative decoding.
+    pub drafts: u64,
+    pub drafted_tokens: u64,
+    pub accepted_tokens: u64,
+    /// The part of `accepted_tokens` at each place of a draft, from the first.
+    pub accepted_at: [u64; DRAFT_POSITIONS],
     /// Time since the last step while the engine has work; zero if it has none.
     pub heartbeat_age: Duration,
 }
@@ -64,6 +73,8 @@ pub struct EngineFacts {
     /// Name of the eviction policy, such as `lru`.
     pub eviction: String,
     pub prefix_cache: bool,
+    /// The most tokens of a draft as configured; 0 without speculative decoding.
+    pub draft_positions: usize,
     /// `CPU` or `GPU`, for the statistics log line.
     pub device: &'static str,
 }
@@ -164,6 +175,9 @@ pub(super) fn observe_engine(
         d.generation_throughput
     });
     computed("llm.prefix_cache_last_hit_rate", |d| d.last_hit_rate);
+    if facts.draft_positions > 0 {
+        super::speculation::observe(meter, &attribute, facts.draft_positions, read);
+    }
     let constant = |name, value: usize| {
         let attribute = attribute.clone();
         observed(meter, name, move || {

@@ -48,6 +48,16 @@ pub(super) fn request_attributes(
     if record.forced_tokens > 0 {
         attributes.push(count("llm.grammar.forced_tokens", record.forced_tokens));
     }
+    if record.drafted_tokens > 0 {
+        attributes.push(count(
+            "llm.speculation.drafted_tokens",
+            record.drafted_tokens,
+        ));
+        attributes.push(count(
+            "llm.speculation.accepted_tokens",
+            record.accepted_tokens,
+        ));
+    }
     let labels = record.labels.iter().cloned();
     attributes.extend(labels.map(|(name, label)| KeyValue::new(name, label)));
     match record.ending {

@@ -144,6 +144,21 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub radix_eviction_policy: Option<RadixEvictionPolicy>,
+    /// Speculative decoding, as JSON:
+    /// '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":2,"prompt_lookup_max":4}'
+    /// [default: none]
+    #[arg(long, value_name = "JSON")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_config: Option<String>,
+    /// Speculative decoding by SGLang's name: NGRAM, which is the method ngram of
+    /// --speculative-config [default: none]
+    #[arg(long, value_name = "NAME")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_algorithm: Option<String>,
+    /// Most tokens to draft in one step, with --speculative-algorithm [default: 4]
+    #[arg(long, value_name = "TOKENS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_num_draft_tokens: Option<usize>,
     /// Values of sampling fields that a request leaves out: those of the model's
     /// generation_config.json, or OpenAI's defaults [default: model]
     #[arg(long, value_enum)]

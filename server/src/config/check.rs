@@ -110,6 +110,7 @@ impl Config {
                 given: "enabled events".to_owned(),
             });
         }
+        self.speculation()?;
         self.vocabularies()?;
         self.shown_version()?;
         self.buckets()?;

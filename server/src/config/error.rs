@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use hearth_engine::SpeculationError;
+
 /// Why the configuration could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -17,5 +19,11 @@ pub enum ConfigError {
         field: &'static str,
         bound: &'static str,
         given: String,
+    },
+    /// A value of the speculation is out of bounds.
+    #[error("configuration: `{field}`: {error}")]
+    Speculation {
+        field: &'static str,
+        error: SpeculationError,
     },
 }

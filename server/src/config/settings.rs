@@ -67,6 +67,15 @@ pub struct Config {
     pub page_size: usize,
     /// Which cached prefix is evicted first.
     pub radix_eviction_policy: RadixEvictionPolicy,
+    /// Speculative decoding as JSON, with vLLM's keys. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_config: Option<String>,
+    /// Speculative decoding by SGLang's name of the algorithm, instead of `speculative_config`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_algorithm: Option<String>,
+    /// Most tokens to draft in one step, with `speculative_algorithm`. Default: 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_num_draft_tokens: Option<usize>,
     /// Values of sampling fields that a request leaves out.
     pub sampling_defaults: SamplingDefaults,
     /// Append text that a grammar forces without sampling it (jump forward).
@@ -181,6 +190,9 @@ impl Default for Config {
             prefix_cache: true,
             page_size: 1,
             radix_eviction_policy: RadixEvictionPolicy::Lru,
+            speculative_config: None,
+            speculative_algorithm: None,
+            speculative_num_draft_tokens: None,
             sampling_defaults: SamplingDefaults::Model,
             jump_forward: Switch::On,
             json_whitespace: JsonWhitespace::Natural,

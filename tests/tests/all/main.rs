@@ -36,6 +36,7 @@ mod refused_fields;
 mod shutdown;
 mod soak;
 mod sockets;
+mod speculation;
 mod structured;
 mod traces;
 mod traces_labels;

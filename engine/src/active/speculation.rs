@@ -1,0 +1,142 @@
+//! The drafts of a request, and what the sampler makes of them.
+
+use std::slice::ChunksExactMut;
+
+use super::grammar::NewTokens;
+use super::phase::Phase;
+use super::request::ActiveRequest;
+use crate::constraint::WaitBudget;
+use crate::request::{DraftCounts, Event};
+use crate::speculation::{CachedText, DraftContext, Offer, RequestSpeculation, Speculation};
+
+impl ActiveRequest {
+    /// How many tokens may be drafted after the last one. The one after the draft is sampled, so
+    /// it must not be beyond the end of the output.
+    fn draft_limit(&self) -> usize {
+        let continues = self.outcome.is_none()
+            && self.late_row.is_none()
+            && self.unsent_forced.is_none()
+            && self.phase == Phase::Local;
+        if self.may_speculate && self.prompt_is_done && continues {
+            self.remaining().saturating_sub(1)
+        } else {
+            0
+        }
+    }
+
+    /// Drafts at most `most` tokens, and offers them. `rate` is the share of drafts that other
+    /// requests accepted.
+    pub fn offer_draft(
+        &mut self,
+        config: &Speculation,
+        rate: f32,
+        cache: &dyn CachedText,
+        most: usize,
+    ) -> Option<Offer> {
+        let most = most.min(self.draft_limit());
+        if most == 0 {
+            return None;
+        }
+        let prediction = &mut self.prediction;
+        let (prompt_len, longest) = (self.prompt_len, self.params.max_tokens);
+        let speculation = self.speculation.get_or_insert_with(|| {
+            let prediction = std::mem::take(prediction);
+            let new = RequestSpeculation::new(config, rate, prediction, prompt_len, longest);
+            Box::new(new)
+        });
+        let context = DraftContext {
+            tokens: &self.tokens,
+            prompt_len,
+            namespace: &self.namespace,
+            cache,
+        };
+        speculation.offer(&context, most)
+    }
+
+    /// `planned` tokens of the draft are worth computing.
+    pub fn keep_draft(&mut self, planned: usize) {
+        let output_len = self.output_len();
+        if let Some(speculation) = &mut self.speculation {
+            speculation.keep(planned, output_len);
+        }
+    }
+
+    /// Cuts the draft to `len` tokens.
+    pub fn cut_draft(&mut self, len: usize) {
+        if let Some(speculation) = &mut self.speculation {
+            speculation.cut(len);
+        }
+    }
+
+    /// The draft of the next step.
+    pub fn draft(&self) -> &[u32] {
+        let speculation = self.speculation.as_ref();
+        speculation.map_or(&[], |speculation| speculation.draft())
+    }
+
+    pub(super) fn draft_counts(&self) -> DraftCounts {
+        let speculation = self.speculation.as_ref();
+        speculation.map_or(DraftCounts::default(), |speculation| speculation.counts)
+    }
+
+    /// Samples the next token from the first of `rows`, and while it equals the next token of
+    /// `draft` the token after it from the next row. `rows` has one row more than `draft`, and
+    /// all of them are taken. Grammars get the time `budget` to answer between two rows. Returns
+    /// the new tokens, and how many tokens of the draft were accepted.
+    pub fn sample_draft(
+        &mut self,
+        rows: &mut ChunksExactMut<'_, f32>,
+        draft: &[u32],
+        budget: &mut WaitBudget,
+    ) -> (NewTokens, usize) {
+        let mut rows = rows.take(draft.len() + 1);
+        let first_event = self.outbox.len();
+        let mut tokens = match rows.next() {
+            Some(row) => self.sample(row),
+            None => NewTokens::default(),
+        };
+        let mut accepted = 0;
+        for &drafted in draft {
+            let is_accepted = tokens.sampled == accepted + 1
+                && tokens.forced == 0
+                && self.outcome.is_none()
+                && self.tokens.last() == Some(&drafted);
+            match rows.next() {
+                Some(row) if is_accepted => {
+                    accepted += 1;
+                    tokens += self.sample_within(row, budget);
+                }
+                _ => break,
+            }
+        }
+        rows.for_each(drop);
+        if draft.is_empty() {
+            return (tokens, accepted);
+        }
+        if let Some(speculation) = &mut self.speculation {
+            speculation.record(draft.len(), accepted);
+        }
+        self.mark_run(first_event);
+        (tokens, accepted)
+    }
+
+    /// The tokens among the events from index `first_event` on were brought by one step.
+    fn mark_run(&mut self, first_event: usize) {
+        let drafts = self.draft_counts();
+        let events = &mut self.outbox[first_event..];
+        let mut tokens: Vec<_> = events
+            .iter_mut()
+            .filter_map(|event| match event {
+                Event::Token(token) => Some(token),
+                _ => None,
+            })
+            .collect();
+        let run = tokens.len();
+        let at = tokens.last().map(|last| last.at);
+        for token in &mut tokens {
+            token.run = run;
+            token.drafts = drafts;
+            token.at = at.unwrap_or(token.at);
+        }
+    }
+}

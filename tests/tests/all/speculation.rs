@@ -1,0 +1,215 @@
+//! Speculative decoding in the whole server: it changes no byte of an answer.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::doctor::has_vulkan;
+use super::harness::{CHAT, COMPLETIONS, Server};
+
+/// Drafts wherever a single token occurred before, whether or not it pays.
+const EAGER: [&str; 2] = [
+    "--speculative-config",
+    r#"{"method":"ngram","num_speculative_tokens":6,"prompt_lookup_min":1,"prompt_lookup_max":3,"adaptive":false}"#,
+];
+/// As a user would start it.
+const ADAPTIVE: [&str; 4] = [
+    "--speculative-algorithm",
+    "NGRAM",
+    "--speculative-num-draft-tokens",
+    "4",
+];
+
+/// Kinds of requests: sampling, penalties, log-probabilities, stops, copies, grammars.
+fn kinds() -> Vec<Value> {
+    let schema = json!({"type": "object", "additionalProperties": false,
+        "required": ["name", "grades"],
+        "properties": {"name": {"type": "string", "maxLength": 9},
+            "grades": {"type": "array", "minItems": 2, "maxItems": 4,
+                "items": {"enum": ["good", "better", "best"]}}}});
+    let strict = json!({"type": "json_schema",
+        "json_schema": {"name": "answer", "strict": true, "schema": schema}});
+    vec![
+        json!({"temperature": 0}),
+        json!({"temperature": 0, "logprobs": 3}),
+        json!({"temperature": 1}),
+        json!({"temperature": 0.8, "top_p": 0.9, "logprobs": 0}),
+        json!({"temperature": 1.2, "top_k": 20, "min_p": 0.02, "n": 3}),
+        json!({"temperature": 0, "repetition_penalty": 1.3, "presence_penalty": 0.5}),
+        json!({"temperature": 0, "frequency_penalty": 0.3, "logprobs": 1}),
+        json!({"temperature": 1, "logit_bias": {"70": 3, "80": -100}, "logprobs": 1}),
+        json!({"temperature": 0, "stop": ["the", "a "]}),
+        json!({"temperature": 1, "stop": [". "], "include_stop_str_in_output": true}),
+        json!({"temperature": 0, "min_tokens": 12, "stop_token_ids": (60..90).collect::<Vec<_>>()}),
+        json!({"temperature": 0, "response_format": strict, "jump_forward": true}),
+        json!({"temperature": 1, "response_format": strict, "jump_forward": false, "logprobs": 1}),
+        json!({"temperature": 0, "regex": "((ab|cd|[e-h]{2}) )+x"}),
+    ]
+}
+
+fn prompts() -> [&'static str; 4] {
+    [
+        "Once upon a time there was a cat. The cat sat on the mat. Once upon a time there was a",
+        "{\"name\": \"Tim\", \"grades\": [\"good\", \"best\"]}\n{\"name\": \"Tim\",",
+        "What is 3 + 4? 3 + 4 = 7. What is 2 + 5? 2 + 5 =",
+        "a a a a a a a a a a a a a a",
+    ]
+}
+
+fn bodies() -> Vec<Value> {
+    let mut bodies = Vec::new();
+    for (seed, prompt) in prompts().into_iter().enumerate() {
+        for kind in kinds() {
+            let mut body = kind;
+            body["prompt"] = json!(prompt);
+            body["max_tokens"] = json!(40);
+            body["seed"] = json!(seed);
+            bodies.push(body);
+        }
+    }
+    bodies
+}
+
+/// The choices of all answers and the numbers of tokens, sent one by one or at once.
+async fn answers(server: &Server, bodies: &[Value], at_once: bool) -> Vec<Value> {
+    let ask = async |body: &Value| {
+        let answer = server.ok(COMPLETIONS, body).await;
+        json!([
+            answer["choices"],
+            answer["usage"]["prompt_tokens"],
+            answer["usage"]["completion_tokens"]
+        ])
+    };
+    let mut answers = Vec::new();
+    match at_once {
+        true => answers = join_all(bodies.iter().map(ask)).await,
+        false => {
+            for body in bodies {
+                answers.push(ask(body).await);
+            }
+        }
+    }
+    server.wait_until_idle().await;
+    answers
+}
+
+#[tokio::test]
+async fn on_the_cpu_every_byte_is_the_same_with_and_without_drafts() {
+    let bodies = bodies();
+    let off = Server::embedded(&["--device", "cpu"]).await;
+    let expected = answers(&off, &bodies, false).await;
+    assert_eq!(off.stat("drafts").await, 0);
+    drop(off);
+    let small = ["--kv-tokens", "600", "--max-model-len", "300"];
+    let cases: [(&[&str], &[&str]); 3] = [
+        (&EAGER, &[]),
+        (&EAGER, &small),
+        (&ADAPTIVE, &["--prefill-chunk", "16"]),
+    ];
+    for (how, others) in cases {
+        let flags = [&["--device", "cpu"][..], how, others].concat();
+        let server = Server::embedded(&flags).await;
+        for at_once in [false, true] {
+            let seen = answers(&server, &bodies, at_once).await;
+            for ((seen, expected), body) in seen.iter().zip(&expected).zip(&bodies) {
+                assert_eq!(seen, expected, "{flags:?}, at once: {at_once}, {body}");
+            }
+        }
+        let (drafted, accepted) = (
+            server.stat("drafted_tokens").await,
+            server.stat("accepted_tokens").await,
+        );
+        println!("{flags:?}: {accepted} of {drafted} drafted tokens were accepted");
+        assert!(accepted > 0 && accepted <= drafted);
+    }
+}
+
+#[tokio::test]
+async fn a_prediction_is_used_counted_and_can_be_refused() {
+    let server = Server::embedded(&[&["--device", "cpu"][..], &EAGER].concat()).await;
+    let ask = |more: Value| {
+        let mut body = json!({
+            "messages": [{"role": "user", "content": "Tell me a story."}],
+            "temperature": 0, "max_tokens": 60,
+        });
+        for (field, value) in more.as_object().unwrap() {
+            body[field] = value.clone();
+        }
+        body
+    };
+    let content = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+    let details = |answer: &Value| answer["usage"]["completion_tokens_details"].clone();
+    // The salts keep the answers out of each other's cache.
+    let plain = server
+        .ok(CHAT, &ask(json!({"speculative": false, "cache_salt": "1"})))
+        .await;
+    assert_eq!(details(&plain), Value::Null);
+    assert_eq!(server.stat("drafts").await, 0);
+    let story = content(&plain);
+    let steps = server.stat("steps").await;
+    let prediction = json!({"type": "content", "content": [{"type": "text", "text": story}]});
+    let body = ask(json!({"prediction": prediction, "cache_salt": "2"}));
+    let predicted = server.ok(CHAT, &body).await;
+    assert_eq!(content(&predicted), story);
+    let accepted = details(&predicted)["accepted_prediction_tokens"]
+        .as_u64()
+        .unwrap();
+    assert!(accepted >= 30, "{}", details(&predicted));
+    let saved = steps - (server.stat("steps").await - steps);
+    assert!(saved >= 30, "{saved} steps saved");
+    let answer = server
+        .post(
+            CHAT,
+            &ask(json!({"prediction": {"type": "other", "content": ""}})),
+        )
+        .await;
+    assert_eq!(answer.status, 400);
+    let page = server.http.get(server.url("/metrics")).send().await;
+    let metrics = page.unwrap().text().await.unwrap();
+    for name in [
+        "vllm:spec_decode_num_drafts_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+    ] {
+        assert!(metrics.contains(name), "{name} is missing");
+    }
+}
+
+#[tokio::test]
+async fn without_speculation_a_prediction_is_a_hint_and_a_demand_is_refused() {
+    let server = Server::embedded(&["--device", "cpu"]).await;
+    let ask = |more: Value| {
+        json!({
+            "messages": [{"role": "user", "content": "Tell me a story."}],
+            "temperature": 0, "max_tokens": 20,
+            "prediction": {"type": "content", "content": "Once upon a time"},
+            "speculative": more,
+        })
+    };
+    server.ok(CHAT, &ask(Value::Null)).await;
+    server.ok(CHAT, &ask(json!(false))).await;
+    let answer = server.post(CHAT, &ask(json!(true))).await;
+    assert_eq!(answer.status, 400);
+    assert_eq!(server.stat("drafts").await, 0);
+}
+
+#[tokio::test]
+async fn a_gpu_drafts_nothing_and_answers_the_same() {
+    if !has_vulkan() {
+        return;
+    }
+    let cache = format!("hearth-speculation-test-{}", std::process::id());
+    let cache = std::env::temp_dir().join(cache);
+    let small = ["--prefill-chunk", "24", "--max-running-requests", "3"];
+    let deterministic = ["--deterministic", "--kv-tokens", "2048"];
+    let bodies: Vec<Value> = bodies().into_iter().step_by(5).collect();
+    let mut seen = Vec::new();
+    for how in [&[][..], &EAGER] {
+        let flags = [&small[..], &deterministic, how].concat();
+        let server = Server::embedded_on("vulkan", &flags, &cache).await;
+        seen.push(answers(&server, &bodies, true).await);
+        assert_eq!(server.stat("drafts").await, 0);
+    }
+    assert_eq!(seen[0], seen[1]);
+    let _ = std::fs::remove_dir_all(&cache);
+}
