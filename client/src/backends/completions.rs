@@ -117,7 +117,7 @@ impl Backend for CompletionsApi {
                 *scored = pairs.collect();
             }
         }
-        let common = common_tokens(&scored[..choices.len()], prompt);
+        let common = common_tokens(&scored[..choices.len()], choices);
         let values = |scored: &[(String, Option<f64>)]| -> Vec<f64> {
             let logprobs = scored.iter();
             logprobs
@@ -138,17 +138,21 @@ impl Backend for CompletionsApi {
     }
 }
 
-/// The tokens that all texts begin with and that lie within the prompt.
-fn common_tokens(scored: &[Vec<(String, Option<f64>)>], prompt: &str) -> usize {
-    let tokens = |scored: &Vec<(String, Option<f64>)>| -> Vec<String> {
+/// The tokens that all texts begin with and that end before the choices. It is counted from the
+/// end, because some servers show the token that begins a text and others do not.
+fn common_tokens(scored: &[Vec<(String, Option<f64>)>], choices: &[String]) -> usize {
+    let pairs = scored.iter().zip(choices);
+    let tokens = pairs.map(|(scored, choice)| {
+        let all: usize = scored.iter().map(|(token, _)| token.len()).sum();
+        let before = all.saturating_sub(choice.len());
         let mut bytes = 0;
         let within = scored.iter().take_while(|(token, _)| {
             bytes += token.len();
-            bytes <= prompt.len()
+            bytes <= before
         });
         within.map(|(token, _)| token.clone()).collect()
-    };
-    common_length(&scored.iter().map(tokens).collect::<Vec<_>>())
+    });
+    common_length(&tokens.collect::<Vec<Vec<String>>>())
 }
 
 #[cfg(test)]
@@ -160,9 +164,12 @@ mod tests {
         let list = |tokens: &[&str]| -> Vec<(String, Option<f64>)> {
             tokens.iter().map(|&t| (t.to_owned(), Some(-1.0))).collect()
         };
-        let plain = [list(&["a ", "b", "c"]), list(&["a ", "b", "d"])];
-        assert_eq!(common_tokens(&plain, "a b"), 2);
+        let plain = [
+            list(&["<s>", "a ", "b", "c"]),
+            list(&["<s>", "a ", "b", "d"]),
+        ];
+        assert_eq!(common_tokens(&plain, &["c", "d"].map(str::to_owned)), 3);
         let merged = [list(&["a ", "bc"]), list(&["a ", "b", "d"])];
-        assert_eq!(common_tokens(&merged, "a b"), 1);
+        assert_eq!(common_tokens(&merged, &["c", "d"].map(str::to_owned)), 1);
     }
 }
