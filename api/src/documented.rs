@@ -16,6 +16,7 @@ use crate::openai::embeddings::EmbeddingRequest;
 use crate::openai::responses::request::ResponseRequest;
 use crate::openapi::manual::{quoted, table};
 use crate::openapi::probe::schema;
+use crate::programs::request::{ProgramNode, ProgramRequest};
 use crate::routes::ROUTES;
 use crate::sglang::encode::EncodeRequest;
 use crate::sglang::request::GenerateRequest;
@@ -62,6 +63,8 @@ fn every_field_of_every_route_is_documented_and_no_other() {
     assert_documented::<ResponseRequest>("`/v1/responses`");
     assert_documented::<StreamOptions>("`stream_options`");
     assert_documented::<EmbeddingRequest>("`/v1/embeddings`");
+    assert_documented::<ProgramRequest>("`/v1/programs`");
+    assert_documented::<ProgramNode>("`/v1/programs`: `nodes[]`");
     assert_documented::<GenerateRequest>("`/generate`");
     assert_documented::<EncodeRequest>("`/encode`");
     assert_documented::<ScoreRequest>("`/v1/score`");

@@ -9,6 +9,7 @@
 //! - [`generate`] gives a job to the engine. `prompt`, `conversation` and `offload` make token ids
 //!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find tool calls and
 //!   reasoning in the text that comes back; [`grammars`] holds what an output must follow.
+//! - [`programs`] runs programs of the front-end language beside the engine.
 //! - `exchange`, `record`, `tally` and [`telemetry`] measure.
 //! - [`disaggregation`] carries keys and values between a prefill server and a decode server.
 //! - [`served`] is what this crate needs of a model.
@@ -38,6 +39,7 @@ mod offload;
 mod ollama;
 mod openai;
 mod openapi;
+pub mod programs;
 pub mod prompt;
 pub mod reader;
 pub mod reasoning;

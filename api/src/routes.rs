@@ -17,6 +17,7 @@ use crate::dialect::Dialect::{self, Anthropic, Ollama, OpenAi, Sglang};
 use crate::error::ApiError;
 use crate::openai::responses::{create, stored};
 use crate::openai::{chat, completions, embeddings};
+use crate::programs::route as programs;
 use crate::sglang::{control, encode, generate, loads, model, score, server_info, tokens};
 use crate::{metrics, ollama, openapi, status};
 use Access::{Admin, Key, Open};
@@ -107,6 +108,8 @@ pub static ROUTES: &[Route] = &[
     route(POST,        "/v1/responses/{id}/cancel", OpenAi,    Key,   Observed, NONE,           || to(stored::cancel)),
     route(GET,         "/v1/responses/{id}",        OpenAi,    Key,   Observed, NONE,           || to(stored::retrieve)),
     route(DELETE,      "/v1/responses/{id}",        OpenAi,    Key,   Observed, NONE,           || to(stored::delete)),
+
+    route(POST,        "/v1/programs",              OpenAi,    Key,   Observed, TextCompletion, || to(programs::programs)),
 
     route(POST_OR_PUT, "/generate",                 Sglang,    Key,   Observed, TextCompletion, || to(generate::generate)),
     route(POST_OR_PUT, "/encode",                   Sglang,    Key,   Observed, Embeddings,     || to(encode::encode)),

@@ -1,25 +1,10 @@
-//! Chat completions: messages and sampling options.
+//! Streams of chat completions, for `hearth chat` and tests.
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::http::{Client, ClientError, Events};
-
-/// The author of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    System,
-    User,
-    Assistant,
-}
-
-/// A message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Message {
-    pub role: Role,
-    pub content: String,
-}
+use crate::message::Message;
 
 /// Sampling options. The server chooses those that are `None`.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -74,6 +59,7 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Role;
 
     #[test]
     fn options_left_out_are_not_sent() {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
 use crate::sse::Parser;
@@ -26,6 +27,9 @@ pub enum ClientError {
     /// The server sent something other than the expected JSON.
     #[error("the server sent invalid JSON: {0}")]
     NotJson(String),
+    /// The name or the value of this header has characters that HTTP does not allow.
+    #[error("the header {0:?} has characters that HTTP does not allow")]
+    InvalidHeader(String),
 }
 
 impl ClientError {
@@ -51,12 +55,30 @@ impl Client {
     /// # Errors
     /// TLS cannot be set up.
     pub fn new(base: &str) -> Result<Self, ClientError> {
+        Self::with_headers(base, &[])
+    }
+
+    /// [`new`](Self::new), with headers that every request has, as `("authorization", "Bearer ...")`.
+    ///
+    /// # Errors
+    /// TLS cannot be set up, or a header has characters that HTTP does not allow.
+    pub fn with_headers(base: &str, headers: &[(&str, &str)]) -> Result<Self, ClientError> {
+        let mut all = HeaderMap::new();
+        for &(name, value) in headers {
+            let invalid = || ClientError::InvalidHeader(name.to_owned());
+            let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
+            let mut value = HeaderValue::from_str(value).map_err(|_| invalid())?;
+            // Headers are often keys, which no debug output may show.
+            value.set_sensitive(true);
+            all.insert(parsed, value);
+        }
         let base = base
             .trim_end_matches('/')
             .trim_end_matches("/v1")
             .to_owned();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
+            .default_headers(all)
             .build()
             .map_err(|source| ClientError::transport(&base, source))?;
         Ok(Self { http, base })

@@ -11,6 +11,7 @@ use crate::openai::embeddings::EmbeddingRequest;
 use crate::openai::responses::request::ResponseRequest;
 use crate::openapi::manual::{quoted, table};
 use crate::openapi::probe::schema;
+use crate::programs::request::ProgramRequest;
 use crate::routes;
 use crate::sglang::encode::EncodeRequest;
 use crate::sglang::request::GenerateRequest;
@@ -106,6 +107,7 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
         "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
         "/v1/embeddings" => ("EmbeddingRequest", schema::<EmbeddingRequest>()),
         "/v1/responses" => ("ResponseRequest", schema::<ResponseRequest>()),
+        "/v1/programs" => ("ProgramRequest", schema::<ProgramRequest>()),
         "/generate" => ("GenerateRequest", schema::<GenerateRequest>()),
         "/encode" => ("EncodeRequest", schema::<EncodeRequest>()),
         "/v1/score" => ("ScoreRequest", schema::<ScoreRequest>()),
@@ -178,6 +180,7 @@ fn answer(method: &str, path: &str) -> Value {
         "/v1/responses" => streamed("Response", EVENTS),
         "/v1/responses/{id}" if method == "DELETE" => json("Deleted"),
         "/v1/responses/{id}" | "/v1/responses/{id}/cancel" => json("Response"),
+        "/v1/programs" => streamed("Program", EVENTS),
         "/generate" => streamed("Generated", EVENTS),
         "/encode" => json("Encoded"),
         "/v1/score" => json("Scores"),

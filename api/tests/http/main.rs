@@ -14,6 +14,9 @@ mod loads;
 mod ollama;
 mod openapi;
 mod operations;
+mod programs;
+#[path = "../../../client/tests/language/random.rs"]
+mod random;
 mod refusals;
 mod responses;
 mod routers;

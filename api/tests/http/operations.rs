@@ -34,7 +34,9 @@ async fn each_route_that_runs_the_model_is_measured_under_its_operation() {
                         "options": {"num_predict": 1}});
     let prompt = json!({"model": "fake", "prompt": "a", "stream": false,
                         "options": {"num_predict": 1}});
-    let routes: [(&str, Value, &str); 9] = [
+    let program = json!({"nodes": [{"op": "text", "text": "a"},
+                                    {"op": "gen", "name": "x", "max_tokens": 1}]});
+    let routes: [(&str, Value, &str); 10] = [
         ("/v1/chat/completions", chat, "chat"),
         (
             "/v1/responses",
@@ -58,6 +60,7 @@ async fn each_route_that_runs_the_model_is_measured_under_its_operation() {
             "text_completion",
         ),
         ("/api/generate", prompt, "text_completion"),
+        ("/v1/programs", program, "text_completion"),
         (
             "/v1/embeddings",
             json!({"model": "fake", "input": "a"}),

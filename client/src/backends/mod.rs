@@ -1,0 +1,12 @@
+//! Back ends over HTTP.
+
+mod anthropic;
+mod chat;
+mod completions;
+mod server;
+mod wire;
+
+pub use anthropic::AnthropicApi;
+pub use chat::ChatApi;
+pub use completions::CompletionsApi;
+pub use server::Server;
