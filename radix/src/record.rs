@@ -68,9 +68,12 @@ impl RadixTree {
 
     /// Records that the pages of `id` were cached.
     pub(crate) fn note_stored(&mut self, id: NodeId) {
-        if self.changes.is_some() {
-            let stored = self.stored(id);
-            self.changes.as_mut().expect("just checked").push(stored);
+        if self.changes.is_none() {
+            return;
+        }
+        let stored = self.stored(id);
+        if let Some(changes) = &mut self.changes {
+            changes.push(stored);
         }
     }
 
