@@ -22,6 +22,7 @@ mod gpu;
 mod harness;
 mod host_cache;
 mod identical_outputs;
+mod kv_events;
 mod large_bodies;
 mod logs;
 mod metrics;
