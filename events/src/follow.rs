@@ -49,9 +49,7 @@ pub async fn follow(source: &Source, mut on: impl FnMut(Update)) -> io::Error {
         last: None,
         complete: false,
     };
-    let ended = match session.run().await {
-        Err(error) => error,
-    };
+    let Err(ended) = session.run().await;
     on(Update::Disconnected);
     ended
 }

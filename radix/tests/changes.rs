@@ -11,9 +11,12 @@ use proptest::prelude::*;
 
 const SLOTS: usize = 32;
 
-/// What a reader of the changes knows: of each page in each tier the page before it and its tokens.
+/// The page before a page, its namespace and its tokens.
+type Page = (Option<u64>, String, Vec<u32>);
+
+/// The pages of each tier, as a reader of the changes knows them.
 #[derive(Debug, Default, PartialEq)]
-struct Mirror(HashMap<(Tier, u64), (Option<u64>, String, Vec<u32>)>);
+struct Mirror(HashMap<(Tier, u64), Page>);
 
 impl Mirror {
     fn apply(&mut self, changes: Vec<CacheChange>, page: usize) {
