@@ -16,8 +16,10 @@ async fn greet(s: &mut State, name: usize) -> Result<String, Error> {
 
 #[tokio::test]
 async fn results_are_in_order_within_the_bound_after_the_common_prefix() {
-    let mut fake = Fake::default();
-    fake.step = Duration::from_millis(2);
+    let fake = Fake {
+        step: Duration::from_millis(2),
+        ..Fake::default()
+    };
     let frontend = Frontend::new(fake.clone());
     let mut seen = Vec::new();
     let batch = Batch::default()
