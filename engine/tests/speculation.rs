@@ -126,7 +126,7 @@ impl Constraint for InThirds {
     fn consume(&mut self, token: u32) -> Result<(), String> {
         self.tokens += 1;
         if self.forced.is_empty() {
-            if token % 10 == 0 {
+            if token.is_multiple_of(10) {
                 self.forced = vec![7, 8];
             }
         } else if self.forced.remove(0) != token {
