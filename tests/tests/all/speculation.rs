@@ -95,7 +95,7 @@ async fn answers(server: &Server, bodies: &[Value], at_once: bool) -> Vec<Value>
 #[tokio::test]
 async fn on_the_cpu_every_byte_is_the_same_with_and_without_drafts() {
     let bodies = bodies();
-    let off = Server::embedded(&["--device", "cpu"]).await;
+    let off = Server::embedded(&[]).await;
     let expected = answers(&off, &bodies, false).await;
     assert_eq!(off.stat("drafts").await, 0);
     drop(off);
@@ -106,7 +106,7 @@ async fn on_the_cpu_every_byte_is_the_same_with_and_without_drafts() {
         (&ADAPTIVE, &["--prefill-chunk", "16"]),
     ];
     for (how, others) in cases {
-        let flags = [&["--device", "cpu"][..], how, others].concat();
+        let flags = [how, others].concat();
         let server = Server::embedded(&flags).await;
         for at_once in [false, true] {
             let seen = answers(&server, &bodies, at_once).await;
@@ -125,7 +125,7 @@ async fn on_the_cpu_every_byte_is_the_same_with_and_without_drafts() {
 
 #[tokio::test]
 async fn a_prediction_is_used_counted_and_can_be_refused() {
-    let server = Server::embedded(&[&["--device", "cpu"][..], &EAGER].concat()).await;
+    let server = Server::embedded(&EAGER).await;
     let ask = |more: Value| {
         let mut body = json!({
             "messages": [{"role": "user", "content": "Tell me a story."}],
@@ -177,7 +177,7 @@ async fn a_prediction_is_used_counted_and_can_be_refused() {
 
 #[tokio::test]
 async fn without_speculation_a_prediction_is_a_hint_and_a_demand_is_refused() {
-    let server = Server::embedded(&["--device", "cpu"]).await;
+    let server = Server::embedded(&[]).await;
     let ask = |more: Value| {
         json!({
             "messages": [{"role": "user", "content": "Tell me a story."}],
