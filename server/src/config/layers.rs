@@ -90,6 +90,7 @@ impl Config {
             "sampling_defaults",
             "jump_forward",
             "json_whitespace",
+            "structured_strictness",
             "pooling",
             "tool_call_parser",
             "reasoning_parser",
