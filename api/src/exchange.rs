@@ -33,6 +33,7 @@ pub struct Exchange {
     tokenized: Mutex<Option<(Instant, Instant)>>,
     compiled: Mutex<Option<Compilation>>,
     labels: Mutex<Vec<(String, String)>>,
+    ignored: Mutex<Vec<String>>,
 }
 
 impl Exchange {
@@ -57,6 +58,7 @@ impl Exchange {
             tokenized: Mutex::new(None),
             compiled: Mutex::new(None),
             labels: Mutex::default(),
+            ignored: Mutex::default(),
         }
     }
 
@@ -87,6 +89,12 @@ impl Exchange {
     /// How the grammar of its outputs was compiled, if it has one.
     pub fn compiled(&self) -> Option<Compilation> {
         *self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The words of its schemas that had no effect.
+    pub fn ignored(&self) -> Vec<String> {
+        let ignored = self.ignored.lock();
+        ignored.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn add_tokenized(&self, from: Instant, to: Instant) {
@@ -145,6 +153,14 @@ pub fn note_grammar(compilation: Compilation) {
     if let Some(exchange) = Exchange::current() {
         let compiled = exchange.compiled.lock();
         *compiled.unwrap_or_else(PoisonError::into_inner) = Some(compilation);
+    }
+}
+
+/// Notes words of schemas that have no effect on the answer of the current exchange.
+pub fn note_ignored(words: Vec<String>) {
+    if let Some(exchange) = Exchange::current() {
+        let ignored = exchange.ignored.lock();
+        *ignored.unwrap_or_else(PoisonError::into_inner) = words;
     }
 }
 

@@ -16,7 +16,7 @@ use hearth_grammar::{
     CompilePool, Compiled, Compiler, GrammarError, Matcher, PoolFull, Spec, Ticket,
     VocabularySource,
 };
-pub use hearth_grammar::{Stats, Whitespace};
+pub use hearth_grammar::{Stats, Strictness, Whitespace};
 use tokio::sync::oneshot;
 
 use after_reasoning::{Marks, after_reasoning};
@@ -35,6 +35,8 @@ const COMPILE_DEADLINE: Duration = Duration::from_secs(5);
 pub struct GrammarDefaults {
     pub jump_forward: bool,
     pub whitespace: Whitespace,
+    /// What happens to words of a schema that have no meaning. A request cannot choose this.
+    pub strictness: Strictness,
 }
 
 impl Default for GrammarDefaults {
@@ -42,6 +44,7 @@ impl Default for GrammarDefaults {
         Self {
             jump_forward: true,
             whitespace: Whitespace::default(),
+            strictness: Strictness::default(),
         }
     }
 }
@@ -55,6 +58,16 @@ pub struct Grammars {
     eos: Vec<u32>,
     /// Found in the vocabulary when the first request needs them.
     marks: OnceLock<Arc<Marks>>,
+}
+
+/// A grammar that an output can follow.
+#[derive(Debug)]
+pub struct CompiledGrammar {
+    pub grammar: Arc<dyn Grammar>,
+    /// Whether it was in the cache.
+    pub cached: bool,
+    /// The words of its schemas that have no effect.
+    pub ignored: Vec<String>,
 }
 
 /// Why a grammar was not compiled.
@@ -84,7 +97,8 @@ impl Grammars {
     ) -> std::io::Result<Self> {
         let source = Arc::new(Tokens { text, vocab_size });
         let tokens = Arc::clone(&source);
-        let compiler = Arc::new(Compiler::new(source, eos.clone()));
+        let compiler = Compiler::new(source, eos.clone()).with_strictness(defaults.strictness);
+        let compiler = Arc::new(compiler);
         let cores = available_parallelism().map_or(1, NonZero::get);
         let pool = CompilePool::start(compiler, (cores / 2).clamp(1, MAX_COMPILE_THREADS))?;
         Ok(Self {
@@ -96,14 +110,13 @@ impl Grammars {
         })
     }
 
-    /// The grammar of `spec`, and whether it was in the cache. One that was not is compiled on the
-    /// pool.
+    /// The grammar of `spec`. One that is not in the cache is compiled on the pool.
     ///
     /// # Errors
     /// `spec` is invalid, or it could not be compiled in time.
-    pub async fn compile(&self, spec: Spec) -> Result<(Arc<dyn Grammar>, bool), CompileError> {
+    pub async fn compile(&self, spec: Spec) -> Result<CompiledGrammar, CompileError> {
         if let Some(outcome) = self.pool.compiler().cached(&spec) {
-            return Ok((ready(outcome?), true));
+            return Ok(ready(outcome?, true));
         }
         let (reply, outcome) = oneshot::channel();
         // The request may be gone by then.
@@ -112,7 +125,7 @@ impl Grammars {
             .submit(spec, |outcome| drop(reply.send(outcome)))?;
         let asking = Asking(ticket);
         match tokio::time::timeout(COMPILE_DEADLINE, outcome).await {
-            Ok(Ok(outcome)) => Ok((ready(outcome?), false)),
+            Ok(Ok(outcome)) => Ok(ready(outcome?, false)),
             _ if asking.0.has_started() => Err(CompileError::TooSlow),
             _ => Err(CompileError::Waited),
         }
@@ -158,8 +171,12 @@ impl Drop for Asking {
     }
 }
 
-fn ready(compiled: Arc<Compiled>) -> Arc<dyn Grammar> {
-    Arc::new(Ready(compiled))
+fn ready(compiled: Arc<Compiled>, cached: bool) -> CompiledGrammar {
+    CompiledGrammar {
+        ignored: compiled.ignored().to_vec(),
+        cached,
+        grammar: Arc::new(Ready(compiled)),
+    }
 }
 
 #[derive(Debug)]

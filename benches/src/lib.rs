@@ -1,6 +1,7 @@
-//! Two kinds of measurements: a closed-loop load generator for any server with OpenAI's
+//! Three kinds of measurements: a closed-loop load generator for any server with OpenAI's
 //! `/v1/completions`, so that other servers are measured with the same tool; and measurements
-//! without a model ([`sim`]) of the scheduler and the prefix cache alone, and of clusters.
+//! without a model ([`sim`]) of the scheduler and the prefix cache alone, and of clusters; and coverage
+//! of structured output ([`schemas`]).
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -8,10 +9,12 @@
 //! | [`prompts`] | prompts from a seed |
 //! | [`load`] | sends the requests and measures times |
 //! | [`report`] | rates and percentiles of a run |
+//! | [`schemas`] | which JSON Schemas compile, and at which cost (`hearth-schemas`) |
 //! | [`sim`] | the engine over an executor that computes nothing, and clusters in simulated time (`hearth-sim`) |
 
 pub mod cli;
 pub mod load;
 pub mod prompts;
 pub mod report;
+pub mod schemas;
 pub mod sim;

@@ -22,6 +22,7 @@ pub struct Compiled {
     /// The mask before the first token.
     first: Mask,
     source_bytes: usize,
+    ignored: Vec<String>,
     counters: Arc<Counters>,
 }
 
@@ -40,6 +41,7 @@ impl Compiled {
         vocabulary: Arc<Vocabulary>,
         first: Mask,
         source_bytes: usize,
+        ignored: Vec<String>,
         counters: Arc<Counters>,
     ) -> Self {
         Self {
@@ -47,6 +49,7 @@ impl Compiled {
             vocabulary,
             first,
             source_bytes,
+            ignored,
             counters,
         }
     }
@@ -67,6 +70,12 @@ impl Compiled {
             Mask::clone(&self.first),
             Arc::clone(&self.counters),
         )
+    }
+
+    /// The words of the grammar's schemas that have no effect, without repetition: keywords, and
+    /// formats as `format:NAME`.
+    pub fn ignored(&self) -> &[String] {
+        &self.ignored
     }
 
     /// The memory that the grammar takes in bytes: counted for our own machine, estimated for

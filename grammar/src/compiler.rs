@@ -16,8 +16,8 @@ use crate::llg::Llguidance;
 use crate::mask::Mask;
 use crate::mask_cache::MaskCache;
 use crate::regex;
-use crate::schema;
-use crate::spec::{Source, Spec};
+use crate::schema::{self, Preparing};
+use crate::spec::{Source, Spec, Strictness};
 use crate::stats::{Counters, Stats};
 use crate::structural;
 use crate::ticket::Ticket;
@@ -38,6 +38,7 @@ const MASK_CACHE_BYTES: usize = 64 << 20;
 pub struct Compiler {
     source: Arc<dyn VocabularySource>,
     eos: Vec<u32>,
+    strictness: Strictness,
     vocabulary: OnceLock<Arc<Vocabulary>>,
     llguidance: OnceLock<Result<Llguidance, GrammarError>>,
     cache: GrammarCache,
@@ -58,12 +59,19 @@ impl Compiler {
         Self {
             source,
             eos,
+            strictness: Strictness::default(),
             vocabulary: OnceLock::new(),
             llguidance: OnceLock::new(),
             cache: GrammarCache::new(GRAMMAR_CACHE_BYTES),
             masks: Arc::new(MaskCache::new(MASK_CACHE_BYTES)),
             counters: Arc::default(),
         }
+    }
+
+    /// The same with other rules for the words of schemas.
+    #[must_use]
+    pub fn with_strictness(self, strictness: Strictness) -> Self {
+        Self { strictness, ..self }
     }
 
     /// Reads the vocabulary, which takes 0.4 s for 100,000 tokens.
@@ -127,6 +135,7 @@ impl Compiler {
         source_bytes: usize,
         ticket: &Ticket,
     ) -> Result<Compiled, GrammarError> {
+        let mut preparing = Preparing::new(spec.whitespace, self.strictness);
         let (automaton, first) = match &spec.source {
             Source::Regex(pattern) => self.regex(pattern, regex::MAX_PATTERN_BYTES, ticket)?,
             Source::Choice(choices) => {
@@ -134,26 +143,26 @@ impl Compiler {
                 self.regex(&pattern, pattern.len(), ticket)?
             }
             Source::JsonSchema(schema) => {
-                let schema = schema::prepare(schema, spec.whitespace)?;
+                let schema = preparing.schema(schema)?;
                 let grammar = TopLevelGrammar::from_json_schema(schema.clone());
                 self.by_llguidance(grammar, ticket)
                     .map_err(|error| self.located(error, &schema, ticket))?
             }
             Source::JsonObject => {
-                let schema = schema::prepare(&json!({"type": "object"}), spec.whitespace)?;
+                let schema = preparing.schema(&json!({"type": "object"}))?;
                 self.by_llguidance(TopLevelGrammar::from_json_schema(schema), ticket)?
             }
             Source::Lark(text) => {
                 check_grammar_text(text)?;
-                let text = lark::prepare(text, spec.whitespace)?;
+                let text = lark::prepare(text, &mut preparing)?;
                 self.by_llguidance(TopLevelGrammar::from_lark(text), ticket)?
             }
             Source::StructuralTag(tag) => {
-                let lark = structural::to_lark(tag, spec.whitespace)?;
+                let lark = structural::to_lark(tag, &mut preparing)?;
                 self.by_llguidance(TopLevelGrammar::from_lark(lark), ticket)?
             }
             Source::LarkWithSchemas { lark, schemas } => {
-                let lark = schema::within_lark(lark, schemas, spec.whitespace)?;
+                let lark = preparing.within_lark(lark, schemas)?;
                 self.by_llguidance(TopLevelGrammar::from_lark(lark), ticket)?
             }
             Source::Gbnf(text) => {
@@ -166,11 +175,19 @@ impl Compiler {
                 }
             }
         };
+        let ignored = preparing.ignored();
+        if !ignored.is_empty() {
+            tracing::info!(
+                ignored = ignored.join(", "),
+                "words of a schema have no effect"
+            );
+        }
         Ok(Compiled::new(
             automaton,
             Arc::clone(self.vocabulary()),
             first,
             source_bytes,
+            ignored,
             Arc::clone(&self.counters),
         ))
     }
@@ -219,7 +236,7 @@ impl Compiler {
             return error;
         }
         let began = Instant::now();
-        let pointer = schema::locate(schema, &error, |part| {
+        let pointer = schema::located(schema, &error, |part| {
             let in_time = began.elapsed() < LOCATE_DEADLINE && !ticket.is_cancelled();
             let grammar = TopLevelGrammar::from_json_schema(part);
             in_time.then(|| llguidance.refusal(grammar)).flatten()

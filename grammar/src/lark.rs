@@ -6,20 +6,19 @@ mod scanner;
 
 use self::scanner::{Scanner, Token, too_many};
 use crate::error::GrammarError;
-use crate::schema::{self, Costs};
-use crate::spec::Whitespace;
+use crate::schema::Preparing;
 
 /// The most schemas within one grammar.
 const MAX_SCHEMAS: usize = 100;
 
-/// The grammar `text` with its schemas prepared for llguidance, with the layout `whitespace`.
+/// The grammar `text` with its schemas prepared for llguidance.
 ///
 /// # Errors
 /// If the grammar exceeds a bound, has a schema that cannot be enforced, or is not Lark.
-pub(crate) fn prepare(text: &str, whitespace: Whitespace) -> Result<String, GrammarError> {
+pub(crate) fn prepare(text: &str, preparing: &mut Preparing) -> Result<String, GrammarError> {
     let mut scanner = Scanner::new(text);
     let mut out = String::with_capacity(text.len());
-    let (mut costs, mut schemas) = (Costs::default(), 0);
+    let mut schemas = 0;
     while let Some(token) = scanner.next()? {
         match token {
             Token::Json => {
@@ -29,7 +28,7 @@ pub(crate) fn prepare(text: &str, whitespace: Whitespace) -> Result<String, Gram
                 if schemas > MAX_SCHEMAS {
                     return Err(too_many("schemas", MAX_SCHEMAS, schemas));
                 }
-                let schema = schema::prepare_beside(&value, whitespace, &mut costs)?;
+                let schema = preparing.schema(&value)?;
                 out.push(' ');
                 out.push_str(&schema.to_string());
                 scanner.drop_taken();
@@ -48,9 +47,13 @@ pub(crate) fn prepare(text: &str, whitespace: Whitespace) -> Result<String, Gram
 mod tests {
     use super::*;
     use crate::error::Problem;
+    use crate::spec::{Strictness, Whitespace};
 
     fn natural(text: &str) -> Result<String, GrammarError> {
-        prepare(text, Whitespace::Natural)
+        prepare(
+            text,
+            &mut Preparing::new(Whitespace::Natural, Strictness::Strict),
+        )
     }
 
     #[test]
@@ -63,7 +66,7 @@ mod tests {
         );
         assert!(given.contains("whitespace_flexible\":false"), "{given}");
         assert!(given.ends_with("} \"y\" # %json 1\n"), "{given}");
-        let nested = "start: %lark {\nstart: %json {\"not\": {}}\n}";
+        let nested = "start: %lark {\nstart: %json {\"not\": {\"multipleOf\": 2}}\n}";
         assert_eq!(natural(nested).unwrap_err().problem, Problem::Unsupported);
         let lenient = "start: %json {\"x-guidance\": {\"lenient\": true}}";
         assert_eq!(natural(lenient).unwrap_err().problem, Problem::Unsupported);

@@ -41,6 +41,19 @@ pub enum Whitespace {
     Compact,
 }
 
+/// What happens to words of a JSON Schema that have no meaning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strictness {
+    /// Unknown words are ignored, and so are conditions that cannot be enforced.
+    Lenient,
+    /// Unknown keywords and formats are annotations, as the specification says, and are ignored.
+    /// A condition that cannot be enforced is refused.
+    #[default]
+    Spec,
+    /// Unknown keywords and formats are refused, too.
+    Strict,
+}
+
 /// A grammar to be compiled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {

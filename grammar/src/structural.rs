@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use self::format::Format;
 use crate::error::GrammarError;
-use crate::spec::Whitespace;
+use crate::schema::Preparing;
 
 /// The most bytes of a structural tag, as compact JSON.
 const MAX_BYTES: usize = 256 * 1024;
@@ -23,12 +23,12 @@ const MAX_BYTES: usize = 256 * 1024;
 /// # Errors
 /// If `given` is not a structural tag, exceeds a bound, or asks for something that is not
 /// supported. The error has the JSON pointer of the place.
-pub(crate) fn to_lark(given: &Value, whitespace: Whitespace) -> Result<String, GrammarError> {
+pub(crate) fn to_lark(given: &Value, preparing: &mut Preparing) -> Result<String, GrammarError> {
     let bytes = given.to_string().len();
     if bytes > MAX_BYTES {
         return Err(GrammarError::too_complex(format!(
             "a structural tag must be at most {MAX_BYTES} bytes long, got {bytes}"
         )));
     }
-    write::lark(&Format::root(given)?, whitespace)
+    write::lark(&Format::root(given)?, preparing)
 }

@@ -25,7 +25,8 @@ mod telemetry;
 pub use choices::{
     DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
     LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
-    ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
+    ReasoningParser, SamplingDefaults, SchedulePolicy, StructuredStrictness, Switch,
+    ToolCallParser,
 };
 pub use error::ConfigError;
 pub use layers::DEFAULT_FILE;

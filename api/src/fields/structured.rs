@@ -11,11 +11,11 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::exchange::note_grammar;
+use crate::exchange::{note_grammar, note_ignored};
 use crate::fields::capped::Capped;
 use crate::fields::schema::MAX_SCHEMA_VALUES;
 use crate::fields::wire::Object;
-use crate::grammars::CompileError;
+use crate::grammars::{CompileError, CompiledGrammar};
 use crate::reasoning::Begin;
 use crate::served::Served;
 use crate::tools::Lark;
@@ -363,9 +363,14 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
     let grammars = &served.grammars;
     let from = Instant::now();
     match grammars.compile(spec).await {
-        Ok((grammar, cached)) => {
+        Ok(CompiledGrammar {
+            grammar,
+            cached,
+            ignored,
+        }) => {
             let to = Instant::now();
             note_grammar(Compilation { from, to, cached });
+            note_ignored(ignored);
             let constrain = grammars.constrain(grammar, jump_forward);
             Ok(Some(match begin {
                 Some(begin) => grammars.after_reasoning(constrain, begin),

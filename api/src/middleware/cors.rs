@@ -19,7 +19,8 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Seconds for which a browser may keep the answer to its preflight request.
 const MAX_AGE: HeaderValue = HeaderValue::from_static("600");
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
-const EXPOSED: HeaderValue = HeaderValue::from_static("x-request-id, retry-after");
+const EXPOSED: HeaderValue =
+    HeaderValue::from_static("x-request-id, retry-after, x-hearth-schema-ignored");
 
 /// Middleware. It refuses nothing: the browser itself hides answers from pages whose origin was not
 /// allowed.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
-use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::web::{Bytes, Data};
 use actix_web::{Error, HttpRequest};
@@ -20,6 +20,10 @@ use crate::middleware::request_id::RequestId;
 use crate::routes::{self, Observation, Operation};
 use crate::state::AppState;
 
+/// The words of a request's schemas that had no effect on the answer.
+const SCHEMA_IGNORED: HeaderName = HeaderName::from_static("x-hearth-schema-ignored");
+/// The most bytes of that header.
+const MAX_LISTED: usize = 1024;
 /// nginx's status for a client that closed the connection before the answer was complete.
 const CLIENT_CLOSED: u16 = 499;
 /// The name in metrics of every path that no route has.
@@ -51,8 +55,11 @@ pub async fn observe(
         Arc::clone(&state.waiting_tokens),
     ));
     // A client that goes away drops this future, and the watch with it.
-    match exchange::within(exchange, next.call(request)).await {
-        Ok(response) => {
+    match exchange::within(Arc::clone(&exchange), next.call(request)).await {
+        Ok(mut response) => {
+            if let Some(words) = listed(&exchange.ignored()) {
+                response.headers_mut().insert(SCHEMA_IGNORED, words);
+            }
             watch.status = Some(response.status().as_u16());
             Ok(response.map_body(|_, body| {
                 let body = body.boxed();
@@ -66,6 +73,29 @@ pub async fn observe(
             Err(error)
         }
     }
+}
+
+/// The words as a header with commas between them; characters that a header cannot have become
+/// `?`, and words that do not fit become `...`.
+fn listed(words: &[String]) -> Option<HeaderValue> {
+    let mut text = String::new();
+    for word in words {
+        if text.len() + word.len() > MAX_LISTED {
+            text.push_str(", ...");
+            break;
+        }
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        let plain = |letter: char| letter.is_ascii_graphic() && letter != ',';
+        text.extend(
+            word.chars()
+                .map(|letter| if plain(letter) { letter } else { '?' }),
+        );
+    }
+    HeaderValue::from_str(&text)
+        .ok()
+        .filter(|text| !text.is_empty())
 }
 
 /// One exchange. Its outcome is recorded when the watch is dropped.

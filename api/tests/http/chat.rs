@@ -281,3 +281,37 @@ async fn fields_that_ask_for_nothing_are_accepted() {
     });
     ok(&server, CHAT, &hello(harmless)).await;
 }
+
+#[tokio::test]
+async fn words_of_a_schema_without_effect_are_named_in_a_header() {
+    let server = TestServer::plain();
+    let schema = |schema: Value| {
+        hello(json!({"max_tokens": 4, "response_format":
+            {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}))
+    };
+    let given = schema(
+        json!({"type": "boolean", "javaType": "b", "title": "t", "a b": 1,
+        "items": {"type": "string", "format": "topic"}}),
+    );
+    let url = format!("{}{CHAT}", server.url);
+    let send = async |body: &Value| {
+        reqwest::Client::new()
+            .post(&url)
+            .json(body)
+            .send()
+            .await
+            .unwrap()
+    };
+    let response = send(&given).await;
+    assert_eq!(response.status(), 200);
+    let named = &response.headers()["x-hearth-schema-ignored"];
+    assert_eq!(named, "javaType, a?b, format:topic");
+    let response = send(&schema(json!({"type": "boolean"}))).await;
+    assert!(response.headers().get("x-hearth-schema-ignored").is_none());
+    let given = schema(json!({"type": "array", "items": {"uniqueItems": true}}));
+    let response = send(&given).await;
+    assert_eq!(response.status(), 400);
+    let body: Value = response.json().await.unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("#/items/uniqueItems"), "{message}");
+}

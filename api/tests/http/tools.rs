@@ -317,7 +317,7 @@ async fn what_is_wrong_with_tools_is_refused_at_its_field() {
     let named = |name: &str| json!({"type": "function", "function": {"name": name}});
     let with = |key: &str, value: Value| json!({ key: value });
     let mut bad = tool("weather", true);
-    bad["function"]["parameters"]["properties"]["city"] = json!({"not": {}});
+    bad["function"]["parameters"]["properties"]["city"] = json!({"not": {"multipleOf": 2}});
     let mut both = with("tool_choice", json!("required"));
     both["response_format"] = json!({"type": "json_object"});
     let messages = |messages: Value| json!({"messages": messages});

@@ -152,9 +152,31 @@ impl Joined<'_, '_> {
         let base = base_of(map, schema, base);
         self.add_values(map, place)?;
         self.open.push(address);
+        let before = std::mem::take(&mut self.places);
+        let mut most = HashMap::new();
+        for branch in ["anyOf", "oneOf"]
+            .iter()
+            .filter_map(|key| map.get(*key)?.as_array())
+            .flatten()
+        {
+            self.add(branch, place, base)?;
+            // One of the branches holds, so the largest one counts.
+            for (place, counts) in self.places.drain() {
+                most.entry(place)
+                    .or_insert_with(Place::default)
+                    .widen(&counts);
+            }
+        }
+        self.places = before;
+        for (place, counts) in most {
+            let known = self.places.entry(place).or_default();
+            known.join(&counts);
+            known.check(self.pointer)?;
+        }
         for (step, inner) in parts(map) {
             let place = match step {
-                // A branch constrains the value itself.
+                Step::Branch("anyOf" | "oneOf", _) => continue,
+                // The others constrain the value itself.
                 Step::Branch(..) => place,
                 Step::Property(_, name) => hash(place, name),
                 Step::Other(key) | Step::Item(key, _) => hash(place, key),
@@ -175,32 +197,44 @@ impl Joined<'_, '_> {
         let place = self.places.entry(place).or_default();
         place.patterns += usize::from(map.contains_key("pattern"));
         place.patterns += usize::from(map.contains_key("format"));
-        if place.patterns > MAX_JOINED_PATTERNS {
-            let what = "the patterns that one text must match at once";
-            return Err(too_many(
-                self.pointer,
-                what,
-                MAX_JOINED_PATTERNS,
-                place.patterns,
-            ));
-        }
         if let Some(multiple) = multiple_of(map) {
             place.multiple = place.multiple.max(1).saturating_mul(multiple);
-            if place.multiple > MAX_MULTIPLE {
-                let message = format!(
-                    "the `multipleOf` of one number must multiply to at most {MAX_MULTIPLE}, \
-                     got {}",
-                    place.multiple
-                );
-                return Err(GrammarError::too_complex(message).at(self.pointer));
-            }
+        }
+        place.check(self.pointer)
+    }
+}
+
+impl Place {
+    /// The larger of both counts.
+    fn widen(&mut self, other: &Self) {
+        self.patterns = self.patterns.max(other.patterns);
+        self.multiple = self.multiple.max(other.multiple);
+    }
+
+    /// The counts where both hold.
+    fn join(&mut self, other: &Self) {
+        self.patterns += other.patterns;
+        self.multiple = self.multiple.max(1).saturating_mul(other.multiple.max(1));
+    }
+
+    fn check(&self, pointer: &str) -> Result<(), GrammarError> {
+        if self.patterns > MAX_JOINED_PATTERNS {
+            let what = "the patterns that one text must match at once";
+            return Err(too_many(pointer, what, MAX_JOINED_PATTERNS, self.patterns));
+        }
+        if self.multiple > MAX_MULTIPLE {
+            let message = format!(
+                "the `multipleOf` of one number must multiply to at most {MAX_MULTIPLE}, got {}",
+                self.multiple
+            );
+            return Err(GrammarError::too_complex(message).at(pointer));
         }
         Ok(())
     }
 }
 
 fn joins(map: &Map<String, Value>) -> bool {
-    let is_note = |key: &str| matches!(key, "$defs" | "definitions" | "$schema" | "$id" | "title");
+    let is_note = |key: &str| matches!(key, "$defs" | "$comment" | "x-guidance");
     let others = || map.keys().filter(|key| !is_note(key)).count();
     map.contains_key("allOf") || map.contains_key("$ref") && others() > 1
 }

@@ -1,19 +1,23 @@
-//! Tests of the bounds of `cost`, through `prepare`.
+//! Tests of the bounds of `cost`, through `Preparing`.
 
 use serde_json::{Map, Value, json};
 
-use super::prepare;
+use super::Preparing;
 use crate::error::Problem;
-use crate::spec::Whitespace;
+use crate::spec::{Strictness, Whitespace};
+
+fn prepare(schema: &Value) -> Result<Value, crate::error::GrammarError> {
+    Preparing::new(Whitespace::Natural, Strictness::Spec).schema(schema)
+}
 
 fn refusal(schema: &Value) -> String {
-    let error = prepare(schema, Whitespace::Natural).expect_err("it is refused");
+    let error = prepare(schema).expect_err("it is refused");
     assert_eq!(error.problem, Problem::TooComplex, "{error}");
     error.to_string()
 }
 
 fn fine(schema: &Value) {
-    prepare(schema, Whitespace::Natural).expect("it is within the bounds");
+    prepare(schema).expect("it is within the bounds");
 }
 
 fn chain(links: usize) -> Value {

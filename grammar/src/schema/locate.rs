@@ -1,30 +1,33 @@
 //! Finds the part of a schema that llguidance refuses. llguidance does not report the place,
-//! so the parts are compiled one by one.
+//! so the parts are compiled one by one. A rewritten schema has its place as `$comment`.
 
 use serde_json::{Map, Value};
 
-use super::parts::{joined_pointer, parts};
+use super::parts::parts;
 use crate::error::GrammarError;
 
 /// The most parts that are compiled.
 const MAX_TRIES: usize = 200;
 
-/// The JSON pointer of the smallest part of `schema` that `compile` refuses with the same error
-/// `refusal` as the whole schema.
-pub(crate) fn locate(
+/// The JSON pointer of the smallest part of the rewritten `schema` that `compile` refuses with the
+/// same error `refusal` as the whole schema.
+pub(crate) fn located(
     schema: &Value,
     refusal: &GrammarError,
     mut compile: impl FnMut(Value) -> Option<GrammarError>,
 ) -> String {
-    let mut pointer = "#".to_owned();
+    let mut place = "#".to_owned();
     let (mut here, mut tries) = (schema, 0);
     // Every part needs the definitions that references name, and the layout of JSON.
-    let common: Map<String, Value> = ["$defs", "definitions", "x-guidance"]
+    let common: Map<String, Value> = ["$defs", "x-guidance"]
         .into_iter()
         .filter_map(|key| Some((key.to_owned(), schema.get(key)?.clone())))
         .collect();
     'down: while let Value::Object(map) = here {
-        for (step, part) in parts(map) {
+        let reference = map.get("$ref").and_then(Value::as_str);
+        let target =
+            reference.and_then(|reference| schema.pointer(reference.trim_start_matches('#')));
+        for part in parts(map).map(|(_, part)| part).chain(target) {
             let Value::Object(inner) = part else {
                 continue;
             };
@@ -38,12 +41,32 @@ pub(crate) fn locate(
                 error.problem == refusal.problem && error.message == refusal.message
             });
             if same {
-                pointer = joined_pointer(&pointer, &step);
+                if let Some(named) = inner.get("$comment").and_then(Value::as_str) {
+                    named.clone_into(&mut place);
+                }
                 here = part;
                 continue 'down;
             }
         }
         break;
     }
-    pointer
+    place
+}
+
+/// The place in the given schema of what is at `pointer` in the rewritten `schema`.
+pub(crate) fn place_of(schema: &Value, pointer: &str) -> String {
+    let mut place = "#".to_owned();
+    let mut here = Some(schema);
+    for step in pointer.trim_start_matches('#').split('/').skip(1) {
+        let name = step.replace("~1", "/").replace("~0", "~");
+        here = match here {
+            Some(Value::Object(map)) => map.get(&name),
+            Some(Value::Array(list)) => name.parse().ok().and_then(|index: usize| list.get(index)),
+            _ => None,
+        };
+        if let Some(named) = here.and_then(|value| value.get("$comment")?.as_str()) {
+            named.clone_into(&mut place);
+        }
+    }
+    place
 }

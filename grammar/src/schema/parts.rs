@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::refusal::below;
+
 /// The place of a schema within another.
 pub(super) enum Step<'a> {
     /// A branch of `anyOf`, `oneOf` or `allOf`.
@@ -25,6 +27,49 @@ impl Step<'_> {
         }
     }
 }
+
+/// All schemas within `map`, with their paths as JSON pointers: `/properties/a`.
+pub(super) fn schemas_within(map: &Map<String, Value>) -> Vec<(String, &Value)> {
+    let mut found = Vec::new();
+    for (key, value) in map {
+        match (key.as_str(), value) {
+            ("enum" | "const" | "default" | "examples" | "example" | "required", _) => {}
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
+                | "dependencies",
+                Value::Object(entries),
+            ) => {
+                let entry = |(name, inner): (&String, _)| (below(&below("", key), name), inner);
+                found.extend(entries.iter().map(entry));
+            }
+            (_, Value::Array(list)) if LISTS.contains(&key.as_str()) => {
+                let item = |(index, inner)| (format!("/{key}/{index}"), inner);
+                found.extend(list.iter().enumerate().map(item));
+            }
+            (_, inner) if SINGLE.contains(&key.as_str()) => found.push((format!("/{key}"), inner)),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Keywords with a list of schemas.
+pub(super) const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
+/// Keywords with one schema.
+pub(super) const SINGLE: [&str; 12] = [
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "contentSchema",
+];
 
 /// The schemas within `map` that constrain the value itself or a value inside it.
 pub(super) fn parts(map: &Map<String, Value>) -> impl Iterator<Item = (Step<'_>, &Value)> {

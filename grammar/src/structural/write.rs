@@ -9,8 +9,7 @@ use super::literal::{either, lacking, literal, slashed};
 use crate::error::{GrammarError, first_words};
 use crate::gbnf::{self, Translated};
 use crate::regex;
-use crate::schema::{self, Costs};
-use crate::spec::Whitespace;
+use crate::schema::Preparing;
 
 /// The most formats, including tags.
 const MAX_FORMATS: usize = 512;
@@ -21,10 +20,9 @@ const MAX_NESTING: usize = 16;
 ///
 /// # Errors
 /// If the format is not valid, exceeds a bound, or is not supported; with its JSON pointer.
-pub(super) fn lark(format: &Format<'_>, whitespace: Whitespace) -> Result<String, GrammarError> {
+pub(super) fn lark(format: &Format<'_>, preparing: &mut Preparing) -> Result<String, GrammarError> {
     let mut writer = Writer {
-        whitespace,
-        costs: Costs::default(),
+        preparing,
         formats: 0,
         rules: String::new(),
         count: 0,
@@ -33,9 +31,8 @@ pub(super) fn lark(format: &Format<'_>, whitespace: Whitespace) -> Result<String
     Ok(format!("start: {start}\n{}", writer.rules))
 }
 
-struct Writer {
-    whitespace: Whitespace,
-    costs: Costs,
+struct Writer<'a> {
+    preparing: &'a mut Preparing,
     formats: usize,
     /// The text of all rules and terminals besides `start`.
     rules: String,
@@ -43,7 +40,7 @@ struct Writer {
     count: usize,
 }
 
-impl Writer {
+impl Writer<'_> {
     /// The Lark expression of a format that has its own end, or ends with the output.
     fn format(&mut self, format: &Format<'_>, depth: usize) -> Result<String, GrammarError> {
         self.count_format(format, depth)?;
@@ -314,7 +311,7 @@ impl Writer {
                 inner.trim_start_matches('#')
             ))
         };
-        let schema = schema::prepare_beside(schema, self.whitespace, &mut self.costs);
+        let schema = self.preparing.schema(schema);
         Ok(format!("%json {}", schema.map_err(within)?))
     }
 

@@ -9,7 +9,8 @@ use serde::Serialize;
 use crate::config::{
     DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
     LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
-    ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
+    ReasoningParser, SamplingDefaults, SchedulePolicy, StructuredStrictness, Switch,
+    ToolCallParser,
 };
 
 #[derive(Debug, Default, Args)]
@@ -173,6 +174,11 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json_whitespace: Option<JsonWhitespace>,
+    /// What happens to words of a JSON Schema that have no meaning or cannot be enforced; what is
+    /// ignored is named in the header x-hearth-schema-ignored [default: spec]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_strictness: Option<StructuredStrictness>,
     /// Hidden states that an embedding is made of [default: last]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

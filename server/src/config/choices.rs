@@ -238,6 +238,18 @@ pub enum JsonWhitespace {
     Compact,
 }
 
+/// What happens to words of a JSON Schema that have no meaning or cannot be enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum StructuredStrictness {
+    /// Unknown words and conditions that cannot be enforced are ignored
+    Lenient,
+    /// Unknown words are ignored; conditions that cannot be enforced are refused
+    Spec,
+    /// Unknown words and conditions that cannot be enforced are refused
+    Strict,
+}
+
 /// Hidden states that an embedding is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -93,6 +93,7 @@ impl Config {
             "sampling_defaults",
             "jump_forward",
             "json_whitespace",
+            "structured_strictness",
             "pooling",
             "tool_call_parser",
             "reasoning_parser",

@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use hearth_api::config::{HttpConfig, TlsFiles};
-use hearth_api::grammars::{GrammarDefaults, Whitespace};
+use hearth_api::grammars::{GrammarDefaults, Strictness, Whitespace};
 use hearth_api::secret::Secret;
 use hearth_events::KvEventsConfig;
 
 use super::choices::{JsonWhitespace, Switch};
 use super::error::ConfigError;
+use super::choices::{JsonWhitespace, StructuredStrictness, Switch};
 use super::settings::Config;
 
 /// The id of the embedded model.
@@ -63,6 +64,11 @@ impl Config {
             whitespace: match self.json_whitespace {
                 JsonWhitespace::Natural => Whitespace::Natural,
                 JsonWhitespace::Compact => Whitespace::Compact,
+            },
+            strictness: match self.structured_strictness {
+                StructuredStrictness::Lenient => Strictness::Lenient,
+                StructuredStrictness::Spec => Strictness::Spec,
+                StructuredStrictness::Strict => Strictness::Strict,
             },
         }
     }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::choices::{
     DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
     LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
-    ReasoningParser, SamplingDefaults, SchedulePolicy, Switch, ToolCallParser,
+    ReasoningParser, SamplingDefaults, SchedulePolicy, StructuredStrictness, Switch,
+    ToolCallParser,
 };
 
 /// The settings of a `hearth` process.
@@ -82,6 +83,8 @@ pub struct Config {
     pub jump_forward: Switch,
     /// Whitespace in JSON that follows a schema.
     pub json_whitespace: JsonWhitespace,
+    /// What happens to words of a JSON Schema that have no meaning or cannot be enforced.
+    pub structured_strictness: StructuredStrictness,
     /// Hidden states that an embedding is made of.
     pub pooling: Pooling,
     /// Format in which the model writes tool calls. Default: detected from its chat template.
@@ -196,6 +199,7 @@ impl Default for Config {
             sampling_defaults: SamplingDefaults::Model,
             jump_forward: Switch::On,
             json_whitespace: JsonWhitespace::Natural,
+            structured_strictness: StructuredStrictness::Spec,
             pooling: Pooling::Last,
             tool_call_parser: None,
             reasoning_parser: None,

@@ -60,7 +60,7 @@ fn abuses() -> Vec<(&'static str, &'static str, Value)> {
         (
             unsupported,
             "guided_json",
-            json!({"not": {"type": "string"}}),
+            json!({"not": {"multipleOf": 2}}),
         ),
         (
             unsupported,

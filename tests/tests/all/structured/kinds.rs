@@ -117,7 +117,7 @@ async fn contradicting_fields_are_refused_with_their_names() {
         json!({"structural_tag": xml}),
     );
     refused(body, "structured_outputs.structural_tag").await;
-    let not = strict(&json!({"properties": {"x": {"not": {}}}}));
+    let not = strict(&json!({"properties": {"x": {"not": {"multipleOf": 2}}}}));
     let body = with(ask("Hello"), "response_format", not);
     let answer = server.post_raw(CHAT, body.to_string()).await;
     let message = answer.body["error"]["message"].as_str().unwrap();

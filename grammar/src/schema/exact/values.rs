@@ -1,0 +1,113 @@
+//! The values beside given ones.
+
+use serde_json::{Value, json};
+
+use super::context::{Exact, all_of, any_of};
+use super::negate::TYPES;
+use crate::error::GrammarError;
+
+/// The most numbers between which gaps are described.
+const MAX_NUMBERS: usize = 200;
+
+/// The type of `value`.
+pub(super) fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+impl Exact<'_> {
+    /// A schema for all values beside `values`.
+    ///
+    /// # Errors
+    /// If they cannot be described.
+    pub fn none_of(&mut self, values: &[Value]) -> Result<Value, GrammarError> {
+        let of = |kind: &'static str| values.iter().filter(move |value| type_of(value) == kind);
+        let mut ways = vec![];
+        let mut others = TYPES.to_vec();
+        others.retain(|kind| of(kind).next().is_none());
+        if !others.is_empty() {
+            ways.push(json!({"type": others}));
+        }
+        if let [Value::Bool(only)] = of("boolean").collect::<Vec<_>>()[..] {
+            ways.push(json!({"const": !only}));
+        }
+        let texts: Vec<&str> = of("string").filter_map(Value::as_str).collect();
+        if !texts.is_empty() {
+            let texts: Vec<_> = texts.iter().map(|text| self.languages.text(text)).collect();
+            let language = self.languages.either(&texts);
+            let outside = self.languages.not(language);
+            ways.push(self.strings(outside)?);
+        }
+        let numbers = of("number").filter_map(Value::as_f64).collect::<Vec<_>>();
+        ways.extend(beside_numbers(numbers)?);
+        let arrays: Vec<&Value> = of("array").collect();
+        if !arrays.is_empty() {
+            let beside = arrays.iter().map(|array| self.beside_array(array));
+            ways.push(all_of(beside.collect::<Result<_, _>>()?));
+        }
+        let objects: Vec<&Value> = of("object").collect();
+        if !objects.is_empty() {
+            let empty = |object: &&Value| object.as_object().is_some_and(|map| map.is_empty());
+            if !objects.iter().all(empty) {
+                return Err(GrammarError::unsupported(
+                    "an object with properties within a negated `enum` or `const` is not supported",
+                ));
+            }
+            ways.push(json!({"type": "object", "minProperties": 1}));
+        }
+        Ok(any_of(ways))
+    }
+
+    fn beside_array(&mut self, array: &Value) -> Result<Value, GrammarError> {
+        let items = array.as_array().map_or(&[][..], Vec::as_slice);
+        let count = items.len();
+        let mut ways = vec![json!({"type": "array", "minItems": count + 1})];
+        if count > 0 {
+            ways.push(json!({"type": "array", "maxItems": count - 1}));
+        }
+        for (index, item) in items.iter().enumerate() {
+            let mut prefix = vec![Value::Bool(true); index];
+            prefix.push(self.none_of(std::slice::from_ref(item))?);
+            ways.push(json!({"type": "array", "minItems": count, "maxItems": count, "prefixItems": prefix}));
+        }
+        Ok(any_of(ways))
+    }
+}
+
+/// The numbers below, between and above `numbers`.
+fn beside_numbers(mut numbers: Vec<f64>) -> Result<Vec<Value>, GrammarError> {
+    numbers.sort_by(f64::total_cmp);
+    numbers.dedup();
+    if numbers.len() > MAX_NUMBERS {
+        return Err(GrammarError::too_complex(format!(
+            "a negated `enum` must have at most {MAX_NUMBERS} numbers, got {}",
+            numbers.len()
+        )));
+    }
+    let (Some(&first), Some(&last)) = (numbers.first(), numbers.last()) else {
+        return Ok(vec![]);
+    };
+    let mut ways = vec![json!({"type": "number", "exclusiveMaximum": number(first)})];
+    for pair in numbers.windows(2) {
+        ways.push(
+            json!({"type": "number", "exclusiveMinimum": number(pair[0]),
+            "exclusiveMaximum": number(pair[1])}),
+        );
+    }
+    ways.push(json!({"type": "number", "exclusiveMinimum": number(last)}));
+    Ok(ways)
+}
+
+/// A whole number is written without decimals.
+fn number(value: f64) -> Value {
+    match value.fract() == 0.0 && value.abs() < 1e15 {
+        true => Value::from(value as i64),
+        false => Value::from(value),
+    }
+}
