@@ -7,9 +7,9 @@ use hearth_api::grammars::{GrammarDefaults, Strictness, Whitespace};
 use hearth_api::secret::Secret;
 use hearth_events::KvEventsConfig;
 
+use super::choices::{JsonWhitespace, StructuredStrictness, Switch};
 use super::choices::{JsonWhitespace, Switch};
 use super::error::ConfigError;
-use super::choices::{JsonWhitespace, StructuredStrictness, Switch};
 use super::settings::Config;
 
 /// The id of the embedded model.

@@ -96,16 +96,12 @@ impl Exact<'_> {
                         self.evaluate(inner, is_object, evaluated, depth + 1)?;
                     }
                 }
-                ("anyOf" | "oneOf", Value::Array(list)) => {
-                    if list.iter().any(|inner| evaluates(inner)) {
-                        return dynamic();
-                    }
+                ("anyOf" | "oneOf", Value::Array(list)) if list.iter().any(evaluates) => {
+                    return dynamic();
                 }
                 ("if" | "then" | "else", inner) if evaluates(inner) => return dynamic(),
-                ("dependentSchemas", Value::Object(entries)) => {
-                    if entries.values().any(evaluates) {
-                        return dynamic();
-                    }
+                ("dependentSchemas", Value::Object(entries)) if entries.values().any(evaluates) => {
+                    return dynamic();
                 }
                 _ => {}
             }
