@@ -8,7 +8,6 @@ use hearth_api::secret::Secret;
 use hearth_events::KvEventsConfig;
 
 use super::choices::{JsonWhitespace, StructuredStrictness, Switch};
-use super::choices::{JsonWhitespace, Switch};
 use super::error::ConfigError;
 use super::settings::Config;
 
