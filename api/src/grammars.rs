@@ -35,7 +35,7 @@ const COMPILE_DEADLINE: Duration = Duration::from_secs(5);
 pub struct GrammarDefaults {
     pub jump_forward: bool,
     pub whitespace: Whitespace,
-    /// What happens to words of a schema that have no meaning. A request cannot choose this.
+    /// The treatment of words of a schema that have no meaning. A request cannot choose it.
     pub strictness: Strictness,
 }
 
@@ -64,7 +64,7 @@ pub struct Grammars {
 #[derive(Debug)]
 pub struct CompiledGrammar {
     pub grammar: Arc<dyn Grammar>,
-    /// Whether it was in the cache.
+    /// True if it was in the cache.
     pub cached: bool,
     /// The words of its schemas that have no effect.
     pub ignored: Vec<String>,

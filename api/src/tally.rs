@@ -19,7 +19,7 @@ pub struct Usage {
     pub completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
-/// What became of drafted tokens; see `--speculative-config`.
+/// The numbers of drafted tokens; see `--speculative-config`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CompletionTokensDetails {
     /// Drafted tokens that are part of the output.

@@ -8,7 +8,7 @@ use crate::kv::Kv;
 
 /// Gets the changes of the prefix cache on the engine thread, so that none of its methods may block.
 pub trait CacheObserver: Debug + Send {
-    /// Whether the next [`observe`](Self::observe) will not be lost. Changes for which there was no
+    /// True if the next [`observe`](Self::observe) will not be lost. Changes for which there was no
     /// room are made up for: the next report begins with [`CacheChange::Cleared`] and then has
     /// everything that is cached.
     fn has_room(&mut self) -> bool;
@@ -20,7 +20,7 @@ pub trait CacheObserver: Debug + Send {
 #[derive(Debug, Default)]
 pub(crate) struct CacheReports {
     observer: Option<Box<dyn CacheObserver>>,
-    /// Whether the observer lacks changes that were dropped.
+    /// True if the observer lacks changes that were dropped.
     behind: bool,
 }
 

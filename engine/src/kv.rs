@@ -98,7 +98,7 @@ impl Kv {
         self.cache.take_changes()
     }
 
-    /// What is cached, as changes of an empty cache.
+    /// All that is cached, as changes of an empty cache.
     pub fn all_pages(&self) -> Vec<CacheChange> {
         self.cache.all_pages()
     }

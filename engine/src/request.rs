@@ -33,7 +33,7 @@ pub struct Request {
     /// Nothing is drafted for this request, even where the engine [speculates](
     /// crate::EngineConfig::speculation).
     pub no_speculation: bool,
-    /// What the output may be like. It is a source of drafts and has no influence on the output;
+    /// A text that the output may be like. It is a source of drafts and has no influence on the output;
     /// tokens beyond the vocabulary are never drafted.
     pub prediction: Vec<u32>,
 }
@@ -96,7 +96,7 @@ pub struct TokenEvent {
     pub drafts: DraftCounts,
 }
 
-/// What became of the tokens that were drafted for a request; see
+/// The numbers of tokens that were drafted for a request; see
 /// [`EngineConfig::speculation`](crate::EngineConfig::speculation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {

@@ -1,4 +1,4 @@
-//! What observers of the prefix cache see.
+//! Tests of the changes that observers of the prefix cache see.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -30,7 +30,7 @@ fn eager(num_tokens: usize) -> Speculation {
     }
 }
 
-/// What a caller sees of a request, but for times.
+/// The events of a request as a caller sees them, but for times.
 #[derive(Debug, PartialEq)]
 struct Seen {
     tokens: Vec<(u32, Option<String>)>,

@@ -94,7 +94,7 @@ impl KvEventsConfig {
         Ok(config)
     }
 
-    /// Whether anything is published.
+    /// True if anything is published.
     pub fn publishes(&self) -> bool {
         self.enable_kv_cache_events && self.publisher != Some(PublisherKind::Null)
     }

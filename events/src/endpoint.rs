@@ -27,7 +27,7 @@ impl Endpoint {
         })
     }
 
-    /// Whether vLLM's publisher listens there; otherwise it connects to a subscriber.
+    /// True if vLLM's publisher listens there; otherwise it connects to a subscriber.
     pub fn is_listened_at(&self) -> bool {
         self.host == "*" || self.host.contains("::")
     }
@@ -45,7 +45,7 @@ impl Endpoint {
         &self.host
     }
 
-    /// Whether the host is a wildcard, which names no machine.
+    /// True if the host is a wildcard, which names no machine.
     pub fn is_wildcard(&self) -> bool {
         matches!(self.host.as_str(), "*" | "0.0.0.0" | "::")
     }

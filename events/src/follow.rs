@@ -28,7 +28,7 @@ pub struct Source {
     pub topic: String,
 }
 
-/// What a reader has to do.
+/// The news for a reader.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Update {
     /// There is no connection: what was known is worth nothing.

@@ -13,7 +13,7 @@ pub type Numbered = (u64, Arc<[u8]>);
 pub struct History {
     batches: VecDeque<Numbered>,
     most: usize,
-    /// What was cached before the first of the batches.
+    /// The pages that were cached before the first of the batches.
     before: Pages,
 }
 

@@ -1,4 +1,4 @@
-//! What is cached after a sequence of events, as events of an empty cache.
+//! The pages that are cached after a sequence of events, as events of an empty cache.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -77,7 +77,7 @@ impl Publisher {
         })
     }
 
-    /// Whether [`publish`](Self::publish) will take a batch, if nobody else publishes.
+    /// True if [`publish`](Self::publish) will take a batch, if nobody else publishes.
     pub fn has_room(&self) -> bool {
         self.queue.capacity() > 0
     }

@@ -23,7 +23,7 @@ pub const SMALL: usize = 64 << 10;
 /// The frames of a message.
 pub type Message = Vec<Vec<u8>>;
 
-/// What a peer has sent.
+/// A message of a peer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     Message(Message),

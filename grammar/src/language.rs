@@ -86,7 +86,7 @@ impl Languages {
         Language(self.store.not(language.0))
     }
 
-    /// Whether no text is in `language`.
+    /// True if no text is in `language`.
     ///
     /// # Errors
     /// If the language is too large to tell.
@@ -94,7 +94,7 @@ impl Languages {
         automaton::is_empty(&mut self.store, language.0).map_err(|_| too_large())
     }
 
-    /// Whether `text` is in `language`.
+    /// True if `text` is in `language`.
     pub fn has(&mut self, language: Language, text: &str) -> Result<bool, GrammarError> {
         let text = self.text(text);
         let both = self.both(language, text);

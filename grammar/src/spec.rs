@@ -41,7 +41,7 @@ pub enum Whitespace {
     Compact,
 }
 
-/// What happens to words of a JSON Schema that have no meaning.
+/// The treatment of words of a JSON Schema that have no meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
     /// Unknown words are ignored, and so are conditions that cannot be enforced.

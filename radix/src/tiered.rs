@@ -22,7 +22,7 @@ use crate::tree::{PageSizeError, Peeked, RadixTree};
 pub struct TieredCache {
     device: KvCache,
     host: Option<HostTier>,
-    /// Whether everything was forgotten since changes were last taken; the trees' changes came
+    /// True if everything was forgotten since changes were last taken; the trees' changes came
     /// afterwards.
     cleared: bool,
 }
@@ -196,7 +196,7 @@ impl TieredCache {
         changes
     }
 
-    /// What is cached, as changes of an empty cache; nothing unless changes are recorded.
+    /// All that is cached, as changes of an empty cache; nothing unless changes are recorded.
     pub fn all_pages(&self) -> Vec<CacheChange> {
         let pages = |(tier, tree): &(Tier, &RadixTree)| -> Vec<_> {
             let pages: Vec<PageChange> = tree.all_pages();

@@ -1,4 +1,4 @@
-//! Whoever applies the changes that the cache reports knows at every moment what it holds.
+//! A reader that applies the changes that the cache reports knows at every moment what it holds.
 #![allow(clippy::unwrap_used)] // helpers are not #[test] functions, which may
 
 use std::collections::HashMap;

@@ -41,11 +41,11 @@ impl PolicyKind {
     }
 }
 
-/// Whether the KV events of workers are used.
+/// Says whether the KV events of workers are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KvEventsMode {
-    /// Those of workers that say in `/server_info` where they publish them.
+    /// The events of workers that say in `/server_info` where they publish them.
     Auto,
     Off,
 }

@@ -103,7 +103,7 @@ async fn announced(router: &Router, worker: &Worker) -> Result<Option<Source>, A
         Err(error) if error.is_status() => return Ok(None),
         body => body?,
     };
-    // What is not understood is not followed.
+    // A publisher whose configuration is not understood is not followed.
     let Ok(info) = serde_json::from_slice::<ServerInfo>(&body) else {
         return Ok(None);
     };

@@ -1,4 +1,4 @@
-//! What one worker has cached, by the KV events that it publishes.
+//! The pages that one worker has cached, by the KV events that it publishes.
 //!
 //! A block of tokens is named here by a hash of all tokens up to its end, so that the blocks of a
 //! prompt are looked up without the worker's own hashes, and once for all workers.
@@ -69,18 +69,18 @@ impl<'a> PromptBlocks<'a> {
     }
 }
 
-/// What is known of a prompt at a worker.
+/// The part of a prompt that a worker has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Tokens of the longest cached prefix.
     pub tokens: usize,
-    /// Whether the worker has no more than that; otherwise it may have.
+    /// True if the worker has no more than that; otherwise it may have.
     pub complete: bool,
 }
 
 #[derive(Debug, Default)]
 struct Blocks {
-    /// Whether all that is cached is known; `None` if the worker is not followed.
+    /// True if all that is cached is known; `None` if the worker is not followed.
     complete: Option<bool>,
     /// Tokens of a block; 0 before the first one.
     size: usize,
@@ -126,7 +126,7 @@ impl KvIndex {
         Some((blocks.media.len(), blocks.complete?))
     }
 
-    /// What the worker has of a prompt; `None` if it is not followed.
+    /// The part of a prompt that the worker has; `None` if it is not followed.
     pub fn matched(&self, prompt: &mut PromptBlocks<'_>) -> Option<Known> {
         let blocks = self.locked();
         let complete = blocks.complete?;

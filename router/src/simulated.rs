@@ -17,7 +17,7 @@ use crate::worker::{Lease, Role, Worker};
 pub struct SimulatedRouter {
     workers: Vec<Arc<Worker>>,
     policy: Box<dyn Policy>,
-    /// Whether the workers publish KV events.
+    /// True if the workers publish KV events.
     events: bool,
 }
 

@@ -77,7 +77,7 @@ pub struct Worker {
     idle: Notify,
     breaker: Mutex<Breaker>,
     models: RwLock<Arc<[String]>>,
-    /// What the worker has cached, if it says so.
+    /// The pages that the worker has cached, if it says so.
     pub kv: KvIndex,
 }
 

@@ -366,7 +366,7 @@ pub(crate) fn graph(nodes: Capped<Object<ProgramNode>, MAX_NODES>) -> Result<Gra
 struct States {
     /// The variables of each state that can take statements.
     running: BTreeMap<usize, BTreeSet<String>>,
-    /// Those of joined states.
+    /// The variables of joined states.
     joined: BTreeMap<usize, BTreeSet<String>>,
 }
 

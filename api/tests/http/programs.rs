@@ -29,7 +29,7 @@ fn endless() -> TestServer {
     TestServer::start(behaviour, EngineConfig::default(), HttpConfig::default())
 }
 
-/// What every back end for texts can do.
+/// A program of all that every back end for texts can do.
 async fn alphabet(s: &mut State) -> Result<(String, Vec<String>), Error> {
     s.extend("abc")
         .extend(generate("x").max_tokens(3).temperature(0.0));

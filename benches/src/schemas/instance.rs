@@ -65,7 +65,7 @@ pub fn orders(schema: &Value) -> Vec<&Map<String, Value>> {
     found
 }
 
-/// Whether the grammar accepts the tokens of `text` as a whole output. The time of each mask on the
+/// True if the grammar accepts the tokens of `text` as a whole output. The time of each mask on the
 /// way is added to `masks`, if that is given.
 pub fn follow(
     compiled: &Compiled,

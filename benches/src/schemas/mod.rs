@@ -22,7 +22,7 @@ use self::vocabulary::Words;
 /// The stack of the measuring thread, which is that of the server's compiling threads.
 const STACK_BYTES: usize = 256 << 20;
 
-/// What to measure.
+/// The selection of schemas, and how they are measured.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub directory: PathBuf,

@@ -1,4 +1,4 @@
-//! What the wire formats have in common.
+//! The parts that the wire formats have in common.
 
 use serde_json::{Map, Value, json};
 

@@ -24,9 +24,9 @@ pub struct Call {
     pub prompt: Prompt,
     pub sampling: Sampling,
     pub format: Format,
-    /// Whether somebody reads the text while it is generated.
+    /// True if somebody reads the text while it is generated.
     pub stream: bool,
-    /// Whether [`Completion::tokens`] is wanted, where the back end can give it.
+    /// True if [`Completion::tokens`] is wanted, where the back end can give it.
     pub tokens: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Completion {
     pub tokens: Option<Vec<String>>,
 }
 
-/// What [`Backend::score`] computed.
+/// The result of [`Backend::score`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scores {
     /// One for each choice.
@@ -88,7 +88,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Its name, for errors.
     fn name(&self) -> &str;
 
-    /// Whether it continues an assistant's message that the program began.
+    /// True if it continues an assistant's message that the program began.
     fn continues_messages(&self) -> bool {
         true
     }

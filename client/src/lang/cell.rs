@@ -39,7 +39,7 @@ pub struct Meta {
     /// For a generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,
-    /// Whether the value was taken from the output of an earlier call (API-speculative execution).
+    /// True if the value was taken from the output of an earlier call (API-speculative execution).
     pub speculated: bool,
     /// For `select`: the score of each choice, by its method.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -29,7 +29,7 @@ pub struct ChoiceLogprobs {
 }
 
 impl ChoiceMethod {
-    /// Whether the method compares with log-probabilities without the prompt.
+    /// True if the method compares with log-probabilities without the prompt.
     pub fn is_unconditional(self) -> bool {
         self == Self::UnconditionalLikelihoodNormalized
     }

@@ -8,7 +8,7 @@ use crate::message::{Message, Role};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Context {
     segments: Vec<Segment>,
-    /// Whether the last segment is a message that has not ended.
+    /// True if the last segment is a message that has not ended.
     open: bool,
 }
 
@@ -95,7 +95,7 @@ impl Context {
         }
     }
 
-    /// What a generation at this point continues.
+    /// The text or the messages that a generation at this point continues.
     ///
     /// # Errors
     /// The point is in a conversation, outside of an assistant's message.

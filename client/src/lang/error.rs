@@ -43,7 +43,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same request may succeed later: the server is full (429 or 503).
+    /// True if the same request may succeed later: the server is full (429 or 503).
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

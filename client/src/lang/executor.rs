@@ -70,7 +70,7 @@ impl Drop for Guard {
     }
 }
 
-/// What a state gives its task.
+/// The messages of a state to its task.
 pub struct Setup {
     pub backend: Arc<dyn Backend>,
     pub stream: bool,
@@ -162,7 +162,7 @@ struct Executor {
     context: Context,
     /// Where the state began.
     from: Place,
-    /// Whether a request has had all of the text, so that a prefix cache has it.
+    /// True if a request has had all of the text, so that a prefix cache has it.
     cached: bool,
     scopes: Vec<(Setter, Place)>,
     progress: watch::Sender<Progress>,

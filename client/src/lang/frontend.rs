@@ -1,4 +1,4 @@
-//! What programs run on: a back end, and how its calls are made.
+//! Runs programs on a back end, and says how its calls are made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ struct Retrying {
 }
 
 impl Retrying {
-    /// Whether to try again after `error`, which was the answer to call number `attempt`; waits
+    /// Says whether to try again after `error`, which was the answer to call number `attempt`; waits
     /// before.
     async fn again(&self, error: &Error, attempt: u32) -> bool {
         if !error.is_transient() || attempt >= self.retry.attempts {

@@ -72,7 +72,7 @@ pub struct Selection {
     pub method: ChoiceMethod,
 }
 
-/// What `join` does with the forks.
+/// The effect of `join` on the forks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Join {

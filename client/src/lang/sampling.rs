@@ -54,7 +54,7 @@ impl Sampling {
     }
 }
 
-/// What an output must match.
+/// The form that an output must have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Format {
     /// A regular expression that the whole output matches.

@@ -32,7 +32,7 @@ struct Rest {
     token_ends: Option<Vec<usize>>,
     /// The tokens of the whole call.
     call_tokens: u64,
-    /// Whether the model ended the text; otherwise the bound on tokens did.
+    /// True if the model ended the text; otherwise the bound on tokens did.
     ended: bool,
     sampling: Sampling,
 }
@@ -234,7 +234,7 @@ fn running_on(call: &Call, tokens: u32) -> Call {
     long
 }
 
-/// Whether the output of `call` can be a part of a longer output, and the other way round.
+/// True if the output of `call` can be a part of a longer output, and the other way round.
 fn can_run_on(call: &Call) -> bool {
     let plain = Sampling {
         max_tokens: call.sampling.max_tokens,

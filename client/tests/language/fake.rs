@@ -28,10 +28,10 @@ pub struct Counts {
 #[derive(Clone, Debug, Default)]
 pub struct Fake {
     pub script: String,
-    /// Whether it says what the tokens of an output are.
+    /// True if it says what the tokens of an output are.
     pub tells_tokens: bool,
     pub is_chat: bool,
-    /// Whether each token is one character, so that a text can be cut anywhere between tokens.
+    /// True if each token is one character, so that a text can be cut anywhere between tokens.
     pub single: bool,
     pub step: Duration,
     /// Calls that are answered with 503 first.

@@ -173,7 +173,7 @@ impl Maker {
     }
 }
 
-/// What a program computes: the text of each state at its end, and the variables of the program's
+/// The result of a program: the text of each state at its end, and the variables of the program's
 /// own state.
 pub type Results = (Vec<String>, BTreeMap<String, Value>);
 

@@ -52,7 +52,7 @@ pub(crate) struct ActiveRequest {
     pub(super) prompt_logprobs: Vec<Option<TokenLogprobs>>,
     /// Taken when the prompt is done.
     pool: Option<Pool>,
-    /// Whether tokens may be drafted.
+    /// True if tokens may be drafted.
     pub(super) may_speculate: bool,
     /// Taken when the first draft is made.
     pub(super) prediction: Vec<u32>,

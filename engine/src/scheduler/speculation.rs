@@ -24,7 +24,7 @@ const MOST_FIRST_RATE: f32 = 0.8;
 /// The weight of one drafted token in the share of all requests.
 const WEIGHT: f32 = 0.01;
 
-/// What the drafts of all requests have in common.
+/// The state that the drafts of all requests share.
 #[derive(Debug)]
 pub(super) struct SpeculationState {
     config: Option<Speculation>,
@@ -42,7 +42,7 @@ impl SpeculationState {
         }
     }
 
-    /// Of `drafted` tokens, the first `accepted` became output.
+    /// Records that the first `accepted` of `drafted` tokens became output.
     pub fn record(&mut self, drafted: usize, accepted: usize, counters: &mut EngineStats) {
         if drafted == 0 {
             return;

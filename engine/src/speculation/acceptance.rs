@@ -43,7 +43,7 @@ impl Acceptance {
         self.depth
     }
 
-    /// Of `drafted` tokens, the first `accepted` were accepted.
+    /// Records that the first `accepted` of `drafted` tokens were accepted.
     pub fn record(&mut self, drafted: usize, accepted: usize) {
         for _ in 0..accepted {
             self.rate += WEIGHT * (1.0 - self.rate);

@@ -19,7 +19,7 @@ pub struct Speculation {
     pub lookup_min: usize,
     /// How many of the last tokens are compared.
     pub lookup_max: usize,
-    /// Whether drafts are left out where they are expected to cost more than they save, by the
+    /// True if drafts are left out where they are expected to cost more than they save, by the
     /// measured times of steps and the share of drafts that were accepted.
     pub adaptive: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a drafter may read.
+/// The tokens that a drafter may read.
 pub(crate) struct DraftContext<'a> {
     /// Prompt and output.
     pub tokens: &'a [u32],

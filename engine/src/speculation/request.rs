@@ -68,7 +68,7 @@ impl RequestSpeculation {
         })
     }
 
-    /// Of the offered draft, `planned` tokens are worth computing, after `output_len` output
+    /// Records that `planned` tokens of the offered draft are worth computing, after `output_len` output
     /// tokens. Where these are none, one may be computed nevertheless, to learn whether drafts
     /// are accepted.
     pub fn keep(&mut self, planned: usize, output_len: usize) {
@@ -89,7 +89,7 @@ impl RequestSpeculation {
         &self.draft
     }
 
-    /// Of `drafted` tokens, the first `accepted` became output.
+    /// Records that the first `accepted` of `drafted` tokens became output.
     pub fn record(&mut self, drafted: usize, accepted: usize) {
         self.counts.drafted += drafted;
         self.counts.accepted += accepted;

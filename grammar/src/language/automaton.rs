@@ -52,7 +52,7 @@ fn groups(classes: &[Ranges]) -> Vec<Ranges> {
     groups
 }
 
-/// Whether no text is in `root`.
+/// True if no text is in `root`.
 ///
 /// # Errors
 /// If the automaton is too large.

@@ -164,7 +164,7 @@ impl Store {
         }
     }
 
-    /// What may follow the character `code` in the texts of `id`. The characters of `group` are
+    /// The rest of the texts of `id` after the character `code`. The characters of `group` are
     /// alike for all classes in `id`.
     pub fn derive(&mut self, id: Id, group: u32, code: u32) -> Id {
         if let Some(&known) = self.derivatives.get(&(id, group)) {

@@ -100,7 +100,7 @@ impl Lower<'_> {
             return self.then(first, rest, start);
         }
         if start && may_be_empty(first) && others.iter().any(needs_start) {
-            // Whether something is before the rest depends on what the first part matched.
+            // It depends on what the first part matched whether something is before the rest.
             return Err(Refusal::Place("behind a part that may be empty"));
         }
         let rest = self.sequence(others, rest, start && may_be_empty(first))?;
@@ -161,7 +161,7 @@ fn may_be_empty(part: &Part) -> bool {
     }
 }
 
-/// Whether it matters for `part` that nothing is before it.
+/// True if it matters for `part` that nothing is before it.
 fn needs_start(part: &Part) -> bool {
     match part {
         Part::Class { .. } | Part::End => false,

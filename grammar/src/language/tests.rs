@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::Languages;
 use crate::error::Problem;
 
-/// Whether Rust's engine, which has no look-around, finds the translation in `text`.
+/// True if Rust's engine, which has no look-around, finds the translation in `text`.
 fn finds(pattern: &str, text: &str) -> bool {
     ::regex::Regex::new(pattern).unwrap().is_match(text)
 }

@@ -91,7 +91,7 @@ const NOTES: [&str; 22] = [
     "xml",
 ];
 
-/// What a word means in a draft.
+/// The meaning of a word in a draft.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
     Constraint,
@@ -119,13 +119,13 @@ impl Draft {
         schema.get("$schema")?.as_str().and_then(Self::named)
     }
 
-    /// Whether a `$ref` hides the keywords beside it.
+    /// True if a `$ref` hides the keywords beside it.
     pub fn ref_stands_alone(self) -> bool {
         self <= Seven
     }
 }
 
-/// What `word` means in `draft`; without a draft, the words of all drafts are known.
+/// The meaning of `word` in `draft`; without a draft, the words of all drafts are known.
 pub(super) fn meaning(word: &str, draft: Option<Draft>) -> Word {
     let row = CONSTRAINTS.iter().find(|(name, ..)| *name == word);
     match row {

@@ -96,7 +96,7 @@ pub(super) fn native_pattern(name: &str) -> Option<String> {
     Some(format!("^(?:{text})$"))
 }
 
-/// Whether a pattern describes all texts of the format `name`.
+/// True if a pattern describes all texts of the format `name`.
 pub(super) fn is_exact(name: &str) -> bool {
     matches!(
         name,
@@ -140,7 +140,7 @@ fn uri_template() -> String {
     )
 }
 
-/// Whether `schema` says nothing that rules out strings.
+/// True if `schema` says nothing that rules out strings.
 pub(super) fn may_be_string(schema: &Map<String, Value>) -> bool {
     match schema.get("type") {
         None => true,

@@ -300,7 +300,7 @@ impl<'a> Modern<'a, '_> {
     }
 }
 
-/// Whether a keyword only says where schemas are.
+/// True if a keyword only says where schemas are.
 fn is_container(key: &str) -> bool {
     matches!(key, "$defs" | "definitions" | "$id")
 }

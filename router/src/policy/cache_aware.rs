@@ -1,6 +1,6 @@
 //! `cache_aware`: the worker that has the longest prefix of the prompt in its cache.
 //!
-//! Of a worker that publishes KV events it is known what its cache holds, and prompts of requests that
+//! The contents of the cache of a worker that publishes KV events are known, and prompts of requests that
 //! run there will be in it. For the others one radix tree remembers which prompts each got: it is a
 //! guess. The rules are those of sglang-router:
 //!

@@ -174,7 +174,7 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub json_whitespace: Option<JsonWhitespace>,
-    /// What happens to words of a JSON Schema that have no meaning or cannot be enforced; what is
+    /// The treatment of words of a JSON Schema that have no meaning or cannot be enforced; what is
     /// ignored is named in the header x-hearth-schema-ignored [default: spec]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -238,7 +238,7 @@ pub enum JsonWhitespace {
     Compact,
 }
 
-/// What happens to words of a JSON Schema that have no meaning or cannot be enforced.
+/// The treatment of words of a JSON Schema that have no meaning or cannot be enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum StructuredStrictness {

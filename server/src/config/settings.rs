@@ -83,7 +83,7 @@ pub struct Config {
     pub jump_forward: Switch,
     /// Whitespace in JSON that follows a schema.
     pub json_whitespace: JsonWhitespace,
-    /// What happens to words of a JSON Schema that have no meaning or cannot be enforced.
+    /// The treatment of words of a JSON Schema that have no meaning or cannot be enforced.
     pub structured_strictness: StructuredStrictness,
     /// Hidden states that an embedding is made of.
     pub pooling: Pooling,

@@ -17,7 +17,7 @@ struct Given {
     num_speculative_tokens: usize,
     prompt_lookup_min: Option<usize>,
     prompt_lookup_max: Option<usize>,
-    /// Whether drafts are left out where they do not pay; true where it is not given.
+    /// True if drafts are left out where they do not pay; true where it is not given.
     adaptive: Option<bool>,
 }
 

@@ -18,7 +18,7 @@ pub const HEADER: &str = "| workload | workers | KV of each | routers | policy |
 #[derive(Clone, Copy, Debug)]
 pub struct Routing {
     pub policy: PolicyKind,
-    /// Whether workers publish KV events.
+    /// True if workers publish KV events.
     pub events: bool,
     pub routers: usize,
 }

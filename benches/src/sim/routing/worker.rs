@@ -32,7 +32,7 @@ struct Started {
     lock: PrefixLock,
 }
 
-/// What happens next at a worker.
+/// The next event at a worker.
 pub enum Next<'a, R> {
     /// The prompt is computed after so many seconds. So many of its tokens were cached.
     Prompt { after: f64, cached: usize },
@@ -112,7 +112,7 @@ impl<'a, R> Worker<'a, R> {
         running
     }
 
-    /// What changed in the cache since the last call.
+    /// The changes of the cache since the last call.
     pub fn events(&mut self) -> Vec<KvEvent> {
         let changes = self.cache.take_changes().into_iter();
         changes.map(|change| KvEvent::of(change, PAGE)).collect()

@@ -145,7 +145,7 @@ impl Exact<'_> {
     }
 }
 
-/// Whether an array with `prefixItems` and nothing behind has at most one item.
+/// True if an array with `prefixItems` and nothing behind has at most one item.
 fn is_short(map: &Map<String, Value>) -> bool {
     map.get("prefixItems")
         .and_then(Value::as_array)

@@ -16,7 +16,7 @@ const MAX_VALUES: usize = 300;
 type All<'s> = Vec<&'s Map<String, Value>>;
 
 impl<'a> Exact<'a> {
-    /// Whether no value is in all schemas of `a` and in all of `b`. Without a proof, the answer is
+    /// True if no value is in all schemas of `a` and in all of `b`. Without a proof, the answer is
     /// no.
     pub fn disjoint(&mut self, a: &[&Value], b: &[&Value]) -> bool {
         self.disjoint_within(a, b, 0)
@@ -44,7 +44,7 @@ impl<'a> Exact<'a> {
         self.branches_disjoint(&left, a, b, depth) || self.branches_disjoint(&right, b, a, depth)
     }
 
-    /// Whether `a` lists its values, and `b` refuses all of them.
+    /// True if `a` lists its values, and `b` refuses all of them.
     fn values_rejected(&mut self, a: &All<'_>, b: &[&Value]) -> bool {
         let lists = a
             .iter()
@@ -62,7 +62,7 @@ impl<'a> Exact<'a> {
         })
     }
 
-    /// Whether one of `left` is a choice of schemas, each of which is disjoint from `b`.
+    /// True if one of `left` is a choice of schemas, each of which is disjoint from `b`.
     fn branches_disjoint(
         &mut self,
         left: &All<'_>,
@@ -213,7 +213,7 @@ fn flat<'s, 'd: 's>(schemas: &[&'s Value], definitions: &'d Map<String, Value>) 
     Some(all)
 }
 
-/// Whether a value of the type `kind` may be in all schemas.
+/// True if a value of the type `kind` may be in all schemas.
 fn may_be(all: &All<'_>, kind: &str) -> bool {
     let is_kind = |other: &str| other == kind || kind == "number" && other == "integer";
     all.iter().all(|map| {

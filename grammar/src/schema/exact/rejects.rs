@@ -1,4 +1,4 @@
-//! Whether a schema surely refuses a value.
+//! Decides whether a schema surely refuses a value.
 
 use serde_json::{Map, Value};
 
@@ -9,7 +9,7 @@ use super::values::type_of;
 const MAX_DEPTH: usize = 12;
 
 impl Exact<'_> {
-    /// Whether `value` is surely not in `schema`. Conditions that are hard to check are left out.
+    /// True if `value` is surely not in `schema`. Conditions that are hard to check are left out.
     pub fn rejects(&mut self, schema: &Value, value: &Value) -> bool {
         self.rejects_within(schema, value, 0)
     }
@@ -107,7 +107,7 @@ fn is_of_type(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// Whether two values are equal, or might be: 1 and 1.0 are the same number.
+/// True if two values are equal, or might be: 1 and 1.0 are the same number.
 fn may_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => a.as_f64() == b.as_f64(),

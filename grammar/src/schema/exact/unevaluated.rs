@@ -9,7 +9,7 @@ use crate::error::GrammarError;
 /// The most references that are followed.
 const MAX_DEPTH: usize = 16;
 
-/// What the schemas of one value evaluate.
+/// The properties or items that the schemas of one value evaluate.
 #[derive(Default)]
 struct Evaluated {
     properties: Map<String, Value>,
@@ -110,7 +110,7 @@ impl Exact<'_> {
     }
 }
 
-/// Whether a schema might evaluate a property or an item.
+/// True if a schema might evaluate a property or an item.
 fn evaluates(schema: &Value) -> bool {
     const HARMLESS: [&str; 19] = [
         "$comment",
