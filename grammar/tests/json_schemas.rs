@@ -266,6 +266,7 @@ fn no_invalid_instance_is_accepted_and_refused_schemas_name_the_place() {
     let short = |text: &&String| {
         !text.starts_with("multipleOf.json: {\"type\":\"number\"")
             && !text.contains(r#""not":{"type":"integer"#)
+            && !text.contains(r#""if":{"type":"integer"#)
     };
     assert_eq!(own.missed.iter().find(short), None);
     let decimals = own

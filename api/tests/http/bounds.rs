@@ -219,10 +219,12 @@ async fn template_variables_have_a_largest_number() {
 async fn refused_fields_of_megabytes_are_refused_by_name() {
     let server = TestServer::plain();
     let large = json!([vec![0; 1 << 20]]);
-    for field in ["functions", "audio", "prediction"] {
+    for field in ["functions", "audio"] {
         let body = chat(field, large.clone());
         refused(&server, CHAT, body, field, &["not supported"]).await;
     }
+    let body = chat("prediction", large.clone());
+    refused(&server, CHAT, body, "prediction", &["list", "an object"]).await;
     let words = ["at most 20000 values", "1048578"];
     refused(&server, CHAT, chat("tools", large), "tools", &words).await;
 }
