@@ -194,7 +194,10 @@ fn two_hundred_prompts_have_the_same_bits_with_drafts() {
             let engine = engine(config);
             assert_eq!(outputs(&engine, &predictions), reference, "{when}");
             let stats = engine.stats();
-            assert!(adaptive || stats.accepted_tokens > 200, "{when} {stats:?}");
+            // Steps with prefill draft nothing, and every preemption brings some.
+            let accepted = if retract_every.is_some() { 30 } else { 200 };
+            let enough = stats.accepted_tokens > accepted;
+            assert!(adaptive || enough, "{when} {stats:?}");
             assert!(adaptive || stats.drafted_tokens > stats.accepted_tokens);
         }
     }
