@@ -25,7 +25,7 @@
 //! | [`output`] | from tokens to text, stop strings included; on the caller's side |
 //! | `speculation` | drafts of the next tokens, and which of them are worth their rows |
 //! | `transfer` | reading and writing the KV of a request, for prefill/decode disaggregation |
-//! | `stats`, `events`, `cache_events` | what operators and observers see |
+//! | `stats`, `events`, `cache_events`, `cache_reports` | what operators and observers see |
 //!
 //! **Architecture Invariant.** The engine names no tensor library and no HTTP library; it
 //! drives a model through [`hearth_forward::Executor`] only.
@@ -33,6 +33,7 @@
 mod active;
 mod batch;
 mod cache_events;
+mod cache_reports;
 mod command;
 mod config;
 pub mod constraint;

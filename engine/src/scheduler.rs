@@ -16,7 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::ActiveRequest;
 use crate::batch::{HostLoad, StepBatch};
-use crate::cache_events::CacheReports;
+use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
 use crate::constraint::{ForcedTextPredictor, WaitBudget};
 use crate::inbox::NewRequest;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::batch::StepBatch;
-use crate::cache_events::CacheReports;
+use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
 use crate::constraint::WaitBudget;
 use crate::device::Device;

@@ -175,9 +175,6 @@ pub(super) fn observe_engine(
         d.generation_throughput
     });
     computed("llm.prefix_cache_last_hit_rate", |d| d.last_hit_rate);
-    if facts.draft_positions > 0 {
-        super::speculation::observe(meter, &attribute, facts.draft_positions, read);
-    }
     let constant = |name, value: usize| {
         let attribute = attribute.clone();
         observed(meter, name, move || {

@@ -5,6 +5,7 @@ use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, M
 
 use super::build::{counter, histogram};
 use super::engine::{EngineFacts, ReadDerived, ReadEngine, observe_engine};
+use super::speculation;
 use crate::bounds::Bounds;
 use crate::catalog::{
     ERROR, MODEL, OPERATION, PHASE, PROVIDER, PROVIDER_NAME, REASON, REJECTION, STREAM,
@@ -128,6 +129,9 @@ impl EngineInstruments {
         let without_decode = counter(meter, "llm.requests_without_decode").bind(&model_attribute);
         without_decode.add(0);
         observe_engine(meter, model, facts, read, derived);
+        if facts.draft_positions > 0 {
+            speculation::observe(meter, &model_attribute, facts.draft_positions, read);
+        }
         Self {
             model: model.to_owned(),
             first_token: histogram(meter, "gen_ai.server.time_to_first_token", bounds),

@@ -75,7 +75,7 @@ fn abuses() -> Vec<(&'static str, &'static str, Value)> {
         (
             unsupported,
             "guided_json",
-            json!({"type": "string", "format": "topic"}),
+            json!({"type": "string", "format": "regex"}),
         ),
         (
             invalid,
