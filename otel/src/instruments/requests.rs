@@ -130,7 +130,8 @@ impl EngineInstruments {
         without_decode.add(0);
         observe_engine(meter, model, facts, read, derived);
         if facts.draft_positions > 0 {
-            speculation::observe(meter, &model_attribute, facts.draft_positions, read);
+            let [model] = &model_attribute;
+            speculation::observe(meter, model, facts.draft_positions, read);
         }
         Self {
             model: model.to_owned(),
