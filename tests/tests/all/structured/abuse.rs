@@ -122,7 +122,7 @@ fn abuses() -> Vec<(&'static str, &'static str, Value)> {
         (
             unsupported,
             "guided_grammar",
-            json!("start: %json {\"not\": {}}"),
+            json!("start: %json {\"not\": {\"multipleOf\": 2}}"),
         ),
         (
             complex,
