@@ -15,7 +15,7 @@ import time
 import requests
 
 BINARY, LOAD, FLAGS = sys.argv[1], sys.argv[2], sys.argv[3:]
-ROUNDS, STREAMS = 5, 64
+ROUNDS, STREAMS = 3, 64
 
 
 def free_port():
