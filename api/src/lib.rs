@@ -22,6 +22,7 @@ mod anthropic;
 mod body;
 pub mod config;
 mod conversation;
+mod debug;
 mod dialect;
 pub mod disaggregation;
 #[cfg(test)]

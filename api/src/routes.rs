@@ -19,7 +19,7 @@ use crate::openai::responses::{create, stored};
 use crate::openai::{chat, completions, embeddings};
 use crate::programs::route as programs;
 use crate::sglang::{control, encode, generate, loads, model, score, server_info, tokens};
-use crate::{metrics, ollama, openapi, status};
+use crate::{debug, metrics, ollama, openapi, status};
 use Access::{Admin, Key, Open};
 use Observation::{Observed, Quiet};
 use Operation::{Chat, Embeddings, TextCompletion};
@@ -94,6 +94,7 @@ pub static ROUTES: &[Route] = &[
     route(GET,         "/health",                   OpenAi,    Open,  Quiet,    NONE,           || to(status::health)),
     route(GET,         "/ready",                    OpenAi,    Open,  Quiet,    NONE,           || to(status::ready)),
     route(GET,         "/metrics",                  OpenAi,    Open,  Quiet,    NONE,           || to(metrics::metrics)),
+    route(GET,         "/debug/trace",              OpenAi,    Admin, Quiet,    NONE,           || to(debug::trace)),
     route(GET,         "/version",                  OpenAi,    Key,   Quiet,    NONE,           || to(status::version)),
     route(GET,         "/openapi.json",             OpenAi,    Open,  Observed, NONE,           || to(openapi::document)),
     route(GET,         "/docs",                     OpenAi,    Open,  Observed, NONE,           || to(openapi::page)),

@@ -69,6 +69,7 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
     EngineSnapshot {
         running: stats.running,
         waiting: stats.waiting,
+        deferred: stats.deferred,
         kv_total: stats.kv.total,
         kv_free: stats.kv.free,
         kv_evictable: stats.kv.evictable,
@@ -85,6 +86,7 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
         steps: stats.steps,
         prompt_tokens: stats.prompt_tokens,
         cached_tokens: stats.cached_tokens,
+        host_tokens: stats.host_tokens,
         computed_tokens: stats.computed_tokens,
         generated_tokens: stats.generated_tokens,
         preemptions: stats.preemptions,

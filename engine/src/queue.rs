@@ -99,6 +99,13 @@ impl WaitingQueue {
         !self.parked.is_empty()
     }
 
+    /// How many requests wait for something else than room: for a grammar's answer, or for a prefix
+    /// that a running request is about to compute.
+    pub fn deferred(&self) -> usize {
+        let parked: usize = self.parked.values().map(BTreeSet::len).sum();
+        self.awaiting_grammar.len() + parked
+    }
+
     /// Adds a request that has never run.
     pub fn push(&mut self, request: ActiveRequest) {
         if let Some(name) = &request.name {

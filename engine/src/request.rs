@@ -90,7 +90,7 @@ pub struct TokenEvent {
     /// When the token was sampled.
     pub at: Instant,
     /// How many tokens the step brought, this one included: more than one if drafts were
-    /// accepted. These follow each other and have the same `at`.
+    /// accepted or a grammar forced text. These follow each other and have the same `at`.
     pub run: usize,
     /// The drafts of the request up to this step.
     pub drafts: DraftCounts,

@@ -260,6 +260,7 @@ impl Scheduler {
             kv,
             host,
             waiting,
+            deferred: self.waiting.deferred(),
             running,
             transferring: parked.count(),
             steps,

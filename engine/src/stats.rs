@@ -40,6 +40,9 @@ pub struct EngineStats {
     pub host: KvStats,
     /// Requests that hold no slots yet, or were preempted.
     pub waiting: usize,
+    /// The part of `waiting` that could not start even if there were room: their grammars have not
+    /// answered yet, or a running request is about to compute the prefix of their prompts.
+    pub deferred: usize,
     /// Requests that hold slots.
     pub running: usize,
     /// The part of `running` that only holds slots, until their contents have been sent to or

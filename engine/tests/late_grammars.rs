@@ -360,3 +360,32 @@ fn a_late_mask_keeps_only_its_own_request_out_of_the_steps() {
     drop(late);
     fixture.assert_idle_and_conserved();
 }
+
+#[test]
+fn text_that_a_grammar_forces_is_part_of_its_steps_run() {
+    let fixture = Fixture::new(EngineConfig::default(), 1024);
+    let request = Naughty::request(&[1, 2], 20, |_, _| {});
+    let mut generation = fixture.engine.submit(request).unwrap();
+    let mut tokens = Vec::new();
+    while let Some(event) = generation.next_blocking() {
+        match event {
+            Event::Token(token) => tokens.push(token),
+            Event::Forced(forced) => tokens.extend(forced),
+            _ => {}
+        }
+    }
+    assert_eq!(tokens.len(), 20);
+    let mut runs = 0;
+    while let [first, ..] = &tokens[..] {
+        let run = first.run;
+        assert!(
+            tokens[..run]
+                .iter()
+                .all(|t| (t.run, t.at) == (run, first.at))
+        );
+        runs += 1;
+        tokens.drain(..run);
+    }
+    // Half of the tokens are forced, and nearly all of those in the step of the token before them.
+    assert!((10..20).contains(&runs), "{runs} runs");
+}

@@ -257,8 +257,8 @@ fn parked_requests_continue_on_their_own_when_their_leader_ends_or_fails() {
         fixture.wait_until("three steps", |f| f.engine.stats().steps == 3);
         let stats = fixture.engine.stats();
         assert_eq!(
-            (stats.running, stats.waiting),
-            (1, 4),
+            (stats.running, stats.waiting, stats.deferred),
+            (1, 4, 4),
             "they wait for the leader"
         );
         if fails {

@@ -6,8 +6,10 @@
 mod goldens;
 
 use burn::tensor::DType;
+#[cfg(not(test))]
 use burn_cuda::Cuda;
 use burn_flex::Flex;
+#[cfg(not(test))]
 use burn_wgpu::Wgpu;
 use hearth_shaders::check::{self, CASES_PER_SHAPE, Precision, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
@@ -99,7 +101,6 @@ pub fn examine(spec: &DeviceSpec, how: Thoroughness) -> Result<Diagnosis, Device
     // Without a kernel cache: a kernel compiled by an earlier start proves nothing.
     let opened = open(spec, None)?;
     let report = opened.report;
-    let software = report.kind == Kind::Software;
     Ok(match opened.handle {
         Handle::Cpu => {
             let examine =
@@ -110,8 +111,16 @@ pub fn examine(spec: &DeviceSpec, how: Thoroughness) -> Result<Diagnosis, Device
                 Err(_) => examine(),
             }
         }
+        // As in `runner::load`: the unit tests examine no GPU.
+        #[cfg(test)]
+        Handle::Cuda(_) | Handle::Wgpu(_) => unreachable!("unit tests use the CPU"),
+        #[cfg(not(test))]
         Handle::Cuda(cuda) => Examination::<Cuda>::new(report, &cuda).examine(how, false),
-        Handle::Wgpu(wgpu) => Examination::<Wgpu>::new(report, &wgpu).examine(how, software),
+        #[cfg(not(test))]
+        Handle::Wgpu(wgpu) => {
+            let software = report.kind == Kind::Software;
+            Examination::<Wgpu>::new(report, &wgpu).examine(how, software)
+        }
     })
 }
 

@@ -11,13 +11,18 @@ mod prepare;
 mod read_back;
 mod sample;
 
+#[cfg(not(test))]
 use burn_cuda::Cuda;
 use burn_flex::Flex;
+#[cfg(not(test))]
 use burn_wgpu::Wgpu;
 
 use crate::checkpoint::Checkpoint;
 use crate::decoder::Decoder;
-use crate::device::{DeviceReport, Handle, open};
+#[cfg(not(test))]
+use crate::device::DeviceReport;
+use crate::device::{Handle, open};
+#[cfg(not(test))]
 use crate::driver_panic::caught;
 use crate::load_error::LoadError;
 use crate::load_options::LoadOptions;
@@ -40,11 +45,17 @@ pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn De
             let runner = prepare::<Flex>(checkpoint, options, report, &Default::default())?;
             Ok(Box::new(OnThreads::new(runner)?))
         }
+        // The unit tests load models on the CPU alone. Without this condition their program would
+        // compile the model for the other backends once more, which takes minutes.
+        #[cfg(test)]
+        Handle::Cuda(_) | Handle::Wgpu(_) => unreachable!("unit tests use the CPU"),
+        #[cfg(not(test))]
         Handle::Cuda(cuda) => guarded(report, || {
             Ok(Box::new(prepare::<Cuda>(
                 checkpoint, options, report, cuda,
             )?))
         }),
+        #[cfg(not(test))]
         Handle::Wgpu(wgpu) => guarded(report, || {
             Ok(Box::new(prepare::<Wgpu>(
                 checkpoint, options, report, wgpu,
@@ -53,6 +64,7 @@ pub fn load(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Box<dyn De
     }
 }
 
+#[cfg(not(test))]
 /// Burn reports by a panic that a device refuses something; here that becomes an error.
 fn guarded(
     report: &DeviceReport,

@@ -46,6 +46,8 @@ pub const SCHEME: &str = "url.scheme";
 pub const REASON: &str = "gen_ai.response.finish_reason";
 pub const SOURCE: &str = "llm.prompt.source";
 pub const STATE: &str = "llm.kv_cache.state";
+pub const TIER: &str = "llm.cache.tier";
+pub const WAIT_REASON: &str = "llm.wait.reason";
 pub const PHASE: &str = "llm.phase";
 pub const REJECTION: &str = "llm.rejection.reason";
 pub const POSITION: &str = "llm.speculation.position";
@@ -172,6 +174,8 @@ pub const ENGINE: &[Instrument] = &[
     number("llm.num_requests_running", Kind::Level, "{request}", NONE,
         "Requests that hold KV slots."),
     number("llm.num_requests_waiting", Kind::Level, "{request}", NONE, "Requests in the queue."),
+    number("llm.num_requests_waiting_by_reason", Kind::Level, "{request}", &[MODEL, WAIT_REASON],
+        "Requests in the queue by what they wait for: capacity, or deferred (a grammar, or a prefix that a running request is about to compute)."),
     number("llm.kv_cache_usage", Kind::Gauge, "", NONE,
         "Part of the KV cache that running requests use, 0 to 1; what is cached and evictable counts as free."),
     number("llm.kv_cache_tokens", Kind::Level, "{token}", &[MODEL, STATE],
@@ -183,6 +187,14 @@ pub const ENGINE: &[Instrument] = &[
         "Tokens copied to the host's memory when they were evicted from the device."),
     number("llm.host_cache_loaded_tokens", Kind::Counter, "{token}", NONE,
         "Tokens copied back from the host's memory to be used again."),
+    number("llm.host_cache_tokens", Kind::Level, "{token}", NONE,
+        "Tokens in the host's memory."),
+    number("llm.host_cache_capacity", Kind::Level, "{token}", NONE,
+        "Tokens that the host's memory can hold."),
+    number("llm.host_cache_queries", Kind::Counter, "{token}", NONE,
+        "Prompt tokens that the device's cache did not have, and that were looked for in the host's memory."),
+    number("llm.host_cache_hits", Kind::Counter, "{token}", NONE,
+        "Prompt tokens that came from the host's memory."),
     number("llm.num_requests_transferring", Kind::Level, "{request}", NONE,
         "Running requests that only hold KV slots until these were sent to, or received from, another server."),
     number("llm.kv_transfer.sent_tokens", Kind::Counter, "{token}", NONE,
@@ -196,8 +208,8 @@ pub const ENGINE: &[Instrument] = &[
     number("llm.kv_cache_pages", Kind::Level, "{page}", NONE, "Pages of the KV cache in all."),
     number("llm.prefix_cache_queries", Kind::Counter, "{token}", NONE,
         "Prompt tokens that were looked for in the prefix cache."),
-    number("llm.prefix_cache_hits", Kind::Counter, "{token}", NONE,
-        "Prompt tokens that the prefix cache had."),
+    number("llm.prefix_cache_hits", Kind::Counter, "{token}", &[MODEL, TIER],
+        "Prompt tokens that the prefix cache had, by tier: device or host."),
     number("llm.prefix_cache_last_hit_rate", Kind::Gauge, "", NONE,
         "Part of the prompt tokens that the prefix cache had, over the requests started last."),
     number("llm.prompt_tokens_by_source", Kind::Counter, "{token}", &[MODEL, SOURCE],
@@ -206,7 +218,8 @@ pub const ENGINE: &[Instrument] = &[
         "Times that a running request went back to the queue for want of KV slots."),
     number("llm.cache_config_info", Kind::Level, "", &[
             "block_size", "cache_dtype", "enable_prefix_caching", "num_gpu_blocks", "num_cpu_blocks",
-            "kv_cache_layout", "eviction_policy"],
+            "kv_cache_layout", "eviction_policy", "gpu_memory_utilization", "cpu_offload_gb",
+            "calculate_kv_scales"],
         "How the KV cache is configured; always 1."),
     number("llm.context_length", Kind::Level, "{token}", NONE,
         "Longest sequence, prompt and output together."),

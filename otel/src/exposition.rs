@@ -148,9 +148,10 @@ impl Page<'_> {
             }
             Source::Ratio(part, whole) => {
                 let (part, whole) = (self.of(part), self.of(whole));
-                if let (Some(a), Some(b)) = (part.first(), whole.first()) {
-                    let ratio = number(a) / number(b).max(1.0);
-                    add(self.values(row, a), ratio);
+                if let (Some(first), false) = (part.first(), whole.is_empty()) {
+                    let sum = |points: &[Point]| points.iter().map(number).sum::<f64>();
+                    let ratio = sum(part) / sum(whole).max(1.0);
+                    add(self.values(row, first), ratio);
                 }
             }
             // Shown only once there is an engine.

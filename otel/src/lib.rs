@@ -14,6 +14,7 @@
 //! | `exposition`, `points`, `text`, `scrape_reader` | the page of `/metrics` |
 //! | `records` | times and numbers of steps, requests and HTTP exchanges |
 //! | `mailbox`, `worker` | the telemetry thread and its queue |
+//! | `flight`, `stall_log` | the latest steps in memory, as a trace, and what is told when the engine hangs |
 //! | `spans` | traces of HTTP exchanges, continuations and steps |
 //! | `otlp_settings`, `exporters`, `http_client` | export over OTLP |
 //! | `logs`, `stats_log` | log lines, and the periodic statistics line |
@@ -29,6 +30,7 @@ pub mod catalog;
 mod error;
 mod exporters;
 mod exposition;
+mod flight;
 mod http_client;
 mod instruments;
 mod logs;
@@ -41,6 +43,7 @@ mod records;
 pub mod rows;
 mod scrape_reader;
 mod spans;
+mod stall_log;
 mod stats_log;
 mod telemetry;
 mod text;
@@ -49,6 +52,7 @@ mod worker;
 pub use bounds::CustomBuckets;
 pub use error::TelemetryError;
 pub use exposition::Vocabulary;
+pub use flight::KEPT as STEPS_KEPT;
 pub use instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
     RequestNumbers,

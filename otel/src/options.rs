@@ -1,5 +1,6 @@
 //! The server's telemetry settings.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::bounds::CustomBuckets;
@@ -27,6 +28,8 @@ pub struct TelemetryOptions {
     pub stats_interval: Duration,
     /// Decode steps between two of SGLang's statistics lines.
     pub decode_log_interval: u64,
+    /// Where a trace of the latest steps is written when the engine hangs.
+    pub stall_dir: Option<PathBuf>,
 }
 
 impl Default for TelemetryOptions {
@@ -41,6 +44,7 @@ impl Default for TelemetryOptions {
             stats_log: StatsLog::Off,
             stats_interval: Duration::from_secs(10),
             decode_log_interval: 40,
+            stall_dir: None,
         }
     }
 }

@@ -7,7 +7,9 @@
 //! their lines.
 
 use crate::buckets::Buckets;
-use crate::catalog::{METHOD, POSITION, REASON, REJECTION, ROUTE, SOURCE, STATE, STATUS, STREAM};
+use crate::catalog::{
+    METHOD, POSITION, REASON, REJECTION, ROUTE, SOURCE, STATE, STATUS, STREAM, TIER, WAIT_REASON,
+};
 
 /// How a family is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,17 +126,21 @@ pub const VLLM: &[Row] = &[
         "Number of requests in model execution batches."),
     row("vllm:num_requests_waiting", Gauge, Of("llm.num_requests_waiting"), L,
         "Number of requests waiting to be processed."),
-    row("vllm:num_requests_waiting_by_reason", Gauge, Of("llm.num_requests_waiting"),
-        &[Label::Model, Label::Fixed("engine", "0"), Label::Fixed("reason", "capacity")],
-        "Number of requests waiting to be processed by reason: capacity, and deferred, which never happens here."),
-    row("vllm:num_requests_waiting_by_reason", Gauge, Always(0.0),
-        &[Label::Model, Label::Fixed("engine", "0"), Label::Fixed("reason", "deferred")], ""),
+    row("vllm:num_requests_waiting_by_reason", Gauge, Of("llm.num_requests_waiting_by_reason"),
+        &[Label::Model, Label::Fixed("engine", "0"), Label::From("reason", WAIT_REASON)],
+        "Number of requests waiting to be processed by reason: capacity, or deferred (for a grammar or a prefix)."),
     row("vllm:kv_cache_usage_perc", Gauge, Of("llm.kv_cache_usage"), L,
         "KV-cache usage. 1 means 100 percent usage."),
     row("vllm:prefix_cache_queries_total", Counter, Of("llm.prefix_cache_queries"), L,
         "Prefix cache queries, in terms of number of queried tokens."),
     row("vllm:prefix_cache_hits_total", Counter, Of("llm.prefix_cache_hits"), L,
         "Prefix cache hits, in terms of number of cached tokens."),
+    row("vllm:external_prefix_cache_queries_total", Counter, Of("llm.host_cache_queries"), L,
+        "Queries of the cache in the host's memory, in terms of number of queried tokens."),
+    row("vllm:external_prefix_cache_hits_total", Counter, Of("llm.host_cache_hits"), L,
+        "Hits of the cache in the host's memory, in terms of number of cached tokens."),
+    row("vllm:kv_offload_cpu_cache_usage_perc", Gauge, Of("llm.host_cache_usage"), L,
+        "Usage of the cache in the host's memory. 1 means 100 percent usage."),
     row("vllm:num_preemptions_total", Counter, Of("llm.num_preemptions"), L,
         "Cumulative number of preemption from the engine."),
     row("vllm:prompt_tokens_total", Counter, Of("llm.prompt_tokens"), L,
@@ -145,8 +151,10 @@ pub const VLLM: &[Row] = &[
     row("vllm:prompt_tokens_cached_total", Counter, Of("llm.prefix_cache_hits"), L,
         "Number of cached prompt tokens."),
     row("vllm:prompt_tokens_cached_by_source_total", Counter, Of("llm.prefix_cache_hits"),
-        &[Label::Model, Label::Fixed("engine", "0"), Label::Fixed("source", "device")],
-        "Prefix-cache hit tokens by the cache tier that supplied them."),
+        &[Label::Model, Label::Fixed("engine", "0"), Label::From("source", TIER)],
+        "Prefix-cache hit tokens by the cache tier that supplied them: device, host, or remote (received from a prefill server)."),
+    row("vllm:prompt_tokens_cached_by_source_total", Counter, Of("llm.kv_transfer.received_tokens"),
+        &[Label::Model, Label::Fixed("engine", "0"), Label::Fixed("source", "remote")], ""),
     row("vllm:generation_tokens_total", Counter, Of("llm.generation_tokens"), L,
         "Number of generation tokens processed."),
     row("vllm:spec_decode_num_drafts_total", Counter, Of("llm.speculation.drafts"), L,
@@ -205,6 +213,9 @@ pub const VLLM: &[Row] = &[
             Label::From("num_gpu_blocks", "num_gpu_blocks"),
             Label::From("num_cpu_blocks", "num_cpu_blocks"),
             Label::From("kv_cache_layout", "kv_cache_layout"),
+            Label::From("gpu_memory_utilization", "gpu_memory_utilization"),
+            Label::From("cpu_offload_gb", "cpu_offload_gb"),
+            Label::From("calculate_kv_scales", "calculate_kv_scales"),
         ],
         "Information of the LLMEngine CacheConfig."),
     // From prometheus-fastapi-instrumentator, as vLLM configures it.
@@ -229,6 +240,9 @@ pub const VLLM: &[Row] = &[
     hidden(row("vllm:gpu_prefix_cache_hit_rate", Gauge,
         Ratio("llm.prefix_cache_hits", "llm.prefix_cache_queries"), LEGACY,
         "GPU prefix cache block hit rate."), (0, 9), "vllm:prefix_cache_hits_total and vllm:prefix_cache_queries_total"),
+    hidden(row("vllm:cpu_prefix_cache_hit_rate", Gauge,
+        Ratio("llm.host_cache_hits", "llm.host_cache_queries"), LEGACY,
+        "CPU prefix cache block hit rate."), (0, 9), "vllm:external_prefix_cache_hits_total and vllm:external_prefix_cache_queries_total"),
     hidden(row("vllm:gpu_prefix_cache_queries_total", Counter, Of("llm.prefix_cache_queries"), L,
         "GPU prefix cache queries, in terms of number of queried tokens."), (0, 12), "vllm:prefix_cache_queries_total"),
     hidden(row("vllm:gpu_prefix_cache_hits_total", Counter, Of("llm.prefix_cache_hits"), L,
@@ -258,6 +272,16 @@ const T: &[Label] = &[Label::Model, UNIFIED];
 const STREAMING: Label = Label::From("is_streaming", STREAM);
 const T_STREAMING: &[Label] = &[Label::Model, UNIFIED, STREAMING];
 const ENDPOINT: Label = Label::From("endpoint", ROUTE);
+
+/// Labels of counts of a pool, of which there is one.
+const KV_POOL: &[Label] = &[
+    Label::Model,
+    UNIFIED,
+    TP,
+    PP,
+    EP,
+    Label::Fixed("pool", "kv"),
+];
 
 /// Labels of a stage of a request.
 macro_rules! staged {
@@ -306,6 +330,10 @@ pub const SGLANG: &[Row] = &[
     row("sglang:page_size", Gauge, Of("llm.kv_cache_page_size"), S, "KV cache page size in tokens."),
     row("sglang:num_pages", Gauge, Of("llm.kv_cache_pages"), S, "Number of KV cache pages."),
     row("sglang:context_len", Gauge, Of("llm.context_length"), S, "Maximum context length."),
+    row("sglang:hicache_host_used_tokens", Gauge, Of("llm.host_cache_tokens"), S, "Number of tokens currently used in the host KV cache."),
+    row("sglang:hicache_host_total_tokens", Gauge, Of("llm.host_cache_capacity"), S, "Total capacity of the host KV cache in tokens."),
+    row("sglang:load_back_tokens_total", Counter, Of("llm.host_cache_loaded_tokens"), KV_POOL, "The number of tokens loaded back from the host's memory to the device."),
+    row("sglang:hicache_backup_tokens_total", Counter, Of("llm.host_cache_demoted_tokens"), KV_POOL, "The number of tokens backed up from the device to the host's memory."),
     row("sglang:num_retracted_requests_total", Counter, Of("llm.num_preemptions"), S, "Total number of retracted requests."),
     row("sglang:realtime_tokens_total", Counter, Where("llm.prompt_tokens_by_source", SOURCE, &["local_compute"]), mode!("prefill_compute"), "Total number of tokens processed."),
     row("sglang:realtime_tokens_total", Counter, Of("llm.prefix_cache_hits"), mode!("prefill_cache"), ""),
@@ -320,10 +348,13 @@ pub const SGLANG: &[Row] = &[
     histogram("sglang:prompt_tokens_histogram", "llm.request.prompt_tokens", T, Buckets::SglangTokens, "Histogram of prompt token length."),
     histogram("sglang:uncached_prompt_tokens_histogram", "llm.request.prefill_kv_computed_tokens", T, Buckets::SglangTokens, "Histogram of uncached (compute) prompt token length."),
     histogram("sglang:generation_tokens_histogram", "llm.request.generation_tokens", T, Buckets::SglangTokens, "Histogram of generation token length."),
-    row("sglang:cached_tokens_total", Counter, Of("llm.prefix_cache_hits"), &[Label::Model, UNIFIED, Label::Fixed("cache_source", "device")], "Number of cached prompt tokens by source (device/host/storage)."),
+    row("sglang:cached_tokens_total", Counter, Of("llm.prefix_cache_hits"), &[Label::Model, UNIFIED, Label::From("cache_source", TIER)], "Number of cached prompt tokens by source (device/host/remote)."),
+    row("sglang:cached_tokens_total", Counter, Of("llm.kv_transfer.received_tokens"), &[Label::Model, UNIFIED, Label::Fixed("cache_source", "remote")], ""),
     row("sglang:num_requests_total", Counter, Of("llm.requests"), T_STREAMING, "Number of requests processed."),
     row("sglang:num_aborted_requests_total", Counter, Where("llm.requests", REASON, &["abort"]), T, "Number of requests aborted."),
     histogram("sglang:time_to_first_token_seconds", "gen_ai.server.time_to_first_token", T_STREAMING, Buckets::SglangFirstToken, "Histogram of time to first token in seconds."),
+    // The name in older dashboards.
+    histogram("sglang:ttft_seconds", "gen_ai.server.time_to_first_token", T_STREAMING, Buckets::SglangFirstToken, "Histogram of time to first token in seconds."),
     histogram("sglang:inter_token_latency_seconds", "llm.inter_token_latency", T, Buckets::SglangInterToken, "Histogram of inter-token latency in seconds."),
     // The name in SGLang's first description of its metrics.
     histogram("sglang:time_per_output_token_seconds", "llm.inter_token_latency", T, Buckets::SglangInterToken, "Histogram of time per output token in seconds."),

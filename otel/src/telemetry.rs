@@ -64,6 +64,7 @@ struct Model {
     read: ReadEngine,
     derived: ReadDerived,
     sender: Sender,
+    shared: Arc<Shared>,
 }
 
 impl Telemetry {
@@ -167,7 +168,7 @@ impl Telemetry {
             self.inner.spans.clone(),
             name.to_owned(),
             Arc::clone(&read),
-            shared,
+            Arc::clone(&shared),
             options,
             facts.device,
         );
@@ -182,6 +183,7 @@ impl Telemetry {
             read,
             derived,
             sender,
+            shared,
         });
         Ok(())
     }
@@ -231,6 +233,14 @@ impl Telemetry {
     pub fn rates(&self) -> Option<Derived> {
         let model = self.inner.model.get()?;
         Some((model.derived)(&(model.read)()))
+    }
+
+    /// The steps of the `last` time, at most [`STEPS_KEPT`](crate::STEPS_KEPT), as a Chrome trace;
+    /// `None` before a model is served.
+    pub fn step_trace(&self, last: Duration) -> Option<String> {
+        let model = self.inner.model.get()?;
+        let engine = (model.read)();
+        Some(model.shared.flight.trace(Instant::now(), last, &engine))
     }
 
     /// Begins the span of an HTTP request; `None` if traces are off. `header` returns the value

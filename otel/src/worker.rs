@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use opentelemetry::trace::SpanContext;
 
+use crate::flight::FlightRecorder;
 use crate::instruments::{Derived, EngineInstruments, EngineSnapshot, ReadEngine};
 use crate::mailbox::{Message, Receiver};
 use crate::options::TelemetryOptions;
 use crate::records::{RequestRecord, StepRecord};
 use crate::spans::{RequestSpan, Spans, StepTimes};
+use crate::stall_log::StallLog;
 use crate::stats_log::StatsLogger;
 
 /// How often the engine's state is read.
@@ -37,6 +39,8 @@ pub struct Shared {
     snapshots: Mutex<VecDeque<(Instant, EngineSnapshot)>>,
     /// The bits of an `f64`.
     last_hit_rate: AtomicU64,
+    /// The latest steps.
+    pub flight: FlightRecorder,
 }
 
 impl Shared {
@@ -99,6 +103,7 @@ pub struct Worker {
     shared: Arc<Shared>,
     detailed: bool,
     log: StatsLogger,
+    stalls: StallLog,
     /// By the engine's id.
     tracked: HashMap<u64, Tracked>,
     /// With the time of arrival.
@@ -130,6 +135,7 @@ impl Worker {
         Self {
             detailed: options.detailed.is_some() && spans.is_some(),
             log,
+            stalls: StallLog::new(options.stall_dir.clone()),
             instruments,
             spans,
             model,
@@ -164,6 +170,7 @@ impl Worker {
     fn tick(&mut self, now: Instant) {
         let snapshot = (self.read)();
         self.shared.push(now, snapshot);
+        self.stalls.tick(now, &snapshot, &self.shared.flight);
         if let Some(line) = self.log.tick(now, &snapshot) {
             tracing::info!("{line}");
         }
@@ -201,6 +208,7 @@ impl Worker {
 
     fn step(&mut self, step: StepRecord) {
         self.instruments.step(&step);
+        self.shared.flight.record(&step);
         if step.queried_tokens > 0 {
             let rate = step.cached_tokens as f64 / step.queried_tokens as f64;
             self.shared

@@ -18,8 +18,8 @@ const ABSENT: &[(&str, &str)] = &[
         "LoRA adapters",
     ),
     (
-        "`vllm:external_prefix_cache_*`, `sglang:hicache_*`, `vllm:kv_offload_*`, `vllm:nixl_*`, `vllm:mooncake_*`",
-        "a KV cache beyond the device's",
+        "the other `sglang:hicache_*` and `vllm:kv_offload_*`, `vllm:nixl_*`, `vllm:mooncake_*`",
+        "storage beyond the host's memory, and the connectors of those names",
     ),
     ("`vllm:mm_cache_*`, `sglang:encoder_*`", "images and sound"),
     (

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::anthropic::request as anthropic;
+use crate::debug;
 use crate::dialect::Dialect;
 use crate::ollama::request as ollama;
 use crate::openai::chat_request::ChatRequest;
@@ -190,6 +191,7 @@ fn answer(method: &str, path: &str) -> Value {
         "/server_info" | "/get_server_info" => json("ServerInfo"),
         "/get_load" => json("Load"),
         "/v1/loads" => json("Loads"),
+        "/debug/trace" => json("StepTrace"),
         "/abort_request" => json("Aborted"),
         "/v1/messages" => streamed("Message", EVENTS),
         "/v1/messages/count_tokens" => json("TokenCount"),
@@ -210,6 +212,7 @@ fn parameters(path: &str) -> Vec<Value> {
     let query = match path {
         "/flush_cache" => schema::<control::FlushQuery>(),
         "/v1/loads" => schema::<loads::LoadsQuery>(),
+        "/debug/trace" => schema::<debug::TraceQuery>(),
         _ => return Vec::new(),
     };
     let fields = query["properties"].as_object().into_iter().flatten();

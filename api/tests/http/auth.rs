@@ -52,6 +52,7 @@ async fn with_a_key_only_health_readiness_and_metrics_are_open() {
         "/health_generate",
         "/nowhere",
         "/flush_cache",
+        "/debug/trace",
     ] {
         assert_eq!(status(&server, path, &[]).await, 401, "{path}");
     }

@@ -63,6 +63,7 @@ async fn the_routes_about_the_model_and_the_load_have_what_the_router_reads() {
         ("/v1/loads?include=core,speculative", "include"),
         ("/v1/loads?format=prometheus", "format"),
         ("/flush_cache?timeout=-1", "timeout"),
+        ("/debug/trace?seconds=61", "seconds"),
     ] {
         let (status, text) = get(&server, path).await;
         let answer: Value = serde_json::from_str(&text).unwrap();
@@ -310,4 +311,30 @@ async fn a_pause_holds_requests_and_a_continuation_lets_them_go() {
         assert_eq!((status, &answer["param"]), (400, &json!(field)), "{answer}");
     }
     server.wait_until_idle().await;
+}
+
+#[tokio::test]
+async fn the_latest_steps_are_shown_as_a_trace() {
+    let server = slow();
+    let body =
+        json!({"text": "abcdefgh", "sampling_params": {"max_new_tokens": 4, "temperature": 0}});
+    ok(&server, GENERATE, &body).await;
+    server.wait_until_idle().await;
+    let trace = async || {
+        let answer = reqwest::get(format!("{}/debug/trace", server.url)).await;
+        let text = answer.unwrap().error_for_status().unwrap().text().await;
+        let trace: Value = serde_json::from_str(&text.unwrap()).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap().clone();
+        let is_step = |event: &Value| event["name"] == "forward" && event["ph"] == "X";
+        events.into_iter().filter(is_step).collect::<Vec<_>>()
+    };
+    // The telemetry thread may be a moment behind the answer.
+    let mut steps = trace().await;
+    while steps.len() < 4 {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        steps = trace().await;
+    }
+    let prompt = steps.iter().map(|step| &step["args"]["prefill_tokens"]);
+    assert_eq!(prompt.filter_map(Value::as_u64).sum::<u64>(), 8);
+    assert!(steps.iter().all(|step| step["dur"].as_f64() > Some(0.0)));
 }

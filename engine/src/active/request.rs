@@ -350,6 +350,7 @@ impl ActiveRequest {
 
     /// Sends the events in the outbox.
     pub fn send_outbox(&mut self) {
+        self.mark_run();
         for event in self.outbox.drain(..) {
             // A consumer that is gone has withdrawn the request, which the next step sees.
             let _ = self.events.send(event);

@@ -90,7 +90,6 @@ impl ActiveRequest {
         budget: &mut WaitBudget,
     ) -> (NewTokens, usize) {
         let mut rows = rows.take(draft.len() + 1);
-        let first_event = self.outbox.len();
         let mut tokens = match rows.next() {
             Some(row) => self.sample(row),
             None => NewTokens::default(),
@@ -116,27 +115,31 @@ impl ActiveRequest {
         if let Some(speculation) = &mut self.speculation {
             speculation.record(draft.len(), accepted);
         }
-        self.mark_run(first_event);
         (tokens, accepted)
     }
 
-    /// The tokens among the events from index `first_event` on were brought by one step.
-    fn mark_run(&mut self, first_event: usize) {
+    /// Marks the tokens in the outbox, which one step brought: sampled, drafted and accepted, or
+    /// forced by a grammar.
+    pub(super) fn mark_run(&mut self) {
         let drafts = self.draft_counts();
-        let events = &mut self.outbox[first_event..];
-        let mut tokens: Vec<_> = events
-            .iter_mut()
-            .filter_map(|event| match event {
-                Event::Token(token) => Some(token),
-                _ => None,
-            })
-            .collect();
-        let run = tokens.len();
-        let at = tokens.last().map(|last| last.at);
-        for token in &mut tokens {
-            token.run = run;
-            token.drafts = drafts;
-            token.at = at.unwrap_or(token.at);
+        let tokens = |event: &Event| match event {
+            Event::Token(_) => 1,
+            Event::Forced(tokens) => tokens.len(),
+            _ => 0,
+        };
+        let run = self.outbox.iter().map(tokens).sum();
+        let mut latest = None;
+        for event in self.outbox.iter_mut().rev() {
+            let tokens = match event {
+                Event::Token(token) => std::slice::from_mut(token),
+                Event::Forced(tokens) => tokens,
+                _ => continue,
+            };
+            for token in tokens.iter_mut().rev() {
+                token.run = run;
+                token.drafts = drafts;
+                token.at = *latest.get_or_insert(token.at);
+            }
         }
     }
 }

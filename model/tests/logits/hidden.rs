@@ -4,12 +4,12 @@ use hearth_forward::{ForwardBatch, SequenceSpan};
 use hearth_model::device::{Api, DeviceSpec};
 use safetensors::SafeTensors;
 
-use super::golden::{CPU, Golden, assert_close, goldens, load, slot, wgpu_devices};
+use super::golden::{CPU, Golden, assert_close, goldens, gpu_goldens, load, slot, wgpu_devices};
 
 /// Hidden states are the input of the output projection: projected here, in f64, they give the
 /// golden's logits.
-fn hidden_states_project_to_the_logits(device: DeviceSpec) {
-    for golden in goldens() {
+fn hidden_states_project_to_the_logits(device: DeviceSpec, goldens: Vec<Golden>) {
+    for golden in goldens {
         let mut decoder = load(&golden, device);
         let hidden_size = decoder.report().hidden_size;
         let length = golden.prompt.len();
@@ -96,8 +96,8 @@ fn output_projection(golden: &Golden) -> Vec<f32> {
 
 #[test]
 fn hidden_states_are_what_the_output_projection_reads() {
-    hidden_states_project_to_the_logits(CPU);
+    hidden_states_project_to_the_logits(CPU, goldens());
     if let Some(device) = wgpu_devices(Api::Vulkan) {
-        hidden_states_project_to_the_logits(device);
+        hidden_states_project_to_the_logits(device, gpu_goldens());
     }
 }

@@ -7,7 +7,7 @@ use opentelemetry::KeyValue;
 use opentelemetry::metrics::Meter;
 
 use super::build::observed;
-use crate::catalog::{MODEL, SOURCE, STATE};
+use crate::catalog::{MODEL, SOURCE, STATE, TIER, WAIT_REASON};
 
 /// The most tokens of a draft.
 pub const DRAFT_POSITIONS: usize = 16;
@@ -17,6 +17,8 @@ pub const DRAFT_POSITIONS: usize = 16;
 pub struct EngineSnapshot {
     pub running: usize,
     pub waiting: usize,
+    /// The part of `waiting` that waits for something else than room.
+    pub deferred: usize,
     pub kv_total: usize,
     pub kv_free: usize,
     pub kv_evictable: usize,
@@ -37,6 +39,8 @@ pub struct EngineSnapshot {
     /// Prompt tokens of started requests, cached ones included.
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
+    /// The part of `cached_tokens` that came from host memory.
+    pub host_tokens: u64,
     pub computed_tokens: u64,
     pub generated_tokens: u64,
     pub preemptions: u64,
@@ -54,6 +58,11 @@ impl EngineSnapshot {
     /// Fraction of the KV slots that are in use and cannot be evicted, 0 to 1.
     pub fn kv_usage(&self) -> f64 {
         (self.kv_protected + self.kv_held) as f64 / self.kv_total.max(1) as f64
+    }
+
+    /// Cached prompt tokens that were on the device.
+    fn device_hits(&self) -> u64 {
+        self.cached_tokens.saturating_sub(self.host_tokens)
     }
 }
 
@@ -117,13 +126,20 @@ pub(super) fn observe_engine(
     });
     single("llm.host_cache_demoted_tokens", |s| s.demoted_tokens as f64);
     single("llm.host_cache_loaded_tokens", |s| s.loaded_tokens as f64);
+    if facts.host_slots > 0 {
+        single("llm.host_cache_tokens", |s| s.host_used as f64);
+        single("llm.host_cache_capacity", |s| s.host_total as f64);
+        single("llm.host_cache_hits", |s| s.host_tokens as f64);
+        single("llm.host_cache_queries", |s| {
+            s.prompt_tokens.saturating_sub(s.device_hits()) as f64
+        });
+    }
     single("llm.num_requests_transferring", |s| s.transferring as f64);
     single("llm.kv_transfer.sent_tokens", |s| s.sent_tokens as f64);
     single("llm.kv_transfer.received_tokens", |s| {
         s.received_tokens as f64
     });
     single("llm.kv_transfer.failures", |s| s.failed_transfers as f64);
-    single("llm.prefix_cache_hits", |s| s.cached_tokens as f64);
     single("llm.num_preemptions", |s| s.preemptions as f64);
     single("llm.engine.steps", |s| s.steps as f64);
     single("llm.engine.computed_tokens", |s| s.computed_tokens as f64);
@@ -146,6 +162,18 @@ pub(super) fn observe_engine(
                     .collect()
             });
         };
+    several("llm.num_requests_waiting_by_reason", WAIT_REASON, |s| {
+        vec![
+            ("capacity", s.waiting.saturating_sub(s.deferred) as f64),
+            ("deferred", s.deferred as f64),
+        ]
+    });
+    several("llm.prefix_cache_hits", TIER, |s| {
+        vec![
+            ("device", s.device_hits() as f64),
+            ("host", s.host_tokens as f64),
+        ]
+    });
     several("llm.kv_cache_tokens", STATE, |s| {
         vec![
             ("free", s.kv_free as f64),
@@ -158,9 +186,11 @@ pub(super) fn observe_engine(
         vec![
             (
                 "local_compute",
-                s.prompt_tokens.saturating_sub(s.cached_tokens) as f64,
+                s.prompt_tokens
+                    .saturating_sub(s.cached_tokens + s.received_tokens) as f64,
             ),
             ("local_cache_hit", s.cached_tokens as f64),
+            ("external_kv_transfer", s.received_tokens as f64),
         ]
     });
     let computed = |name, value: fn(&Derived) -> f64| {
@@ -206,6 +236,11 @@ pub(super) fn observe_engine(
             (facts.host_slots / facts.page_size.max(1)).to_string(),
         ),
         KeyValue::new("kv_cache_layout", "slots"),
+        // The pool's size is given in tokens and not as a part of the memory, no weights are
+        // offloaded, and keys and values have no scales.
+        KeyValue::new("gpu_memory_utilization", "None"),
+        KeyValue::new("cpu_offload_gb", "0"),
+        KeyValue::new("calculate_kv_scales", "False"),
         KeyValue::new("eviction_policy", facts.eviction.clone()),
     ];
     observed(meter, "llm.cache_config_info", move || {

@@ -304,6 +304,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "SECONDS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_stats_interval: Option<u64>,
+    /// Directory for a trace of the engine's last minute, written when no step has ended for 30 s
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_trace_dir: Option<PathBuf>,
     /// Decode steps between two lines of --log-stats sglang [default: 40]
     #[arg(long, value_name = "STEPS")]
     #[serde(skip_serializing_if = "Option::is_none")]

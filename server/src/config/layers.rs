@@ -121,6 +121,7 @@ impl Config {
             "collect_detailed_traces",
             "log_stats",
             "log_stats_interval",
+            "stall_trace_dir",
             "decode_log_interval",
             "log_format",
             "log_level",

@@ -159,6 +159,9 @@ pub struct Config {
     pub log_stats: LogStats,
     /// Seconds between two of vLLM's lines.
     pub log_stats_interval: u64,
+    /// Where a trace of the engine's last minute is written when no step has ended for 30 s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stall_trace_dir: Option<PathBuf>,
     /// Decode steps between two of SGLang's lines.
     pub decode_log_interval: u64,
     /// Format of the log lines on standard error.
@@ -227,6 +230,7 @@ impl Default for Config {
             collect_detailed_traces: None,
             log_stats: LogStats::Vllm,
             log_stats_interval: 10,
+            stall_trace_dir: None,
             decode_log_interval: 40,
             log_format: LogFormat::Text,
             log_level: "info".to_owned(),

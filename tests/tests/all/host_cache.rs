@@ -59,6 +59,23 @@ async fn the_host_cache_changes_no_answer_and_saves_computation() {
             loaded.parse::<f64>().unwrap(),
             state["loaded_tokens"].as_f64().unwrap()
         );
+        let value = |line: &str| {
+            let found = page.lines().find_map(|l| l.strip_prefix(line));
+            found.map(|value| value.trim().parse::<f64>().unwrap())
+        };
+        let by_tier = |tier: &str| {
+            let labels = format!("{{model_name=\"qwen3\",engine=\"0\",source=\"{tier}\"}}");
+            value(&format!(
+                "vllm:prompt_tokens_cached_by_source_total{labels}"
+            ))
+            .unwrap()
+        };
+        assert_eq!(by_tier("device") + by_tier("host"), cached as f64);
+        assert_eq!(by_tier("host") > 0.0, host != "0");
+        assert_eq!(by_tier("remote"), 0.0);
+        let hits =
+            value("vllm:external_prefix_cache_hits_total{model_name=\"qwen3\",engine=\"0\"}");
+        assert_eq!(hits, (host != "0").then(|| by_tier("host")));
         seen.push((texts, cached, server.stat("computed_tokens").await));
         let flushed = reqwest::Client::new().post(server.url("/flush_cache"));
         assert_eq!(flushed.send().await.unwrap().status(), 200);
