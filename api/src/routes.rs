@@ -94,7 +94,7 @@ pub static ROUTES: &[Route] = &[
     route(GET,         "/health",                   OpenAi,    Open,  Quiet,    NONE,           || to(status::health)),
     route(GET,         "/ready",                    OpenAi,    Open,  Quiet,    NONE,           || to(status::ready)),
     route(GET,         "/metrics",                  OpenAi,    Open,  Quiet,    NONE,           || to(metrics::metrics)),
-    route(GET,         "/debug/trace",              OpenAi,    Admin, Quiet,    NONE,           || to(debug::trace)),
+    route(GET,         "/debug/trace",              Sglang,    Admin, Quiet,    NONE,           || to(debug::trace)),
     route(GET,         "/version",                  OpenAi,    Key,   Quiet,    NONE,           || to(status::version)),
     route(GET,         "/openapi.json",             OpenAi,    Open,  Observed, NONE,           || to(openapi::document)),
     route(GET,         "/docs",                     OpenAi,    Open,  Observed, NONE,           || to(openapi::page)),
