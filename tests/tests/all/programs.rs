@@ -85,7 +85,7 @@ async fn several_outputs_and_their_log_probabilities_are_the_same_on_every_back_
 
     let completions = Frontend::new(CompletionsApi::new(client.clone(), MODEL));
     let given = three_samples(&mut completions.state(), false).await;
-    assert_eq!((given.0, given.2), (texts.clone(), text.clone()));
+    assert_eq!((&given.0, &given.2), (&texts, &text));
     assert_eq!(given.1.outputs.len(), 3);
     let logprobs = |meta: &Meta| -> Vec<f64> {
         let tokens = meta.outputs.iter().flat_map(|output| &output.logprobs);
