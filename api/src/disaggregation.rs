@@ -5,6 +5,7 @@
 //! own task: if the client goes away, the task is dropped, which closes the connection to the other
 //! server and frees the slots.
 
+mod measured;
 mod output;
 mod receive;
 mod send;
@@ -12,6 +13,7 @@ mod send;
 use std::sync::Arc;
 
 use hearth_engine::{EngineHandle, Event, Generation, Transfer};
+use hearth_otel::KvTransfer;
 use hearth_transfer::listener::KvListener;
 use hearth_transfer::pull::KvClient;
 
@@ -121,6 +123,15 @@ impl Events {
             Part::Whole(generation) => generation.next().await,
             Part::Sending(sending) => sending.next().await,
             Part::Receiving(receiving) => receiving.next().await,
+        }
+    }
+
+    /// The measurements of a transfer that has ended, once.
+    pub fn transferred(&mut self) -> Option<KvTransfer> {
+        match &mut self.0 {
+            Part::Whole(_) => None,
+            Part::Sending(sending) => sending.transferred(),
+            Part::Receiving(receiving) => receiving.transferred(),
         }
     }
 

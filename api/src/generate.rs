@@ -298,7 +298,11 @@ impl Choice {
             return Some(last);
         }
         loop {
-            let event = self.generation.as_mut()?.next().await?;
+            let generation = self.generation.as_mut()?;
+            let event = generation.next().await?;
+            if let (Some(record), Some(transfer)) = (&mut self.record, generation.transferred()) {
+                record.transferred(transfer);
+            }
             match event {
                 Event::Started {
                     prompt_tokens,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hearth_engine::{DraftCounts, FinishReason, Generation, SamplingParams};
-use hearth_otel::{Ending, RequestNumbers, RequestRecord, RequestSpan, RequestTimes};
+use hearth_otel::{Ending, KvTransfer, RequestNumbers, RequestRecord, RequestSpan, RequestTimes};
 
 use crate::exchange::Exchange;
 
@@ -78,6 +78,7 @@ pub struct Record {
     cached_tokens: usize,
     tokens: usize,
     detokenized: Option<(Instant, Instant, Duration)>,
+    transfer: Option<KvTransfer>,
     ended: bool,
 }
 
@@ -116,6 +117,7 @@ impl Record {
             cached_tokens: 0,
             tokens: 0,
             detokenized: None,
+            transfer: None,
             ended: false,
         }
     }
@@ -143,6 +145,14 @@ impl Record {
         if self.preempted.len() < SHOWN_PREEMPTIONS {
             self.preempted.push(at);
         }
+    }
+
+    /// The prompt's keys and values were sent or received, or were not.
+    pub fn transferred(&mut self, transfer: KvTransfer) {
+        if let Some(engine) = self.siblings.exchange.telemetry.engine() {
+            engine.transferred(&transfer);
+        }
+        self.transfer = Some(transfer);
     }
 
     /// The grammar forced `tokens` tokens at once. [`token`](Self::token) is called for each of
@@ -236,6 +246,7 @@ impl Record {
             preempted: std::mem::take(&mut self.preempted),
             jumps: std::mem::take(&mut self.jumps),
             detokenized: self.detokenized,
+            transfer: self.transfer.take(),
             ended: Instant::now(),
         };
         let stream = exchange.streams();

@@ -82,7 +82,6 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
         transferring: stats.transferring,
         sent_tokens: stats.sent_tokens,
         received_tokens: stats.received_tokens,
-        failed_transfers: stats.failed_transfers,
         steps: stats.steps,
         prompt_tokens: stats.prompt_tokens,
         cached_tokens: stats.cached_tokens,

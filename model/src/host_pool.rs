@@ -10,7 +10,6 @@ use crate::kv_rows::KvRows;
 pub struct HostPool {
     /// `[slots, kv_heads, head_dim]` for each of the planes of [`KvRows`].
     planes: Vec<Vec<u8>>,
-    row_bytes: usize,
 }
 
 impl HostPool {
@@ -28,7 +27,6 @@ impl HostPool {
             planes: (0..rows.planes())
                 .map(|_| plane())
                 .collect::<Result<_, _>>()?,
-            row_bytes: rows.row_bytes(),
         })
     }
 
@@ -44,17 +42,8 @@ impl HostPool {
         to: &[u32],
         device: &B::Device,
     ) -> Result<(), String> {
-        let row = self.row_bytes;
-        for part in rows.parts(from.len()) {
-            let data = rows.read(pool, &from[part.clone()], device)?;
-            let planes = data.as_bytes().chunks_exact(part.len() * row);
-            for (plane, rows) in self.planes.iter_mut().zip(planes) {
-                for (slot, bytes) in to[part.clone()].iter().zip(rows.chunks_exact(row)) {
-                    plane[*slot as usize * row..][..row].copy_from_slice(bytes);
-                }
-            }
-        }
-        Ok(())
+        let mut planes: Vec<_> = self.planes.iter_mut().map(Vec::as_mut_slice).collect();
+        rows.fetch(pool, from, &mut planes, to, device)
     }
 
     /// Copies the slots `from` of this pool to the slots `to` of `pool`.
@@ -69,13 +58,7 @@ impl HostPool {
         to: &[u32],
         device: &B::Device,
     ) -> Result<(), String> {
-        let row = self.row_bytes;
-        for part in rows.parts(from.len()) {
-            let from = &from[part.clone()];
-            let row_of =
-                |plane: usize, i: usize| &self.planes[plane][from[i] as usize * row..][..row];
-            rows.write(pool, &to[part], row_of, device);
-        }
-        rows.sync(device)
+        let planes: Vec<_> = self.planes.iter().map(Vec::as_slice).collect();
+        rows.restore(pool, to, &planes, from, device)
     }
 }

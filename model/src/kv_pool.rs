@@ -32,6 +32,13 @@ impl<B: Kernels> KvPool<B> {
         let (k, v) = &mut self.layers[index];
         (k, v)
     }
+
+    /// The bytes of all pools where they lie in the host's memory: the keys of the first layer, its
+    /// values, the keys of the second layer, and so on. There must be no other reference to them.
+    pub fn in_memory(&mut self) -> Option<Vec<&mut [u8]>> {
+        let pools = self.layers.iter_mut().flat_map(|(k, v)| [k, v]);
+        pools.map(B::in_memory).collect()
+    }
 }
 
 /// Bytes of keys and values of one token over all layers.

@@ -1,13 +1,16 @@
-//! Keys and values of single slots as bytes: out of the device's pool, and into it.
+//! Keys and values of single slots as bytes: out of the device's pool, and into it. Where the pool
+//! lies in the host's memory, they are copied as they are.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 use hearth_forward::SequenceSpan;
 use hearth_shaders::{HeadLayout, Kernels, RaggedIndex, RopeTable, Summation, upload};
+use rayon::prelude::*;
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::kv_pool::{KvPool, bytes_per_token};
+use crate::slot_runs::SlotRuns;
 use crate::transformer::{indices, primitive, tensor};
 
 /// Bytes that are copied to or from the device at once. This bounds the memory that the device
@@ -65,18 +68,81 @@ impl<B: Kernels> KvRows<B> {
     }
 
     /// `count` slots, in parts that are copied at once.
-    pub fn parts(&self, count: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<B> {
+    fn parts(&self, count: usize) -> impl Iterator<Item = std::ops::Range<usize>> + use<B> {
         let most = (CHUNK / self.token_bytes).max(1);
         (0..count)
             .step_by(most)
             .map(move |start| start..count.min(start + most))
     }
 
+    /// Copies the slots `from` of `pool` to the slots `to` of `planes`, arrays in the host's memory,
+    /// one for each plane.
+    ///
+    /// # Errors
+    /// The device's own message.
+    pub fn fetch(
+        &self,
+        pool: &mut KvPool<B>,
+        from: &[u32],
+        planes: &mut [&mut [u8]],
+        to: &[u32],
+        device: &B::Device,
+    ) -> Result<(), String> {
+        let row = self.row_bytes();
+        if let Some(pool) = pool.in_memory() {
+            let runs = SlotRuns::new(from, to, row);
+            let copies = pool.into_par_iter().zip(planes);
+            copies.for_each(|(from, to)| runs.copy(from, to));
+            return Ok(());
+        }
+        for part in self.parts(from.len()) {
+            let data = self.read(pool, &from[part.clone()], device)?;
+            let runs = SlotRuns::new(
+                &(0..part.len() as u32).collect::<Vec<_>>(),
+                &to[part.clone()],
+                row,
+            );
+            let parts = data.as_bytes().chunks_exact(part.len() * row);
+            planes
+                .iter_mut()
+                .zip(parts)
+                .for_each(|(to, from)| runs.copy(from, to));
+        }
+        Ok(())
+    }
+
+    /// Copies the slots `from` of `planes` to the slots `to` of `pool`, the other way round.
+    ///
+    /// # Errors
+    /// The device's own message.
+    pub fn restore(
+        &self,
+        pool: &mut KvPool<B>,
+        to: &[u32],
+        planes: &[&[u8]],
+        from: &[u32],
+        device: &B::Device,
+    ) -> Result<(), String> {
+        let row = self.row_bytes();
+        if let Some(pool) = pool.in_memory() {
+            let runs = SlotRuns::new(from, to, row);
+            let copies = pool.into_par_iter().zip(planes);
+            copies.for_each(|(to, from)| runs.copy(from, to));
+            return Ok(());
+        }
+        for part in self.parts(from.len()) {
+            let from = &from[part.clone()];
+            let row_of = |plane: usize, i: usize| &planes[plane][from[i] as usize * row..][..row];
+            self.write(pool, &to[part], row_of, device);
+        }
+        self.sync(device)
+    }
+
     /// The bytes of `slots`, `[planes, slots, kv_heads, head_dim]`.
     ///
     /// # Errors
     /// The device's own message.
-    pub fn read(
+    fn read(
         &self,
         pool: &mut KvPool<B>,
         slots: &[u32],
@@ -102,7 +168,7 @@ impl<B: Kernels> KvRows<B> {
 
     /// Writes `row_of(plane, i)`, the bytes of a token in a plane, to slot `slots[i]`, for every
     /// plane and every `i`.
-    pub fn write<'a>(
+    fn write<'a>(
         &self,
         pool: &mut KvPool<B>,
         slots: &[u32],
@@ -145,7 +211,7 @@ impl<B: Kernels> KvRows<B> {
     ///
     /// # Errors
     /// The device's own message.
-    pub fn sync(&self, device: &B::Device) -> Result<(), String> {
+    fn sync(&self, device: &B::Device) -> Result<(), String> {
         B::sync(device).map_err(|error| format!("{error:?}"))
     }
 }

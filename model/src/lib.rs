@@ -47,6 +47,7 @@ pub mod progress;
 mod report;
 mod rope;
 mod runner;
+mod slot_runs;
 mod startup_check;
 pub mod tokenizer;
 pub mod transformer;

@@ -31,6 +31,14 @@ pub enum Buckets {
     SglangQueue,
     /// SGLang: stages of a request.
     SglangStage,
+    /// SGLang: transfers of KV, in seconds.
+    SglangTransferTime,
+    /// SGLang: the time until two servers have found each other, in seconds.
+    SglangBootstrapTime,
+    /// SGLang: bytes of a transfer of KV.
+    SglangTransferSize,
+    /// SGLang: bytes per second of a transfer of KV.
+    SglangTransferRate,
     /// OpenTelemetry's advice for `gen_ai.server.request.duration`.
     GenAiRequest,
     /// OpenTelemetry's advice for `gen_ai.server.time_to_first_token`.
@@ -88,6 +96,11 @@ const SGLANG_QUEUE: [f64; 26] = [
     0.0, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 15.0, 20.0, 30.0,
     40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 100.0, 200.0, 300.0,
 ];
+const SGLANG_TRANSFER_TIME: [f64; 12] = [
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
+];
+const SGLANG_TRANSFER_SIZE: [f64; 9] = [1e6, 5e6, 1e7, 5e7, 1e8, 5e8, 1e9, 5e9, 1e10];
+const SGLANG_TRANSFER_RATE: [f64; 10] = [1e8, 5e8, 1e9, 5e9, 1e10, 2.5e10, 5e10, 1e11, 2e11, 4e11];
 const GEN_AI_REQUEST: [f64; 14] = [
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 ];
@@ -125,7 +138,7 @@ const ROWS: [f64; 11] = [
 /// The names by which `--custom-histogram-buckets` selects families. Families of vLLM have
 /// the names that vLLM uses.
 #[rustfmt::skip]
-pub const FAMILIES: [(&str, Buckets); 23] = [
+pub const FAMILIES: [(&str, Buckets); 27] = [
     ("request_latency", Buckets::RequestLatency),
     ("time_to_first_token", Buckets::FirstToken),
     ("inter_token_latency", Buckets::InterToken),
@@ -139,6 +152,10 @@ pub const FAMILIES: [(&str, Buckets); 23] = [
     ("sglang_tokens", Buckets::SglangTokens),
     ("sglang_queue_time", Buckets::SglangQueue),
     ("sglang_stage_latency", Buckets::SglangStage),
+    ("sglang_kv_transfer_latency", Buckets::SglangTransferTime),
+    ("sglang_kv_transfer_bootstrap", Buckets::SglangBootstrapTime),
+    ("sglang_kv_transfer_size", Buckets::SglangTransferSize),
+    ("sglang_kv_transfer_speed", Buckets::SglangTransferRate),
     ("gen_ai_request_duration", Buckets::GenAiRequest),
     ("gen_ai_time_to_first_token", Buckets::GenAiFirstToken),
     ("gen_ai_time_per_output_token", Buckets::GenAiPerToken),
@@ -172,6 +189,10 @@ impl Buckets {
             Self::SglangStage => (0..30)
                 .map(|n| (0.001 * 1.62_f64.powi(n) * 1e6).round() / 1e6)
                 .collect(),
+            Self::SglangTransferTime => SGLANG_TRANSFER_TIME.to_vec(),
+            Self::SglangBootstrapTime => SGLANG_TRANSFER_TIME[..11].to_vec(),
+            Self::SglangTransferSize => SGLANG_TRANSFER_SIZE.to_vec(),
+            Self::SglangTransferRate => SGLANG_TRANSFER_RATE.to_vec(),
             Self::GenAiRequest => GEN_AI_REQUEST.to_vec(),
             Self::GenAiFirstToken => FIRST_TOKEN[..16].to_vec(),
             Self::GenAiPerToken => INTER_TOKEN[..13].to_vec(),

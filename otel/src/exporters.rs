@@ -20,14 +20,14 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// filled within a second by the spans of all parts of all steps.
 const DETAILED_QUEUE: usize = 16_384;
 
-/// Attributes of the sending process: `service.name`, version, process id, and those of
-/// `OTEL_RESOURCE_ATTRIBUTES`.
-pub fn resource(version: &'static str) -> Resource {
+/// Attributes of the sending process: `service.name`, which is `service` unless the environment
+/// gives another, version, process id, and those of `OTEL_RESOURCE_ATTRIBUTES`.
+pub fn resource(service: &'static str, version: &'static str) -> Resource {
     let builder = Resource::builder();
     let builder = if environment("OTEL_SERVICE_NAME").is_none()
         && !environment("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|a| a.contains("service.name="))
     {
-        builder.with_service_name("hearth")
+        builder.with_service_name(service)
     } else {
         builder
     };

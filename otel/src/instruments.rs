@@ -2,6 +2,7 @@
 //! them.
 //!
 //! - `requests`: histograms and counters of requests and engine steps, recorded as they end.
+//! - `transfers`: histograms and counters of transfers of keys and values.
 //! - `http`: histograms and counters of HTTP exchanges.
 //! - `engine`, `speculation`, `grammar`, `process`: values that are read at each collection.
 //! - `build`: makes an instrument from its entry in the catalog.
@@ -13,6 +14,7 @@ mod http;
 mod process;
 mod requests;
 mod speculation;
+mod transfers;
 
 pub use engine::{Derived, EngineFacts, EngineSnapshot, ReadDerived, ReadEngine};
 pub use grammar::{GrammarSnapshot, observe_grammars};

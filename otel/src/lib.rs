@@ -16,7 +16,8 @@
 //! | `mailbox`, `worker` | the telemetry thread and its queue |
 //! | `flight`, `stall_log` | the latest steps in memory, as a trace, and what is told when the engine hangs |
 //! | `spans` | traces of HTTP exchanges, continuations and steps |
-//! | `otlp_settings`, `exporters`, `http_client` | export over OTLP |
+//! | `otlp_settings`, `exporters`, `http_client`, `flush` | export over OTLP |
+//! | `traces` | [`Traces`], the handle of a process that sends traces and nothing else |
 //! | `logs`, `stats_log` | log lines, and the periodic statistics line |
 //! | `process` | the operating system's figures of this process |
 //!
@@ -31,6 +32,7 @@ mod error;
 mod exporters;
 mod exposition;
 mod flight;
+mod flush;
 mod http_client;
 mod instruments;
 mod logs;
@@ -47,6 +49,7 @@ mod stall_log;
 mod stats_log;
 mod telemetry;
 mod text;
+mod traces;
 mod worker;
 
 pub use bounds::CustomBuckets;
@@ -61,12 +64,13 @@ pub use logs::{LogError, LogFormat, LogGuard, init_logs, log_panics, print};
 pub use options::TelemetryOptions;
 pub use otlp_settings::{OtlpOptions, OtlpProtocol};
 pub use records::{
-    Clock, Compilation, Ending, HttpOutcome, RequestRecord, RequestTimes, StepRecord,
+    Clock, Compilation, Ending, HttpOutcome, KvTransfer, RequestRecord, RequestTimes, StepRecord,
 };
-pub use spans::{Detail, RequestSpan, ServerSpan};
+pub use spans::{ClientSpan, Detail, RequestSpan, ServerSpan, Trace};
 pub use stats_log::StatsLog;
 pub use telemetry::Telemetry;
 pub use text::TextFormat;
+pub use traces::Traces;
 
 /// Identifies a span, as the parent of others.
 pub use opentelemetry::trace::SpanContext;

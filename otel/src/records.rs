@@ -90,6 +90,38 @@ pub struct Compilation {
     pub cached: bool,
 }
 
+/// A transfer of a prompt's keys and values between a prefill and a decode server, as one of the
+/// two saw it.
+#[derive(Clone, Debug)]
+pub struct KvTransfer {
+    /// Whether this server computed the prompt.
+    pub sends: bool,
+    /// When this server could have begun: its request was there, or its slots were reserved.
+    pub asked: Instant,
+    /// When the servers had found each other.
+    pub met: Option<Instant>,
+    /// When the first keys and values were read to be sent, or arrived.
+    pub began: Option<Instant>,
+    pub ended: Instant,
+    /// Tokens whose keys and values were sent or written, and their bytes.
+    pub tokens: usize,
+    pub bytes: u64,
+    /// Why it failed, if it did.
+    pub error: Option<String>,
+}
+
+impl KvTransfer {
+    /// The time in which the servers found each other.
+    pub fn bootstrap(&self) -> Option<Duration> {
+        Some(self.met?.saturating_duration_since(self.asked))
+    }
+
+    /// The time from the first keys and values to the end.
+    pub fn duration(&self) -> Option<Duration> {
+        Some(self.ended.saturating_duration_since(self.began?))
+    }
+}
+
 /// When things happened to a continuation; `None` if they did not happen.
 #[derive(Clone, Debug)]
 pub struct RequestTimes {
@@ -109,6 +141,7 @@ pub struct RequestTimes {
     pub jumps: Vec<(Instant, usize)>,
     /// Begin and end of the detokenization, and the part of that time spent working.
     pub detokenized: Option<(Instant, Instant, Duration)>,
+    pub transfer: Option<KvTransfer>,
     pub ended: Instant,
 }
 
@@ -252,6 +285,7 @@ mod tests {
             preempted: Vec::new(),
             jumps: Vec::new(),
             detokenized: None,
+            transfer: None,
             ended: at(0),
         };
         let all = [

@@ -109,6 +109,16 @@ const fn milliseconds(mut row: Row) -> Row {
     row
 }
 
+const fn millionths(mut row: Row) -> Row {
+    row.scale = 1e-6;
+    row
+}
+
+const fn billionths(mut row: Row) -> Row {
+    row.scale = 1e-9;
+    row
+}
+
 use Shape::{Counter, Gauge, Summary};
 use Source::{Always, CountOf, Of, Ratio, Where, WithZeros};
 
@@ -316,6 +326,10 @@ pub const SGLANG: &[Row] = &[
     row("sglang:num_running_reqs", Gauge, Of("llm.num_requests_running"), S, "The number of running requests."),
     row("sglang:num_queue_reqs", Gauge, Of("llm.num_requests_waiting"), S, "The number of requests in the waiting queue."),
     row("sglang:num_transfer_failed_reqs_total", Counter, Of("llm.kv_transfer.failures"), S, "The number of transfer failed requests."),
+    millionths(histogram("sglang:kv_transfer_total_mb", "llm.kv_transfer.size", S, Buckets::SglangTransferSize, "Histogram of KV cache transfer size in MB.")),
+    milliseconds(histogram("sglang:kv_transfer_latency_ms", "llm.kv_transfer.duration", S, Buckets::SglangTransferTime, "Histogram of KV cache transfer latency in ms.")),
+    milliseconds(histogram("sglang:kv_transfer_bootstrap_ms", "llm.kv_transfer.bootstrap_time", S, Buckets::SglangBootstrapTime, "Histogram of KV transfer bootstrap time in ms.")),
+    billionths(histogram("sglang:kv_transfer_speed_gb_s", "llm.kv_transfer.rate", S, Buckets::SglangTransferRate, "Histogram of KV cache transfer speed in GB/s.")),
     row("sglang:gen_throughput", Gauge, Of("llm.engine.generation_throughput"), S, "The generation throughput (token/s)."),
     row("sglang:cache_hit_rate", Gauge, Of("llm.prefix_cache_last_hit_rate"), S, "The prefix cache hit rate."),
     row("sglang:token_usage", Gauge, Of("llm.kv_cache_usage"), S, "The token usage."),

@@ -18,6 +18,7 @@ use crate::bounds::Bounds;
 use crate::error::TelemetryError;
 use crate::exporters::{metric_exporter, resource, runtime, tracer_provider};
 use crate::exposition::Exposition;
+use crate::flush::within;
 use crate::instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
     ReadDerived, ReadEngine, observe_grammars, server_instruments,
@@ -33,7 +34,7 @@ use crate::text::TextFormat;
 use crate::worker::{Shared, Worker};
 
 /// The instrumentation scope of all metrics and spans.
-const SCOPE: &str = "hearth";
+pub const SCOPE: &str = "hearth";
 
 /// Records everything that is measured. Recording never waits: records that the telemetry
 /// thread cannot keep up with are dropped and counted. Clones share one state.
@@ -78,7 +79,7 @@ impl Telemetry {
         let propagates = propagates(&environment)?;
         let runtime = runtime(&[traces_to.as_ref(), metrics_to.as_ref()])?;
         let entered = runtime.as_ref().map(Runtime::enter);
-        let resource = resource(options.version);
+        let resource = resource("hearth", options.version);
         let reader = ScrapeReader::new();
         let mut builder = SdkMeterProvider::builder()
             .with_resource(resource.clone())
@@ -326,27 +327,12 @@ impl Telemetry {
                 let _ = seen.recv_timeout(left());
             }
         }
-        // Each provider waits for its own exporter, which may wait for a collector that is
-        // gone. So this happens on a thread that is left behind if the time is up.
         let (metrics, traces) = (self.inner.metrics.clone(), self.inner.traces.clone());
-        let (done, seen) = sync_channel(1);
-        let budget = left();
-        let flusher = thread::Builder::new()
-            .name("hearth-flush".to_owned())
-            .spawn(move || {
-                let traces = traces.map(|provider| provider.shutdown_with_timeout(budget));
-                let metrics = metrics.shutdown_with_timeout(budget);
-                for error in [traces.and_then(Result::err), metrics.err()]
-                    .into_iter()
-                    .flatten()
-                {
-                    tracing::warn!(%error, "the last telemetry was not delivered");
-                }
-                let _ = done.send(());
-            });
-        if flusher.is_ok() && seen.recv_timeout(left()).is_err() {
-            tracing::warn!("the collector does not answer; the last telemetry is lost");
-        }
+        within(left(), move |budget| {
+            let traces = traces.map(|provider| provider.shutdown_with_timeout(budget));
+            let metrics = metrics.shutdown_with_timeout(budget);
+            traces.into_iter().chain([metrics]).collect()
+        });
         let runtime = self
             .inner
             .runtime

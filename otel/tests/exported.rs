@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use hearth_otel::rows::{PROCESS, SGLANG, VLLM};
 use hearth_otel::{
-    Ending, EngineFacts, EngineSnapshot, GrammarSnapshot, HttpOutcome, RequestNumbers, StepRecord,
-    Telemetry, TelemetryOptions, TextFormat, Vocabulary, catalog,
+    Ending, EngineFacts, EngineSnapshot, GrammarSnapshot, HttpOutcome, KvTransfer, RequestNumbers,
+    StepRecord, Telemetry, TelemetryOptions, TextFormat, Vocabulary, catalog,
 };
 
 fn everything() -> Telemetry {
@@ -60,6 +60,17 @@ fn everything() -> Telemetry {
     engine.token(true, Some(0.01));
     engine.longest(2);
     engine.model_times(0.02, 0.03);
+    let began = Instant::now();
+    engine.transferred(&KvTransfer {
+        sends: true,
+        asked: began,
+        met: Some(began),
+        began: Some(began),
+        ended: began + Duration::from_millis(4),
+        tokens: 40,
+        bytes: 6_000_000,
+        error: None,
+    });
     let numbers = RequestNumbers {
         operation: "chat",
         stream: true,

@@ -39,8 +39,12 @@ const ABSENT: &[(&str, &str)] = &[
         "nothing: vLLM itself has removed them",
     ),
     (
-        "`sglang:num_*_queue_reqs` of prefill and decode servers, `sglang:kv_transfer_*`, `sglang:dp_*`, `sglang:eplb_*`",
-        "several nodes",
+        "`sglang:num_*_queue_reqs` of prefill and decode servers, `sglang:kv_transfer_alloc_ms`",
+        "queues of their own for requests that transfer KV: `llm.num_requests_transferring` counts those that do, and slots are reserved when a request starts",
+    ),
+    (
+        "`sglang:dp_*`, `sglang:eplb_*`",
+        "several ranks in one server",
     ),
     (
         "`sglang:num_grammar_queue_reqs`, `sglang:grammar_*`, `sglang:num_so_requests_total`",

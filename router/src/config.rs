@@ -50,6 +50,24 @@ pub enum KvEventsMode {
     Off,
 }
 
+/// The protocol of the collector that traces go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OtlpProtocol {
+    /// Protobuf over HTTP.
+    Http,
+    Grpc,
+}
+
+impl From<OtlpProtocol> for hearth_otel::OtlpProtocol {
+    fn from(protocol: OtlpProtocol) -> Self {
+        match protocol {
+            OtlpProtocol::Http => Self::Http,
+            OtlpProtocol::Grpc => Self::Grpc,
+        }
+    }
+}
+
 /// The settings of a router. Durations are in seconds where the name does not say otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,6 +175,12 @@ pub struct RouterConfig {
     pub http_workers: usize,
     /// A `tracing` filter, which the process that runs the router applies.
     pub log_level: String,
+    /// Where that process sends traces. Default: the environment's, or nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
+    /// Its protocol. Default: the environment's, or HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_protocol: Option<OtlpProtocol>,
 }
 
 impl Default for RouterConfig {
@@ -209,6 +233,8 @@ impl Default for RouterConfig {
             tls_key: None,
             http_workers: 2,
             log_level: "info".to_owned(),
+            otlp_endpoint: None,
+            otlp_protocol: None,
         }
     }
 }

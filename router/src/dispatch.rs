@@ -7,6 +7,7 @@ use std::time::Instant;
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
 use actix_web::web::Bytes;
+use hearth_otel::Trace;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use tokio::time::sleep;
@@ -20,7 +21,7 @@ use crate::retry::{Attempts, is_retryable};
 use crate::select::{Pool, Wanted};
 use crate::state::Router;
 use crate::token_prompt::token_prompt;
-use crate::upstream::{Outgoing, Upstream, chain};
+use crate::upstream::{Leg, Outgoing, Upstream, chain};
 use crate::worker::{Lease, Worker};
 
 /// A request of a client.
@@ -36,6 +37,8 @@ pub struct Incoming {
     pub headers: HeaderMap,
     pub body: Option<Bytes>,
     pub received: Instant,
+    /// The trace of the request, if traces are recorded.
+    pub trace: Option<Trace>,
 }
 
 impl Incoming {
@@ -46,6 +49,11 @@ impl Incoming {
             url: format!("{}{}", worker.url, self.path),
             headers: self.headers.clone(),
             body: self.body.clone(),
+            leg: self.trace.clone().map(|trace| Leg {
+                trace,
+                role: worker.role.name(),
+                endpoint: self.endpoint,
+            }),
         }
     }
 }

@@ -13,7 +13,7 @@
 //! - `dispatch`: regular mode. `pd`, with `body`, `defaults`, `bootstrap`, `request_id` and `merge`:
 //!   PD mode.
 //! - `stored`: which worker keeps a stored response.
-//! - `metrics`, `exposition`: `/metrics` and `/engine_metrics`.
+//! - `metrics`, `exposition`: `/metrics` and `/engine_metrics`. `traced`: the span of an exchange.
 //! - `simulated`: a policy alone, for simulations.
 //! - `state`, `handlers`, `routes`, `middleware`, `server`: the HTTP server.
 //!
@@ -54,9 +54,10 @@ mod sse;
 mod state;
 mod stored;
 mod token_prompt;
+mod traced;
 mod upstream;
 mod worker;
 
-pub use config::{ConfigError, KvEventsMode, PolicyKind, RouterConfig};
+pub use config::{ConfigError, KvEventsMode, OtlpProtocol, PolicyKind, RouterConfig};
 pub use secret::ApiKey;
 pub use server::{BindError, Running, bind};

@@ -13,6 +13,7 @@ use actix_web::{Error, HttpRequest, ResponseError};
 use crate::error::{ERROR_CODE, RouterError};
 use crate::routes::OPEN;
 use crate::state::Router;
+use crate::traced::Traced;
 
 /// The header in which Anthropic's clients send the key.
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -84,6 +85,9 @@ pub async fn observe(
     let labels = [method, path.as_str()];
     let metrics = &router.metrics;
     metrics.http_requests.with_label_values(&labels).inc();
+    let probed = OPEN.contains(&request.path());
+    let traces = router.traces.as_ref().filter(|_| !probed);
+    let traced = traces.map(|traces| Traced::begin(traces, method, &path, request.request()));
     let response = next.call(request).await;
     let (status, code) = match &response {
         Ok(response) => {
@@ -98,5 +102,8 @@ pub async fn observe(
     responses.with_label_values(&labels_of_response).inc();
     let duration = metrics.http_duration.with_label_values(&labels);
     duration.observe(started.elapsed().as_secs_f64());
-    Ok(response?.map_into_boxed_body())
+    Ok(match traced {
+        Some(traced) => traced.follow(response)?,
+        None => response?.map_into_boxed_body(),
+    })
 }

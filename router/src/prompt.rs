@@ -31,6 +31,8 @@ pub enum PromptField {
     Text(&'static [&'static str]),
     /// OpenAI's Responses: `instructions`, then `input`.
     Input,
+    /// The text of a program before its first generation, in `nodes`.
+    Program,
     None,
 }
 
@@ -45,6 +47,7 @@ struct Body {
     input_ids: Value,
     prompt: Value,
     query: Value,
+    nodes: Value,
 }
 
 impl Body {
@@ -84,6 +87,12 @@ impl Prompt {
                 if let Some(value) = fields.find(|value| !value.is_null()) {
                     prompt.add_first(value);
                 }
+            }
+            PromptField::Program => {
+                let nodes = body.nodes.as_array().into_iter().flatten();
+                let own = nodes.filter(|node| node["state"].as_u64().unwrap_or(0) == 0);
+                let begin = own.take_while(|node| node["op"] != "gen" && node["op"] != "select");
+                begin.for_each(|node| prompt.add_contents(&node["text"]));
             }
             PromptField::None => {}
         }
@@ -149,6 +158,16 @@ mod tests {
         assert_eq!(text(PromptField::Messages, body), "sabé");
         let body = r#"{"instructions": "i", "input": [{"content": [{"text": "x"}]}]}"#;
         assert_eq!(text(PromptField::Input, body), "ix");
+    }
+
+    #[test]
+    fn a_program_is_its_text_before_the_first_generation() {
+        let body = r#"{"nodes": [{"op": "begin", "role": "user"}, {"op": "text", "text": "a"},
+            {"op": "fork", "into": [1]}, {"state": 1, "op": "text", "text": "fork"},
+            {"state": 0, "op": "text", "text": ["b", {"var": "v", "state": 0}]},
+            {"op": "gen", "name": "x"}, {"op": "text", "text": "c"}]}"#;
+        assert_eq!(text(PromptField::Program, body), "ab");
+        assert_eq!(text(PromptField::Program, r#"{"nodes": 3}"#), "");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use actix_web::body::{BodyStream, SizedStream};
 use actix_web::http::StatusCode;
 use actix_web::web::Bytes;
 use futures_util::{Stream, StreamExt, stream};
+use hearth_otel::ClientSpan;
 use prometheus::Histogram;
 
 use crate::error::RouterError;
@@ -99,6 +100,8 @@ struct Relay {
     ready: VecDeque<Bytes>,
     ended: bool,
     lease: Lease,
+    /// It ends with the relay.
+    span: Option<ClientSpan>,
     /// The request to the prefill worker, in PD mode.
     prefill: Option<AbortOnDrop>,
     exchange: Exchange,
@@ -146,6 +149,7 @@ pub fn respond(
         ready: VecDeque::new(),
         ended: false,
         lease,
+        span: opened.span,
         prefill,
         exchange,
     };
@@ -223,6 +227,9 @@ impl Relay {
     fn broken(&mut self, error: &reqwest::Error) -> Option<Result<Bytes, RouterError>> {
         self.ended = true;
         self.lease.failed("broken_stream");
+        if let Some(span) = &mut self.span {
+            span.failed("broken_stream", &chain(error));
+        }
         self.exchange.failed("broken_stream");
         self.exchange.finished();
         let worker = self.lease.worker();

@@ -8,7 +8,7 @@ use crate::defaults::PdRoute::{Chat, Completions, Generate};
 use crate::error::RouterError;
 use crate::handlers::pass::{self, Passed, Pd};
 use crate::handlers::{fleet, scrape, status, workers};
-use crate::prompt::PromptField::{self, Input, Messages, Text};
+use crate::prompt::PromptField::{self, Input, Messages, Program, Text};
 use crate::state::Router;
 use crate::upstream::Upstream;
 
@@ -20,13 +20,14 @@ const GENERATE: PromptField = Text(&["text", "input_ids"]);
 
 /// `POST` routes that workers answer.
 #[rustfmt::skip]
-const PASSED: [Passed; 14] = [
+const PASSED: [Passed; 15] = [
     Passed { path: "/generate",                 prompt: GENERATE,         pd: Pd::Both(Generate) },
     Passed { path: "/v1/chat/completions",      prompt: Messages,         pd: Pd::Both(Chat) },
     Passed { path: "/v1/completions",           prompt: PROMPT,           pd: Pd::Both(Completions) },
     Passed { path: "/v1/embeddings",            prompt: Text(&["input"]), pd: Pd::Decode },
     Passed { path: "/v1/responses",             prompt: Input,            pd: Pd::Decode },
     Passed { path: "/v1/messages",              prompt: Messages,         pd: Pd::Decode },
+    Passed { path: "/v1/programs",              prompt: Program,          pd: Pd::Decode },
     Passed { path: "/v1/messages/count_tokens", prompt: PromptField::None, pd: Pd::Prefill },
     Passed { path: "/v1/score",                 prompt: Text(&["query"]), pd: Pd::Decode },
     Passed { path: "/tokenize",                 prompt: PromptField::None, pd: Pd::Prefill },

@@ -9,6 +9,7 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::middleware::from_fn;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer, rt};
+use hearth_otel::Traces;
 use prometheus::IntGauge;
 
 use crate::config::{ConfigError, RouterConfig};
@@ -58,13 +59,17 @@ impl Drop for Connection {
 }
 
 /// Opens the ports and starts serving. Must be called in an actix system, which has to live as long
-/// as the router. With `tls`, clients speak HTTPS.
+/// as the router. With `tls`, clients speak HTTPS. With `traces`, each request gets its spans.
 ///
 /// # Errors
 /// A setting is out of bounds, or an address cannot be bound.
-pub fn bind(config: RouterConfig, tls: Option<rustls::ServerConfig>) -> Result<Running, BindError> {
+pub fn bind(
+    config: RouterConfig,
+    tls: Option<rustls::ServerConfig>,
+    traces: Option<Traces>,
+) -> Result<Running, BindError> {
     config.check()?;
-    let router = Arc::new(Router::new(config)?);
+    let router = Arc::new(Router::new(config, traces)?);
     let (server, addresses) = listen(&router, tls)?;
     let metrics = match router.config.prometheus_port {
         0 => None,

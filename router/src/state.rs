@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use hearth_otel::Traces;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use tokio::runtime::Handle;
 
@@ -33,6 +34,8 @@ pub struct Router {
     pub prefill: Pool,
     pub decode: Pool,
     pub stored: Stored,
+    /// Absent where nobody collects traces.
+    pub traces: Option<Traces>,
     /// The address of this host in ids of requests.
     pub address: IpAddr,
     /// Health checks and drains run here, whichever thread starts them.
@@ -57,7 +60,7 @@ impl Router {
     ///
     /// # Errors
     /// The HTTP client or the metrics cannot be set up.
-    pub fn new(config: RouterConfig) -> Result<Self, SetupError> {
+    pub fn new(config: RouterConfig, traces: Option<Traces>) -> Result<Self, SetupError> {
         let metrics = Arc::new(Metrics::new()?);
         let pool = |role, kind: PolicyKind| Pool {
             role,
@@ -76,6 +79,7 @@ impl Router {
             prefill: pool(prefill, config.prefill_policy()),
             decode: pool(Role::Decode, config.decode_policy()),
             stored: Stored::default(),
+            traces,
             address: outbound_address(),
             background: Handle::current(),
             probe: Upstream::new(Duration::from_secs_f64(config.request_timeout_secs))?,

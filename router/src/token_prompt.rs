@@ -52,6 +52,7 @@ pub async fn token_prompt(
         url: format!("{}/tokenize", worker.url),
         headers,
         body: Some(Bytes::from(question(endpoint, &fields)?)),
+        leg: None,
     };
     match timeout(PATIENCE, ids(upstream, asked)).await {
         Ok(Ok(mut ids)) => {

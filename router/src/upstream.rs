@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use actix_web::web::Bytes;
 use futures_util::{Stream, StreamExt};
-use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
+use hearth_otel::{ClientSpan, Trace};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 
 /// Time in which a connection to a worker must be made.
@@ -34,6 +35,17 @@ pub struct Outgoing {
     pub url: String,
     pub headers: HeaderMap,
     pub body: Option<Bytes>,
+    pub leg: Option<Leg>,
+}
+
+/// The part of a request's trace that is about one worker.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    pub trace: Trace,
+    /// The worker's role.
+    pub role: &'static str,
+    /// The route's pattern.
+    pub endpoint: &'static str,
 }
 
 /// A response whose first bytes have arrived, or that has none.
@@ -42,6 +54,30 @@ pub struct Opened {
     pub headers: HeaderMap,
     pub first: Option<Bytes>,
     pub rest: Rest,
+    /// It ends with the response.
+    pub span: Option<ClientSpan>,
+}
+
+impl Outgoing {
+    /// Begins the span of this request, which the worker continues.
+    fn begin(&mut self) -> Option<ClientSpan> {
+        let leg = self.leg.as_ref()?;
+        let span = leg.trace.client(
+            format!("{} {}", self.method, leg.endpoint),
+            self.method.as_str(),
+            [
+                ("url.full", self.url.clone()),
+                ("hearth.worker.role", leg.role.to_owned()),
+            ],
+        );
+        for (name, value) in span.headers() {
+            let name = HeaderName::try_from(name);
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+                self.headers.insert(name, value);
+            }
+        }
+        Some(span)
+    }
 }
 
 impl Upstream {
@@ -83,9 +119,25 @@ impl Upstream {
     ///
     /// # Errors
     /// The worker does not respond, or the response breaks off before its first byte.
-    pub async fn open(&self, outgoing: Outgoing) -> reqwest::Result<Opened> {
+    pub async fn open(&self, mut outgoing: Outgoing) -> reqwest::Result<Opened> {
+        let mut span = outgoing.begin();
+        let opened = self.opened(outgoing, &mut span).await;
+        if let (Err(error), Some(span)) = (&opened, &mut span) {
+            span.failed("transport", &chain(error));
+        }
+        opened.map(|opened| Opened { span, ..opened })
+    }
+
+    async fn opened(
+        &self,
+        outgoing: Outgoing,
+        span: &mut Option<ClientSpan>,
+    ) -> reqwest::Result<Opened> {
         let response = self.send(outgoing).await?;
         let (status, headers) = (response.status(), response.headers().clone());
+        if let Some(span) = span {
+            span.status(status.as_u16());
+        }
         let rest = response.bytes_stream();
         let mut rest: Rest = Box::pin(rest.map(|piece| piece.map_err(reqwest::Error::without_url)));
         let first = rest.next().await.transpose()?;
@@ -94,6 +146,7 @@ impl Upstream {
             headers,
             first,
             rest,
+            span: None,
         })
     }
 
@@ -121,6 +174,7 @@ impl Opened {
             headers,
             first: Some(body),
             rest: Box::pin(futures_util::stream::empty()),
+            span: None,
         }
     }
 

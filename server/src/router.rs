@@ -1,14 +1,19 @@
 //! `hearth router`: routes requests to several servers.
 
+use std::time::Duration;
+
 use actix_web::rt::System;
 use anyhow::Result;
 use hearth_api::tls;
-use hearth_otel::LogFormat;
+use hearth_otel::{LogFormat, OtlpOptions, Traces};
 use hearth_router::RouterConfig;
 
 use crate::cli::RouterArgs;
 use crate::config::router;
 use crate::serve::Signals;
+
+/// Time in which the last spans must reach a collector.
+const TRACES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Routes until a signal arrives.
 ///
@@ -22,10 +27,20 @@ pub fn run(args: &RouterArgs) -> Result<()> {
     }
     let _logs = hearth_otel::init_logs(LogFormat::Text, &config.log_level)?;
     hearth_otel::log_panics();
-    System::new().block_on(route(config))
+    let otlp = OtlpOptions {
+        endpoint: config.otlp_endpoint.clone(),
+        protocol: config.otlp_protocol.map(Into::into),
+    };
+    let traces = Traces::start("hearth-router", env!("CARGO_PKG_VERSION"), &otlp)?;
+    let routed = System::new().block_on(route(config, traces.clone()));
+    // Called outside the async runtime, and whether or not routing failed.
+    if let Some(traces) = traces {
+        traces.shutdown(TRACES_TIMEOUT);
+    }
+    routed
 }
 
-async fn route(config: RouterConfig) -> Result<()> {
+async fn route(config: RouterConfig, traces: Option<Traces>) -> Result<()> {
     let tls = match (&config.tls_cert, &config.tls_key) {
         (Some(cert), Some(key)) => Some(tls::load(cert, key)?),
         _ => None,
@@ -33,7 +48,7 @@ async fn route(config: RouterConfig) -> Result<()> {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut signals = Signals::new()?;
     let grace = config.shutdown_grace_period_secs;
-    let running = hearth_router::bind(config, tls)?;
+    let running = hearth_router::bind(config, tls, traces)?;
     for address in &running.addresses {
         hearth_otel::print(&format!("Hearth routes requests at {scheme}://{address}"));
     }

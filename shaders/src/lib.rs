@@ -180,6 +180,12 @@ pub trait Kernels: Backend {
     /// unspecified.
     fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;
 
+    /// The bytes of a KV pool that [`Self::empty_pool`] made, if they lie in the host's memory. As
+    /// for the kernels that write to a pool, there must be no other reference to it.
+    fn in_memory(_pool: &mut FloatTensor<Self>) -> Option<&mut [u8]> {
+        None
+    }
+
     /// What the driver reports about the GPU; `None` for the CPU.
     fn hardware(device: &Self::Device) -> Option<Hardware>;
 

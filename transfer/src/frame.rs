@@ -75,8 +75,11 @@ pub(crate) async fn read(
                 bound,
             });
         }
-        let mut payload = vec![0; length];
-        stream.read_exact(&mut payload).await?;
+        let mut payload = Vec::with_capacity(length);
+        let whole = stream.take(length as u64).read_to_end(&mut payload).await?;
+        if whole < length {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
         let computed = checksum(kind, &[&payload]);
         match given == computed {
             true => Ok(Frame { kind, payload }),

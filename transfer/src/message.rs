@@ -81,7 +81,9 @@ pub(crate) enum Trust {
     Proven,
 }
 
-const PAGES_HEAD: usize = 16;
+/// Bytes of the positions after the keys and values. They come last so that the receiver need not
+/// move the others.
+const PAGES_TAIL: usize = 16;
 
 impl Message {
     pub async fn send(
@@ -103,10 +105,10 @@ impl Message {
                 tokens,
                 bytes,
             }) => {
-                let mut head = [0; PAGES_HEAD];
-                head[..8].copy_from_slice(&(*from as u64).to_le_bytes());
-                head[8..].copy_from_slice(&(*tokens as u64).to_le_bytes());
-                frame::write(stream, 7, &[&head, bytes], patience).await
+                let mut tail = [0; PAGES_TAIL];
+                tail[..8].copy_from_slice(&(*from as u64).to_le_bytes());
+                tail[8..].copy_from_slice(&(*tokens as u64).to_le_bytes());
+                frame::write(stream, 7, &[bytes, &tail], patience).await
             }
             Self::Output(output) => frame::write(stream, 8, &[output], patience).await,
             Self::Done => frame::write(stream, 9, &[], patience).await,
@@ -131,12 +133,12 @@ impl Message {
             5 => Self::Pull(parse(&payload)?),
             6 => Self::Alive,
             7 => {
-                let (head, _) = payload
-                    .split_first_chunk::<PAGES_HEAD>()
+                let (pages, tail) = payload
+                    .split_last_chunk::<PAGES_TAIL>()
                     .ok_or_else(|| WireError::malformed("pages without positions"))?;
-                let (from, tokens) = head.split_at(8);
-                let (from, tokens) = (position(from)?, position(tokens)?);
-                payload.drain(..PAGES_HEAD);
+                let (from, tokens) = tail.split_at(8);
+                let (from, tokens, length) = (position(from)?, position(tokens)?, pages.len());
+                payload.truncate(length);
                 Self::Pages(Pages {
                     from,
                     tokens,

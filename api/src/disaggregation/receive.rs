@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use hearth_engine::{EngineHandle, EngineStopped, Event, Generation, TransferError};
+use hearth_otel::KvTransfer;
 use hearth_transfer::pull::Received;
 use hearth_transfer::{PullRequest, WireError};
 
+use super::measured::Measured;
 use super::{DecodeSide, Fallback, output};
 use crate::fields::disaggregation::Room;
 
@@ -18,6 +20,8 @@ pub(super) struct Receiving {
     side: Arc<DecodeSide>,
     room: Room,
     digest: u64,
+    /// Present once the slots are reserved.
+    measured: Option<Measured>,
 }
 
 /// Why a request was not received.
@@ -47,7 +51,13 @@ impl Receiving {
             side,
             room,
             digest,
+            measured: None,
         }
+    }
+
+    /// The measurements of the transfer, once, after it has ended.
+    pub fn transferred(&mut self) -> Option<KvTransfer> {
+        self.measured.as_mut()?.report()
     }
 
     pub async fn next(&mut self) -> Option<Event> {
@@ -57,7 +67,12 @@ impl Receiving {
                 event => return Some(event),
             };
             let mut written = from;
-            let Err(error) = self.receive(from, tokens, &mut written).await else {
+            let mut measured = Measured::new(false, self.engine.kv_token_bytes());
+            let received = self.receive(from, tokens, &mut written, &mut measured);
+            let received = received.await;
+            measured.ended(received.as_ref().err().map(ToString::to_string));
+            self.measured = Some(measured);
+            let Err(error) = received else {
                 continue;
             };
             if let ReceiveError::Engine(TransferError::Gone) = error {
@@ -94,6 +109,7 @@ impl Receiving {
         from: usize,
         tokens: usize,
         written: &mut usize,
+        measured: &mut Measured,
     ) -> Result<(), ReceiveError> {
         let Some(generation) = &self.generation else {
             return Ok(());
@@ -108,10 +124,12 @@ impl Receiving {
         let port = self.room.port.unwrap_or(self.side.bootstrap_port);
         let client = &self.side.client;
         let mut pulling = client.pull(&self.room.host, port, request).await?;
+        measured.met();
         let mut received = pulling.next().await?;
         loop {
             match received {
                 Received::Pages(pages) => {
+                    measured.began();
                     let write = self
                         .engine
                         .write_kv(id, pages.from, pages.tokens, pages.bytes);
@@ -119,6 +137,7 @@ impl Receiving {
                     let (done, next) = tokio::join!(write.wait(), pulling.next());
                     done??;
                     *written += pages.tokens;
+                    measured.moved(pages.tokens);
                     received = next?;
                 }
                 Received::Output(output) => {

@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use hearth_engine::{
     EngineHandle, Event, FinishReason, Generation, RemoteOutput, RemoteToken, TransferError, Usage,
 };
+use hearth_otel::KvTransfer;
 use hearth_transfer::offer::{self, Offer};
 use hearth_transfer::{MAX_PAGES_BYTES, Pages, PullRequest};
 
+use super::measured::Measured;
 use super::output;
 
 /// A waiting decode server hears from this one this many times within its patience.
@@ -35,6 +37,7 @@ pub(super) struct Sending {
     done: Option<Instant>,
     /// Events that this server's own client has not seen.
     events: VecDeque<Event>,
+    measured: Measured,
 }
 
 /// The decode server.
@@ -60,6 +63,7 @@ impl Sending {
         patience: Duration,
         digest: u64,
     ) -> Self {
+        let measured = Measured::new(true, engine.kv_token_bytes());
         Self {
             engine,
             generation: Some(generation),
@@ -73,7 +77,13 @@ impl Sending {
             ended: None,
             done: None,
             events: VecDeque::new(),
+            measured,
         }
+    }
+
+    /// The measurements of the transfer, once, after it has ended.
+    pub fn transferred(&mut self) -> Option<KvTransfer> {
+        self.measured.report()
     }
 
     /// The next event for this server's own client: the first token, once the decode server has
@@ -100,6 +110,7 @@ impl Sending {
             News::Event(Some(event)) => self.take(event).await?,
             News::Peer(peer) => {
                 let request = peer.request();
+                self.measured.met();
                 self.sent = request.from;
                 self.peer = Peer::Here(peer);
                 self.check(request)?;
@@ -208,23 +219,31 @@ impl Sending {
         };
         let most = (MAX_PAGES_BYTES / self.engine.kv_token_bytes().max(1)).max(1);
         let wanted = self.computed.min(peer.request().tokens);
-        while self.sent < wanted {
-            let until = wanted.min(self.sent + most);
-            let read = self
-                .engine
-                .read_kv(generation.transfer_id(), self.sent..until);
+        let (engine, id) = (&self.engine, generation.transfer_id());
+        let read_from = |from: usize| {
+            let until = wanted.min(from + most);
+            (from < until).then(|| (until, engine.read_kv(id, from..until)))
+        };
+        let mut reading = read_from(self.sent);
+        if reading.is_some() {
+            self.measured.began();
+        }
+        while let Some((until, read)) = reading {
             let bytes = match read.wait().await.map_err(|error| error.to_string())? {
                 Ok(bytes) => bytes,
                 // It was preempted or has ended, which its next event says.
                 Err(TransferError::Gone) => break,
                 Err(error) => return Err(error.to_string()),
             };
+            // The next ones are read while these are sent.
+            reading = read_from(until);
             let pages = Pages {
                 from: self.sent,
                 tokens: until - self.sent,
                 bytes,
             };
             peer.pages(pages).await.map_err(|error| error.to_string())?;
+            self.measured.moved(until - self.sent);
             self.sent = until;
         }
         Ok(())
@@ -251,6 +270,7 @@ impl Sending {
         peer.output(output)
             .await
             .map_err(|error| error.to_string())?;
+        self.measured.ended(None);
         if let Some(generation) = self.generation.take() {
             generation.stop();
         }
@@ -268,6 +288,7 @@ impl Sending {
 
     /// Ends the request, and tells both sides why.
     async fn fail(&mut self, reason: String) {
+        self.measured.ended(Some(reason.clone()));
         // The slots are free before the decode server hears of it.
         self.generation = None;
         if let Peer::Here(peer) = std::mem::replace(&mut self.peer, Peer::Gone) {

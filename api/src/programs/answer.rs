@@ -77,7 +77,8 @@ impl Running {
                     Ok(Outcome { value, meta }) => {
                         usage += meta.usage;
                         answer.variables.insert(name.clone(), value.to_json());
-                        if matches!(value, Value::Text(_)) {
+                        // The list of a join is the values of other states, which have their facts.
+                        if matches!(value, Value::Text(_)) || meta.finish.is_some() {
                             answer.meta.insert(name, facts(&meta));
                         }
                     }
@@ -136,6 +137,16 @@ fn facts(meta: &Meta) -> Json {
     });
     if !meta.scores.is_empty() {
         facts["scores"] = json!(meta.scores);
+    }
+    if !meta.outputs.is_empty() {
+        let outputs = meta.outputs.iter().map(|output| {
+            let mut facts = json!({"finish_reason": output.finish});
+            if !output.logprobs.is_empty() {
+                facts["logprobs"] = json!(output.logprobs);
+            }
+            facts
+        });
+        facts["outputs"] = outputs.collect();
     }
     facts
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use hearth_client::lang::backend::{
-    Backend, Call, Completion, Finish, Prompt, Scores, Sink, Usage,
+    Backend, Call, Completion, Finish, Output, Prompt, Scores, Sink, TokenLogprob, Usage,
 };
 use hearth_client::lang::{ChoiceLogprobs, Error, Format, Sampling};
-use hearth_engine::output::TextOptions;
+use hearth_engine::logprobs::TokenLogprobs;
+use hearth_engine::output::{TextOptions, token_text};
 use hearth_engine::{ParamError, SamplingParams};
 use serde_json::json;
 
@@ -86,34 +87,44 @@ impl EngineBackend {
         let room = prompt::output_limit(served, "text", ids.len(), "max_tokens", given)?;
         params.max_tokens = room.min(call.sampling.limit() as usize);
         params.min_tokens = params.min_tokens.min(params.max_tokens);
+        params.logprobs = call.logprobs.map(|top| top as usize);
         let job = Job {
             constraint: compile(served, asked).await?,
             text,
+            copies: call.n as usize,
             ..self.job(ids, params)
         };
         let mut updates = submit(served, job)?;
-        let mut done = Completion::default();
-        while let Some((_, update)) = updates.next().await {
+        let mut outputs = vec![Output::default(); call.n as usize];
+        let mut usage = Usage::default();
+        while let Some((index, update)) = updates.next().await {
+            let done = &mut outputs[index];
             match update {
                 Update::Started {
                     prompt_tokens,
                     cached_tokens,
                 } => {
-                    done.usage.prompt_tokens = prompt_tokens as u64;
-                    done.usage.cached_tokens = cached_tokens as u64;
+                    // All outputs have one prompt; the first one to start may compute it.
+                    usage.prompt_tokens = prompt_tokens as u64;
+                    if index == 0 {
+                        usage.cached_tokens = cached_tokens as u64;
+                    }
                 }
                 Update::Text(piece) => {
                     if call.stream && !piece.text.is_empty() {
                         sink(&piece.text);
                     }
                     done.text.push_str(&piece.text);
+                    let tokens = piece.tokens.iter();
+                    let tokens = tokens.map(|token| self.logprob(&token.logprobs));
+                    done.logprobs.extend(tokens);
                 }
                 Update::Finished(finish) => {
                     if finish.reason == "abort" {
                         let message = "the request was aborted";
                         return Err(ApiError::unavailable("aborted", message));
                     }
-                    done.usage.completion_tokens = finish.completion_tokens as u64;
+                    usage.completion_tokens += finish.completion_tokens as u64;
                     done.finish = match finish.reason {
                         "length" => Finish::Length,
                         _ => Finish::Stop,
@@ -123,7 +134,19 @@ impl EngineBackend {
                 Update::PromptLogprobs(_) | Update::Embedding(_) => {}
             }
         }
-        Ok(done)
+        Ok(Completion::of(outputs, usage))
+    }
+
+    fn logprob(&self, logprobs: &TokenLogprobs) -> TokenLogprob {
+        let text = |id| token_text(&*self.served.text, id).0;
+        let top = logprobs.top.iter();
+        TokenLogprob {
+            token: text(logprobs.token),
+            logprob: f64::from(logprobs.logprob),
+            top: top
+                .map(|&(id, logprob)| (text(id), f64::from(logprob)))
+                .collect(),
+        }
     }
 
     fn job(&self, ids: Vec<u32>, params: SamplingParams) -> Job {

@@ -9,7 +9,7 @@ use hearth_client::lang::{
 use serde::Deserialize;
 
 use crate::error::{ApiError, out_of_bounds};
-use crate::fields::bounds::{at_least, at_most};
+use crate::fields::bounds::{alternatives, at_least, at_most};
 use crate::fields::capped::Capped;
 use crate::fields::sampling::TokenIds;
 use crate::fields::schema::{GivenSchema, MAX_SCHEMA_VALUES};
@@ -22,6 +22,8 @@ pub const MAX_NODES: usize = 512;
 pub const MAX_STATES: usize = 64;
 /// Most output tokens of all generations of a program together.
 pub const MAX_TOKENS: usize = 1 << 15;
+/// Most outputs of one generation.
+pub const MAX_OUTPUTS: usize = 64;
 /// Most choices of one selection.
 pub const MAX_CHOICES: usize = 64;
 /// Most choices of all selections of a program together, because each choice is a request to the
@@ -64,6 +66,8 @@ pub(crate) struct ProgramNode {
     seed: Option<i64>,
     regex: Option<String>,
     json_schema: Option<GivenSchema>,
+    n: Option<i64>,
+    logprobs: Option<i64>,
     choices: Option<Capped<String, MAX_CHOICES>>,
     method: Option<String>,
     role: Option<String>,
@@ -73,7 +77,7 @@ pub(crate) struct ProgramNode {
 }
 
 /// The fields of a generation besides `op`, `state` and `name`.
-const OF_GEN: [&str; 16] = [
+const OF_GEN: [&str; 18] = [
     "max_tokens",
     "min_tokens",
     "stop",
@@ -90,6 +94,8 @@ const OF_GEN: [&str; 16] = [
     "seed",
     "regex",
     "json_schema",
+    "n",
+    "logprobs",
 ];
 
 impl ProgramNode {
@@ -114,6 +120,8 @@ impl ProgramNode {
             ("seed", self.seed.is_some()),
             ("regex", self.regex.is_some()),
             ("json_schema", self.json_schema.is_some()),
+            ("n", self.n.is_some()),
+            ("logprobs", self.logprobs.is_some()),
             ("choices", self.choices.is_some()),
             ("method", self.method.is_some()),
             ("role", self.role.is_some()),
@@ -221,6 +229,11 @@ impl ProgramNode {
                 value => Ok(value.map(|value| value as u32)),
             }
         };
+        let n = at_least("n", 1, self.n)?;
+        if let Some(n) = n.filter(|&n| n > MAX_OUTPUTS) {
+            return Err(out_of_bounds("n", &format!("at most {MAX_OUTPUTS}"), n));
+        }
+        let logprobs = alternatives("logprobs", self.logprobs)?;
         if let Some(schema) = &self.json_schema {
             at_most("json_schema", MAX_SCHEMA_VALUES, "values", schema.values)?;
         }
@@ -246,6 +259,9 @@ impl ProgramNode {
                 regex: self.regex,
                 json_schema: self.json_schema.map(|given| given.schema),
             },
+            // Both are below their bounds.
+            n: n.map(|n| n as u32),
+            logprobs: logprobs.map(|logprobs| logprobs as u32),
         })
     }
 
@@ -341,7 +357,9 @@ pub(crate) fn graph(nodes: Capped<Object<ProgramNode>, MAX_NODES>) -> Result<Gra
         states.take(state, &op).map_err(within)?;
         match &op {
             Op::Gen(generation) => {
-                tokens = tokens.saturating_add(generation.sampling.limit() as usize);
+                let outputs = generation.n.unwrap_or(1) as usize;
+                let own = outputs * generation.sampling.limit() as usize;
+                tokens = tokens.saturating_add(own);
                 let bound = format!("at most {MAX_TOKENS} in all generations together");
                 if tokens > MAX_TOKENS {
                     return Err(within(out_of_bounds("max_tokens", &bound, tokens)));

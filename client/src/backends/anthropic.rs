@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::backends::wire::{given, refuse, stop};
+use crate::backends::wire::{given, own_sampling, refuse, stop};
 use crate::http::Client;
 use crate::lang::Error;
 use crate::lang::backend::{Backend, Call, Completion, Finish, Prompt, Sink, Usage};
@@ -35,19 +35,13 @@ impl AnthropicApi {
         let lacking = [
             (call.format.regex.is_some(), "a regular expression"),
             (call.format.json_schema.is_some(), "a JSON Schema"),
-            (sampling.min_p.is_some(), "`min_p`"),
+            (call.n > 1, "several outputs of one generation"),
+            (call.logprobs.is_some(), "log-probabilities"),
             (sampling.seed.is_some(), "`seed`"),
             (sampling.frequency_penalty.is_some(), "`frequency_penalty`"),
             (sampling.presence_penalty.is_some(), "`presence_penalty`"),
-            (
-                sampling.repetition_penalty.is_some(),
-                "`repetition_penalty`",
-            ),
-            (sampling.min_tokens.is_some(), "`min_tokens`"),
-            (sampling.ignore_eos.is_some(), "`ignore_eos`"),
-            (!sampling.stop_token_ids.is_empty(), "`stop_token_ids`"),
-            (!sampling.stop_regex.is_empty(), "`stop_regex`"),
         ];
+        refuse(self, &own_sampling(sampling))?;
         refuse(self, &lacking)?;
         let (system, turns): (Vec<_>, Vec<_>) = messages
             .iter()
@@ -142,6 +136,8 @@ mod tests {
             prompt: Prompt::Chat(vec![message(Role::System, "s"), message(Role::User, "u")]),
             sampling: Sampling::default(),
             format: Format::default(),
+            n: 1,
+            logprobs: None,
             stream: false,
             tokens: false,
         };

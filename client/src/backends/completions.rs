@@ -3,9 +3,11 @@
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::backends::wire::{common_length, field, finish, openai_sampling, refuse, text, usage};
+use crate::backends::wire::{
+    choices, common_length, field, finish, openai_sampling, refuse, text, usage,
+};
 use crate::http::Client;
-use crate::lang::backend::{Backend, Call, Completion, Prompt, Scores, Sink};
+use crate::lang::backend::{Backend, Call, Completion, Output, Prompt, Scores, Sink, TokenLogprob};
 use crate::lang::{ChoiceLogprobs, Error};
 
 const PATH: &str = "/v1/completions";
@@ -49,17 +51,21 @@ impl Backend for CompletionsApi {
         body["model"] = json!(self.model);
         body["prompt"] = json!(prompt);
         body["max_tokens"] = json!(call.sampling.limit());
-        if call.tokens {
-            body["logprobs"] = json!(1);
+        if call.n > 1 {
+            body["n"] = json!(call.n);
+        }
+        if let Some(top) = call.logprobs.or(call.tokens.then_some(1)) {
+            body["logprobs"] = json!(top);
         }
         if !call.stream {
             let answer = self.client.post(PATH, &body).await?;
             let tokens = answer.pointer("/choices/0/logprobs/tokens");
+            let tokens = tokens.and_then(|tokens| serde_json::from_value(tokens.clone()).ok());
+            let outputs = choices(&answer)?.into_iter().map(output);
+            let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
             return Ok(Completion {
-                text: text(&answer, "/choices/0/text")?.to_owned(),
-                finish: finish(field(&answer, "/choices/0/finish_reason")?),
-                usage: usage(&answer["usage"]),
-                tokens: tokens.and_then(|tokens| serde_json::from_value(tokens.clone()).ok()),
+                tokens,
+                ..Completion::of(outputs, usage(&answer["usage"]))
             });
         }
         body["stream"] = json!(true);
@@ -136,6 +142,29 @@ impl Backend for CompletionsApi {
             usage: usage(&answer["usage"]),
         })
     }
+}
+
+fn output(choice: &Value) -> Result<Output, Error> {
+    let list = |name: &str| choice["logprobs"][name].as_array().into_iter().flatten();
+    let (mut logprobs, mut tops) = (list("token_logprobs"), list("top_logprobs"));
+    let tokens = list("tokens").map(|token| {
+        let logprob = logprobs.next().and_then(Value::as_f64);
+        let top = tops.next().and_then(Value::as_object).into_iter().flatten();
+        let mut top: Vec<(String, f64)> = top
+            .map(|(token, logprob)| (token.clone(), logprob.as_f64().unwrap_or_default()))
+            .collect();
+        top.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        TokenLogprob {
+            token: token.as_str().unwrap_or_default().to_owned(),
+            logprob: logprob.unwrap_or_default(),
+            top,
+        }
+    });
+    Ok(Output {
+        text: text(choice, "/text")?.to_owned(),
+        finish: finish(field(choice, "/finish_reason")?),
+        logprobs: tokens.collect(),
+    })
 }
 
 /// The tokens that all texts begin with and that end before the choices. It is counted from the

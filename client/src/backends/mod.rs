@@ -2,6 +2,7 @@
 
 mod anthropic;
 mod chat;
+mod chats;
 mod completions;
 mod server;
 mod wire;

@@ -3,9 +3,12 @@
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
-use crate::backends::wire::{common_length, field, finish, given, stop, text, usage};
-use crate::http::{Client, Events};
-use crate::lang::backend::{Backend, Call, Completion, Prompt, Scores, Sink, Usage};
+use crate::backends::chats::chat;
+use crate::backends::wire::{common_length, field, finish, given, stop, text};
+use crate::http::Client;
+use crate::lang::backend::{
+    Backend, Call, Completion, Output, Prompt, Scores, Sink, TokenLogprob, Usage,
+};
 use crate::lang::{ChoiceLogprobs, Error};
 use crate::message::{Message, Role};
 
@@ -27,11 +30,19 @@ impl Server {
         call: &Call,
         sink: Sink<'_>,
     ) -> Result<Completion, Error> {
-        let body = json!({
+        let mut body = json!({
             "text": text,
             "sampling_params": params(call),
             "stream": call.stream,
         });
+        if call.n > 1 {
+            body["sampling_params"]["n"] = json!(call.n);
+        }
+        if let Some(top) = call.logprobs {
+            body["return_logprob"] = json!(true);
+            body["top_logprobs_num"] = json!(top);
+            body["return_text_in_logprobs"] = json!(true);
+        }
         if !call.stream {
             return completion(&self.client.post("/generate", &body).await?);
         }
@@ -66,38 +77,7 @@ impl Server {
             body["continue_final_message"] = json!(true);
             body["add_generation_prompt"] = json!(false);
         }
-        const PATH: &str = "/v1/chat/completions";
-        if !call.stream {
-            let answer = self.client.post(PATH, &body).await?;
-            let message = answer.pointer("/choices/0/message/content");
-            return Ok(Completion {
-                text: message
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-                    .to_owned(),
-                finish: finish(field(&answer, "/choices/0/finish_reason")?),
-                usage: usage(&answer["usage"]),
-                tokens: None,
-            });
-        }
-        body["stream"] = json!(true);
-        body["stream_options"] = json!({"include_usage": true});
-        let mut events = self.client.stream(PATH, &body).await?;
-        let mut whole = Completion::default();
-        while let Some(event) = events.next().await? {
-            let news = Events::text_of(&event);
-            if !news.is_empty() {
-                sink(news);
-                whole.text.push_str(news);
-            }
-            if let Some(reason @ Value::String(_)) = event.pointer("/choices/0/finish_reason") {
-                whole.finish = finish(reason);
-            }
-            if event["usage"].is_object() {
-                whole.usage = usage(&event["usage"]);
-            }
-        }
-        Ok(whole)
+        chat(&self.client, body, call, sink).await
     }
 
     /// The token ids of `prompt`, and those of it with each of `choices`.
@@ -202,7 +182,24 @@ fn chat_fields(call: &Call) -> Map<String, Value> {
     fields
 }
 
+/// The outputs of an answer, which is a list where several were asked for.
 fn completion(answer: &Value) -> Result<Completion, Error> {
+    let answers = match answer {
+        Value::Array(answers) => answers.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let outputs = answers.iter().map(output);
+    let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
+    let mut usages = answers
+        .iter()
+        .map(|answer| meta_usage(&answer["meta_info"]));
+    let mut usage = usages.next().unwrap_or_default();
+    // Each answer counts the tokens of the one prompt.
+    usages.for_each(|other| usage.completion_tokens += other.completion_tokens);
+    Ok(Completion::of(outputs, usage))
+}
+
+fn output(answer: &Value) -> Result<Output, Error> {
     let meta = field(answer, "/meta_info")?;
     let reason = &meta["finish_reason"];
     if reason["type"] == "abort" {
@@ -213,11 +210,26 @@ fn completion(answer: &Value) -> Result<Completion, Error> {
             message: message.to_owned(),
         });
     }
-    Ok(Completion {
+    let list = |name: &str| meta[name].as_array().into_iter().flatten();
+    // Log-probability, id and text.
+    let pair = |token: &Value| {
+        let text = token[2].as_str().unwrap_or_default();
+        (text.to_owned(), token[0].as_f64().unwrap_or_default())
+    };
+    let mut tops = list("output_top_logprobs");
+    let tokens = list("output_token_logprobs").map(|token| {
+        let (token, logprob) = pair(token);
+        let top = tops.next().and_then(Value::as_array);
+        TokenLogprob {
+            token,
+            logprob,
+            top: top.into_iter().flatten().map(pair).collect(),
+        }
+    });
+    Ok(Output {
         text: text(answer, "/text")?.to_owned(),
         finish: finish(&reason["type"]),
-        usage: meta_usage(meta),
-        tokens: None,
+        logprobs: tokens.collect(),
     })
 }
 
@@ -334,6 +346,8 @@ mod tests {
                 regex: None,
                 json_schema: Some(json!({"type": "object"})),
             },
+            n: 1,
+            logprobs: None,
             stream: false,
             tokens: false,
         }
@@ -353,6 +367,32 @@ mod tests {
         );
         let schema = &chat["response_format"]["json_schema"]["schema"];
         assert_eq!(schema, &json!({"type": "object"}));
+    }
+
+    #[test]
+    fn several_outputs_are_a_list_and_have_their_log_probabilities() {
+        let one = |text: &str| {
+            json!({"text": text, "meta_info": {
+                "finish_reason": {"type": "length"}, "prompt_tokens": 5, "completion_tokens": 1,
+                "output_token_logprobs": [[-0.5, 7, text]],
+                "output_top_logprobs": [[[-0.5, 7, text], [-1.5, 8, "z"]]],
+            }})
+        };
+        let whole = completion(&json!([one("a"), one("b")])).unwrap();
+        assert_eq!(
+            (whole.text.as_str(), whole.others[0].text.as_str()),
+            ("a", "b")
+        );
+        assert_eq!(
+            (whole.usage.prompt_tokens, whole.usage.completion_tokens),
+            (5, 2)
+        );
+        let expected = TokenLogprob {
+            token: "b".to_owned(),
+            logprob: -0.5,
+            top: vec![("b".to_owned(), -0.5), ("z".to_owned(), -1.5)],
+        };
+        assert_eq!(whole.others[0].logprobs, [expected]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::http::ClientError;
-use crate::lang::Error;
 use crate::lang::backend::{Backend, Call, Finish, Usage};
+use crate::lang::{Error, Sampling};
 
 impl From<ClientError> for Error {
     fn from(error: ClientError) -> Self {
@@ -28,6 +28,15 @@ pub fn field<'a>(response: &'a Value, pointer: &str) -> Result<&'a Value, Error>
 pub fn text<'a>(response: &'a Value, pointer: &str) -> Result<&'a str, Error> {
     let wrong = || Error::Transport(format!("the server's response has no text at {pointer}"));
     field(response, pointer)?.as_str().ok_or_else(wrong)
+}
+
+/// OpenAI's `choices`, in the order of their numbers.
+pub fn choices(answer: &Value) -> Result<Vec<&Value>, Error> {
+    let wrong = || Error::Transport("the server's response has no list of choices".to_owned());
+    let choices = field(answer, "/choices")?.as_array().ok_or_else(wrong)?;
+    let mut choices: Vec<&Value> = choices.iter().collect();
+    choices.sort_by_key(|choice| choice["index"].as_u64());
+    Ok(choices)
 }
 
 /// OpenAI's `usage`.
@@ -54,19 +63,8 @@ pub fn finish(reason: &Value) -> Finish {
 /// The call has one that OpenAI's API lacks.
 pub fn openai_sampling(backend: &dyn Backend, call: &Call) -> Result<Map<String, Value>, Error> {
     let sampling = &call.sampling;
-    let lacking = [
-        (sampling.top_k.is_some(), "`top_k`"),
-        (sampling.min_p.is_some(), "`min_p`"),
-        (
-            sampling.repetition_penalty.is_some(),
-            "`repetition_penalty`",
-        ),
-        (sampling.min_tokens.is_some(), "`min_tokens`"),
-        (sampling.ignore_eos.is_some(), "`ignore_eos`"),
-        (!sampling.stop_token_ids.is_empty(), "`stop_token_ids`"),
-        (!sampling.stop_regex.is_empty(), "`stop_regex`"),
-    ];
-    refuse(backend, &lacking)?;
+    refuse(backend, &[(sampling.top_k.is_some(), "`top_k`")])?;
+    refuse(backend, &own_sampling(sampling))?;
     let fields = [
         ("temperature", json!(sampling.temperature)),
         ("top_p", json!(sampling.top_p)),
@@ -76,6 +74,21 @@ pub fn openai_sampling(backend: &dyn Backend, call: &Call) -> Result<Map<String,
         ("stop", stop(&sampling.stop)),
     ];
     Ok(given(fields))
+}
+
+/// The sampling fields that neither OpenAI's API has nor Anthropic's, and whether they are given.
+pub fn own_sampling(sampling: &Sampling) -> [(bool, &'static str); 6] {
+    [
+        (sampling.min_p.is_some(), "`min_p`"),
+        (
+            sampling.repetition_penalty.is_some(),
+            "`repetition_penalty`",
+        ),
+        (sampling.min_tokens.is_some(), "`min_tokens`"),
+        (sampling.ignore_eos.is_some(), "`ignore_eos`"),
+        (!sampling.stop_token_ids.is_empty(), "`stop_token_ids`"),
+        (!sampling.stop_regex.is_empty(), "`stop_regex`"),
+    ]
 }
 
 /// The fields that are not null.

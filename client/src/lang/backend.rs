@@ -24,6 +24,10 @@ pub struct Call {
     pub prompt: Prompt,
     pub sampling: Sampling,
     pub format: Format,
+    /// Outputs, each a sample of its own; at least 1.
+    pub n: u32,
+    /// Present if [`TokenLogprob`]s are wanted, with so many of the most likely tokens each.
+    pub logprobs: Option<u32>,
     /// True if somebody reads the text while it is generated.
     pub stream: bool,
     /// True if [`Completion::tokens`] is wanted, where the back end can give it.
@@ -58,16 +62,61 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
-/// The output of a [`Call`].
+/// A token of an output.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TokenLogprob {
+    pub token: String,
+    pub logprob: f64,
+    /// The most likely tokens at its place, the most likely one first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<(String, f64)>,
+}
+
+/// One of the outputs of a [`Call`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Output {
+    /// The text, without the stop that ended it.
+    pub text: String,
+    pub finish: Finish,
+    /// One for each token, where [`Call::logprobs`] asks for them.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// The output of a [`Call`], or several of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
     /// The text, without the stop that ended it.
     pub text: String,
     pub finish: Finish,
+    /// One for each token, where [`Call::logprobs`] asks for them.
+    pub logprobs: Vec<TokenLogprob>,
+    /// The outputs after the first one, where [`Call::n`] asks for them.
+    pub others: Vec<Output>,
+    /// Of all outputs together.
     pub usage: Usage,
     /// The texts of the output's tokens, which make up `text`. `None` if the back end does not give
     /// them.
     pub tokens: Option<Vec<String>>,
+}
+
+impl Completion {
+    /// Of `outputs`, which are all of a call's.
+    pub fn of(outputs: impl IntoIterator<Item = Output>, usage: Usage) -> Self {
+        let mut outputs = outputs.into_iter();
+        let Output {
+            text,
+            finish,
+            logprobs,
+        } = outputs.next().unwrap_or_default();
+        Self {
+            text,
+            finish,
+            logprobs,
+            others: outputs.collect(),
+            usage,
+            tokens: None,
+        }
+    }
 }
 
 /// The result of [`Backend::score`].

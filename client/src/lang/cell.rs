@@ -4,15 +4,15 @@ use serde::Serialize;
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
 
-use crate::lang::backend::{Finish, Usage};
+use crate::lang::backend::{Finish, TokenLogprob, Usage};
 use crate::lang::error::Error;
 
 /// The value of a variable.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Text(String),
-    /// The values that forks gave the variable, in the order of the forks. A fork that failed has
-    /// its error there.
+    /// The values that forks gave the variable, in the order of the forks, or the outputs of one
+    /// generation. A fork that failed has its error there.
     List(Vec<Result<Value, Error>>),
 }
 
@@ -44,6 +44,18 @@ pub struct Meta {
     /// For `select`: the score of each choice, by its method.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub scores: Vec<f64>,
+    /// For a generation with `n` above 1 or with `logprobs`: the facts about each output.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<OutputMeta>,
+}
+
+/// Facts about one output of a generation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct OutputMeta {
+    pub finish: Finish,
+    /// One for each token, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub logprobs: Vec<TokenLogprob>,
 }
 
 /// A value with its facts.

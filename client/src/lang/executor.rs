@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use crate::lang::backend::{Backend, Call};
-use crate::lang::cell::{Cell, Meta, Setter, Value};
+use crate::lang::backend::{Backend, Call, Completion};
+use crate::lang::cell::{Cell, Meta, OutputMeta, Setter, Value};
 use crate::lang::context::{Context, Place};
 use crate::lang::error::Error;
 use crate::lang::op::{Generation, Join, Selection};
@@ -247,7 +247,7 @@ impl Executor {
                         return Err(Error::WrongType {
                             name,
                             wanted: "a text",
-                            reason: "it is the list of the forks' values".to_owned(),
+                            reason: "it is a list".to_owned(),
                         });
                     }
                 },
@@ -278,8 +278,8 @@ impl Executor {
 
     async fn generate(&mut self, generation: Generation, setter: Setter) -> Result<(), Error> {
         match self.generated(generation, &setter).await {
-            Ok((text, meta)) => {
-                setter.set(Value::Text(text), meta);
+            Ok((value, meta)) => {
+                setter.set(value, meta);
                 Ok(())
             }
             Err(error) => {
@@ -293,12 +293,18 @@ impl Executor {
         &mut self,
         generation: Generation,
         setter: &Setter,
-    ) -> Result<(String, Meta), Error> {
+    ) -> Result<(Value, Meta), Error> {
+        let (n, logprobs) = (generation.n.unwrap_or(1), generation.logprobs);
+        if n == 0 {
+            return Err(Error::Misuse("`n` must be at least 1, got 0".to_owned()));
+        }
         let call = Call {
             prompt: self.context.prompt()?,
             sampling: generation.sampling,
             format: generation.format,
-            stream: self.stream,
+            n,
+            logprobs,
+            stream: self.stream && n == 1 && logprobs.is_none(),
             tokens: false,
         };
         let progress = &self.progress;
@@ -310,6 +316,11 @@ impl Executor {
         };
         let backend = &*self.backend;
         let (whole, speculated) = self.speculation.generate(backend, call, &mut sink).await?;
+        let given = whole.others.len() + 1;
+        if given != n as usize {
+            let message = format!("the back end gave {given} outputs, not {n}");
+            return Err(Error::Transport(message));
+        }
         self.context.push(&whole.text)?;
         self.cached = true;
         let rest = whole.text.get(shown..).unwrap_or_default();
@@ -320,8 +331,20 @@ impl Executor {
             finish: Some(whole.finish),
             speculated,
             scores: Vec::new(),
+            outputs: match (n, logprobs) {
+                (1, None) => Vec::new(),
+                _ => outputs(&whole),
+            },
         };
-        Ok((whole.text, meta))
+        let others = whole.others.into_iter().map(|output| output.text);
+        let value = match n {
+            1 => Value::Text(whole.text),
+            _ => {
+                let texts = std::iter::once(whole.text).chain(others);
+                Value::List(texts.map(|text| Ok(Value::Text(text))).collect())
+            }
+        };
+        Ok((value, meta))
     }
 
     async fn select(&mut self, selection: Selection) -> Result<(String, Meta), Error> {
@@ -392,6 +415,19 @@ impl Executor {
         }
         Ok(())
     }
+}
+
+/// The facts about each output.
+fn outputs(whole: &Completion) -> Vec<OutputMeta> {
+    let first = OutputMeta {
+        finish: whole.finish,
+        logprobs: whole.logprobs.clone(),
+    };
+    let others = whole.others.iter().map(|output| OutputMeta {
+        finish: output.finish,
+        logprobs: output.logprobs.clone(),
+    });
+    std::iter::once(first).chain(others).collect()
 }
 
 /// Refuses choices that cannot be compared.

@@ -207,6 +207,22 @@ impl Generate {
         self
     }
 
+    /// Generates `n` outputs, each a sample of its own. The variable is the list of their texts
+    /// ([`Var::texts`]), and the state goes on after the first one. Such a generation is not streamed.
+    #[must_use]
+    pub fn n(mut self, n: u32) -> Self {
+        self.statement.n = Some(n);
+        self
+    }
+
+    /// Has the log-probabilities of the output's tokens in [`Meta::outputs`](crate::lang::Meta::outputs),
+    /// each with the `top` most likely tokens at its place. Such a generation is not streamed.
+    #[must_use]
+    pub fn logprobs(mut self, top: u32) -> Self {
+        self.statement.logprobs = Some(top);
+        self
+    }
+
     /// Sets all sampling options at once.
     #[must_use]
     pub fn sampling(mut self, sampling: Sampling) -> Self {

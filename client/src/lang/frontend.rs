@@ -96,47 +96,72 @@ impl Frontend {
     /// Repeats calls that the server had no room for, with growing waits between them.
     #[must_use]
     pub fn retrying(self, retry: Retry) -> Self {
-        let inner = self.backend;
-        Self {
-            backend: Arc::new(Retrying { inner, retry }),
-            ..self
-        }
+        self.limited(retry, Semaphore::MAX_PERMITS)
     }
 
     /// Bounds the calls that run at the same time, over all programs of this front end and its
     /// clones.
     #[must_use]
     pub fn in_flight(self, most: usize) -> Self {
+        let once = Retry {
+            attempts: 1,
+            ..Retry::default()
+        };
+        self.limited(once, most.clamp(1, Semaphore::MAX_PERMITS))
+    }
+
+    fn limited(self, retry: Retry, most: usize) -> Self {
         let inner = self.backend;
-        let turns = Semaphore::new(most.max(1));
+        let turns = Semaphore::new(most);
         Self {
-            backend: Arc::new(Bounded { inner, turns }),
+            backend: Arc::new(Limited {
+                inner,
+                retry,
+                turns,
+            }),
             ..self
         }
     }
 }
 
-struct Retrying {
+/// Makes the calls of a back end in turns, and repeats them.
+struct Limited {
     inner: Arc<dyn Backend>,
     retry: Retry,
+    turns: Semaphore,
 }
 
-impl Retrying {
-    /// Says whether to try again after `error`, which was the answer to call number `attempt`; waits
-    /// before.
-    async fn again(&self, error: &Error, attempt: u32) -> bool {
-        if !error.is_transient() || attempt >= self.retry.attempts {
+/// The calls that were made for one.
+struct Attempts<'a> {
+    retry: &'a Retry,
+    made: u32,
+}
+
+impl Attempts<'_> {
+    /// Says whether to try again after `error`; waits before.
+    async fn again(&mut self, error: &Error) -> bool {
+        self.made += 1;
+        if !error.is_transient() || self.made >= self.retry.attempts {
             return false;
         }
-        let doubled = 2u32.saturating_pow(attempt - 1);
+        let doubled = 2u32.saturating_pow(self.made - 1);
         let wait = self.retry.first_wait.saturating_mul(doubled);
         tokio::time::sleep(wait.min(self.retry.longest_wait)).await;
         true
     }
 }
 
+impl Limited {
+    fn attempts(&self) -> Attempts<'_> {
+        Attempts {
+            retry: &self.retry,
+            made: 0,
+        }
+    }
+}
+
 #[async_trait]
-impl Backend for Retrying {
+impl Backend for Limited {
     fn name(&self) -> &str {
         self.inner.name()
     }
@@ -146,7 +171,7 @@ impl Backend for Retrying {
     }
 
     async fn generate(&self, call: &Call, sink: Sink<'_>) -> Result<Completion, Error> {
-        let mut attempt = 1;
+        let mut attempts = self.attempts();
         loop {
             // Text that somebody has seen cannot be taken back.
             let mut seen = false;
@@ -154,8 +179,11 @@ impl Backend for Retrying {
                 seen = true;
                 sink(text);
             };
-            match self.inner.generate(call, &mut watched).await {
-                Err(error) if !seen && self.again(&error, attempt).await => attempt += 1,
+            let turn = self.turns.acquire().await;
+            let outcome = self.inner.generate(call, &mut watched).await;
+            drop(turn);
+            match outcome {
+                Err(error) if !seen && attempts.again(&error).await => {}
                 outcome => return outcome,
             }
         }
@@ -167,48 +195,16 @@ impl Backend for Retrying {
         choices: &[String],
         unconditional: bool,
     ) -> Result<Scores, Error> {
-        let mut attempt = 1;
+        let mut attempts = self.attempts();
         loop {
-            match self.inner.score(prompt, choices, unconditional).await {
-                Err(error) if self.again(&error, attempt).await => attempt += 1,
+            let turn = self.turns.acquire().await;
+            let outcome = self.inner.score(prompt, choices, unconditional).await;
+            drop(turn);
+            match outcome {
+                Err(error) if attempts.again(&error).await => {}
                 outcome => return outcome,
             }
         }
-    }
-
-    async fn cache(&self, prompt: &Prompt) -> Result<(), Error> {
-        self.inner.cache(prompt).await
-    }
-}
-
-struct Bounded {
-    inner: Arc<dyn Backend>,
-    turns: Semaphore,
-}
-
-#[async_trait]
-impl Backend for Bounded {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn continues_messages(&self) -> bool {
-        self.inner.continues_messages()
-    }
-
-    async fn generate(&self, call: &Call, sink: Sink<'_>) -> Result<Completion, Error> {
-        let _turn = self.turns.acquire().await;
-        self.inner.generate(call, sink).await
-    }
-
-    async fn score(
-        &self,
-        prompt: &Prompt,
-        choices: &[String],
-        unconditional: bool,
-    ) -> Result<Scores, Error> {
-        let _turn = self.turns.acquire().await;
-        self.inner.score(prompt, choices, unconditional).await
     }
 
     async fn cache(&self, prompt: &Prompt) -> Result<(), Error> {

@@ -22,8 +22,9 @@ mod speculation;
 mod state;
 mod trace;
 
+pub use backend::TokenLogprob;
 pub use batch::{Batch, OnProgress};
-pub use cell::{Meta, Outcome, Value};
+pub use cell::{Meta, Outcome, OutputMeta, Value};
 pub use choices::{ChoiceLogprobs, ChoiceMethod};
 pub use error::Error;
 pub use expr::{

@@ -62,6 +62,12 @@ pub struct Generation {
     pub sampling: Sampling,
     #[serde(flatten)]
     pub format: Format,
+    /// Outputs; 1 if left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub n: Option<u32>,
+    /// The most likely tokens that are wanted beside each token of the output.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<u32>,
 }
 
 /// The statement of `select`.

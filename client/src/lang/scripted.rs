@@ -5,12 +5,15 @@ use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::lang::backend::{Backend, Call, Completion, Prompt, Scores, Sink};
+use crate::lang::backend::{
+    Backend, Call, Completion, Output, Prompt, Scores, Sink, TokenLogprob, Usage,
+};
 use crate::lang::choices::ChoiceLogprobs;
 use crate::lang::error::Error;
 
-/// Answers the calls of a program with given texts, in the order of the calls. A selection takes its
-/// first choice.
+/// Answers the calls of a program with given texts, in the order of the calls; a call for several
+/// outputs takes several. A selection takes its first choice. Each output is one token with the
+/// log-probability 0.
 #[derive(Debug)]
 pub struct Scripted(Mutex<VecDeque<String>>);
 
@@ -30,14 +33,23 @@ impl Backend for Scripted {
     async fn generate(&self, call: &Call, sink: Sink<'_>) -> Result<Completion, Error> {
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = || Error::Misuse("the script has no further answer".to_owned());
-        let text = answers.pop_front().ok_or_else(ended)?;
-        if call.stream {
-            sink(&text);
+        let mut outputs = Vec::new();
+        for _ in 0..call.n {
+            let text = answers.pop_front().ok_or_else(ended)?;
+            if call.stream {
+                sink(&text);
+            }
+            let token = TokenLogprob {
+                token: text.clone(),
+                ..TokenLogprob::default()
+            };
+            outputs.push(Output {
+                text,
+                logprobs: call.logprobs.map(|_| token).into_iter().collect(),
+                ..Output::default()
+            });
         }
-        Ok(Completion {
-            text,
-            ..Completion::default()
-        })
+        Ok(Completion::of(outputs, Usage::default()))
     }
 
     async fn score(&self, _: &Prompt, choices: &[String], _: bool) -> Result<Scores, Error> {

@@ -250,7 +250,8 @@ fn can_run_on(call: &Call) -> bool {
             .filter(|_| call.sampling.temperature == Some(0.0)),
         ..Sampling::default()
     };
-    call.format == Default::default() && plain == call.sampling
+    let one = call.n == 1 && call.logprobs.is_none();
+    one && call.format == Default::default() && plain == call.sampling
 }
 
 fn same_distribution(one: &Sampling, other: &Sampling) -> bool {
@@ -284,6 +285,7 @@ mod tests {
             finish: Finish::Length,
             usage,
             tokens,
+            ..Completion::default()
         };
         Rest::new(whole, &Sampling::default())
     }

@@ -178,6 +178,7 @@ impl Backend for Fake {
                 completion_tokens: tokens.len() as u64,
             },
             tokens: (call.tokens && self.tells_tokens).then_some(tokens),
+            ..Completion::default()
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use hearth_client::lang::{
-    ChoiceMethod, Error, Expr, Frontend, Value, gen_int, generate, image, select,
+    ChoiceMethod, Error, Expr, Frontend, Scripted, Value, gen_int, generate, image, select, trace,
 };
 use hearth_client::{Message, Role};
 use serde_json::json;
@@ -211,4 +211,49 @@ async fn a_dropped_state_cancels_what_it_runs() {
     drop(s);
     assert_eq!(x.text().await, Err(Error::Cancelled));
     assert_eq!(fake.counts.cancelled.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn several_outputs_are_a_list_and_the_state_goes_on_after_the_first() {
+    let frontend = Frontend::new(Scripted::new(["red", "blue", "end"])).speculating(64);
+    let mut s = frontend.state();
+    s += generate("colour").n(2).logprobs(3).stop(";");
+    s += ", ";
+    s += generate("last").n(1);
+    let colours = s.var("colour").texts().await.unwrap();
+    assert_eq!(colours, [Ok("red".to_owned()), Ok("blue".to_owned())]);
+    assert_eq!(s.text().await.unwrap(), "red, end");
+    let meta = s.meta("colour").await.unwrap();
+    let tokens: Vec<&str> = meta
+        .outputs
+        .iter()
+        .map(|output| output.logprobs[0].token.as_str())
+        .collect();
+    assert_eq!((tokens, meta.speculated), (vec!["red", "blue"], false));
+    // One output is a text, and its facts are those of the generation.
+    assert_eq!(s.get_text("last").await.unwrap(), "end");
+    assert!(s.meta("last").await.unwrap().outputs.is_empty());
+}
+
+#[tokio::test]
+async fn no_output_is_refused_and_a_back_end_that_gives_too_few_is_noticed() {
+    let mut s = Frontend::new(Scripted::new(["a"])).state();
+    s += generate("x").n(0);
+    let error = s.get_text("x").await.unwrap_err().to_string();
+    assert!(error.contains("`n` must be at least 1, got 0"), "{error}");
+    let (_, frontend) = scripted("a b c");
+    let mut s = frontend.state();
+    s += "form#";
+    s += generate("x").n(3);
+    let error = s.var("x").texts().await.unwrap_err().to_string();
+    assert!(error.contains("gave 1 outputs, not 3"), "{error}");
+}
+
+#[test]
+fn a_graph_has_the_number_of_outputs_and_of_log_probabilities() {
+    let graph = trace(|s| {
+        s.extend(generate("x").n(2).logprobs(0));
+    });
+    let node = json!({"state": 0, "op": "gen", "name": "x", "n": 2, "logprobs": 0});
+    assert_eq!(json!(graph)["nodes"][0], node);
 }

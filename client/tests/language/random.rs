@@ -125,6 +125,7 @@ impl Maker {
             name,
             sampling,
             format,
+            ..Generation::default()
         };
         self.push(state, Op::Gen(Box::new(statement)));
     }
@@ -227,6 +228,8 @@ pub async fn naive(backend: &dyn Backend, graph: &Graph) -> Result<Results, Erro
                     prompt: Prompt::Text(states[state].text.clone()),
                     sampling: generation.sampling.clone(),
                     format: generation.format.clone(),
+                    n: 1,
+                    logprobs: None,
                     stream: false,
                     tokens: false,
                 };

@@ -141,34 +141,31 @@ impl<B: Kernels> Executor for ModelRunner<B> {
 
     fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
         below("slot", slots, self.report.kv_slots)?;
-        let (rows, pool) = (&self.rows, &mut self.context.pool);
-        let row = rows.row_bytes();
+        let rows = &self.rows;
         let mut bytes = vec![0; rows.token_bytes() * slots.len()];
-        for part in rows.parts(slots.len()) {
-            let data = rows.read(pool, &slots[part.clone()], &self.device);
-            let data = data.map_err(ForwardError::Device)?;
-            let parts = data.as_bytes().chunks_exact(part.len() * row);
-            for (plane, part_rows) in bytes.chunks_exact_mut(slots.len() * row).zip(parts) {
-                plane[part.start * row..part.end * row].copy_from_slice(part_rows);
-            }
-        }
+        let plane = (slots.len() * rows.row_bytes()).max(1);
+        let mut planes: Vec<_> = bytes.chunks_exact_mut(plane).collect();
+        let (pool, order) = (&mut self.context.pool, in_order(slots));
+        rows.fetch(pool, slots, &mut planes, &order, &self.device)
+            .map_err(ForwardError::Device)?;
         Ok(bytes)
     }
 
     fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
         below("slot", slots, self.report.kv_slots)?;
-        let (rows, pool) = (&self.rows, &mut self.context.pool);
-        let row = rows.row_bytes();
+        let rows = &self.rows;
         length("bytes", bytes.len(), rows.token_bytes() * slots.len())?;
-        for part in rows.parts(slots.len()) {
-            let row_of = |plane: usize, i: usize| {
-                let first = (plane * slots.len() + part.start + i) * row;
-                &bytes[first..first + row]
-            };
-            rows.write(pool, &slots[part.clone()], row_of, &self.device);
-        }
-        rows.sync(&self.device).map_err(ForwardError::Device)
+        let plane = (slots.len() * rows.row_bytes()).max(1);
+        let planes: Vec<_> = bytes.chunks_exact(plane).collect();
+        let (pool, order) = (&mut self.context.pool, in_order(slots));
+        rows.restore(pool, slots, &planes, &order, &self.device)
+            .map_err(ForwardError::Device)
     }
+}
+
+/// The place of each of `slots` in an array that has nothing else.
+fn in_order(slots: &[u32]) -> Vec<u32> {
+    (0..slots.len() as u32).collect()
 }
 
 impl<B: Kernels> Decoder for ModelRunner<B> {

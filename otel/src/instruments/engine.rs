@@ -34,7 +34,6 @@ pub struct EngineSnapshot {
     pub transferring: usize,
     pub sent_tokens: u64,
     pub received_tokens: u64,
-    pub failed_transfers: u64,
     pub steps: u64,
     /// Prompt tokens of started requests, cached ones included.
     pub prompt_tokens: u64,
@@ -139,7 +138,6 @@ pub(super) fn observe_engine(
     single("llm.kv_transfer.received_tokens", |s| {
         s.received_tokens as f64
     });
-    single("llm.kv_transfer.failures", |s| s.failed_transfers as f64);
     single("llm.num_preemptions", |s| s.preemptions as f64);
     single("llm.engine.steps", |s| s.steps as f64);
     single("llm.engine.computed_tokens", |s| s.computed_tokens as f64);

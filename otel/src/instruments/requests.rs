@@ -6,11 +6,12 @@ use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, M
 use super::build::{counter, histogram};
 use super::engine::{EngineFacts, ReadDerived, ReadEngine, observe_engine};
 use super::speculation;
+use super::transfers::TransferInstruments;
 use crate::bounds::Bounds;
 use crate::catalog::{
     ERROR, MODEL, OPERATION, PHASE, PROVIDER, PROVIDER_NAME, REASON, REJECTION, STREAM,
 };
-use crate::records::{Ending, StepRecord};
+use crate::records::{Ending, KvTransfer, StepRecord};
 
 /// Numbers of a continuation that ended. Times are in seconds, `None` if that phase was not
 /// reached.
@@ -72,6 +73,7 @@ pub struct EngineInstruments {
     step_execute: BoundHistogram<f64>,
     step_prefills: BoundHistogram<f64>,
     step_decodes: BoundHistogram<f64>,
+    transfers: TransferInstruments,
 }
 
 /// A duration that can be recorded: 0 in place of a negative or non-finite one.
@@ -163,6 +165,7 @@ impl EngineInstruments {
             step_execute: bound("llm.engine.step.execute_time"),
             step_prefills: bound_with("llm.engine.step.rows", PHASE, "prefill"),
             step_decodes: bound_with("llm.engine.step.rows", PHASE, "decode"),
+            transfers: TransferInstruments::new(meter, &model_attribute, bounds),
         }
     }
 
@@ -258,6 +261,11 @@ impl EngineInstruments {
         self.computed.record(computed as f64);
         self.max_tokens.record(numbers.max_tokens as f64);
         self.preemptions.record(numbers.preemptions as f64);
+    }
+
+    /// Records a transfer that ended.
+    pub fn transferred(&self, transfer: &KvTransfer) {
+        self.transfers.record(transfer);
     }
 
     /// Records sums over the steps of a request, in seconds.

@@ -100,6 +100,9 @@ impl Spans {
             )];
             part("detokenize", Some(from), Some(to), attributes);
         }
+        if let Some(transfer) = &times.transfer {
+            self.transfer(transfer, times.clock, &context);
+        }
         span.end_with_timestamp(system(end));
     }
 }

@@ -52,13 +52,15 @@ impl RouterConfig {
         "tls_key",
         "http_workers",
         "log_level",
+        "otlp_endpoint",
+        "otlp_protocol",
     ];
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PolicyKind;
+    use crate::config::{OtlpProtocol, PolicyKind};
     use crate::secret::ApiKey;
 
     #[test]
@@ -69,6 +71,8 @@ mod tests {
             api_key: Some(ApiKey::new("a")),
             tls_cert: Some("a".into()),
             tls_key: Some("a".into()),
+            otlp_endpoint: Some("a".to_owned()),
+            otlp_protocol: Some(OtlpProtocol::Grpc),
             ..RouterConfig::default()
         };
         let value = serde_json::to_value(full).unwrap();

@@ -76,6 +76,7 @@ async fn flush(router: &Router, upstream: &Upstream, worker: &Arc<Worker>) -> Op
         url: format!("{}/flush_cache", worker.url),
         headers: router.own_headers(),
         body: None,
+        leg: None,
     };
     let sent = tokio::time::timeout(TIMEOUT, upstream.send(outgoing)).await;
     let error = match sent {

@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use actix_web::http::StatusCode;
 use actix_web::web::{Bytes, Data, Path};
-use actix_web::{Error, HttpRequest, HttpResponse};
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
+use hearth_otel::Trace;
 use reqwest::Method;
 
 use crate::defaults::PdRoute;
@@ -52,7 +53,13 @@ fn incoming(
         headers: to_worker(request.headers()),
         body,
         received,
+        trace: trace(request),
     }
+}
+
+/// The trace that the middleware has begun.
+fn trace(request: &HttpRequest) -> Option<Trace> {
+    request.extensions().get::<Trace>().cloned()
 }
 
 fn path_and_query(request: &HttpRequest) -> String {
@@ -83,6 +90,7 @@ pub async fn pass(
                 headers: to_worker(request.headers()),
                 body,
                 received,
+                trace: trace(&request),
             };
             pd::dispatch(&router, &upstream, incoming).await
         }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use actix_web::web::Bytes;
+use hearth_otel::Trace;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 
@@ -13,7 +14,7 @@ use crate::error::RouterError;
 use crate::prompt::PromptField;
 use crate::request_id::request_id;
 use crate::state::Router;
-use crate::upstream::Outgoing;
+use crate::upstream::{Leg, Outgoing};
 use crate::worker::{Lease, Role};
 
 /// A request of a client.
@@ -26,6 +27,8 @@ pub struct PdIncoming {
     pub headers: HeaderMap,
     pub body: Bytes,
     pub received: Instant,
+    /// The trace of the request, if traces are recorded.
+    pub trace: Option<Trace>,
 }
 
 /// The part of prefill's response that the client's answer needs.
@@ -119,6 +122,11 @@ impl<'a> Plan<'a> {
             url: format!("{}{}", lease.worker().url, self.incoming.path),
             headers: self.incoming.headers.clone(),
             body: Some(body),
+            leg: self.incoming.trace.clone().map(|trace| Leg {
+                trace,
+                role: lease.worker().role.name(),
+                endpoint: self.incoming.endpoint,
+            }),
         }
     }
 }

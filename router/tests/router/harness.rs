@@ -57,7 +57,7 @@ pub async fn pd(prefill: &[&Fake], decode: &[&Fake], config: RouterConfig) -> Ro
 }
 
 pub async fn start(config: RouterConfig) -> Router {
-    let running = bind(config, None).unwrap();
+    let running = bind(config, None, None).unwrap();
     let url = format!("http://{}", running.addresses[0]);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let router = Router {

@@ -60,7 +60,7 @@ async fn clients_need_the_key_and_workers_get_it() {
         worker_urls: vec![worker.url.clone()],
         ..config()
     };
-    let running = bind(keyed, None).unwrap();
+    let running = bind(keyed, None, None).unwrap();
     let url = format!("http://{}", running.addresses[0]);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let get = async |path: &str, name: &str, value: &str| {
@@ -145,7 +145,7 @@ async fn a_stop_lets_requests_finish() {
 async fn a_router_that_cannot_start_says_why() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let error = bind(RouterConfig { port, ..config() }, None).unwrap_err();
+    let error = bind(RouterConfig { port, ..config() }, None, None).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("cannot listen on 127.0.0.1:{port}")
@@ -155,6 +155,7 @@ async fn a_router_that_cannot_start_says_why() {
             cache_threshold: 7.0,
             ..config()
         },
+        None,
         None,
     );
     assert!(error.unwrap_err().to_string().contains("`cache_threshold`"));

@@ -216,6 +216,15 @@ pub struct RouterFlags {
     #[arg(long, value_name = "PORT|none", value_parser = port_or_none)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prometheus_port: Option<u16>,
+    /// OTLP endpoint to send traces to, such as http://localhost:4318
+    /// [default: OTEL_EXPORTER_OTLP_ENDPOINT, or none]
+    #[arg(long, value_name = "URL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_endpoint: Option<String>,
+    /// Protocol of OTLP [default: OTEL_EXPORTER_OTLP_PROTOCOL, or http]
+    #[arg(long, value_parser = ["http", "grpc"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp_protocol: Option<String>,
 }
 
 fn is_false(value: &bool) -> bool {

@@ -87,6 +87,15 @@ impl Kernels for Flex {
         FlexTensor::from_data(TensorData::from_bytes(data, Shape::from(shape), dtype))
     }
 
+    fn in_memory(pool: &mut FlexTensor) -> Option<&mut [u8]> {
+        Some(match pool.dtype() {
+            DType::F32 => bytemuck::cast_slice_mut(pool.storage_mut::<f32>()),
+            DType::BF16 => bytemuck::cast_slice_mut(pool.storage_mut::<half::bf16>()),
+            DType::F16 => bytemuck::cast_slice_mut(pool.storage_mut::<half::f16>()),
+            other => panic!("the CPU kernels take f32, bf16 and f16, not {other:?}"),
+        })
+    }
+
     fn hardware(_device: &FlexDevice) -> Option<Hardware> {
         None
     }

@@ -2,16 +2,18 @@
 //! the bytes that a single process gives.
 
 use std::net::TcpListener;
+use std::path::Path;
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
+use super::doctor::has_vulkan;
 use super::harness::{CHAT, COMPLETIONS, Random, Server};
 
 pub const GENERATE: &str = "/generate";
 
 /// A prefill server and a decode server.
-struct Pair {
+pub struct Pair {
     prefill: Server,
     decode: Server,
     bootstrap_port: u16,
@@ -26,6 +28,15 @@ pub fn free_port() -> u16 {
 
 impl Pair {
     async fn start(model: &str, flags: &[&str]) -> Self {
+        Self::of(flags, async |flags| Server::of(model, flags).await).await
+    }
+
+    /// On another device than the CPU; see [`Server::on`].
+    pub async fn on(device: &str, flags: &[&str], cache: &Path) -> Self {
+        Self::of(flags, async |flags| Server::on(device, flags, cache).await).await
+    }
+
+    async fn of(flags: &[&str], start: impl AsyncFn(&[&str]) -> Server) -> Self {
         let bootstrap_port = free_port();
         let port = bootstrap_port.to_string();
         let mode = |mode: &'static str| {
@@ -37,8 +48,8 @@ impl Pair {
             ];
             [&own[..], flags].concat()
         };
-        let prefill = Server::of(model, &mode("prefill")).await;
-        let decode = Server::of(model, &mode("decode")).await;
+        let prefill = start(&mode("prefill")).await;
+        let decode = start(&mode("decode")).await;
         Self {
             prefill,
             decode,
@@ -61,7 +72,7 @@ impl Pair {
     }
 
     /// The decode server's answer, as text.
-    async fn answer(&mut self, path: &str, body: &Value, sequences: usize) -> String {
+    pub async fn answer(&mut self, path: &str, body: &Value, sequences: usize) -> String {
         let body = self.with_rooms(body, sequences);
         let (prefill, decode) = tokio::join!(
             text(&self.prefill, path, &body),
@@ -75,7 +86,7 @@ impl Pair {
         }
     }
 
-    async fn settle(&self) {
+    pub async fn settle(&self) {
         self.prefill.wait_until_idle().await;
         self.decode.wait_until_idle().await;
     }
@@ -262,6 +273,41 @@ async fn prefill_and_decode_servers_give_the_bytes_of_one_process() {
             "{computed} computed, {generated} generated"
         );
     }
+}
+
+/// The keys and values pass the memory of the host on both sides.
+#[tokio::test]
+async fn a_pair_on_vulkan_gives_the_bytes_of_one_process() {
+    if !has_vulkan() {
+        return;
+    }
+    let cache = std::env::temp_dir().join(format!("hearth-pair-test-{}", std::process::id()));
+    // Few batch sizes to warm up, because lavapipe compiles slowly.
+    let flags = [
+        "--deterministic",
+        "--prefill-chunk",
+        "24",
+        "--max-running-requests",
+        "3",
+        "--kv-tokens",
+        "2048",
+    ];
+    let one = Server::on("vulkan", &flags, &cache).await;
+    let mut pair = Pair::on("vulkan", &flags, &cache).await;
+    let mut random = Random::new(9);
+    for (round, length) in (0..).zip([3, 21, 60]) {
+        let prompt = random.tokens(length);
+        for (path, body, sequences) in forms(&prompt, round) {
+            let (status, alone) = text(&one, path, &body).await;
+            assert_eq!(status, 200, "{path} {body}: {alone}");
+            let both = pair.answer(path, &body, sequences).await;
+            assert_eq!(comparable(&both), comparable(&alone), "{path} {body}");
+        }
+    }
+    pair.settle().await;
+    let received = pair.decode.stat("received_tokens").await;
+    assert!(received > 84, "{received} tokens");
+    let _ = std::fs::remove_dir_all(&cache);
 }
 
 #[tokio::test]

@@ -44,5 +44,6 @@ mod sockets;
 mod speculation;
 mod structured;
 mod traces;
+mod traces_disaggregation;
 mod traces_labels;
 mod traces_rotel;
