@@ -48,7 +48,7 @@ pub fn run(config: Config) -> Result<()> {
 }
 
 async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
-    let state = Data::new(AppState::new(config.http(), telemetry));
+    let state = Data::new(AppState::new(config.http(), telemetry)?);
     // The port opens before the model is loaded; until then /ready and the API return 503.
     let (server, addresses) = server::bind(state.clone())?;
     let handle = server.handle();
@@ -79,6 +79,7 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
         took_ms = took.as_millis() as u64,
         "ready"
     );
+    rt::spawn(reload_keys(state.clone()));
     let name = tokio::select! {
         name = signals.next() => name,
         () = engine_gone(&served) => {
@@ -141,6 +142,29 @@ async fn stop_engine(served: Served, grace: Duration) {
         started = waiting.is_ok(),
         "the engine has stopped"
     );
+}
+
+/// Reads the file of `--api-keys-file` again after each SIGHUP.
+async fn reload_keys(state: Data<AppState>) {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(error) => return tracing::warn!(%error, "SIGHUP is not handled"),
+        };
+        while hangup.recv().await.is_some() {
+            match state.clients.reload() {
+                Ok(keys) => tracing::info!(keys, "the API keys were read again"),
+                Err(error) => {
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::error!(error, "the API keys stay as they were");
+                }
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    drop(state);
 }
 
 /// SIGINT and SIGTERM, or Ctrl-C on systems without signals.

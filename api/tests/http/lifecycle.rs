@@ -410,7 +410,7 @@ async fn an_address_that_is_taken_is_named_with_one_reason() {
         port: port.parse().unwrap(),
         ..HttpConfig::default()
     };
-    let state = Data::new(AppState::new(config, Telemetry::local()));
+    let state = Data::new(AppState::new(config, Telemetry::local()).unwrap());
     let error = anyhow::Error::from(server::bind(state).err().unwrap());
     let chain = format!("{error:#}");
     let expected = format!("cannot listen on 127.0.0.1:{port}: ");

@@ -232,6 +232,14 @@ async fn an_aborted_request_ends_with_what_it_has_and_others_go_on() {
     server.wait_until_idle().await;
 }
 
+/// The status of a flush by GET, which needs a header that web pages cannot have.
+async fn flush(server: &TestServer, query: &str) -> u16 {
+    let request = reqwest::Client::new()
+        .get(format!("{}/flush_cache{query}", server.url))
+        .header("x-requested-with", "test");
+    request.send().await.unwrap().status().as_u16()
+}
+
 #[tokio::test]
 async fn the_cache_is_flushed_when_nothing_runs() {
     let server = slow();
@@ -243,7 +251,7 @@ async fn the_cache_is_flushed_when_nothing_runs() {
         8
     );
     server.wait_until_idle().await;
-    assert_eq!(get(&server, "/flush_cache").await.0, 200);
+    assert_eq!(flush(&server, "").await, 200);
     assert_eq!(
         ok(&server, GENERATE, &body).await["meta_info"]["cached_tokens"],
         0
@@ -258,13 +266,13 @@ async fn the_cache_is_flushed_when_nothing_runs() {
             .await
             .unwrap();
         assert_eq!(busy.status(), 400);
-        let patient = get(&server, "/flush_cache?timeout=30");
+        let patient = flush(&server, "?timeout=30");
         let abort = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
             ok(&server, "/abort_request", &json!({"rid": "long"})).await
         };
-        let ((status, text), _) = tokio::join!(patient, abort);
-        assert_eq!(status, 200, "{text}");
+        let (status, _) = tokio::join!(patient, abort);
+        assert_eq!(status, 200);
     };
     tokio::join!(ok(&server, GENERATE, &long), while_it_runs);
 }
