@@ -53,6 +53,10 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     let (server, addresses) = server::bind(state.clone())?;
     let handle = server.handle();
     rt::spawn(server);
+    // Without a file, a SIGHUP ends the process as it does any other.
+    if config.api_keys_file.is_some() {
+        rt::spawn(reload_keys(state.clone()));
+    }
     let mut signals = Signals::new()?;
     let loaded = tokio::select! {
         loaded = load_on_a_thread(config.clone()) => loaded,
@@ -79,7 +83,6 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
         took_ms = took.as_millis() as u64,
         "ready"
     );
-    rt::spawn(reload_keys(state.clone()));
     let name = tokio::select! {
         name = signals.next() => name,
         () = engine_gone(&served) => {

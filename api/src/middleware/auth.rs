@@ -122,11 +122,10 @@ fn caller(
         });
     }
     let client = state.clients.find(given);
-    // Without keys of their own for administrators, the one key opens everything.
-    let admin = client.as_ref().is_some_and(|client| {
-        let only = config.admin_api_key.is_none() && config.api_keys_file.is_none();
-        client.admin || only
-    });
+    // Without an administrator's key, the one key opens everything.
+    let is_only =
+        config.admin_api_key.is_none() && config.api_key.as_ref().is_some_and(|key| key.is(given));
+    let admin = is_only || client.as_ref().is_some_and(|client| client.admin);
     match client {
         Some(client) if access != Access::Admin || admin => Ok(Caller {
             client: Some(client),
