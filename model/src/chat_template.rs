@@ -223,7 +223,7 @@ impl ChatTemplate {
             kwargs = Cow::Owned(quoting.quote_variables(input.kwargs));
         }
         let given = [&messages].into_iter().chain(tools.as_deref());
-        let bytes = given.chain(kwargs.values()).map(size).sum();
+        let bytes: usize = given.chain(kwargs.values()).map(size).sum();
         let own = Context {
             messages,
             tools: tools.as_deref(),

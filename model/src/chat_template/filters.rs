@@ -157,10 +157,9 @@ fn formatted(arguments: &[Value]) -> usize {
     };
     let directives = occurrences(format, "%") + occurrences(format, "{");
     let digits = format.split(|c: char| !c.is_ascii_digit());
-    let widths = digits.filter(|digits| !digits.is_empty()).map(|digits| {
-        let width: usize = digits.parse().unwrap_or(usize::MAX);
-        width
-    });
+    let widths = digits
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.parse::<usize>().unwrap_or(usize::MAX));
     let widest = widths.max().unwrap_or(0);
     let sizes = arguments.iter().map(|value| {
         let number = value.as_i64().map_or(0, i64::unsigned_abs);
