@@ -20,8 +20,11 @@ const VALUE_PER_INPUT: usize = 2 * NODE;
 const MAX_VALUE_BYTES: usize = 256 << 20;
 /// Text that is written altogether, in values: macros write what others write again.
 const WRITTEN_VALUES: usize = 4;
-/// Bytes of all values that are made; templates that add each message to a text make many.
-const MADE_BYTES: usize = 1 << 30;
+/// Bytes of all values that are made: for any request, for each byte of it, because templates that
+/// add each message to a text copy the text each time, and at most.
+const MADE_BYTES: usize = 256 << 20;
+const MADE_PER_INPUT: usize = 2048;
+const MAX_MADE_BYTES: usize = 1 << 30;
 /// From here on one rendering at a time goes on, so that many of them do not fill the memory.
 const HEAVY_BYTES: usize = 64 << 20;
 static HEAVY: Mutex<()> = Mutex::new(());
@@ -74,6 +77,7 @@ struct Budget {
     value: usize,
     written: usize,
     made: usize,
+    most_made: usize,
     until: Instant,
     since_clock: u32,
     /// Held by the one rendering that goes on beyond [`HEAVY_BYTES`].
@@ -99,6 +103,9 @@ pub(super) fn with<R>(input: usize, render: impl FnOnce() -> R) -> R {
             .min(MAX_VALUE_BYTES),
         written: 0,
         made: 0,
+        most_made: MADE_BYTES
+            .saturating_add(input.saturating_mul(MADE_PER_INPUT))
+            .min(MAX_MADE_BYTES),
         until: Instant::now() + TIME,
         since_clock: 0,
         heavy: None,
@@ -162,8 +169,8 @@ pub(super) fn make(bytes: usize) -> Result<(), Error> {
             return Err(Exceeded::Value(budget.value));
         }
         budget.made = budget.made.saturating_add(bytes);
-        if budget.made > MADE_BYTES {
-            return Err(Exceeded::Made(MADE_BYTES));
+        if budget.made > budget.most_made {
+            return Err(Exceeded::Made(budget.most_made));
         }
         if budget.made > HEAVY_BYTES && budget.heavy.is_none() {
             budget.heavy = Some(HEAVY.lock().unwrap_or_else(PoisonError::into_inner));
