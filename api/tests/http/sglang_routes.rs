@@ -62,12 +62,13 @@ async fn the_routes_about_the_model_and_the_load_have_what_the_router_reads() {
         ("/v1/loads?dp_rank=1", "dp_rank"),
         ("/v1/loads?include=core,speculative", "include"),
         ("/v1/loads?format=prometheus", "format"),
-        ("/flush_cache?timeout=-1", "timeout"),
     ] {
         let (status, text) = get(&server, path).await;
         let answer: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((status, &answer["param"]), (400, &json!(field)), "{answer}");
     }
+    let (status, answer) = post(&server, "/flush_cache?timeout=-1", &json!({})).await;
+    assert_eq!((status, &answer["param"]), (400, &json!("timeout")));
     assert_eq!(get_json(&server, "/health_generate").await["status"], "ok");
     let loading = TestServer::start_loading(HttpConfig::default());
     for path in [
