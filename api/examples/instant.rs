@@ -157,7 +157,7 @@ fn main() -> anyhow::Result<()> {
         ..EngineConfig::default()
     };
     System::new().block_on(async {
-        let state = Data::new(AppState::new(config, Telemetry::local()));
+        let state = Data::new(AppState::new(config, Telemetry::local())?);
         let (server, _) = server::bind(state.clone())?;
         state.set_ready(served(engine, Duration::from_millis(cli.beat_ms))?);
         Ok(server.await?)

@@ -1,31 +1,29 @@
 //! From the bytes of a request to its type, with errors that name the field.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
-use actix_web::web::{Bytes, Payload};
+use actix_web::web::{Bytes, BytesMut, Payload};
 use actix_web::{HttpRequest, mime};
+use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
+use crate::body_memory::Share;
 use crate::error::ApiError;
 use crate::fields::wire::Object;
 
-/// A body must arrive within this time, because it takes memory while it arrives.
+/// A body must arrive within this time, in which the time that it waits for memory does not count.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// A body of this size never waits for its share of memory: its connection takes as much.
-const SMALL_BYTES: usize = 64 * 1024;
-/// Memory in KiB that all larger bodies may take together while they arrive and are parsed.
-const LARGE_KIB: u32 = 256 * 1024;
-static LARGE_BODIES: Semaphore = Semaphore::const_new(LARGE_KIB as usize);
+/// Some of it must arrive within this time.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The bytes of a request's body. It holds its share of the memory for bodies until it is dropped.
 #[derive(Debug)]
 pub struct Body {
     bytes: Bytes,
-    _share: Option<SemaphorePermit<'static>>,
+    _share: Share,
 }
 
 impl std::ops::Deref for Body {
@@ -62,7 +60,11 @@ pub async fn read_any_type(
     collect(request, payload, limit).await
 }
 
-async fn collect(request: &HttpRequest, payload: Payload, limit: usize) -> Result<Body, ApiError> {
+async fn collect(
+    request: &HttpRequest,
+    mut payload: Payload,
+    limit: usize,
+) -> Result<Body, ApiError> {
     let declared = request
         .headers()
         .get(CONTENT_LENGTH)
@@ -71,27 +73,48 @@ async fn collect(request: &HttpRequest, payload: Payload, limit: usize) -> Resul
     if declared.is_some_and(|length| length > limit) {
         return Err(ApiError::body_too_large(limit));
     }
-    // A body without a declared length may have as many bytes as any.
-    let share = share(declared.unwrap_or(limit)).await;
-    match tokio::time::timeout(BODY_TIMEOUT, payload.to_bytes_limited(limit)).await {
-        Err(_) => Err(ApiError::body_timeout(BODY_TIMEOUT.as_secs())),
-        Ok(Err(_)) => Err(ApiError::body_too_large(limit)),
-        Ok(Ok(Err(error))) => Err(ApiError::bad_request(format!("the request body: {error}"))),
-        Ok(Ok(Ok(bytes))) => Ok(Body {
-            bytes,
-            _share: share,
-        }),
+    let mut share = Share::new(request.peer_addr().map(|peer| peer.ip()));
+    let mut first = Bytes::new();
+    let mut bytes = BytesMut::new();
+    let mut left = BODY_TIMEOUT;
+    loop {
+        let since = Instant::now();
+        let chunk = timeout(left.min(PROGRESS_TIMEOUT), payload.next()).await;
+        left = left.saturating_sub(since.elapsed());
+        let chunk = match chunk {
+            Ok(None) => break,
+            Ok(Some(Ok(chunk))) => chunk,
+            Ok(Some(Err(error))) => {
+                return Err(ApiError::bad_request(format!("the request body: {error}")));
+            }
+            Err(_) => {
+                let (whole, some) = (BODY_TIMEOUT.as_secs(), PROGRESS_TIMEOUT.as_secs());
+                return Err(ApiError::body_timeout(whole, some));
+            }
+        };
+        let size = first.len() + bytes.len() + chunk.len();
+        if size > limit {
+            return Err(ApiError::body_too_large(limit));
+        }
+        // What was declared takes no memory before it arrives.
+        share.cover(size).await;
+        if first.is_empty() && bytes.is_empty() {
+            // Most bodies are one chunk, which is not copied.
+            first = chunk;
+        } else {
+            if !first.is_empty() {
+                bytes.extend_from_slice(&std::mem::take(&mut first));
+            }
+            bytes.extend_from_slice(&chunk);
+        }
     }
-}
-
-/// Waits until bodies of `bytes` more may be in memory.
-async fn share(bytes: usize) -> Option<SemaphorePermit<'static>> {
-    if bytes <= SMALL_BYTES {
-        return None;
-    }
-    let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-    let share = LARGE_BODIES.acquire_many(kib.min(LARGE_KIB)).await;
-    Some(share.expect("nothing closes the semaphore"))
+    Ok(Body {
+        bytes: match first.is_empty() {
+            true => bytes.freeze(),
+            false => first,
+        },
+        _share: share,
+    })
 }
 
 fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
@@ -258,19 +281,6 @@ mod tests {
         assert_eq!(error.code, Some("missing_required_parameter"));
         let inner = self::error(r#"{"list": [{}]}"#);
         assert_eq!(inner.param.as_deref(), Some("list[0].name"));
-    }
-
-    #[tokio::test]
-    async fn large_bodies_wait_for_one_another_and_small_ones_for_none() {
-        let all = share(usize::MAX).await;
-        assert!(all.is_some(), "a body beyond the bound takes all of it");
-        assert!(share(SMALL_BYTES).await.is_none());
-        let waiting = share(SMALL_BYTES + 1);
-        let soon = Duration::from_millis(20);
-        tokio::pin!(waiting);
-        assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
-        drop(all);
-        assert!(waiting.await.is_some());
     }
 
     #[test]

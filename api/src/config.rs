@@ -23,6 +23,13 @@ pub struct HttpConfig {
     pub api_key: Option<Secret>,
     /// The key for the routes that change the server for all clients; `None` for `api_key`.
     pub admin_api_key: Option<Secret>,
+    /// A file with several keys and their limits.
+    pub api_keys_file: Option<PathBuf>,
+    /// Whether requests with different keys share no cached prefixes.
+    pub isolate_caches: bool,
+    /// Names and addresses by which clients may call the server, as a comma-separated list, or `*`
+    /// for all; `None` for local ones if `host` is one, else all.
+    pub allowed_hosts: Option<String>,
     /// Origins of web pages that may read responses, as a comma-separated list, or `*` for all;
     /// `None` for no pages.
     pub cors: Option<String>,
@@ -53,6 +60,9 @@ impl Default for HttpConfig {
             max_body_bytes: 16 * 1024 * 1024,
             api_key: None,
             admin_api_key: None,
+            api_keys_file: None,
+            isolate_caches: false,
+            allowed_hosts: None,
             cors: None,
             stall_timeout: 60,
             shutdown_timeout: 30,

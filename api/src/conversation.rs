@@ -75,7 +75,7 @@ impl Conversation {
         let reasoning = served.formats.reasoning;
         Ok(Rendered {
             // The template adds the tokens that begin the document itself.
-            prompt: prompt::encode(served, "messages", &text, false)?,
+            prompt: prompt::encode_chat(served, "messages", &text, false)?,
             begin: reasoning.map(|format| format.begin(&text, continues)),
         })
     }

@@ -36,6 +36,7 @@ impl Dialect {
             code,
             param,
             message,
+            ..
         } = error;
         match self {
             Self::OpenAi => json!(error.body()),
@@ -69,6 +70,7 @@ fn anthropic_kind(status: StatusCode) -> &'static str {
         403 => "permission_error",
         404 | 405 => "not_found_error",
         413 => "request_too_large",
+        429 => "rate_limit_error",
         503 => "overloaded_error",
         400..500 => "invalid_request_error",
         _ => "api_error",

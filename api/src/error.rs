@@ -21,6 +21,8 @@ pub struct ApiError {
     /// The request field at fault, as a path: `messages[0].content`.
     pub param: Option<String>,
     pub message: String,
+    /// Seconds after which the client may try again.
+    pub retry_after: Option<u64>,
 }
 
 /// The JSON of an [`ApiError`] in OpenAI's form.
@@ -45,6 +47,7 @@ impl ApiError {
             code: None,
             param: None,
             message: message.into(),
+            retry_after: None,
         }
     }
 
@@ -90,6 +93,15 @@ impl ApiError {
     /// 403: a web page of another site may not do this.
     pub fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message).code("origin_not_allowed")
+    }
+
+    /// 429: the client's API key has used up one of its limits.
+    pub fn too_many(seconds: u64, message: impl Into<String>) -> Self {
+        Self {
+            retry_after: Some(seconds),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+                .code("rate_limit_exceeded")
+        }
     }
 
     /// Puts `parent` before the path of the field, where the body has the field inside of it.
@@ -140,8 +152,10 @@ impl ApiError {
         Self::new(status, "client_closed_request", "the client has gone")
     }
 
-    pub fn body_timeout(seconds: u64) -> Self {
-        let message = format!("the request body did not arrive within {seconds} s");
+    pub fn body_timeout(whole: u64, some: u64) -> Self {
+        let message = format!(
+            "the request body did not arrive within {whole} s, or nothing of it within {some} s"
+        );
         Self::new(
             StatusCode::REQUEST_TIMEOUT,
             "invalid_request_error",
@@ -162,12 +176,15 @@ impl ApiError {
 
     /// 503 with `Retry-After`: the server is full, loading or shutting down.
     pub fn unavailable(code: &'static str, message: impl Into<String>) -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "service_unavailable",
-            message,
-        )
-        .code(code)
+        Self {
+            retry_after: Some(RETRY_AFTER_SECONDS),
+            ..Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "service_unavailable",
+                message,
+            )
+            .code(code)
+        }
     }
 
     /// 500: the request was fine, and the server failed.
@@ -220,14 +237,17 @@ impl ApiError {
     /// The HTTP answer, with the body that the dialect gave the error.
     pub fn respond(&self, body: &impl Serialize) -> HttpResponse {
         let mut response = HttpResponse::build(self.status);
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
-            response.insert_header((RETRY_AFTER, RETRY_AFTER_SECONDS));
+        if let Some(seconds) = self.retry_after {
+            response.insert_header((RETRY_AFTER, seconds));
         }
         // The connection is closed, because the rest of a body that was not read would be taken
         // for the next request.
         if matches!(
             self.status,
-            StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT
+            StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::REQUEST_TIMEOUT
+                | StatusCode::UNAUTHORIZED
+                | StatusCode::FORBIDDEN
         ) {
             response.force_close();
         }

@@ -4,12 +4,14 @@
 //! (tokenising, compiling a grammar, submitting to the engine) measure, and find here which
 //! exchange they measure for.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use hearth_otel::{Clock, Compilation, SpanContext, Telemetry};
 
+use crate::clients::Client;
 use crate::routes::Operation;
 
 tokio::task_local! {
@@ -29,14 +31,21 @@ pub struct Exchange {
     pub operation: &'static str,
     /// Prompt tokens of requests that were submitted and have not started, over all exchanges.
     pub waiting_tokens: Arc<AtomicUsize>,
+    /// Whether requests with different API keys share no cached prefixes.
+    isolate_caches: bool,
+    /// The address that the request came from.
+    peer: Option<IpAddr>,
     streams: AtomicBool,
     tokenized: Mutex<Option<(Instant, Instant)>>,
     compiled: Mutex<Option<Compilation>>,
     labels: Mutex<Vec<(String, String)>>,
     ignored: Mutex<Vec<String>>,
+    /// Whose API key the request has; set at most once.
+    client: OnceLock<Arc<Client>>,
 }
 
 impl Exchange {
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the exchange")]
     pub fn new(
         telemetry: Telemetry,
         clock: Clock,
@@ -45,6 +54,8 @@ impl Exchange {
         stall_timeout: Duration,
         operation: Operation,
         waiting_tokens: Arc<AtomicUsize>,
+        isolate_caches: bool,
+        peer: Option<IpAddr>,
     ) -> Self {
         Self {
             telemetry,
@@ -54,11 +65,14 @@ impl Exchange {
             stall_timeout,
             operation: operation.name(),
             waiting_tokens,
+            isolate_caches,
+            peer,
             streams: AtomicBool::new(false),
             tokenized: Mutex::new(None),
             compiled: Mutex::new(None),
             labels: Mutex::default(),
             ignored: Mutex::default(),
+            client: OnceLock::new(),
         }
     }
 
@@ -95,6 +109,35 @@ impl Exchange {
     pub fn ignored(&self) -> Vec<String> {
         let ignored = self.ignored.lock();
         ignored.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The one with whom the client shares what is divided fairly: its API key, or else its address.
+    pub fn party(&self) -> String {
+        match (self.client(), self.peer) {
+            (Some(client), _) => client.name.clone(),
+            (None, Some(peer)) => peer.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// The namespace of the prefix cache for a request that asks for `namespace`: with isolated
+    /// caches each API key has namespaces of its own.
+    pub fn own_namespace(&self, namespace: Option<String>) -> Option<String> {
+        match self.client().filter(|_| self.isolate_caches) {
+            None => namespace,
+            // The length keeps names and salts apart.
+            Some(client) => Some(format!(
+                "key:{}:{}:{}",
+                client.name.len(),
+                client.name,
+                namespace.unwrap_or_default()
+            )),
+        }
+    }
+
+    /// Whose API key the request has, if it needs one.
+    pub fn client(&self) -> Option<&Arc<Client>> {
+        self.client.get()
     }
 
     fn add_tokenized(&self, from: Instant, to: Instant) {
@@ -139,6 +182,14 @@ pub fn note_labels<'a>(user: Option<&str>, labels: impl IntoIterator<Item = (&'a
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
     *labels = noted;
+}
+
+/// Notes whose API key the current request has.
+pub fn note_client(client: Arc<Client>) {
+    if let Some(exchange) = Exchange::current() {
+        // It is noted once, by the middleware that checks keys.
+        let _ = exchange.client.set(client);
+    }
 }
 
 /// Notes that the answer of the current exchange is a stream.

@@ -17,8 +17,10 @@ use hearth_engine::{
 };
 use serde::Serialize;
 
+use crate::clients::InFlight;
 use crate::disaggregation::{Disaggregation, Events};
 use crate::error::{ApiError, out_of_bounds};
+use crate::exchange::Exchange;
 use crate::fields::disaggregation::Room;
 use crate::fields::speculation::Drafting;
 use crate::record::{self, Record, Siblings};
@@ -123,9 +125,12 @@ pub fn submit(served: &Served, job: Job) -> Result<Updates, ApiError> {
 pub fn submit_each(served: &Served, jobs: Vec<Job>) -> Result<Updates, ApiError> {
     let mut choices = Vec::new();
     let mut first = 0;
-    for job in jobs {
+    for job in &jobs {
         check_sequences(served, job.prompts.len(), job.copies, job.prompt_field)?;
-        push(served, &job, first, &mut choices)?;
+    }
+    let mut accounts = begin(&jobs)?;
+    for job in jobs {
+        push(served, &job, first, &mut accounts, &mut choices)?;
         first += job.prompts.len() * job.copies;
     }
     // Most requests have one choice: its stream needs no merging.
@@ -135,13 +140,36 @@ pub fn submit_each(served: &Served, jobs: Vec<Job>) -> Result<Updates, ApiError>
     })
 }
 
-/// Submits `job`, whose first choice is number `first`.
+/// Takes `jobs` into the account of the client whose API key the request has.
+fn begin(jobs: &[Job]) -> Result<Vec<InFlight>, ApiError> {
+    let exchange = Exchange::current();
+    let Some(client) = exchange.as_ref().and_then(|exchange| exchange.client()) else {
+        return Ok(Vec::new());
+    };
+    let sequences = jobs.iter().map(|job| job.prompts.len() * job.copies).sum();
+    let tokens = jobs.iter().flat_map(|job| &job.prompts).map(Vec::len).sum();
+    client.begin(sequences, tokens)
+}
+
+/// Submits `job`, whose first choice is number `first`. Each choice takes one of `accounts`, if
+/// there are any.
 fn push(
     served: &Served,
     job: &Job,
     first: usize,
+    accounts: &mut Vec<InFlight>,
     choices: &mut Vec<Updates>,
 ) -> Result<(), ApiError> {
+    let exchange = Exchange::current();
+    let namespace = match &exchange {
+        Some(exchange) => exchange.own_namespace(job.namespace.clone()),
+        None => job.namespace.clone(),
+    };
+    let client = exchange.as_ref().and_then(|exchange| exchange.client());
+    let id = job
+        .id
+        .as_deref()
+        .map(|id| owned_id(id, client.map(|client| client.name.as_str())));
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     let siblings = Siblings::new(job.copies);
     let prompts = job.prompts.iter();
@@ -152,9 +180,9 @@ fn push(
             seed: copy_seed(job, copy),
             ..job.params.clone()
         },
-        namespace: job.namespace.clone(),
+        namespace: namespace.clone(),
         constraint: job.constraint.clone(),
-        id: job.id.clone(),
+        id: id.clone(),
         priority: job.priority,
         pooling: job.pooling,
         no_speculation: job.drafting.off,
@@ -184,6 +212,7 @@ fn push(
         let choice = Choice {
             generation: Some(events),
             record,
+            account: accounts.pop(),
             text,
             unreported: Vec::new(),
             ids: Vec::new(),
@@ -195,6 +224,16 @@ fn push(
         choices.push(choice.into_stream(index));
     }
     Ok(())
+}
+
+/// The engine's name of a request: its id, which only the client with the same API key can use, and
+/// the client's name. Ids are printable, so that none has the separator in it.
+pub fn owned_id(id: &str, client: Option<&str>) -> String {
+    const SEPARATOR: char = '\u{1f}';
+    match client {
+        Some(client) => format!("{id}{SEPARATOR}{client}"),
+        None => id.to_owned(),
+    }
 }
 
 /// How the tokens of `job` become text. On a prefill server no string ends the text, because the
@@ -270,6 +309,8 @@ struct Choice {
     generation: Option<Events>,
     /// None once the choice is finished, and where nothing is measured.
     record: Option<Record>,
+    /// The client's account, if it has one.
+    account: Option<InFlight>,
     text: TextStream,
     /// The log-probabilities of tokens whose text is still held back.
     unreported: Vec<PieceToken>,
@@ -373,6 +414,14 @@ impl Choice {
                         None => Some(end),
                     };
                 }
+                Event::Refused(message) => {
+                    self.generation = None;
+                    if let Some(record) = self.record.take() {
+                        record.failed(&message);
+                    }
+                    let error = ApiError::bad_request(message).code("grammar_too_complex");
+                    return Some(Update::Failed(error));
+                }
                 Event::Failed(message) => {
                     self.generation = None;
                     if let Some(record) = self.record.take() {
@@ -394,6 +443,9 @@ impl Choice {
         }
         self.ids.push(token.id);
         self.drafts = token.drafts;
+        if let Some(account) = &self.account {
+            account.spend(1);
+        }
         if let Some(record) = &mut self.record {
             record.token(token.at, token.run);
             record.drafted(token.drafts);

@@ -21,12 +21,15 @@ use tokio::sync::oneshot;
 
 use after_reasoning::{Marks, after_reasoning};
 
+use crate::exchange::Exchange;
 use crate::reasoning::Begin;
 use crate::served::TextCodec;
 
 /// Most threads that compile. It is also at most half of the cores: the others are left to the
 /// model and the event loop.
 const MAX_COMPILE_THREADS: usize = 4;
+/// With two, one client's heavy grammar does not hold up the grammars of all others.
+const MIN_COMPILE_THREADS: usize = 2;
 /// How long a grammar may take from the request until it is compiled.
 const COMPILE_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -100,7 +103,8 @@ impl Grammars {
         let compiler = Compiler::new(source, eos.clone()).with_strictness(defaults.strictness);
         let compiler = Arc::new(compiler);
         let cores = available_parallelism().map_or(1, NonZero::get);
-        let pool = CompilePool::start(compiler, (cores / 2).clamp(1, MAX_COMPILE_THREADS))?;
+        let threads = (cores / 2).clamp(MIN_COMPILE_THREADS, MAX_COMPILE_THREADS);
+        let pool = CompilePool::start(compiler, threads)?;
         Ok(Self {
             pool,
             defaults,
@@ -119,10 +123,11 @@ impl Grammars {
             return Ok(ready(outcome?, true));
         }
         let (reply, outcome) = oneshot::channel();
+        let party = Exchange::current().map_or_else(String::new, |exchange| exchange.party());
         // The request may be gone by then.
         let ticket = self
             .pool
-            .submit(spec, |outcome| drop(reply.send(outcome)))?;
+            .submit(spec, &party, |outcome| drop(reply.send(outcome)))?;
         let asking = Asking(ticket);
         match tokio::time::timeout(COMPILE_DEADLINE, outcome).await {
             Ok(Ok(outcome)) => Ok(ready(outcome?, false)),

@@ -20,6 +20,8 @@
 
 mod anthropic;
 mod body;
+mod body_memory;
+pub mod clients;
 pub mod config;
 mod conversation;
 mod debug;

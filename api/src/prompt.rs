@@ -14,6 +14,27 @@ pub fn encode(
     text: &str,
     add_special: bool,
 ) -> Result<Vec<u32>, ApiError> {
+    bound_bytes(served, field, text)?;
+    let encoded = exchange::while_tokenizing(|| served.text.encode(text, add_special));
+    encoded.map_err(|error| ApiError::field(field, format!("`{field}`: {error}")))
+}
+
+/// The token ids of a rendered chat.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_chat(
+    served: &Served,
+    field: &str,
+    text: &str,
+    add_special: bool,
+) -> Result<Vec<u32>, ApiError> {
+    bound_bytes(served, field, text)?;
+    let encoded = exchange::while_tokenizing(|| served.text.encode_chat(text, add_special));
+    encoded.map_err(|error| ApiError::field(field, format!("`{field}`: {error}")))
+}
+
+fn bound_bytes(served: &Served, field: &str, text: &str) -> Result<(), ApiError> {
     let limit = served.max_prompt_bytes();
     if text.len() > limit {
         let message = format!(
@@ -24,8 +45,7 @@ pub fn encode(
         );
         return Err(ApiError::context_length(field, message));
     }
-    let encoded = exchange::while_tokenizing(|| served.text.encode(text, add_special));
-    encoded.map_err(|error| ApiError::field(field, format!("`{field}`: {error}")))
+    Ok(())
 }
 
 /// The bound on output tokens: `asked`, or the checkpoint's suggestion if the request sets none,

@@ -20,7 +20,7 @@ use crate::openai::{chat, completions, embeddings};
 use crate::programs::route as programs;
 use crate::sglang::{control, encode, generate, loads, model, score, server_info, tokens};
 use crate::{debug, metrics, ollama, openapi, status};
-use Access::{Admin, Key, Open};
+use Access::{Admin, Key, Open, Own};
 use Observation::{Observed, Quiet};
 use Operation::{Chat, Embeddings, TextCompletion};
 
@@ -45,6 +45,9 @@ pub enum Access {
     Open,
     /// `--api-key`.
     Key,
+    /// `--api-key`, and not from a web page of another site: it changes requests of the client
+    /// itself.
+    Own,
     /// `--admin-api-key`, because it changes the server for everybody.
     Admin,
 }
@@ -127,7 +130,7 @@ pub static ROUTES: &[Route] = &[
     route(POST,        "/detokenize",               Sglang,    Key,   Observed, NONE,           || to(tokens::detokenize)),
     route(POST,        "/v1/detokenize",            Sglang,    Key,   Observed, NONE,           || to(tokens::detokenize)),
     route(GET_OR_POST, "/flush_cache",              Sglang,    Admin, Observed, NONE,           || to(control::flush_cache)),
-    route(POST,        "/abort_request",            Sglang,    Admin, Observed, NONE,           || to(control::abort_request)),
+    route(POST,        "/abort_request",            Sglang,    Own,   Observed, NONE,           || to(control::abort_request)),
     route(POST,        "/pause_generation",         Sglang,    Admin, Observed, NONE,           || to(control::pause_generation)),
     route(POST,        "/continue_generation",      Sglang,    Admin, Observed, NONE,           || to(control::continue_generation)),
 

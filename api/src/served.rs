@@ -42,7 +42,17 @@ pub trait TextCodec: Detokenize {
     /// Whether the model has a chat template.
     fn can_chat(&self) -> bool;
 
-    /// The prompt that the chat template makes of `chat`.
+    /// The token ids of a text of [`render_chat`](Self::render_chat), in which special tokens
+    /// that a message contained are text. With `add_special` the tokenizer adds the tokens that begin
+    /// and end a document.
+    ///
+    /// # Errors
+    /// The tokenizer's own error.
+    fn encode_chat(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        self.encode(text, add_special)
+    }
+
+    /// The prompt that the chat template makes of `chat`, for [`encode_chat`](Self::encode_chat).
     ///
     /// # Errors
     /// There is no template, or it refuses the messages.

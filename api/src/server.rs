@@ -9,7 +9,7 @@ use actix_web::middleware::from_fn;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer};
 
-use crate::middleware::{abandoned, auth, cors, observe, refusals, request_id};
+use crate::middleware::{abandoned, auth, cors, hosts, observe, refusals, request_id};
 use crate::state::AppState;
 use crate::tls::{self, TlsError};
 use crate::{routes, stall};
@@ -57,6 +57,7 @@ pub fn bind(state: Data<AppState>) -> Result<(Server, Vec<SocketAddr>), BindErro
             .wrap(from_fn(refusals::translate))
             .wrap(from_fn(abandoned::watch))
             .wrap(from_fn(auth::check))
+            .wrap(from_fn(hosts::check))
             .wrap(from_fn(observe::observe))
             .wrap(from_fn(cors::share))
             .wrap(from_fn(request_id::attach))

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use hearth_otel::Telemetry;
 
+use crate::clients::{Clients, KeysError};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
 use crate::openai::responses::Responses;
@@ -17,6 +18,8 @@ const NO_MODEL: &str = "unknown";
 
 pub struct AppState {
     pub config: HttpConfig,
+    /// Those who have a key for this server.
+    pub clients: Clients,
     pub started: Instant,
     pub telemetry: Telemetry,
     /// The conversations that `/v1/responses` stores.
@@ -28,16 +31,20 @@ pub struct AppState {
 }
 
 impl AppState {
-    pub fn new(config: HttpConfig, telemetry: Telemetry) -> Self {
-        Self {
+    /// # Errors
+    /// The file of `--api-keys-file` cannot be used.
+    pub fn new(config: HttpConfig, telemetry: Telemetry) -> Result<Self, KeysError> {
+        let clients = Clients::new(config.api_key.clone(), config.api_keys_file.clone())?;
+        Ok(Self {
             config,
+            clients,
             started: Instant::now(),
             telemetry,
             responses: Responses::default(),
             served: OnceLock::new(),
             waiting_tokens: Arc::default(),
             draining: AtomicBool::new(false),
-        }
+        })
     }
 
     /// Brings the model: from now on requests are answered. A second call has no effect.

@@ -12,7 +12,7 @@ mod request_grammar;
 mod wait_budget;
 mod workers;
 
-pub(crate) use answers::Progress;
+pub(crate) use answers::{PANICKED, Progress};
 pub(crate) use forced_text::ForcedTextPredictor;
 pub use grammar::{Constrain, Constraint, Grammar};
 pub(crate) use request_grammar::{NextTokens, RequestGrammar};

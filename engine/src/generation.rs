@@ -71,7 +71,10 @@ impl Generation {
     fn received(&mut self, event: Option<Event>) -> Event {
         // The engine ends every stream with an event, unless its thread died.
         let event = event.unwrap_or_else(|| Event::Failed("the engine stopped".to_owned()));
-        self.ended = matches!(event, Event::Finished(..) | Event::Failed(_));
+        self.ended = matches!(
+            event,
+            Event::Finished(..) | Event::Failed(_) | Event::Refused(_)
+        );
         event
     }
 

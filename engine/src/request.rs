@@ -79,6 +79,9 @@ pub enum Event {
     Finished(FinishReason, Usage),
     /// The model failed while it computed this request; the text says how.
     Failed(String),
+    /// The output cannot go on, because the request's own grammar is beyond a limit; the text says
+    /// which.
+    Refused(String),
 }
 
 /// One output token. The end-of-sequence or stop token that ends a request is not an output

@@ -48,7 +48,7 @@ fn seen(mut generation: Generation) -> Seen {
                 let end = Ok((reason, usage.prompt_tokens, usage.completion_tokens));
                 return Seen { tokens, end };
             }
-            Event::Failed(error) => {
+            Event::Failed(error) | Event::Refused(error) => {
                 return Seen {
                     tokens,
                     end: Err(error),

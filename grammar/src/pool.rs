@@ -1,10 +1,15 @@
 //! A few threads that compile grammars, so that neither the event loop nor the engine waits
 //! for a compilation.
+//!
+//! Each party (a client, or its address) has a queue of its own. The next grammar is that of the
+//! party for which the threads have worked least: one that sends heavy grammars waits for its own,
+//! and the others do not.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::compiled::Outcome;
 use crate::compiler::Compiler;
@@ -12,8 +17,9 @@ use crate::error::GrammarError;
 use crate::spec::Spec;
 use crate::ticket::Ticket;
 
-/// The most grammars that may wait to be compiled.
+/// The most grammars that may wait to be compiled, and the most of one party.
 const MAX_WAITING: usize = 256;
+const MAX_WAITING_OF_PARTY: usize = 64;
 /// The stack of a thread. The parsers of grammars recurse as deeply as a grammar is nested,
 /// and a stack overflow would end the process. Only the pages that are used take memory.
 const STACK_BYTES: usize = 256 << 20;
@@ -22,14 +28,47 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// The queue of grammars to be compiled is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{MAX_WAITING} grammars are waiting to be compiled; try again later")]
-pub struct PoolFull;
+pub enum PoolFull {
+    #[error("{MAX_WAITING} grammars are waiting to be compiled; try again later")]
+    All,
+    #[error("{MAX_WAITING_OF_PARTY} of your grammars are waiting to be compiled; try again later")]
+    Party,
+}
 
 /// The threads. They end when the pool is dropped and its queue is empty.
 #[derive(Debug)]
 pub struct CompilePool {
     compiler: Arc<Compiler>,
-    queue: SyncSender<Work>,
+    queue: Arc<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    parties: BTreeMap<String, Party>,
+    waiting: usize,
+    closed: bool,
+}
+
+/// What is done for one party. It is forgotten when nothing waits or runs for it, except while
+/// others are busy: whoever comes back then has not used up less than they have.
+#[derive(Default)]
+struct Party {
+    waiting: VecDeque<(Arc<Ticket>, Work)>,
+    running: usize,
+    /// The time that threads have worked for it.
+    used: Duration,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Queue")
+    }
 }
 
 impl CompilePool {
@@ -39,19 +78,21 @@ impl CompilePool {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(compiler: Arc<Compiler>, threads: usize) -> std::io::Result<Self> {
-        let (queue, work) = sync_channel(MAX_WAITING);
-        let work = Arc::new(Mutex::new(work));
+        let pool = Self {
+            compiler,
+            queue: Arc::default(),
+        };
         for index in 0..threads.max(1) {
-            let work = Arc::clone(&work);
+            let queue = Arc::clone(&pool.queue);
             let builder = thread::Builder::new()
                 .name(format!("hearth-grammar-{index}"))
                 .stack_size(STACK_BYTES);
-            builder.spawn(move || serve(&work))?;
+            builder.spawn(move || queue.serve())?;
         }
-        let pool = Self { compiler, queue };
         let compiler = Arc::clone(&pool.compiler);
         // The queue is empty, so this does not fail.
-        let _ = pool.queue.try_send(Box::new(move || compiler.warm_up()));
+        let warm_up = Box::new(move || compiler.warm_up());
+        let _ = pool.queue.push("", Arc::default(), warm_up);
         Ok(pool)
     }
 
@@ -64,42 +105,186 @@ impl CompilePool {
         Arc::downgrade(&self.compiler)
     }
 
-    /// Queues `spec` to be compiled; `reply` is called with the outcome on a thread of the pool,
-    /// unless the ticket is cancelled before the compilation starts.
+    /// Queues `spec` of `party` to be compiled; `reply` is called with the outcome on a thread of
+    /// the pool, unless the ticket is cancelled before the compilation starts.
     ///
     /// # Errors
     /// If the queue is full.
     pub fn submit(
         &self,
         spec: Spec,
+        party: &str,
         reply: impl FnOnce(Outcome) + Send + 'static,
     ) -> Result<Arc<Ticket>, PoolFull> {
         let ticket = Arc::new(Ticket::default());
         let (compiler, held) = (Arc::clone(&self.compiler), Arc::clone(&ticket));
         let work: Work =
             Box::new(move || {
-                if held.is_cancelled() {
-                    return;
-                }
                 held.set_started();
                 let outcome = catch_unwind(AssertUnwindSafe(|| compiler.compile(&spec, &held)));
                 reply(outcome.unwrap_or_else(|_| {
                     Err(GrammarError::invalid("the grammar cannot be compiled"))
                 }));
             });
-        match self.queue.try_send(work) {
-            Ok(()) => Ok(ticket),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(PoolFull),
+        self.queue.push(party, Arc::clone(&ticket), work)?;
+        Ok(ticket)
+    }
+}
+
+impl Drop for CompilePool {
+    fn drop(&mut self) {
+        self.queue.state().closed = true;
+        self.queue.changed.notify_all();
+    }
+}
+
+impl Queue {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, party: &str, ticket: Arc<Ticket>, work: Work) -> Result<(), PoolFull> {
+        let mut state = self.state();
+        state.drop_cancelled();
+        if state.waiting >= MAX_WAITING {
+            return Err(PoolFull::All);
+        }
+        // A party that was not here begins where the others are.
+        let least = state.parties.values().map(|party| party.used).min();
+        let own = state
+            .parties
+            .entry(party.to_owned())
+            .or_insert_with(|| Party {
+                used: least.unwrap_or_default(),
+                ..Party::default()
+            });
+        if own.waiting.len() >= MAX_WAITING_OF_PARTY {
+            return Err(PoolFull::Party);
+        }
+        own.waiting.push_back((ticket, work));
+        state.waiting += 1;
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// A thread's life.
+    fn serve(&self) {
+        let mut state = self.state();
+        loop {
+            state.drop_cancelled();
+            let Some((party, work)) = state.next() else {
+                if state.closed {
+                    return;
+                }
+                state = self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let began = Instant::now();
+            // A reply may panic, if anything.
+            let _ = catch_unwind(AssertUnwindSafe(work));
+            state = self.state();
+            state.done(&party, began.elapsed());
         }
     }
 }
 
-fn serve(work: &Mutex<Receiver<Work>>) {
-    loop {
-        let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        match next {
-            Ok(work) => work(),
-            Err(_) => return,
+impl State {
+    /// Takes the next work, of the party that has been served least.
+    fn next(&mut self) -> Option<(String, Work)> {
+        let waiting = self
+            .parties
+            .iter()
+            .filter(|(_, party)| !party.waiting.is_empty());
+        // Time that is running now is not counted yet.
+        let least = waiting.min_by_key(|(_, party)| (party.running, party.used));
+        let name = least?.0.clone();
+        let party = self.parties.get_mut(&name)?;
+        let (_, work) = party.waiting.pop_front()?;
+        party.running += 1;
+        self.waiting -= 1;
+        Some((name, work))
+    }
+
+    fn done(&mut self, name: &str, took: Duration) {
+        if let Some(party) = self.parties.get_mut(name) {
+            party.running -= 1;
+            party.used += took;
         }
+        let busy = |party: &Party| party.running > 0 || !party.waiting.is_empty();
+        if !self.parties.values().any(busy) {
+            self.parties.clear();
+        }
+    }
+
+    /// Drops work that nobody waits for any more.
+    fn drop_cancelled(&mut self) {
+        let mut left = 0;
+        for party in self.parties.values_mut() {
+            party.waiting.retain(|(ticket, _)| !ticket.is_cancelled());
+            left += party.waiting.len();
+        }
+        self.waiting = left;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn work(report: &mpsc::Sender<&'static str>, name: &'static str, took: Duration) -> Work {
+        let report = report.clone();
+        Box::new(move || {
+            thread::sleep(took);
+            report.send(name).unwrap();
+        })
+    }
+
+    #[test]
+    fn the_party_that_was_served_least_is_next() {
+        let queue = Queue::default();
+        let (report, reports) = mpsc::channel();
+        for _ in 0..3 {
+            let heavy = work(&report, "heavy", Duration::from_millis(20));
+            queue.push("a", Arc::default(), heavy).unwrap();
+        }
+        for _ in 0..3 {
+            let light = work(&report, "light", Duration::ZERO);
+            queue.push("b", Arc::default(), light).unwrap();
+        }
+        queue.state().closed = true;
+        queue.serve();
+        let order: Vec<_> = reports.try_iter().collect();
+        assert_eq!(
+            order,
+            ["heavy", "light", "light", "light", "heavy", "heavy"]
+        );
+        assert!(queue.state().parties.is_empty(), "nothing is remembered");
+    }
+
+    #[test]
+    fn one_party_cannot_fill_the_queue_and_cancelled_work_makes_room() {
+        let queue = Queue::default();
+        let (report, reports) = mpsc::channel();
+        let ticket = Arc::<Ticket>::default();
+        for _ in 0..MAX_WAITING_OF_PARTY {
+            let one = work(&report, "one", Duration::ZERO);
+            queue.push("a", Arc::clone(&ticket), one).unwrap();
+        }
+        let more = || work(&report, "more", Duration::ZERO);
+        let full = queue.push("a", Arc::default(), more());
+        assert_eq!(full, Err(PoolFull::Party));
+        queue.push("b", Arc::default(), more()).unwrap();
+        ticket.cancel();
+        queue.push("a", Arc::default(), more()).unwrap();
+        queue.state().closed = true;
+        queue.serve();
+        assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["more", "more"]);
     }
 }

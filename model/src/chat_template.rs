@@ -4,10 +4,20 @@
 //! (`trim_blocks`, `lstrip_blocks`, loop controls, `raise_exception`, `strftime_now`, a `tojson`
 //! that escapes no HTML, methods of Python's strings and dicts). A model without a template is
 //! an error: a guessed format would be silently wrong.
+//!
+//! A template is a stranger's program. Its nesting, its instructions, its time and the bytes that
+//! it makes are bounded, so that a hostile one fails the requests that use it and nothing else.
 
+mod budget;
 mod clock;
+mod compile;
+mod filters;
+#[cfg(test)]
+mod hostile;
 mod json;
 mod messages;
+mod operators;
+mod rewrite;
 #[cfg(test)]
 mod tests;
 
@@ -18,13 +28,19 @@ use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, merge_maps};
-use minijinja::{Environment, ErrorKind, Value as Jinja};
+use minijinja::{AutoEscape, Environment, ErrorKind, Output, State, Value as Jinja};
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::quoting::Quoting;
+use budget::Exceeded;
+use compile::{Compiled, Fault};
 
 /// The number of instructions after which a rendering is ended: a thousand times those of a long
 /// conversation.
 const FUEL: u64 = 20_000_000;
+/// A stack for as many macros within one another as minijinja allows.
+const MACRO_STACK: usize = 64 << 20;
 
 /// What can go wrong between a conversation and a prompt.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -51,6 +67,9 @@ pub enum ChatTemplateError {
     Render { line: usize, message: String },
     #[error("the chat template did not end within {FUEL} instructions")]
     Endless,
+    /// It made more than a prompt can need.
+    #[error("the chat template was stopped: {0}")]
+    Exceeded(String),
 }
 
 /// The variables of a template.
@@ -64,6 +83,9 @@ pub struct ChatInput<'a> {
     pub add_generation_prompt: bool,
     /// More variables (`chat_template_kwargs`), such as `enable_thinking`.
     pub kwargs: &'a Map<String, Value>,
+    /// Marks special tokens in the messages and tools, which then stay text
+    /// ([`Tokenizer::encode_quoted`](crate::tokenizer::Tokenizer::encode_quoted)).
+    pub quoting: Option<&'a Quoting>,
 }
 
 /// The compiled chat templates of one model. Cheap to clone.
@@ -74,6 +96,7 @@ pub struct ChatTemplate {
 
 struct Inner {
     environment: Environment<'static>,
+    compiled: BTreeMap<String, Compiled>,
     /// Sources by name. The only template of a model is named `default`.
     sources: BTreeMap<String, String>,
     /// `bos_token`, `eos_token` and the like, under those names.
@@ -138,20 +161,29 @@ impl ChatTemplate {
         sources: BTreeMap<String, String>,
         special_tokens: BTreeMap<String, String>,
     ) -> Result<Self, ChatTemplateError> {
-        let mut environment = environment();
+        let mut compiled = BTreeMap::new();
         for (name, source) in &sources {
-            let source = without_generation_tags(source).into_owned();
-            environment
-                .add_template_owned(name.clone(), source)
-                .map_err(|error| ChatTemplateError::Syntax {
+            let source = without_generation_tags(source);
+            let template = compile::compile(name, &source, &syntax()).map_err(|fault| {
+                ChatTemplateError::Syntax {
                     name: name.clone(),
-                    line: error.line().unwrap_or(0),
-                    message: describe(&error),
-                })?;
+                    line: match &fault {
+                        Fault::Syntax(error) => error.line().unwrap_or(0),
+                        Fault::TooNested { line } => *line,
+                        Fault::TooLong(_) | Fault::Thread(_) => 0,
+                    },
+                    message: match &fault {
+                        Fault::Syntax(error) => describe(error),
+                        other => other.to_string(),
+                    },
+                }
+            })?;
+            compiled.insert(name.clone(), template);
         }
         Ok(Self {
             inner: Arc::new(Inner {
-                environment,
+                environment: environment(),
+                compiled,
                 sources,
                 special_tokens,
             }),
@@ -180,9 +212,21 @@ impl ChatTemplate {
             documents: Option<&'a Value>,
             add_generation_prompt: bool,
         }
+        let mut messages = messages::prepare(input.messages);
+        let mut tools = input.tools.map(Cow::Borrowed);
+        let mut kwargs = Cow::Borrowed(input.kwargs);
+        if let Some(quoting) = input.quoting {
+            quoting.quote_messages(&mut messages);
+            tools = input
+                .tools
+                .map(|tools| Cow::Owned(quoting.quote_tools(tools)));
+            kwargs = Cow::Owned(quoting.quote_variables(input.kwargs));
+        }
+        let given = [&messages].into_iter().chain(tools.as_deref());
+        let bytes: usize = given.chain(kwargs.values()).map(size).sum();
         let own = Context {
-            messages: messages::prepare(input.messages),
-            tools: input.tools,
+            messages,
+            tools: tools.as_deref(),
             documents: None,
             add_generation_prompt: input.add_generation_prompt,
         };
@@ -190,14 +234,17 @@ impl ChatTemplate {
         // Later variables win: a request may replace a special token, but not its own messages.
         let context = [
             Jinja::from(Serde(&inner.special_tokens)),
-            Jinja::from(Serde(input.kwargs)),
+            Jinja::from(Serde(kwargs.as_ref())),
             Jinja::from(Serde(&own)),
         ];
-        let template = inner
-            .environment
-            .get_template(self.select(input.tools.is_some())?)
-            .map_err(render_error)?;
-        template.render(merge_maps(context)).map_err(render_error)
+        let context = merge_maps(context);
+        let template = &inner.compiled[self.select(input.tools.is_some())?];
+        let render = || budget::with(bytes, || inner.render(template, context));
+        if !template.recurses {
+            return render();
+        }
+        let rendered = compile::on_stack(MACRO_STACK, render);
+        rendered.unwrap_or_else(|message| Err(ChatTemplateError::Render { line: 0, message }))
     }
 
     fn select(&self, tools: bool) -> Result<&str, ChatTemplateError> {
@@ -220,6 +267,37 @@ impl ChatTemplate {
     }
 }
 
+impl Inner {
+    fn render(&self, template: &Compiled, context: Jinja) -> Result<String, ChatTemplateError> {
+        let mut text = String::new();
+        // The state is dropped here, within the budget and on this stack.
+        let rendered = minijinja::machinery::eval(
+            &self.environment,
+            &template.instructions,
+            context,
+            &template.blocks,
+            &mut minijinja::machinery::make_string_output(&mut text),
+            AutoEscape::None,
+        )
+        .map(drop);
+        rendered.map(|()| text).map_err(render_error)
+    }
+}
+
+/// Bytes of a value as a template sees it.
+fn size(value: &Value) -> usize {
+    budget::NODE
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(list) => list.iter().map(size).sum(),
+            Value::Object(fields) => {
+                let field = |(name, value): (&String, &Value)| name.len() + size(value);
+                fields.iter().map(field).sum()
+            }
+        }
+}
+
 /// Marks an error as the template's own refusal, to distinguish it from a fault.
 #[derive(Debug)]
 struct RaisedByTemplate(String);
@@ -232,17 +310,20 @@ impl fmt::Display for RaisedByTemplate {
 
 impl std::error::Error for RaisedByTemplate {}
 
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    let syntax = SyntaxConfig::builder()
+fn syntax() -> SyntaxConfig {
+    SyntaxConfig::builder()
         .trim_blocks(true)
         .lstrip_blocks(true)
         .build()
-        .expect("the default delimiters are valid");
-    environment.set_syntax(syntax);
+        .expect("the default delimiters are valid")
+}
+
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_syntax(syntax());
     environment.set_fuel(Some(FUEL));
-    // Python's methods, such as `.strip()` and `.items()`.
-    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    filters::install(&mut environment);
+    environment.set_formatter(write);
     environment.add_filter("tojson", json::tojson);
     environment.add_function("raise_exception", |message: String| -> Result<Jinja, _> {
         let error = minijinja::Error::new(ErrorKind::InvalidOperation, message.clone());
@@ -252,11 +333,27 @@ fn environment() -> Environment<'static> {
     environment
 }
 
+/// Writes a value into the prompt, or into a variable.
+fn write(out: &mut Output, state: &mut State, value: &Jinja) -> Result<(), minijinja::Error> {
+    budget::tick()?;
+    match value.as_str() {
+        Some(text) => budget::write(text.len())?,
+        None if value.as_object().is_some() => {
+            budget::write(budget::text(&[value])?.len())?;
+        }
+        None => {}
+    }
+    minijinja::escape_formatter(out, state, value)
+}
+
 fn render_error(error: minijinja::Error) -> ChatTemplateError {
     let mut source = std::error::Error::source(&error);
     while let Some(cause) = source {
         if let Some(RaisedByTemplate(message)) = cause.downcast_ref() {
             return ChatTemplateError::Refused(message.clone());
+        }
+        if let Some(exceeded) = cause.downcast_ref::<Exceeded>() {
+            return ChatTemplateError::Exceeded(exceeded.to_string());
         }
         source = cause.source();
     }
@@ -277,6 +374,9 @@ fn describe(error: &minijinja::Error) -> String {
     }
 }
 
+/// Bytes of the longest tag that is looked at.
+const GENERATION_TAG: usize = 256;
+
 /// Replaces `{% generation %}` by `{% if true %}`. The tag marks the text that training learns
 /// from, and like Jinja's `if` it renders its content without a scope of its own.
 fn without_generation_tags(source: &str) -> Cow<'_, str> {
@@ -288,23 +388,21 @@ fn without_generation_tags(source: &str) -> Cow<'_, str> {
     while let Some(start) = rest.find("{%") {
         let (before, tag) = rest.split_at(start);
         output.push_str(before);
-        let Some(length) = tag.find("%}").map(|end| end + 2) else {
-            rest = tag;
-            break;
-        };
-        let inner = &tag[2..length - 2];
+        let near = &tag.as_bytes()[..tag.len().min(GENERATION_TAG)];
+        let end = near.windows(2).position(|pair| pair == b"%}");
+        let inner = end.map_or("", |end| &tag[2..end.max(2)]);
         let word = inner.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
         let statement = match word {
             "generation" => Some("if true"),
             "endgeneration" => Some("endif"),
             _ => None,
         };
-        match statement {
-            Some(statement) => {
+        match statement.zip(end) {
+            Some((statement, end)) => {
                 output.push_str("{%");
                 output.push_str(&inner.replace(word, &format!(" {statement} ")));
                 output.push_str("%}");
-                rest = &tag[length..];
+                rest = &tag[end + 2..];
             }
             // Only two bytes are copied, because a string in the tag may contain "%}".
             None => {

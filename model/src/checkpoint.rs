@@ -17,6 +17,7 @@ use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::gguf::Gguf;
 use crate::hub::{self, HubOptions};
+use crate::regular_file::{self, CONFIG_BYTES, TOKENIZER_BYTES};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, Weights};
 pub use embedded::EMBEDDED_NAME;
@@ -295,7 +296,11 @@ impl Files {
             }
             Files::Dir(dir) => {
                 let path = dir.join(name);
-                match std::fs::read(&path) {
+                let most = match name {
+                    TOKENIZER => TOKENIZER_BYTES,
+                    _ => CONFIG_BYTES,
+                };
+                match regular_file::read(&path, most) {
                     Ok(bytes) => Ok(Some(Cow::Owned(bytes))),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
                     Err(error) => Err(CheckpointError::Io { path, error }),

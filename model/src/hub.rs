@@ -15,6 +15,7 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 use serde_json::Value;
 
+use crate::regular_file::{TOKENIZER_BYTES, read_text};
 use crate::weights::{INDEX, SINGLE};
 
 const ENDPOINT: &str = "https://huggingface.co";
@@ -163,7 +164,7 @@ impl Fetch<'_> {
         let dir = config.parent()?;
         let complete = self.options.without_weights
             || dir.join(SINGLE).exists()
-            || std::fs::read_to_string(dir.join(INDEX)).is_ok_and(|index| {
+            || read_text(&dir.join(INDEX), TOKENIZER_BYTES).is_ok_and(|index| {
                 shards(&index).is_ok_and(|shards| shards.iter().all(|s| dir.join(s).exists()))
             });
         complete.then(|| dir.to_owned())
@@ -208,7 +209,8 @@ impl Fetch<'_> {
                 reason,
             };
             let path = get(INDEX)?;
-            let index = std::fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+            let index =
+                read_text(&path, TOKENIZER_BYTES).map_err(|error| bad(error.to_string()))?;
             shards(&index).map_err(bad)?
         } else {
             return Err(missing(SINGLE));

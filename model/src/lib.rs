@@ -8,7 +8,7 @@
 //! | [`gguf`] | GGUF files as the parts of a Hugging Face checkpoint |
 //! | [`hub`] | downloads from the Hugging Face Hub |
 //! | [`tokenizer`] | text to tokens and back |
-//! | [`chat_template`] | conversations as prompts (Jinja) |
+//! | [`chat_template`], [`quoting`] | conversations as prompts (Jinja), in which text stays text |
 //! | [`transformer`] | the parameters and the two forward passes: for serving and for training |
 //! | `kv_pool`, `host_pool` | keys and values on the device and in the host's memory |
 //! | [`device`] | the devices of this machine, the choice among them, and opening one |
@@ -18,7 +18,7 @@
 //! | `startup_check`, `kernel_check` | the proof that a GPU's kernels compute correctly, at every start |
 //! | `tuning` | the fastest kernels of a GPU, and the cache of that choice |
 //! | [`doctor`] | diagnosis of a device (`hearth doctor`) |
-//! | `cpu_threads`, `driver_panic`, [`dtype`], [`progress`], `rope` | helpers |
+//! | `cpu_threads`, `driver_panic`, [`dtype`], [`progress`], `regular_file`, `rope` | helpers |
 //!
 //! [`load`] returns a [`Decoder`], which is the [`Executor`](hearth_forward::Executor) that the
 //! scheduler drives.
@@ -44,6 +44,8 @@ mod load_error;
 mod load_options;
 mod memory;
 pub mod progress;
+pub mod quoting;
+mod regular_file;
 mod report;
 mod rope;
 mod runner;

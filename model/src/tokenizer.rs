@@ -1,15 +1,19 @@
 //! Text to token ids and back, by the checkpoint's own `tokenizer.json`.
 
+mod bounds;
 mod bytes;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use tokenizers::{Model as _, OffsetType, PreTokenizer as _};
 
+use crate::quoting::{MARK, Quoting};
 use bytes::TokenBytes;
 
 /// The fields of `tokenizer_config.json` and `special_tokens_map.json` that hold one token.
@@ -46,6 +50,7 @@ struct Inner {
     /// `[vocab_size]`: whether `decode` can skip the token.
     special: Vec<bool>,
     special_tokens: BTreeMap<String, String>,
+    quoting: Quoting,
 }
 
 impl fmt::Debug for Tokenizer {
@@ -61,7 +66,8 @@ impl Tokenizer {
     /// so on) from `tokenizer_config.json` or, failing that, `special_tokens_map.json`.
     ///
     /// # Errors
-    /// [`TokenizerError::Json`] when the file is not a tokenizer.
+    /// [`TokenizerError::Json`] when the file is not a tokenizer, or one that makes gigabytes of
+    /// little.
     pub fn from_json(
         tokenizer_json: &[u8],
         tokenizer_config: &Map<String, Value>,
@@ -69,7 +75,7 @@ impl Tokenizer {
     ) -> Result<Self, TokenizerError> {
         let json = |error: &dyn fmt::Display| TokenizerError::Json(error.to_string());
         let mut tokenizer =
-            tokenizers::Tokenizer::from_bytes(tokenizer_json).map_err(|error| json(&error))?;
+            guarded(|| tokenizers::Tokenizer::from_bytes(tokenizer_json)).map_err(|e| json(&e))?;
         // Training leaves these in some files, but a server decides about lengths itself.
         tokenizer
             .with_truncation(None)
@@ -81,16 +87,24 @@ impl Tokenizer {
             .into_iter()
             .map(|(token, id)| (id, token))
             .collect();
-        let vocab_size = tokens
-            .last_key_value()
-            .map_or(0, |(id, _)| *id as usize + 1);
+        let largest = tokens.last_key_value().map(|(id, _)| *id);
+        bounds::check_ids(tokens.len(), largest.unwrap_or(0)).map_err(TokenizerError::Json)?;
+        let vocab_size = largest.map_or(0, |id| id as usize + 1);
         let mut special = vec![false; vocab_size];
-        for (id, token) in tokenizer.get_added_tokens_decoder() {
-            if let Some(flag) = special.get_mut(id as usize) {
+        let added = tokenizer.get_added_tokens_decoder();
+        for (id, token) in &added {
+            if let Some(flag) = special.get_mut(*id as usize) {
                 *flag = token.special;
             }
         }
+        let marks = added.values().filter(|token| token.special);
+        let quoting = Quoting::new(marks.map(|token| token.content.as_str()));
+        let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or(Value::Null);
+        bounds::check_growth("normalizer", &normalizer).map_err(TokenizerError::Json)?;
+        let around = serde_json::to_value(tokenizer.get_post_processor()).unwrap_or(Value::Null);
+        bounds::check_around(&around).map_err(TokenizerError::Json)?;
         let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or(Value::Null);
+        bounds::check_growth("decoder", &decoder).map_err(TokenizerError::Json)?;
         let bytes = TokenBytes::new(&decoder, &tokens);
         let special_tokens = SPECIAL_FIELDS
             .into_iter()
@@ -106,6 +120,7 @@ impl Tokenizer {
                 bytes,
                 special,
                 special_tokens,
+                quoting,
             }),
         })
     }
@@ -116,11 +131,48 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Encode`] when the model has no token for some of the text.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TokenizerError> {
-        self.inner
-            .tokenizer
-            .encode_fast(text, add_special_tokens)
+        let encode = || self.inner.tokenizer.encode_fast(text, add_special_tokens);
+        guarded(encode)
             .map(|encoding| encoding.get_ids().to_vec())
             .map_err(|error| TokenizerError::Encode(error.to_string()))
+    }
+
+    /// Token ids of a rendered chat whose messages were quoted: as [`Tokenizer::encode`], except
+    /// that what has a mark in it is text.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::encode`].
+    pub fn encode_quoted(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        if !text.contains(MARK) {
+            return self.encode(text, add_special_tokens);
+        }
+        let tokenizer = &self.inner.tokenizer;
+        let encode = || {
+            // The steps of `tokenizers::Tokenizer::encode`, with one of our own between them.
+            let normalizer = tokenizer.get_normalizer();
+            let added = tokenizer.get_added_vocabulary();
+            let mut pieces = added.extract_and_normalize(normalizer, text);
+            pieces.normalize(|piece| piece.replace(MARK, ""))?;
+            if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut pieces)?;
+            }
+            let model = tokenizer.get_model();
+            model.tokenize_in_pretokenized(&mut pieces, None)?;
+            let encoding = pieces.into_encoding(None, 0, OffsetType::None)?;
+            tokenizer.post_process(encoding, None, add_special_tokens)
+        };
+        guarded(encode)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|error| TokenizerError::Encode(error.to_string()))
+    }
+
+    /// Marks what could become a special token in texts that are to be part of a chat.
+    pub fn quoting(&self) -> &Quoting {
+        &self.inner.quoting
     }
 
     /// The text of a whole output. Bytes that are not UTF-8 become U+FFFD, and unknown ids are left
@@ -129,9 +181,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::Decode`] when the decoder of `tokenizer.json` fails.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
-        self.inner
-            .tokenizer
-            .decode(ids, skip_special_tokens)
+        guarded(|| self.inner.tokenizer.decode(ids, skip_special_tokens))
             .map_err(|error| TokenizerError::Decode(error.to_string()))
     }
 
@@ -183,6 +233,11 @@ impl Tokenizer {
     fn special_id(&self, field: &str) -> Option<u32> {
         self.token_to_id(self.inner.special_tokens.get(field)?)
     }
+}
+
+/// Runs a function of the tokenizers package, which panics on some damaged files.
+fn guarded<R>(run: impl FnOnce() -> tokenizers::Result<R>) -> tokenizers::Result<R> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| Err("tokenizer.json is damaged".into()))
 }
 
 /// A token in a config: its text, or an object with the text as `content`.

@@ -27,6 +27,7 @@ use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::dtype::Dtype;
+use crate::regular_file::{self, TOKENIZER_BYTES};
 pub use blocks::BlockType;
 pub use error::WeightError;
 pub(crate) use file_names::{INDEX, SINGLE};
@@ -349,10 +350,11 @@ impl Weights {
             file: index.to_owned(),
             reason,
         };
-        let text = std::fs::read_to_string(index).map_err(|error| WeightError::Io {
-            path: index.to_owned(),
-            error,
-        })?;
+        let text =
+            regular_file::read_text(index, TOKENIZER_BYTES).map_err(|error| WeightError::Io {
+                path: index.to_owned(),
+                error,
+            })?;
         let ShardIndex { weight_map } =
             serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
         let mut shards: Vec<&str> = weight_map.values().map(String::as_str).collect();

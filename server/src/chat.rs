@@ -192,7 +192,7 @@ fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<J
         kwargs: &Map::new(),
     };
     let text = served.text.render_chat(&chat).map_err(anyhow::Error::msg)?;
-    let prompt = prompt::encode(served, "messages", &text, false)?;
+    let prompt = prompt::encode_chat(served, "messages", &text, false)?;
     let max_tokens = prompt::output_limit(
         served,
         "messages",

@@ -162,6 +162,8 @@ mod tests {
             max_batch_tokens: Some(1),
             api_key: "a".parse().ok(),
             admin_api_key: "a".parse().ok(),
+            api_keys_file: Some("".into()),
+            allowed_hosts: Some(String::new()),
             cors: Some(String::new()),
             kv_events_config: Some(String::new()),
             show_hidden_metrics_for_version: Some(String::new()),

@@ -23,10 +23,10 @@ mod speculation;
 mod telemetry;
 
 pub use choices::{
-    DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
-    LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
-    ReasoningParser, SamplingDefaults, SchedulePolicy, StructuredStrictness, Switch,
-    ToolCallParser,
+    CacheIsolation, DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy,
+    JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization,
+    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, SpecialTokens,
+    StructuredStrictness, Switch, ToolCallParser,
 };
 pub use error::ConfigError;
 pub use layers::DEFAULT_FILE;

@@ -17,7 +17,7 @@ use hearth_model::progress::loading_bar;
 use hearth_model::weights::Quantization as ModelQuantization;
 use hearth_model::{LargestStep, LoadOptions, Report};
 
-use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
+use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults, SpecialTokens};
 use crate::disaggregation;
 use crate::executor::{ModelExecutor, Reload};
 use crate::kernel_cache;
@@ -217,6 +217,7 @@ fn text(config: &Config, checkpoint: &Checkpoint) -> Result<Arc<dyn TextCodec>> 
     Ok(Arc::new(ModelText::new(
         checkpoint.tokenizer()?.clone(),
         template,
+        config.special_tokens_in_messages == SpecialTokens::Text,
     )))
 }
 

@@ -48,11 +48,15 @@ pub fn run(config: Config) -> Result<()> {
 }
 
 async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
-    let state = Data::new(AppState::new(config.http(), telemetry));
+    let state = Data::new(AppState::new(config.http(), telemetry)?);
     // The port opens before the model is loaded; until then /ready and the API return 503.
     let (server, addresses) = server::bind(state.clone())?;
     let handle = server.handle();
     rt::spawn(server);
+    // Without a file, a SIGHUP ends the process as it does any other.
+    if config.api_keys_file.is_some() {
+        rt::spawn(reload_keys(state.clone()));
+    }
     let mut signals = Signals::new()?;
     let loaded = tokio::select! {
         loaded = load_on_a_thread(config.clone()) => loaded,
@@ -141,6 +145,29 @@ async fn stop_engine(served: Served, grace: Duration) {
         started = waiting.is_ok(),
         "the engine has stopped"
     );
+}
+
+/// Reads the file of `--api-keys-file` again after each SIGHUP.
+async fn reload_keys(state: Data<AppState>) {
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut hangup = match signal(SignalKind::hangup()) {
+            Ok(hangup) => hangup,
+            Err(error) => return tracing::warn!(%error, "SIGHUP is not handled"),
+        };
+        while hangup.recv().await.is_some() {
+            match state.clients.reload() {
+                Ok(keys) => tracing::info!(keys, "the API keys were read again"),
+                Err(error) => {
+                    let error = format!("{:#}", anyhow::Error::from(error));
+                    tracing::error!(error, "the API keys stay as they were");
+                }
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    drop(state);
 }
 
 /// SIGINT and SIGTERM, or Ctrl-C on systems without signals.

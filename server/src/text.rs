@@ -12,16 +12,24 @@ pub struct ModelText {
     template: Result<ChatTemplate, ChatTemplateError>,
     /// Bytes of the longest token.
     max_token_bytes: usize,
+    /// Whether special tokens in the messages of a chat stay text.
+    quote_messages: bool,
 }
 
 impl ModelText {
-    pub fn new(tokenizer: Tokenizer, template: Result<ChatTemplate, ChatTemplateError>) -> Self {
+    /// With `quote_messages` special tokens in the messages of a chat stay text.
+    pub fn new(
+        tokenizer: Tokenizer,
+        template: Result<ChatTemplate, ChatTemplateError>,
+        quote_messages: bool,
+    ) -> Self {
         let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
         let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
         Self {
             tokenizer,
             template,
             max_token_bytes: longest.unwrap_or(0).max(1),
+            quote_messages,
         }
     }
 }
@@ -57,6 +65,15 @@ impl TextCodec for ModelText {
             .map_err(|error| error.to_string())
     }
 
+    fn encode_chat(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        if !self.quote_messages {
+            return self.encode(text, add_special);
+        }
+        self.tokenizer
+            .encode_quoted(text, add_special)
+            .map_err(|error| error.to_string())
+    }
+
     fn max_token_bytes(&self) -> usize {
         self.max_token_bytes
     }
@@ -72,6 +89,7 @@ impl TextCodec for ModelText {
             tools: chat.tools,
             add_generation_prompt: chat.add_generation_prompt,
             kwargs: chat.kwargs,
+            quoting: self.quote_messages.then(|| self.tokenizer.quoting()),
         };
         template.render(input).map_err(|error| error.to_string())
     }

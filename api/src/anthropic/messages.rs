@@ -140,6 +140,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         temperature: request.temperature,
         top_p: request.top_p,
         top_k: request.top_k,
+        cache_salt: request.cache_salt,
         stop: OneOrMany(request.stop_sequences.unwrap_or_default()),
         ..SamplingFields::default()
     };
@@ -171,6 +172,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
             ..params
         },
         text,
+        namespace: fields.namespace()?,
         rooms,
         id: Some(id),
         prompt_field: "messages",

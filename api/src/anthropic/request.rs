@@ -30,6 +30,8 @@ pub struct MessagesRequest {
     pub temperature: Option<f64>,
     pub top_p: Option<f64>,
     pub top_k: Option<i64>,
+    /// Requests with different salts share no prefixes (vLLM's field).
+    pub cache_salt: Option<String>,
     bootstrap_host: Option<Each<String>>,
     bootstrap_port: Option<Each<WholeNumber>>,
     bootstrap_room: Option<Each<WholeNumber>>,

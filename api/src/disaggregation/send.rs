@@ -172,7 +172,7 @@ impl Sending {
             Event::Computed { tokens } => self.computed = tokens,
             // The decode server keeps the pages that it has; the rest is computed again.
             Event::Preempted { .. } => self.computed = 0,
-            Event::Failed(reason) => return Err(reason),
+            Event::Failed(reason) | Event::Refused(reason) => return Err(reason),
             Event::Finished(..) => {
                 // The output ended before a token was sampled, and the slots are free. The client
                 // learns of it when the decode server does, because it reads nothing after it.

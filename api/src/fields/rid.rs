@@ -41,12 +41,21 @@ pub fn given_rids(
         let printable = rid.bytes().all(|byte| byte.is_ascii_graphic());
         if rid.is_empty() || rid.len() > MAX_RID_BYTES || !printable {
             let bound = format!("between 1 and {MAX_RID_BYTES} printable ASCII characters");
-            return Err(out_of_bounds("rid", &bound, format!("{rid:?}")));
+            return Err(out_of_bounds("rid", &bound, shown(rid)));
         }
         if !seen.insert(rid) {
             let bound = "a list of names that differ";
-            return Err(out_of_bounds("rid", bound, format!("{rid:?} twice")));
+            return Err(out_of_bounds("rid", bound, format!("{} twice", shown(rid))));
         }
     }
     Ok(Some(rids))
+}
+
+/// The beginning of a name, which may be long.
+fn shown(rid: &str) -> String {
+    let begin: String = rid.chars().take(MAX_RID_BYTES).collect();
+    match begin.len() == rid.len() {
+        true => format!("{rid:?}"),
+        false => format!("{begin:?}... of {} bytes", rid.len()),
+    }
 }

@@ -62,15 +62,16 @@ pub async fn share(
 }
 
 /// Whether a browser sends this for a page whose origin `--cors` does not name. A request for an
-/// image, or from a form, has no origin; for those the browser says that another site sent them.
+/// image, or from a form, has no origin; for those the browser says that another site sent them, or
+/// another name or port of the same one.
 pub(super) fn is_a_strangers(allowed: Option<&str>, headers: &HeaderMap) -> bool {
     if allowed.is_some_and(|allowed| granted(allowed, headers).is_some()) {
         return false;
     }
-    let cross_site = headers
+    let other_site = headers
         .get(SEC_FETCH_SITE)
-        .is_some_and(|site| site == "cross-site");
-    cross_site || headers.contains_key(ORIGIN)
+        .is_some_and(|site| site == "cross-site" || site == "same-site");
+    other_site || headers.contains_key(ORIGIN)
 }
 
 /// The value of `Access-Control-Allow-Origin`, if `allowed` has the origin of the request.

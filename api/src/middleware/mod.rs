@@ -4,6 +4,7 @@
 pub mod abandoned;
 pub mod auth;
 pub mod cors;
+pub mod hosts;
 pub mod observe;
 pub mod refusals;
 pub mod request_id;

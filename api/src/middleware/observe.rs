@@ -53,6 +53,8 @@ pub async fn observe(
         Duration::from_secs(state.config.stall_timeout),
         route.map_or(Operation::None, |route| route.operation),
         Arc::clone(&state.waiting_tokens),
+        state.config.isolate_caches,
+        request.peer_addr().map(|peer| peer.ip()),
     ));
     // A client that goes away drops this future, and the watch with it.
     match exchange::within(Arc::clone(&exchange), next.call(request)).await {

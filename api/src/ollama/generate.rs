@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::conversation::{self, Conversation};
 use crate::error::ApiError;
+use crate::fields::sampling::SamplingFields;
 use crate::fields::structured::{Asked, compile};
 use crate::fields::wire::Object;
 use crate::generate::{Job, submit};
@@ -118,6 +119,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
         let rendered = conversation.encode(served)?;
         begin = rendered.begin;
         let mut made = self::job(served, rendered.prompt, request.options, "messages", id)?;
+        made.namespace = namespace(request.cache_salt)?;
         made.text.skip_special = !plan.shows_special(served, begin);
         job = Some(made);
     }
@@ -172,6 +174,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
         .map(|prompt| job(served, prompt, request.options, "prompt", id))
         .transpose()?;
     if let Some(job) = &mut job {
+        job.namespace = namespace(request.cache_salt)?;
         job.text.skip_special = !plan.shows_special(served, begin);
     }
     Ok(Prepared {
@@ -181,6 +184,14 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
         reading: plan.reading(begin, Reasoning::Apart { streamed: true }),
         model: request.model,
     })
+}
+
+fn namespace(cache_salt: Option<String>) -> Result<Option<String>, ApiError> {
+    let fields = SamplingFields {
+        cache_salt,
+        ..SamplingFields::default()
+    };
+    fields.namespace()
 }
 
 fn job(

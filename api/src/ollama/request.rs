@@ -30,6 +30,8 @@ pub struct ChatRequest {
     pub stream: Option<bool>,
     pub options: Option<Object<Options>>,
     pub format: Option<Format>,
+    /// Requests with different salts share no prefixes (vLLM's field).
+    pub cache_salt: Option<String>,
     keep_alive: Option<KeepAlive>,
     tools: Option<GivenTools>,
     think: Option<Think>,
@@ -48,6 +50,8 @@ pub struct GenerateRequest {
     pub stream: Option<bool>,
     pub options: Option<Object<Options>>,
     pub format: Option<Format>,
+    /// Requests with different salts share no prefixes (vLLM's field).
+    pub cache_salt: Option<String>,
     keep_alive: Option<KeepAlive>,
     suffix: Option<String>,
     template: Option<String>,

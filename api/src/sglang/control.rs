@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use actix_web::http::StatusCode;
 use actix_web::web::{Data, Payload, Query};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::{AbortTarget, PauseMode};
@@ -9,7 +10,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::body;
+use crate::clients::Caller;
 use crate::error::{ApiError, out_of_bounds};
+use crate::generate::owned_id;
 use crate::served::Served;
 use crate::state::AppState;
 
@@ -84,9 +87,24 @@ pub async fn abort_request(
 ) -> Result<HttpResponse, ApiError> {
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
     let AbortRequest { rid, abort_all } = body::parse(&bytes)?;
+    let caller = Caller::of(&request);
     let target = match (rid, abort_all.unwrap_or(false)) {
+        (_, true) if !caller.admin => {
+            let message = "`abort_all` must be left out: only an administrator's API key ends the \
+                           requests of others";
+            return Err(ApiError {
+                status: StatusCode::FORBIDDEN,
+                ..ApiError::field("abort_all", message)
+            });
+        }
         (_, true) => AbortTarget::All,
-        (Some(rid), false) if !rid.is_empty() => AbortTarget::Prefix(rid),
+        (Some(rid), false) if !rid.is_empty() => match &caller.client {
+            _ if caller.admin => AbortTarget::Prefix(rid),
+            client => {
+                let name = client.as_ref().map(|client| client.name.as_str());
+                AbortTarget::Id(owned_id(&rid, name))
+            }
+        },
         _ => {
             let message = "`rid` must be the beginning of a request's id, or `abort_all` true";
             return Err(ApiError::field("rid", message));

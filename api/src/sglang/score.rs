@@ -12,6 +12,7 @@ use crate::generate::{Job, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
 use crate::respond::{Whole, collected, json};
 use crate::served::Served;
+use crate::sglang::prompts;
 use crate::state::AppState;
 use crate::tally::{Tally, Usage};
 use crate::{body, offload, prompt};
@@ -30,6 +31,8 @@ pub(crate) struct ScoreRequest {
     apply_softmax: Option<bool>,
     /// Whether the item comes before the query.
     item_first: Option<bool>,
+    /// Requests with different salts share no prefixes.
+    cache_salt: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -129,6 +132,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     }
     let query = query.remove(0);
     let item_first = request.item_first.unwrap_or(false);
+    let namespace = prompts::namespace(request.cache_salt.as_deref(), None)?;
     let mut jobs = Vec::new();
     let mut prompt_tokens = 0;
     for item in request.items.checked("items")? {
@@ -153,6 +157,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
                 logprob_ids: labels.clone(),
                 ..SamplingParams::default()
             },
+            namespace: namespace.clone(),
             prompt_field: "items",
             ..Job::default()
         });

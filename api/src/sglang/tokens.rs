@@ -185,7 +185,7 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
                     kwargs: &request.chat_template_kwargs.take().unwrap_or_default().0,
                 })
                 .map_err(conversation::refused)?;
-            prompt::encode(served, "messages", &text, special).map(single)
+            prompt::encode_chat(served, "messages", &text, special).map(single)
         }
     }
 }

@@ -264,10 +264,8 @@ impl TestServer {
         } else {
             "http"
         };
-        let state = Data::new(AppState::new(
-            HttpConfig { port: 0, ..config },
-            Telemetry::local(),
-        ));
+        let config = HttpConfig { port: 0, ..config };
+        let state = Data::new(AppState::new(config, Telemetry::local()).unwrap());
         let (report, bound) = mpsc::channel();
         let shared = state.clone();
         thread::spawn(move || {

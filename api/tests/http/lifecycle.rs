@@ -215,7 +215,7 @@ async fn a_half_closed_socket_counts_as_gone() {
     let mut socket = TcpStream::connect(server.address()).unwrap();
     write!(
         socket,
-        "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     )
@@ -230,7 +230,7 @@ async fn a_half_closed_socket_counts_as_gone() {
 async fn a_client_that_leaves_within_its_body_leaves_nothing_behind() {
     let server = TestServer::plain();
     let mut socket = TcpStream::connect(server.address()).unwrap();
-    let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{";
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{";
     socket.write_all(head.as_bytes()).unwrap();
     socket.shutdown(Shutdown::Both).unwrap();
     ok(&server, COMPLETIONS, &json!({"prompt": "a"})).await;
@@ -410,7 +410,7 @@ async fn an_address_that_is_taken_is_named_with_one_reason() {
         port: port.parse().unwrap(),
         ..HttpConfig::default()
     };
-    let state = Data::new(AppState::new(config, Telemetry::local()));
+    let state = Data::new(AppState::new(config, Telemetry::local()).unwrap());
     let error = anyhow::Error::from(server::bind(state).err().unwrap());
     let chain = format!("{error:#}");
     let expected = format!("cannot listen on 127.0.0.1:{port}: ");

@@ -4,11 +4,14 @@
 
 mod anthropic;
 mod auth;
+mod bodies;
 mod bounds;
 mod chat;
 mod completions;
 mod embeddings;
 mod fake;
+mod fuzz;
+mod keys;
 mod lifecycle;
 mod loads;
 mod ollama;

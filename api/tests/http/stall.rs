@@ -40,7 +40,7 @@ fn stalled(server: &TestServer) -> TcpStream {
     let body = stream_body().to_string();
     write!(
         socket,
-        "POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+        "POST {COMPLETIONS} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{body}",
         body.len()
     )

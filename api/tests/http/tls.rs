@@ -103,7 +103,7 @@ async fn plain_http_on_the_port_of_tls_gets_nothing_and_disturbs_nobody() {
     let identity = identity("plain");
     let server = start(&identity, Behaviour::default());
     let mut socket = TcpStream::connect(server.address()).unwrap();
-    let request = "GET /server_info HTTP/1.1\r\nhost: x\r\n\r\n";
+    let request = "GET /server_info HTTP/1.1\r\nhost: localhost\r\n\r\n";
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer);

@@ -9,7 +9,7 @@ use hearth_forward::SampleRequest;
 use super::forced::UnsentForced;
 use super::outcome::Outcome;
 use super::request::ActiveRequest;
-use crate::constraint::{NextTokens, Progress, RequestGrammar, WaitBudget};
+use crate::constraint::{NextTokens, PANICKED, Progress, RequestGrammar, WaitBudget};
 use crate::request::{Event, FinishReason, TokenEvent};
 use crate::sampling::logprobs::token_logprobs;
 
@@ -140,7 +140,7 @@ impl ActiveRequest {
                 Some(NewTokens::sampled(is_sampled))
             }
             Poll::Ready(Err(error)) => {
-                self.outcome = Some(Outcome::Failed(error));
+                self.outcome = Some(grammar_failed(error));
                 Some(NewTokens::default())
             }
             Poll::Pending => None,
@@ -182,7 +182,7 @@ impl ActiveRequest {
                 }
                 self.append_forced(progress);
             }
-            Err(error) => self.outcome = Some(Outcome::Failed(error)),
+            Err(error) => self.outcome = Some(grammar_failed(error)),
         }
     }
 
@@ -271,5 +271,14 @@ impl ActiveRequest {
         }
         self.outcome = self.outcome.take().or(unsent.end.map(Outcome::Finished));
         count
+    }
+}
+
+/// The outcome of a request whose grammar gave an `error`. The grammar is the client's, and so is
+/// its fault, unless it made our code panic.
+fn grammar_failed(error: String) -> Outcome {
+    match error.starts_with(PANICKED) {
+        true => Outcome::Failed(error),
+        false => Outcome::Refused(error),
     }
 }

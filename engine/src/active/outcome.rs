@@ -11,4 +11,6 @@ pub(crate) enum Outcome {
     Cancelled,
     /// The text says why.
     Failed(String),
+    /// The request's own grammar cannot be followed; the text says why.
+    Refused(String),
 }

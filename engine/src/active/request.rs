@@ -337,6 +337,7 @@ impl ActiveRequest {
         let event = match outcome {
             Outcome::Finished(reason) => Event::Finished(reason, usage),
             Outcome::Failed(text) => Event::Failed(text),
+            Outcome::Refused(text) => Event::Refused(text),
             Outcome::Satisfied | Outcome::Cancelled => return None,
         };
         Some((self.events, event))

@@ -12,6 +12,9 @@ use super::grammar::{Constraint, Grammar};
 /// The pause between two looks for a constraint that another worker has.
 const MASK_PAUSE: Duration = Duration::from_micros(100);
 
+/// The beginning of the error of a grammar that panicked.
+pub(crate) const PANICKED: &str = "the grammar panicked";
+
 /// What follows from an output's latest token.
 #[derive(Debug)]
 pub(crate) struct Progress {
@@ -175,5 +178,5 @@ fn advance(
 /// A panic is a fault of the grammar, and ends the request with that grammar only.
 fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(format!("the grammar panicked: {}", panic_text(&*panic))))
+        .unwrap_or_else(|panic| Err(format!("{PANICKED}: {}", panic_text(&*panic))))
 }

@@ -100,7 +100,7 @@ impl Scheduler {
             Outcome::Finished(FinishReason::Cancelled | FinishReason::Aborted)
             | Outcome::Cancelled => &mut self.counters.cancelled,
             Outcome::Finished(_) | Outcome::Satisfied => &mut self.counters.finished,
-            Outcome::Failed(_) => &mut self.counters.failed,
+            Outcome::Failed(_) | Outcome::Refused(_) => &mut self.counters.failed,
         } += 1;
         self.final_events.extend(request.finish(outcome));
     }

@@ -60,7 +60,7 @@ pub fn answer(mut generation: Generation) -> Answer {
             | Event::Computed { .. }
             | Event::Receiving { .. } => {}
             Event::Finished(reason, usage) => answer.end = Ok((reason, usage)),
-            Event::Failed(text) => answer.end = Err(text),
+            Event::Failed(text) | Event::Refused(text) => answer.end = Err(text),
         }
     }
     answer

@@ -7,6 +7,12 @@ use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value as Jinja};
 use serde_json::Value;
 
+use super::budget;
+use crate::quoting::MARK;
+
+/// Bytes of a separator or an indent, which are written many times.
+const MAX_SEPARATOR: usize = 256;
+
 struct Style {
     ensure_ascii: bool,
     indent: Option<String>,
@@ -53,6 +59,12 @@ pub(super) fn tojson(value: Jinja, options: Kwargs) -> Result<String, Error> {
         sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     options.assert_all_used()?;
+    let longest = [&style.item, &style.key].map(|text| text.len());
+    let indent = style.indent.as_ref().map_or(0, String::len);
+    if indent.max(longest[0]).max(longest[1]) > MAX_SEPARATOR {
+        let message = format!("separators and indents have at most {MAX_SEPARATOR} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let value = serde_json::to_value(&value).map_err(|error| {
         Error::new(
             ErrorKind::BadSerialization,
@@ -61,11 +73,20 @@ pub(super) fn tojson(value: Jinja, options: Kwargs) -> Result<String, Error> {
         .with_source(error)
     })?;
     let mut output = String::new();
-    write_value(&mut output, &value, &style, 0);
+    write_value(&mut output, &value, &style, 0)?;
     Ok(output)
 }
 
-fn write_value(output: &mut String, value: &Value, style: &Style, depth: usize) {
+fn write_value(
+    output: &mut String,
+    value: &Value,
+    style: &Style,
+    depth: usize,
+) -> Result<(), Error> {
+    // Indents and separators may be long.
+    if output.len() > budget::largest() {
+        budget::make(output.len())?;
+    }
     match value {
         Value::Null => output.push_str("null"),
         Value::Bool(flag) => output.push_str(if *flag { "true" } else { "false" }),
@@ -80,7 +101,7 @@ fn write_value(output: &mut String, value: &Value, style: &Style, depth: usize) 
             output.push('[');
             for (index, item) in list.iter().enumerate() {
                 separate(output, style, depth + 1, index);
-                write_value(output, item, style, depth + 1);
+                write_value(output, item, style, depth + 1)?;
             }
             close(output, style, depth, ']');
         }
@@ -94,11 +115,12 @@ fn write_value(output: &mut String, value: &Value, style: &Style, depth: usize) 
                 separate(output, style, depth + 1, index);
                 write_string(output, key, style.ensure_ascii);
                 output.push_str(&style.key);
-                write_value(output, item, style, depth + 1);
+                write_value(output, item, style, depth + 1)?;
             }
             close(output, style, depth, '}');
         }
     }
+    Ok(())
 }
 
 fn separate(output: &mut String, style: &Style, depth: usize, index: usize) {
@@ -126,12 +148,14 @@ fn write_string(output: &mut String, text: &str, ensure_ascii: bool) {
         output.push_str(&quoted);
         return;
     }
-    for unit in quoted.encode_utf16() {
-        match u8::try_from(unit) {
-            Ok(byte) if byte.is_ascii() => output.push(char::from(byte)),
-            _ => {
-                let _ = write!(output, "\\u{unit:04x}");
-            }
+    for letter in quoted.chars() {
+        // A mark is taken out of the prompt again, and is no part of the text.
+        if letter.is_ascii() || letter == MARK {
+            output.push(letter);
+            continue;
+        }
+        for unit in letter.encode_utf16(&mut [0; 2]) {
+            let _ = write!(output, "\\u{unit:04x}");
         }
     }
 }

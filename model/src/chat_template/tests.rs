@@ -34,6 +34,7 @@ fn render(source: &str, messages: Value) -> Result<String, ChatTemplateError> {
         tools: None,
         add_generation_prompt: false,
         kwargs: &Map::new(),
+        quoting: None,
     })
 }
 
@@ -63,6 +64,7 @@ fn conversations_render_as_transformers_renders_them() {
             tools: case.get("tools"),
             add_generation_prompt: case["add_generation_prompt"].as_bool().unwrap(),
             kwargs: &kwargs,
+            quoting: None,
         });
         let same = match (case["text"].as_str(), case["error"].as_str()) {
             (Some(text), _) => ours.as_deref() == Ok(text),
@@ -192,6 +194,7 @@ fn a_request_cannot_replace_its_own_messages() {
             tools: None,
             add_generation_prompt: false,
             kwargs: kwargs.as_object().unwrap(),
+            quoting: None,
         });
     assert_eq!(rendered.as_deref(), Ok("<b>mine1"));
 }

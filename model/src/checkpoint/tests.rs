@@ -84,6 +84,7 @@ fn a_directory_opens_with_all_its_parts() {
             tools: None,
             add_generation_prompt: true,
             kwargs: &Map::new(),
+            quoting: None,
         });
     assert_eq!(prompt.as_deref(), Ok("<|im_end|>hi"));
 }
@@ -179,4 +180,35 @@ fn the_embedded_model_has_every_tensor_and_can_chat() {
 fn a_binary_without_a_model_says_so() {
     let error = Checkpoint::embedded().err().unwrap().to_string();
     assert!(error.contains("--model"), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_read() {
+    for file in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "model.safetensors",
+    ] {
+        let copy = Copy::new("device");
+        let path = copy.0.join(file);
+        let _ = fs::remove_file(&path);
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        let error = copy.error();
+        assert!(
+            error.contains("it is not a regular file"),
+            "{file}: {error}"
+        );
+        // A pipe is not waited for.
+        fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        if made.is_ok_and(|status| status.success()) {
+            let error = copy.error();
+            assert!(
+                error.contains("it is not a regular file"),
+                "{file}: {error}"
+            );
+        }
+    }
 }

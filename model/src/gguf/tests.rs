@@ -258,6 +258,7 @@ fn one_file_has_a_tokenizer_a_template_and_special_tokens() {
         tools: None,
         add_generation_prompt: true,
         kwargs: &serde_json::Map::new(),
+        quoting: None,
     });
     assert_eq!(prompt.as_deref(), Ok("<s>hi"));
 }

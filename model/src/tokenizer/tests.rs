@@ -177,3 +177,64 @@ fn a_damaged_file_is_an_error() {
         assert!(matches!(result, Err(TokenizerError::Json(_))), "{text}");
     }
 }
+
+#[test]
+fn quoted_text_is_tokenized_as_text_and_nothing_else_changes() {
+    for name in NAMES {
+        let (tokenizer, cases) = load(name);
+        let quoting = tokenizer.quoting();
+        for case in cases.encode {
+            let encode = |text: &str| tokenizer.encode_quoted(text, false).unwrap();
+            assert_eq!(encode(&case.text), case.ids, "{name} {case:?}");
+            let special = |ids: &[u32]| ids.iter().any(|id| tokenizer.is_special(*id));
+            let quoted = encode(&quoting.quote(&case.text));
+            if special(&case.ids) {
+                assert!(!special(&quoted), "{name} {case:?}");
+            } else {
+                assert_eq!(quoted, case.ids, "{name} {case:?}");
+            }
+            if case.text.is_empty() {
+                continue;
+            }
+            // A mark anywhere is no part of the text.
+            let middle = case.text.char_indices().nth(case.text.chars().count() / 2);
+            let at = middle.map_or(0, |(at, _)| at);
+            let marked = format!("{}{MARK}{}", &case.text[..at], &case.text[at..]);
+            if !special(&case.ids) {
+                assert_eq!(encode(&marked), case.ids, "{name} {marked:?}");
+            }
+            let around = tokenizer.encode_quoted(&marked, true).unwrap();
+            if !special(&case.ids) {
+                assert_eq!(around, case.ids_with_special, "{name} {marked:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tokenizer_that_makes_gigabytes_of_little_is_refused() {
+    let json = fs::read(dir("byte-level").join("tokenizer.json")).unwrap();
+    let error = |change: &dyn Fn(&mut Value)| {
+        let mut file: Value = serde_json::from_slice(&json).unwrap();
+        change(&mut file);
+        let text = file.to_string();
+        let loaded = Tokenizer::from_json(text.as_bytes(), &Map::new(), &Map::new());
+        loaded.unwrap_err().to_string()
+    };
+    let huge = error(&|file| file["model"]["vocab"]["hearth"] = json!(u32::MAX));
+    assert!(huge.contains("got 4294967295"), "{huge}");
+    let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+    let chain = json!({"type": "Sequence", "normalizers": vec![replace; 40]});
+    let long = error(&|file| file["normalizer"] = chain.clone());
+    assert!(
+        long.contains("the normalizer may make at most 100 bytes"),
+        "{long}"
+    );
+    let prepend = json!({"type": "Prepend", "prepend": "a".repeat(10_000_000)});
+    let long = error(&|file| file["normalizer"] = prepend.clone());
+    assert!(long.contains("of a piece of text, got 10000000"), "{long}");
+    let replace =
+        json!({"type": "Replace", "pattern": {"String": "a"}, "content": "a".repeat(1000)});
+    let long = error(&|file| file["decoder"] = replace.clone());
+    assert!(long.contains("the decoder may make"), "{long}");
+}

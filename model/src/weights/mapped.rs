@@ -1,11 +1,11 @@
 //! The bytes of a file, mapped into memory or compiled into the binary.
 
-use std::fs::File;
 use std::path::Path;
 
 use memmap2::Mmap;
 
 use super::error::WeightError;
+use crate::regular_file;
 
 /// The bytes of a file.
 pub(crate) enum Bytes {
@@ -28,7 +28,7 @@ pub(crate) fn map(path: &Path) -> Result<Bytes, WeightError> {
         path: path.to_owned(),
         error,
     };
-    let file = File::open(path).map_err(io)?;
+    let file = regular_file::open(path).map_err(io)?;
     // SAFETY: the mapping is read-only and only plain numbers are read from it. If a weight file is
     // truncated while the server runs, the server gets SIGBUS, as every loader that maps files.
     let map = unsafe { Mmap::map(&file) }.map_err(io)?;

@@ -7,10 +7,10 @@ use hearth_api::secret::Secret;
 use serde::Serialize;
 
 use crate::config::{
-    DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
-    LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
-    ReasoningParser, SamplingDefaults, SchedulePolicy, StructuredStrictness, Switch,
-    ToolCallParser,
+    CacheIsolation, DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy,
+    JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization,
+    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, SpecialTokens,
+    StructuredStrictness, Switch, ToolCallParser,
 };
 
 #[derive(Debug, Default, Args)]
@@ -192,6 +192,11 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_parser: Option<ReasoningParser>,
+    /// The meaning of special tokens that the messages of a chat contain, such as <|im_end|> in a
+    /// user's text [default: text]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub special_tokens_in_messages: Option<SpecialTokens>,
     /// Largest request body in bytes; larger ones get status 413 [default: 16777216]
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,6 +215,22 @@ pub struct ServeFlags {
     #[arg(long, value_name = "KEY")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_api_key: Option<Secret>,
+    /// File with several API keys and their limits, in TOML; read again after SIGHUP
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_keys_file: Option<PathBuf>,
+    /// Whether requests with different API keys share cached prefixes, by which one client can find
+    /// out what another one has asked [default: none]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_isolation: Option<CacheIsolation>,
+    /// Names and addresses by which clients may call this server (the header Host), as a
+    /// comma-separated list, or * for all [default: localhost and loopback addresses if the server
+    /// listens on one, else all]
+    #[arg(long, value_name = "HOSTS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_hosts: Option<String>,
     /// Origins of web pages that may read responses, as a comma-separated list, or * for all
     /// [default: none]
     #[arg(long, value_name = "ORIGINS")]

@@ -2,9 +2,11 @@
 
 use hearth_api::secret::Secret;
 
-use super::choices::HostCacheWritePolicy;
+use super::choices::{CacheIsolation, HostCacheWritePolicy};
 use super::error::ConfigError;
 use super::settings::Config;
+
+const MAX_HTTP_WORKERS: usize = 1024;
 
 impl Config {
     /// Checks every bound.
@@ -39,6 +41,22 @@ impl Config {
                     given: "0".to_owned(),
                 });
             }
+        }
+        // Each has a thread, and a part of the connections.
+        if self.http_workers > MAX_HTTP_WORKERS {
+            return Err(ConfigError::Bound {
+                field: "http_workers",
+                bound: "at most 1024",
+                given: self.http_workers.to_string(),
+            });
+        }
+        let no_keys = self.api_key.is_none() && self.api_keys_file.is_none();
+        if self.cache_isolation == CacheIsolation::Key && no_keys {
+            return Err(ConfigError::Bound {
+                field: "cache_isolation",
+                bound: "none without `api_key` and `api_keys_file`",
+                given: "key".to_owned(),
+            });
         }
         if self.host_cache_tokens > 0 && !self.prefix_cache {
             return Err(ConfigError::Bound {

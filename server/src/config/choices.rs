@@ -220,6 +220,26 @@ impl From<LogStats> for hearth_otel::StatsLog {
     }
 }
 
+/// The meaning of special tokens that the messages of a chat contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SpecialTokens {
+    /// They are text; only the chat template writes special tokens
+    Text,
+    /// They are special tokens, as in vLLM, SGLang and llama-server
+    Tokens,
+}
+
+/// A division of the prefix cache among clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum CacheIsolation {
+    /// All requests share prefixes, except those with different salts
+    None,
+    /// Requests with different API keys share no prefixes
+    Key,
+}
+
 /// A setting that is on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -7,7 +7,7 @@ use hearth_api::grammars::{GrammarDefaults, Strictness, Whitespace};
 use hearth_api::secret::Secret;
 use hearth_events::KvEventsConfig;
 
-use super::choices::{JsonWhitespace, StructuredStrictness, Switch};
+use super::choices::{CacheIsolation, JsonWhitespace, StructuredStrictness, Switch};
 use super::error::ConfigError;
 use super::settings::Config;
 
@@ -25,6 +25,9 @@ impl Config {
             max_body_bytes: self.max_body_bytes,
             api_key: self.api_key.clone(),
             admin_api_key: self.admin_api_key.clone(),
+            api_keys_file: self.api_keys_file.clone(),
+            isolate_caches: self.cache_isolation == CacheIsolation::Key,
+            allowed_hosts: self.allowed_hosts.clone(),
             cors: self.cors.clone(),
             stall_timeout: self.stall_timeout,
             shutdown_timeout: self.shutdown_timeout,

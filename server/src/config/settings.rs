@@ -7,10 +7,10 @@ use hearth_api::secret::Secret;
 use serde::{Deserialize, Serialize};
 
 use super::choices::{
-    DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy, JsonWhitespace,
-    LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization, RadixEvictionPolicy,
-    ReasoningParser, SamplingDefaults, SchedulePolicy, StructuredStrictness, Switch,
-    ToolCallParser,
+    CacheIsolation, DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy,
+    JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization,
+    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, SpecialTokens,
+    StructuredStrictness, Switch, ToolCallParser,
 };
 
 /// The settings of a `hearth` process.
@@ -93,6 +93,8 @@ pub struct Config {
     /// How the model marks its reasoning. Default: reasoning is not separated from the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_parser: Option<ReasoningParser>,
+    /// The meaning of special tokens that the messages of a chat contain.
+    pub special_tokens_in_messages: SpecialTokens,
     /// Largest request body in bytes; larger ones get status 413.
     pub max_body_bytes: usize,
     /// Number of threads that serve HTTP.
@@ -103,6 +105,15 @@ pub struct Config {
     /// Key for the routes that change the server for all clients. Default: `api_key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin_api_key: Option<Secret>,
+    /// TOML file with several API keys and their limits. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_keys_file: Option<PathBuf>,
+    /// Whether requests with different API keys share cached prefixes.
+    pub cache_isolation: CacheIsolation,
+    /// Names and addresses by which clients may call this server, as a comma-separated list, or `*`
+    /// for all. Default: localhost and loopback addresses if `host` is one, else all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allowed_hosts: Option<String>,
     /// Origins of web pages that may read responses, as a comma-separated list, or `*` for all.
     /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -206,10 +217,14 @@ impl Default for Config {
             pooling: Pooling::Last,
             tool_call_parser: None,
             reasoning_parser: None,
+            special_tokens_in_messages: SpecialTokens::Text,
             max_body_bytes: http.max_body_bytes,
             http_workers: http.http_workers,
             api_key: None,
             admin_api_key: None,
+            api_keys_file: None,
+            cache_isolation: CacheIsolation::None,
+            allowed_hosts: None,
             cors: None,
             tls_cert: None,
             tls_key: None,

@@ -103,6 +103,8 @@ fn the_list_of_keys_matches_the_struct() {
         speculative_num_draft_tokens: Some(1),
         tool_call_parser: Some(ToolCallParser::Hermes),
         reasoning_parser: Some(ReasoningParser::Qwen3),
+        api_keys_file: Some("".into()),
+        allowed_hosts: Some(String::new()),
         cors: Some(String::new()),
         tls_cert: Some("".into()),
         tls_key: Some("".into()),

@@ -360,7 +360,7 @@ async fn invented_methods_paths_and_headers_create_no_series() {
             let mut socket = raw_socket(&server, PATIENCE);
             let (method, path, host) = (random.next(), random.next(), random.next());
             let request = format!(
-                "M{method} /{path}/{host} HTTP/1.1\r\nhost: h{host}\r\nuser-agent: a{path}\r\n\
+                "M{method} /{path}/{host} HTTP/1.1\r\nhost: h{host}.localhost\r\nuser-agent: a{path}\r\n\
                  traceparent: {method}\r\nx-user: {host}\r\nconnection: close\r\n\r\n"
             );
             socket.write_all(request.as_bytes()).unwrap();

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::harness::{COMPLETIONS, Server, post_bytes, raw_socket};
 
 const HEAD: &str =
-    "POST /v1/completions HTTP/1.1\r\nhost: hearth\r\ncontent-type: application/json\r\n";
+    "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
 /// Time limit for reads. The server waits ten seconds for the head of a request, and the machine
 /// may be slow.
 const HEAD_PATIENCE: Duration = Duration::from_secs(60);
@@ -158,7 +158,7 @@ async fn bytes_that_are_not_http_are_refused_and_the_next_client_is_served() {
         );
     }
     let long = format!(
-        "GET /health HTTP/1.1\r\nhost: h\r\nx-long: {}\r\n\r\n",
+        "GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: {}\r\n\r\n",
         "a".repeat(1 << 20)
     );
     let mut socket = raw_socket(&server, HEAD_PATIENCE);

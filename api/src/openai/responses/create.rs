@@ -179,6 +179,7 @@ fn prepare(
         copies: 1,
         params,
         text: TextOptions::default(),
+        namespace: sampling.namespace()?,
         priority,
         rooms,
         id: Some(id),

@@ -34,6 +34,8 @@ pub struct ResponseRequest {
     pub repetition_penalty: Option<f64>,
     /// Requests of a higher priority go first (SGLang's field and direction); 0 is no priority.
     pub priority: Option<i64>,
+    /// Requests with different salts share no prefixes.
+    pub cache_salt: Option<String>,
     bootstrap_host: Option<Each<String>>,
     bootstrap_port: Option<Each<WholeNumber>>,
     bootstrap_room: Option<Each<WholeNumber>>,
@@ -304,6 +306,7 @@ impl ResponseRequest {
             min_p: self.min_p,
             repetition_penalty: self.repetition_penalty,
             priority: self.priority.filter(|&priority| priority != 0),
+            cache_salt: self.cache_salt.clone(),
             ..SamplingFields::default()
         }
     }

@@ -17,7 +17,7 @@ pub fn raw_socket(server: &Server, patience: Duration) -> TcpStream {
 /// Writes a complete POST request.
 pub fn post_bytes(socket: &mut TcpStream, path: &str, body: &[u8]) {
     let head = format!(
-        "POST {path} HTTP/1.1\r\nhost: hearth\r\ncontent-type: application/json\r\n\
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n",
         body.len()
     );

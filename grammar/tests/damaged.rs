@@ -1,0 +1,193 @@
+//! Damaged grammars of every kind: each compiles or is refused, soon and without a panic.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hearth_grammar::{Compiler, Source, Spec, Ticket, VocabularySource, Whitespace};
+use serde_json::json;
+
+/// Damaged copies of each grammar, if the variable does not say otherwise.
+const CASES: u64 = 150;
+const CASES_VARIABLE: &str = "HEARTH_FUZZ_CASES";
+/// The bound of a server, after which it cancels a compilation.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The bytes, and a token that ends the output.
+struct Bytes;
+
+impl VocabularySource for Bytes {
+    fn size(&self) -> usize {
+        257
+    }
+
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        u8::try_from(token).map_or(Vec::new(), |byte| vec![byte])
+    }
+
+    fn is_special(&self, token: u32) -> bool {
+        token == 256
+    }
+
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        Some(text.bytes().map(u32::from).collect())
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+}
+
+fn damaged(text: &str, random: &mut Random) -> String {
+    const PIECES: [&str; 24] = [
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "*",
+        "+",
+        "?",
+        "|",
+        "\\",
+        "^",
+        "$",
+        "{1,900}",
+        "\"",
+        ":",
+        ",",
+        "999999999",
+        "-1",
+        "null",
+        "::=",
+        "%",
+        "\u{0}",
+        "é",
+    ];
+    let mut letters: Vec<char> = text.chars().collect();
+    for _ in 0..=random.below(3) {
+        let at = random.below(letters.len());
+        match random.below(5) {
+            0 => drop(letters.drain(at..(at + random.below(8)).min(letters.len()))),
+            1 => {
+                let end = (at + random.below(30)).min(letters.len());
+                let piece = letters[at..end].to_vec();
+                letters.splice(at..at, piece);
+            }
+            2 => letters.truncate(at + 1),
+            _ => drop(letters.splice(at..at, PIECES[random.below(PIECES.len())].chars())),
+        }
+        if letters.is_empty() {
+            break;
+        }
+    }
+    letters.into_iter().collect()
+}
+
+#[test]
+fn damaged_grammars_compile_or_are_refused() {
+    let schema = json!({
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^[a-c]{1,3}$", "minLength": 1},
+            "b": {"type": "array", "items": {"enum": [1, "x", null]}, "maxItems": 3},
+            "c": {"anyOf": [{"type": "integer", "minimum": -5, "maximum": 7}, {"$ref": "#/$defs/node"}]},
+        },
+        "required": ["a"], "additionalProperties": false,
+    });
+    let texts: [(&str, String); 4] = [
+        (
+            "regex",
+            r"(?i)[a-z_]{1,20}\.(com|org)/\d+(\?q=[^&]*)?".to_owned(),
+        ),
+        ("schema", schema.to_string()),
+        (
+            "lark",
+            "start: item+\nitem: /[a-z]{1,5}/ \"=\" NUMBER\nNUMBER: /[0-9]+/\n%ignore / /"
+                .to_owned(),
+        ),
+        (
+            "gbnf",
+            "root ::= item (\",\" item)*\nitem ::= [a-z]{1,5} \"=\" num\nnum ::= [0-9]+".to_owned(),
+        ),
+    ];
+    let cases = std::env::var(CASES_VARIABLE).map_or(CASES, |cases| cases.parse().unwrap());
+    let compiler = Compiler::new(Arc::new(Bytes), vec![256]);
+    // The depth of a grammar's nesting is bounded, but the parsers need the stack of the pool.
+    let work = move || {
+        let (mut compiled, mut refused) = (0, 0);
+        for (kind, text) in &texts {
+            for case in 0..cases {
+                let mut random = Random(case);
+                let text = damaged(text, &mut random);
+                let source = match *kind {
+                    "regex" => Source::Regex(text.clone()),
+                    "lark" => Source::Lark(text.clone()),
+                    "gbnf" => Source::Gbnf(text.clone()),
+                    _ => match serde_json::from_str(&text) {
+                        Ok(schema) => Source::JsonSchema(schema),
+                        Err(_) => continue,
+                    },
+                };
+                let spec = Spec {
+                    source,
+                    whitespace: Whitespace::Natural,
+                };
+                let ticket = Arc::new(Ticket::default());
+                let began = Instant::now();
+                let outcome = compiler.compile(&spec, &ticket);
+                let took = began.elapsed();
+                assert!(
+                    took < PATIENCE * 4,
+                    "{kind} case {case} took {took:?}: {text}"
+                );
+                match outcome {
+                    Err(_) => refused += 1,
+                    Ok(grammar) => {
+                        compiled += 1;
+                        // An output of a few tokens.
+                        let mut matcher = grammar.matcher();
+                        for _ in 0..8 {
+                            let Ok(mask) = matcher.mask() else { break };
+                            let allowed: Vec<u32> = (0..257u32)
+                                .filter(|t| mask[*t as usize / 32] & (1 << (t % 32)) != 0)
+                                .collect();
+                            assert!(!allowed.is_empty(), "{kind} case {case}: {text}");
+                            let token = allowed[random.below(allowed.len())];
+                            matcher.consume(token).unwrap();
+                            if token == 256 {
+                                break;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        println!("{compiled} compiled, {refused} refused");
+        assert!(
+            compiled > 20 && refused > 20,
+            "{compiled} compiled, {refused} refused"
+        );
+    };
+    let thread = std::thread::Builder::new()
+        .stack_size(256 << 20)
+        .spawn(work)
+        .unwrap();
+    thread.join().unwrap();
+}
