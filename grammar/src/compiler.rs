@@ -4,13 +4,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
+use regex_syntax::hir::Hir;
 use serde_json::{Value, json};
 
-use crate::compiled::{Automaton, Compiled, Outcome};
+use crate::compiled::{Automaton, Compiled, Extent, Outcome};
 use crate::error::{GrammarError, Problem};
 use crate::fsm::{BuildError, Fsm};
 use crate::gbnf::{self, Translated};
 use crate::grammar_cache::GrammarCache;
+use crate::language;
 use crate::lark;
 use crate::llg::Llguidance;
 use crate::mask::Mask;
@@ -143,6 +145,7 @@ impl Compiler {
                 self.regex(&pattern, pattern.len(), ticket)?
             }
             Source::JsonSchema(schema) => {
+                preparing = preparing.with_unique();
                 let schema = preparing.schema(schema)?;
                 let grammar = TopLevelGrammar::from_json_schema(schema.clone());
                 self.by_llguidance(grammar, ticket)
@@ -175,6 +178,11 @@ impl Compiler {
                 }
             }
         };
+        let extent = Extent {
+            source_bytes,
+            rise: preparing.rise(),
+        };
+        let unique = preparing.take_unique().map(Arc::new);
         let ignored = preparing.ignored();
         if !ignored.is_empty() {
             tracing::info!(
@@ -186,7 +194,8 @@ impl Compiler {
             automaton,
             Arc::clone(self.vocabulary()),
             first,
-            source_bytes,
+            extent,
+            unique,
             ignored,
             Arc::clone(&self.counters),
         ))
@@ -200,7 +209,10 @@ impl Compiler {
         max_bytes: usize,
         ticket: &Ticket,
     ) -> Result<(Automaton, Mask), GrammarError> {
-        let hir = regex::parse(pattern, max_bytes)?;
+        let hir = match regex::parse(pattern, max_bytes) {
+            Ok(hir) => hir,
+            Err(refusal) => in_other_spelling(pattern, refusal)?,
+        };
         match Fsm::new(&hir) {
             Ok(fsm) => {
                 let first = fsm.mask(Fsm::START, self.vocabulary(), &self.masks);
@@ -251,6 +263,21 @@ impl Compiler {
     ) -> Result<(Automaton, Mask), GrammarError> {
         let (template, first) = self.llguidance()?.compile(grammar, ticket)?;
         Ok((Automaton::Llguidance(template), first))
+    }
+}
+
+/// A regex that Rust's `regex` crate refuses, and that has a meaning in ECMA-262 or in Python's `re`:
+/// look-ahead, other escapes, anchors within it.
+fn in_other_spelling(pattern: &str, refusal: GrammarError) -> Result<Hir, GrammarError> {
+    if refusal.problem == Problem::TooComplex {
+        return Err(refusal);
+    }
+    match language::whole(pattern) {
+        Ok(Some(plain)) => regex::parse(&plain, usize::MAX),
+        Ok(None) => Err(GrammarError::unsatisfiable()),
+        // Without a meaning in any dialect, Rust's words say best what is wrong.
+        Err(other) if other.problem == Problem::Invalid => Err(refusal),
+        Err(other) => Err(other),
     }
 }
 

@@ -21,6 +21,7 @@ mod error;
 mod fsm;
 mod gbnf;
 mod grammar_cache;
+mod json_text;
 mod jump;
 mod language;
 mod lark;
@@ -33,8 +34,10 @@ mod regex;
 mod schema;
 mod spec;
 mod stats;
+mod steering;
 mod structural;
 mod ticket;
+mod unique;
 mod vocabulary;
 
 pub use compiled::{Compiled, Outcome};

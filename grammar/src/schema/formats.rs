@@ -96,6 +96,17 @@ pub(super) fn native_pattern(name: &str) -> Option<String> {
     Some(format!("^(?:{text})$"))
 }
 
+/// A pattern of texts that are surely not of the format `name`: not all such texts.
+pub(super) fn outside(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "uri" | "iri" | "ipv6" | "time" | "date-time" => "^[^:]*$",
+        "email" | "idn-email" => "^[^@]*$",
+        "duration" => "^(?:[^P](?s:.)*)?$",
+        "hostname" | "idn-hostname" | "uri-reference" | "iri-reference" | "uri-template" => " ",
+        _ => return None,
+    })
+}
+
 /// True if a pattern describes all texts of the format `name`.
 pub(super) fn is_exact(name: &str) -> bool {
     matches!(
@@ -175,6 +186,26 @@ mod tests {
                 let text = format!("1923-{month:02}-{day:02}");
                 assert_eq!(date.is_match(&text), there, "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn texts_outside_of_a_format_are_none_of_its_texts() {
+        let samples = [
+            ("iri", "http://ö.de/ä?x"),
+            ("idn-email", "ö@bücher.de"),
+            ("date-time", "2020-02-29T10:00:00Z"),
+            ("uri-reference", "../a?b#c"),
+            ("iri-reference", "/ä"),
+            ("idn-hostname", "bücher.de"),
+            ("uri-template", "/a/{b,c*}"),
+        ];
+        for (name, text) in samples {
+            let outside = ::regex::Regex::new(outside(name).unwrap()).unwrap();
+            assert!(matches(name, text) && !outside.is_match(text), "{name}");
+        }
+        for name in NAMES {
+            assert!(is_exact(name) != outside(name).is_some(), "{name}");
         }
     }
 
