@@ -19,7 +19,7 @@ use hearth_grammar::{
 pub use hearth_grammar::{Stats, Strictness, Whitespace};
 use tokio::sync::oneshot;
 
-use after_reasoning::{Marks, after_reasoning};
+use after_reasoning::{AfterReasoning, Answer, AnswerGrammar, Marks};
 
 use crate::reasoning::Begin;
 use crate::served::TextCodec;
@@ -168,7 +168,11 @@ impl Grammars {
             complete: options.complete.unwrap_or(false),
         };
         let grammar: Arc<dyn Grammar> = match begin {
-            Some(begin) => Arc::new(after_reasoning(grammar, self.marks(), begin)),
+            Some(begin) => Arc::new(AfterReasoning {
+                grammar,
+                marks: self.marks(),
+                begin,
+            }),
             None => Arc::new(grammar),
         };
         Constrain {
@@ -226,10 +230,15 @@ impl Grammar for Followed {
     }
 }
 
+impl AnswerGrammar for Followed {
+    fn answer(&self) -> Box<dyn Answer> {
+        Box::new(self.output())
+    }
+}
+
 struct Output(Matcher);
 
-impl Output {
-    /// The tokens that are enough to complete the output, if it is steered to its end.
+impl Answer for Output {
     fn shortest(&mut self) -> Option<usize> {
         self.0.shortest()
     }

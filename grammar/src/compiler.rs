@@ -146,10 +146,10 @@ impl Compiler {
             }
             Source::JsonSchema(schema) => {
                 preparing = preparing.with_unique();
-                let schema = preparing.schema(schema)?;
-                let grammar = TopLevelGrammar::from_json_schema(schema.clone());
+                let prepared = preparing.schema(schema)?;
+                let grammar = TopLevelGrammar::from_json_schema(prepared);
                 self.by_llguidance(grammar, ticket)
-                    .map_err(|error| self.located(error, &schema, ticket))?
+                    .map_err(|error| self.located(error, spec, schema, ticket))?
             }
             Source::JsonObject => {
                 let schema = preparing.schema(&json!({"type": "object"}))?;
@@ -239,16 +239,27 @@ impl Compiler {
         }
     }
 
-    /// Adds the place in `schema` to `error`, unless finding it takes too long.
-    fn located(&self, error: GrammarError, schema: &Value, ticket: &Ticket) -> GrammarError {
+    /// Adds the place in `schema`, which `spec` has, to `error`, unless finding it takes too long.
+    fn located(
+        &self,
+        error: GrammarError,
+        spec: &Spec,
+        schema: &Value,
+        ticket: &Ticket,
+    ) -> GrammarError {
         let Ok(llguidance) = self.llguidance() else {
             return error;
         };
         if error.pointer.is_some() || error.problem == Problem::TooComplex {
             return error;
         }
+        // Errors are rare, and a copy of each schema for them would take time.
+        let mut preparing = Preparing::new(spec.whitespace, self.strictness).with_unique();
+        let Ok(schema) = preparing.schema(schema) else {
+            return error;
+        };
         let began = Instant::now();
-        let pointer = schema::located(schema, &error, |part| {
+        let pointer = schema::located(&schema, &error, |part| {
             let in_time = began.elapsed() < LOCATE_DEADLINE && !ticket.is_cancelled();
             let grammar = TopLevelGrammar::from_json_schema(part);
             in_time.then(|| llguidance.refusal(grammar)).flatten()

@@ -10,7 +10,7 @@ use crate::llg::{self, Walk};
 use crate::mask::Mask;
 use crate::mask_cache::MaskCache;
 use crate::stats::Counters;
-use crate::steering::{Steering, completes, search};
+use crate::steering::{Steering, completing, search};
 use crate::unique::{Rules, Tracker, filtered};
 use crate::vocabulary::Vocabulary;
 
@@ -124,14 +124,14 @@ impl Matcher {
             State::Llguidance(walk) => {
                 // A way that repeats an item is none.
                 let tracker = self.unique.as_ref();
-                let differs = |way: &[u32]| {
+                let differs = |way: &Vec<u32>| {
                     tracker.is_none_or(|tracker| tracker.clone().advance(&vocabulary.bytes_of(way)))
                 };
                 let steered = steering.next(
                     left,
                     walk,
-                    |walk, way| differs(way) && completes(walk, way, vocabulary),
-                    |walk, position| search(walk, vocabulary, position).filter(|way| differs(way)),
+                    |walk, way| completing(walk, way, vocabulary).filter(differs),
+                    |walk, position| search(walk, vocabulary, position).filter(differs),
                 );
                 Ok(steering.narrowed(&mask, &steered, vocabulary))
             }

@@ -7,7 +7,7 @@
 
 mod search;
 
-pub(crate) use self::search::{completes, search};
+pub(crate) use self::search::{completing, search};
 use crate::json_text::Position;
 use crate::mask::Mask;
 use crate::vocabulary::Vocabulary;
@@ -59,19 +59,19 @@ impl Steering {
         }
     }
 
-    /// What may come next with `left` tokens left. `leads` says whether a way completes the output
-    /// of `walk`, and `search` finds one.
+    /// What may come next with `left` tokens left. `leads` returns a way that still completes the
+    /// output of `walk`, and `search` finds one.
     pub fn next<W>(
         &mut self,
         left: usize,
         walk: &mut W,
-        leads: impl Fn(&mut W, &[u32]) -> bool,
+        leads: impl FnOnce(&mut W, Vec<u32>) -> Option<Vec<u32>>,
         search: impl FnOnce(&mut W, Position) -> Option<Vec<u32>>,
     ) -> Steered {
         if left > self.check_below {
             return Steered::Free;
         }
-        let known = self.way.take().filter(|way| leads(walk, way));
+        let known = self.way.take().and_then(|way| leads(walk, way));
         let Some(way) = known.or_else(|| search(walk, self.position)) else {
             // It may be found from a later position.
             self.check_below = left.saturating_sub(MARGIN);
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     fn next(steering: &mut Steering, left: usize, way: usize) -> Steered {
-        steering.next(left, &mut (), |_, _| false, |_, _| Some(vec![7; way]))
+        steering.next(left, &mut (), |_, _| None, |_, _| Some(vec![7; way]))
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
                 let steered = steering.next(
                     left,
                     &mut (),
-                    |_, _| false,
+                    |_, _| None,
                     |_, _| {
                         looked = true;
                         Some(vec![7; way])

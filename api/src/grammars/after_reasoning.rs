@@ -6,7 +6,6 @@ use std::sync::Arc;
 use hearth_engine::constraint::{Constraint, Grammar};
 use hearth_forward::TokenMask;
 
-use super::{Followed, Output};
 use crate::reasoning::{Begin, CLOSE, OPEN};
 use crate::served::TextCodec;
 
@@ -95,31 +94,31 @@ impl Marks {
     }
 }
 
-/// `grammar`, applied only after the reasoning of an answer that begins with `begin`.
-pub(super) fn after_reasoning(
-    grammar: Followed,
-    marks: Arc<Marks>,
-    begin: Begin,
-) -> AfterReasoning {
-    AfterReasoning {
-        grammar,
-        marks,
-        begin,
-    }
+/// The grammar of an answer behind reasoning.
+pub trait AnswerGrammar: std::fmt::Debug + Send + Sync {
+    /// The state of an answer without any tokens.
+    fn answer(&self) -> Box<dyn Answer>;
 }
 
+/// The state of an answer behind reasoning.
+pub trait Answer: Constraint {
+    /// The tokens that are enough to complete the answer, if it is to be complete.
+    fn shortest(&mut self) -> Option<usize>;
+}
+
+/// A grammar that is applied only after the reasoning of an answer that begins with `begin`.
 #[derive(Debug)]
-pub(super) struct AfterReasoning {
-    grammar: Followed,
-    marks: Arc<Marks>,
-    begin: Begin,
+pub struct AfterReasoning<G> {
+    pub grammar: G,
+    pub marks: Arc<Marks>,
+    pub begin: Begin,
 }
 
-impl Grammar for AfterReasoning {
+impl<G: AnswerGrammar> Grammar for AfterReasoning<G> {
     fn start(&self) -> Box<dyn Constraint> {
-        let mut inner = self.grammar.output();
+        let mut inner = self.grammar.answer();
         let state = match self.begin {
-            Begin::Text => return Box::new(inner),
+            Begin::Text => return inner,
             Begin::Reasoning => State::Reasoning(0),
             Begin::Either => State::Either,
         };
@@ -143,7 +142,7 @@ enum State {
 }
 
 struct Reasoned {
-    inner: Output,
+    inner: Box<dyn Answer>,
     /// The tokens that are enough for the answer behind the reasoning, if the output is to be
     /// complete.
     shortest: Option<usize>,

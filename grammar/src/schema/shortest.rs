@@ -11,6 +11,8 @@ use super::parts::{parts, schemas_within};
 const NONE: usize = usize::MAX / 1024;
 /// The most times that the definitions are looked at.
 const MAX_ROUNDS: usize = 20;
+/// The bytes that a number which is bounded or fixed is thought to need.
+const NUMBER: usize = 10;
 /// The bytes that a pattern or format is thought to need.
 const PATTERN: usize = 24;
 
@@ -73,11 +75,10 @@ impl Shortest<'_> {
             _ => return 1,
         };
         if let Some(value) = map.get("const") {
-            return value.to_string().len();
+            return written(value);
         }
         if let Some(Value::Array(values)) = map.get("enum") {
-            let lengths = values.iter().map(|value| value.to_string().len());
-            return lengths.min().unwrap_or(NONE);
+            return values.iter().map(written).min().unwrap_or(NONE);
         }
         let mut length: usize = 0;
         let mut add = |more: usize| length = length.saturating_add(more).min(NONE);
@@ -121,8 +122,8 @@ impl Shortest<'_> {
             }
             "number" | "integer" => {
                 let bounds = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-                let lengths = bounds.map(|key| map.get(key).map_or(1, |v| v.to_string().len() + 2));
-                lengths.into_iter().max().unwrap_or(1)
+                let is_bounded = bounds.iter().any(|key| map.contains_key(*key));
+                if is_bounded { NUMBER } else { 1 }
             }
             "array" => {
                 let min = count("minItems");
@@ -152,6 +153,16 @@ impl Shortest<'_> {
             }
             _ => 5,
         }
+    }
+}
+
+/// The bytes of `value`, roughly for numbers.
+fn written(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 5,
+        Value::Number(_) => NUMBER,
+        Value::String(text) => text.len() + 2,
+        Value::Array(_) | Value::Object(_) => value.to_string().len(),
     }
 }
 

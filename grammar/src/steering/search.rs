@@ -56,18 +56,19 @@ pub(crate) fn search(
     None
 }
 
-/// True if `way` completes the output from the position of `matcher`.
-pub(crate) fn completes(matcher: &mut Matcher, way: &[u32], vocabulary: &Vocabulary) -> bool {
-    let Some(&end) = vocabulary.eos().first() else {
-        return false;
-    };
-    let mut way = way.to_vec();
+/// `way` with a token that ends the output behind it, if it completes the output from the position
+/// of `matcher`: behind another text than that for which it was found, the end may be needed.
+pub(crate) fn completing(
+    matcher: &mut Matcher,
+    mut way: Vec<u32>,
+    vocabulary: &Vocabulary,
+) -> Option<Vec<u32>> {
+    let &end = vocabulary.eos().first()?;
     if way.last() != Some(&end) {
         way.push(end);
     }
-    matcher
-        .validate_tokens(&way)
-        .is_ok_and(|valid| valid == way.len())
+    let valid = matcher.validate_tokens(&way).ok()?;
+    (valid == way.len()).then_some(way)
 }
 
 fn first_valid<'a>(

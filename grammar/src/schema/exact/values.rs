@@ -59,20 +59,26 @@ impl Exact<'_> {
         Ok(any_of(ways))
     }
 
-    /// The objects in which a property of `object` is missing or has another value. Those that have
-    /// more properties are left out, unless it has none.
+    /// The objects in which a property of `object` is missing or has another value, and those that
+    /// have more properties.
     fn beside_object(&mut self, object: &Value) -> Result<Value, GrammarError> {
         let none = Map::new();
         let entries = object.as_object().unwrap_or(&none);
-        if entries.is_empty() {
-            return Ok(json!({"type": "object", "minProperties": 1}));
-        }
         let mut ways = Vec::new();
         for (name, value) in entries {
             let other = self.none_of(std::slice::from_ref(value))?;
             ways.push(without(name));
             ways.push(json!({"type": "object", "required": [name], "properties": {name: other}}));
         }
+        let names: Vec<&String> = entries.keys().collect();
+        let all = names
+            .iter()
+            .map(|name| ((*name).clone(), Value::Bool(true)));
+        let all = Map::from_iter(all);
+        ways.push(
+            json!({"type": "object", "properties": all, "required": names,
+            "minProperties": names.len() + 1}),
+        );
         Ok(any_of(ways))
     }
 
