@@ -11,6 +11,7 @@
 //!                        │
 //!                        ▼
 //!                     Compiled ─▶ Matcher ─▶ fsm or llg                     (masks, forced tokens)
+//!                                    └─▶ unique, steering                   (masks with fewer tokens)
 //! ```
 //!
 //! **Architecture Invariant.** No tensor, no HTTP, no scheduling: bytes and token ids.

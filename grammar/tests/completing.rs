@@ -131,6 +131,21 @@ fn schemas() -> Vec<Value> {
     ]
 }
 
+/// The value of `text`; `None` if it is a number that no program can hold, which a model with random
+/// wishes writes.
+fn read(text: &str) -> Option<Value> {
+    match serde_json::from_str(text) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(
+                error.to_string().contains("out of range"),
+                "{text}: {error}"
+            );
+            None
+        }
+    }
+}
+
 /// The fewest tokens of an output, by the way that is found at its beginning.
 fn shortest(compiled: &Compiled) -> usize {
     compiled.completing_matcher().shortest().unwrap()
@@ -151,8 +166,8 @@ fn json_is_complete_and_valid_whenever_the_tokens_are_enough() {
             let talkative = round % 2 == 0;
             let (text, complete) = output(&compiled, &words, most, talkative, &mut random);
             assert!(complete, "{schema}: {most} tokens are enough: {text:?}");
-            let value: Value = serde_json::from_str(&text).unwrap();
-            assert!(validator.is_valid(&value), "{schema}: {text}");
+            let valid = read(&text).is_none_or(|value| validator.is_valid(&value));
+            assert!(valid, "{schema}: {text}");
             longest = longest.max(text.len());
         }
         // Steering leaves room while there are many tokens.
@@ -192,10 +207,11 @@ fn too_few_tokens_cut_an_output_and_break_nothing() {
     let mut random = Random(5);
     for schema in schemas() {
         let compiled = compile(&compiler, Source::JsonSchema(schema.clone()));
+        let validator = jsonschema::validator_for(&schema).unwrap();
         for most in 0..shortest(&compiled) {
             let (text, complete) = output(&compiled, &words, most, false, &mut random);
             assert!(
-                !complete || serde_json::from_str::<Value>(&text).is_ok(),
+                !complete || read(&text).is_none_or(|value| validator.is_valid(&value)),
                 "{text}"
             );
         }
