@@ -44,6 +44,17 @@ if [ ! -d .venv/sglang/sglang/lang ]; then
         [ "$tries_left" -gt 0 ] && sleep 5 || exit 1
     done
 fi
+# The official tests of JSON Schema, which come with the source of Python's jsonschema.
+if [ ! -d .venv/json-schema-tests/draft7 ]; then
+    rm -rf .venv/json-schema-tests
+    for tries_left in 2 1 0; do
+        .venv/bin/pip download -q --disable-pip-version-check --no-deps --no-binary jsonschema -d .venv/json-schema-tests \
+            jsonschema==4.26.0 && break
+        [ "$tries_left" -gt 0 ] && sleep 5 || exit 1
+    done
+    tar -xzf .venv/json-schema-tests/jsonschema-4.26.0.tar.gz -C .venv/json-schema-tests --strip-components=3 \
+        jsonschema-4.26.0/json/tests
+fi
 # promtool, unpacked and not installed: Debian's package would start a server.
 if [ ! -x target/tools/usr/bin/promtool ] && command -v apt-get >/dev/null && command -v dpkg >/dev/null; then
     mkdir -p target/tools

@@ -19,7 +19,7 @@ use hearth_grammar::{
 pub use hearth_grammar::{Stats, Strictness, Whitespace};
 use tokio::sync::oneshot;
 
-use after_reasoning::{Marks, after_reasoning};
+use after_reasoning::{AfterReasoning, Answer, AnswerGrammar, Marks};
 
 use crate::exchange::Exchange;
 use crate::reasoning::Begin;
@@ -52,6 +52,24 @@ impl Default for GrammarDefaults {
     }
 }
 
+/// A request's choices beside its grammar.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GrammarOptions {
+    pub jump_forward: Option<bool>,
+    /// Whether the output is steered to its end before its tokens run out.
+    pub complete: Option<bool>,
+}
+
+impl GrammarOptions {
+    /// Only whether the output is steered to its end.
+    pub fn completing(complete: Option<bool>) -> Self {
+        Self {
+            complete,
+            ..Self::default()
+        }
+    }
+}
+
 /// The grammars of one model.
 #[derive(Debug)]
 pub struct Grammars {
@@ -66,7 +84,7 @@ pub struct Grammars {
 /// A grammar that an output can follow.
 #[derive(Debug)]
 pub struct CompiledGrammar {
-    pub grammar: Arc<dyn Grammar>,
+    compiled: Arc<Compiled>,
     /// True if it was in the cache.
     pub cached: bool,
     /// The words of its schemas that have no effect.
@@ -142,27 +160,38 @@ impl Grammars {
         move || compiler.upgrade().map(|c| c.stats()).unwrap_or_default()
     }
 
-    /// A request's constraint by a grammar that [`Self::compile`] gave.
-    pub fn constrain(&self, grammar: Arc<dyn Grammar>, jump_forward: Option<bool>) -> Constrain {
+    /// A request's constraint by a grammar that [`Self::compile`] gave. With `begin`, it is applied
+    /// only after the reasoning of an answer that begins so.
+    pub fn constrain(
+        &self,
+        grammar: CompiledGrammar,
+        options: GrammarOptions,
+        begin: Option<Begin>,
+    ) -> Constrain {
+        let grammar = Followed {
+            compiled: grammar.compiled,
+            complete: options.complete.unwrap_or(false),
+        };
+        let grammar: Arc<dyn Grammar> = match begin {
+            Some(begin) => Arc::new(AfterReasoning {
+                grammar,
+                marks: self.marks(),
+                begin,
+            }),
+            None => Arc::new(grammar),
+        };
         Constrain {
             grammar,
-            jump_forward: jump_forward.unwrap_or(self.defaults.jump_forward),
+            jump_forward: options.jump_forward.unwrap_or(self.defaults.jump_forward),
         }
     }
-}
 
-impl Grammars {
-    /// `constrain`, applied only after the reasoning of an answer that begins with `begin`.
-    #[must_use]
-    pub fn after_reasoning(&self, constrain: Constrain, begin: Begin) -> Constrain {
+    fn marks(&self) -> Arc<Marks> {
         let marks = self.marks.get_or_init(|| {
             let Tokens { text, vocab_size } = &*self.tokens;
             Arc::new(Marks::new(Arc::clone(text), *vocab_size, &self.eos))
         });
-        Constrain {
-            grammar: after_reasoning(constrain.grammar, Arc::clone(marks), begin),
-            ..constrain
-        }
+        Arc::clone(marks)
     }
 }
 
@@ -180,24 +209,53 @@ fn ready(compiled: Arc<Compiled>, cached: bool) -> CompiledGrammar {
     CompiledGrammar {
         ignored: compiled.ignored().to_vec(),
         cached,
-        grammar: Arc::new(Ready(compiled)),
+        compiled,
     }
 }
 
+/// A compiled grammar, and how outputs follow it.
 #[derive(Debug)]
-struct Ready(Arc<Compiled>);
+struct Followed {
+    compiled: Arc<Compiled>,
+    complete: bool,
+}
 
-impl Grammar for Ready {
+impl Followed {
+    fn output(&self) -> Output {
+        Output(match self.complete {
+            true => self.compiled.completing_matcher(),
+            false => self.compiled.matcher(),
+        })
+    }
+}
+
+impl Grammar for Followed {
     fn start(&self) -> Box<dyn Constraint> {
-        Box::new(Output(self.0.matcher()))
+        Box::new(self.output())
+    }
+}
+
+impl AnswerGrammar for Followed {
+    fn answer(&self) -> Box<dyn Answer> {
+        Box::new(self.output())
     }
 }
 
 struct Output(Matcher);
 
+impl Answer for Output {
+    fn shortest(&mut self) -> Option<usize> {
+        self.0.shortest()
+    }
+}
+
 impl Constraint for Output {
     fn mask(&mut self) -> Result<TokenMask, String> {
         self.0.mask().map_err(|error| error.to_string())
+    }
+
+    fn mask_within(&mut self, left: usize) -> Result<TokenMask, String> {
+        self.0.mask_within(left).map_err(|error| error.to_string())
     }
 
     fn consume(&mut self, token: u32) -> Result<(), String> {

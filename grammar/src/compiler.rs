@@ -4,13 +4,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use llguidance::api::TopLevelGrammar;
+use regex_syntax::hir::Hir;
 use serde_json::{Value, json};
 
-use crate::compiled::{Automaton, Compiled, Outcome};
+use crate::compiled::{Automaton, Compiled, Extent, Outcome};
 use crate::error::{GrammarError, Problem};
 use crate::fsm::{BuildError, Fsm};
 use crate::gbnf::{self, Translated};
 use crate::grammar_cache::GrammarCache;
+use crate::language;
 use crate::lark;
 use crate::llg::Llguidance;
 use crate::mask::Mask;
@@ -143,10 +145,11 @@ impl Compiler {
                 self.regex(&pattern, pattern.len(), ticket)?
             }
             Source::JsonSchema(schema) => {
-                let schema = preparing.schema(schema)?;
-                let grammar = TopLevelGrammar::from_json_schema(schema.clone());
+                preparing = preparing.with_unique();
+                let prepared = preparing.schema(schema)?;
+                let grammar = TopLevelGrammar::from_json_schema(prepared);
                 self.by_llguidance(grammar, ticket)
-                    .map_err(|error| self.located(error, &schema, ticket))?
+                    .map_err(|error| self.located(error, spec, schema, ticket))?
             }
             Source::JsonObject => {
                 let schema = preparing.schema(&json!({"type": "object"}))?;
@@ -175,6 +178,11 @@ impl Compiler {
                 }
             }
         };
+        let extent = Extent {
+            source_bytes,
+            rise: preparing.rise(),
+        };
+        let unique = preparing.take_unique().map(Arc::new);
         let ignored = preparing.ignored();
         if !ignored.is_empty() {
             tracing::info!(
@@ -186,7 +194,8 @@ impl Compiler {
             automaton,
             Arc::clone(self.vocabulary()),
             first,
-            source_bytes,
+            extent,
+            unique,
             ignored,
             Arc::clone(&self.counters),
         ))
@@ -200,7 +209,10 @@ impl Compiler {
         max_bytes: usize,
         ticket: &Ticket,
     ) -> Result<(Automaton, Mask), GrammarError> {
-        let hir = regex::parse(pattern, max_bytes)?;
+        let hir = match regex::parse(pattern, max_bytes) {
+            Ok(hir) => hir,
+            Err(refusal) => in_other_spelling(pattern, refusal)?,
+        };
         match Fsm::new(&hir) {
             Ok(fsm) => {
                 let first = fsm.mask(Fsm::START, self.vocabulary(), &self.masks);
@@ -227,16 +239,27 @@ impl Compiler {
         }
     }
 
-    /// Adds the place in `schema` to `error`, unless finding it takes too long.
-    fn located(&self, error: GrammarError, schema: &Value, ticket: &Ticket) -> GrammarError {
+    /// Adds the place in `schema`, which `spec` has, to `error`, unless finding it takes too long.
+    fn located(
+        &self,
+        error: GrammarError,
+        spec: &Spec,
+        schema: &Value,
+        ticket: &Ticket,
+    ) -> GrammarError {
         let Ok(llguidance) = self.llguidance() else {
             return error;
         };
         if error.pointer.is_some() || error.problem == Problem::TooComplex {
             return error;
         }
+        // Errors are rare, and a copy of each schema for them would take time.
+        let mut preparing = Preparing::new(spec.whitespace, self.strictness).with_unique();
+        let Ok(schema) = preparing.schema(schema) else {
+            return error;
+        };
         let began = Instant::now();
-        let pointer = schema::located(schema, &error, |part| {
+        let pointer = schema::located(&schema, &error, |part| {
             let in_time = began.elapsed() < LOCATE_DEADLINE && !ticket.is_cancelled();
             let grammar = TopLevelGrammar::from_json_schema(part);
             in_time.then(|| llguidance.refusal(grammar)).flatten()
@@ -251,6 +274,21 @@ impl Compiler {
     ) -> Result<(Automaton, Mask), GrammarError> {
         let (template, first) = self.llguidance()?.compile(grammar, ticket)?;
         Ok((Automaton::Llguidance(template), first))
+    }
+}
+
+/// A regex that Rust's `regex` crate refuses, and that has a meaning in ECMA-262 or in Python's `re`:
+/// look-ahead, other escapes, anchors within it.
+fn in_other_spelling(pattern: &str, refusal: GrammarError) -> Result<Hir, GrammarError> {
+    if refusal.problem == Problem::TooComplex {
+        return Err(refusal);
+    }
+    match language::whole(pattern) {
+        Ok(Some(plain)) => regex::parse(&plain, usize::MAX),
+        Ok(None) => Err(GrammarError::unsatisfiable()),
+        // Without a meaning in any dialect, Rust's words say best what is wrong.
+        Err(other) if other.problem == Problem::Invalid => Err(refusal),
+        Err(other) => Err(other),
     }
 }
 

@@ -5,8 +5,8 @@
 mod edges;
 mod table;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use regex_syntax::hir::Hir;
 use toktrie::{Recognizer, TokTrie};
@@ -25,6 +25,9 @@ pub(crate) struct Fsm {
     id: u64,
     table: Table,
     edges: Edges,
+    /// `[states]`: the fewest bytes from each state to one that accepts. They are computed when an
+    /// output is steered for the first time.
+    distances: OnceLock<Vec<u32>>,
 }
 
 impl Fsm {
@@ -42,6 +45,7 @@ impl Fsm {
             id: fresh_id(),
             table,
             edges,
+            distances: OnceLock::new(),
         })
     }
 
@@ -80,6 +84,48 @@ impl Fsm {
             }
         }
         Arc::from(&allowed.as_slice()[..vocabulary.mask_words()])
+    }
+
+    /// `mask`, the tokens that may follow `state`, without those after which the output needs more
+    /// than the `left` tokens. If all do, those remain that need the fewest.
+    pub fn steered(&self, state: u32, mask: &Mask, left: usize, vocabulary: &Vocabulary) -> Mask {
+        let distances = self.distances.get_or_init(|| self.table.distances());
+        let reached = distances.iter().filter(|&&distance| distance != u32::MAX);
+        let longest = reached.max().copied().unwrap_or(0) as usize;
+        // The token itself, and one that ends the output.
+        if left >= longest + 2 {
+            return Mask::clone(mask);
+        }
+        let needed = |token: u32| {
+            if vocabulary.eos().contains(&token) {
+                return 1;
+            }
+            let end = self.walk(state, vocabulary.trie().token(token));
+            end.map_or(usize::MAX, |end| 1 + self.needed(distances, end))
+        };
+        let set_bits = |word: u32| (0..32).filter(move |bit| word & (1 << bit) != 0);
+        let tokens = || {
+            let words = mask.iter().zip(0_u32..);
+            words.flat_map(move |(&word, index)| set_bits(word).map(move |bit| 32 * index + bit))
+        };
+        let fewest = tokens().map(needed).min().unwrap_or(usize::MAX);
+        let bound = left.max(fewest);
+        let mut words = vec![0; mask.len()];
+        for token in tokens().filter(|&token| needed(token) <= bound) {
+            words[token as usize / 32] |= 1 << (token % 32);
+        }
+        words.into()
+    }
+
+    /// The tokens that are enough to complete an output from `state`, the one that ends it included.
+    pub fn shortest(&self, state: u32) -> usize {
+        let distances = self.distances.get_or_init(|| self.table.distances());
+        self.needed(distances, state)
+    }
+
+    fn needed(&self, distances: &[u32], state: u32) -> usize {
+        // Every byte is a token, and an output that could go on needs a token that ends it.
+        distances[state as usize] as usize + usize::from(!self.is_final(state))
     }
 
     /// How many of `tokens`, which lead to `state`, to hold back because a longer token could

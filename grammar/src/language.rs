@@ -101,6 +101,19 @@ impl Languages {
         Ok(!self.is_empty(both)?)
     }
 
+    /// The texts of `language`; `None` if there are more than `most`.
+    ///
+    /// # Errors
+    /// If the language is too large to tell.
+    pub fn texts(
+        &mut self,
+        language: Language,
+        most: usize,
+    ) -> Result<Option<Vec<String>>, GrammarError> {
+        let automaton = Automaton::new(&mut self.store, language.0).map_err(|_| too_large())?;
+        Ok(automaton.texts(most))
+    }
+
     /// A pattern that matches exactly the texts of `language`, in the dialect of Rust's `regex`
     /// crate and with anchors; `None` if there are none.
     ///
@@ -131,6 +144,19 @@ impl Languages {
         }
         Ok(plain)
     }
+}
+
+/// The texts that `pattern` matches as a whole, in the dialect of Rust's `regex` crate and without
+/// look-around; `None` if there are none.
+///
+/// # Errors
+/// If the pattern cannot be read, or is not supported.
+pub(crate) fn whole(pattern: &str) -> Result<Option<String>, GrammarError> {
+    let anchored = match pattern.strip_prefix("(?i)") {
+        Some(rest) => format!("(?i)^(?:{rest})$"),
+        None => format!("^(?:{pattern})$"),
+    };
+    Languages::new().translated(&anchored)
 }
 
 fn too_large() -> GrammarError {

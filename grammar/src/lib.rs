@@ -11,6 +11,7 @@
 //!                        │
 //!                        ▼
 //!                     Compiled ─▶ Matcher ─▶ fsm or llg                     (masks, forced tokens)
+//!                                    └─▶ unique, steering                   (masks with fewer tokens)
 //! ```
 //!
 //! **Architecture Invariant.** No tensor, no HTTP, no scheduling: bytes and token ids.
@@ -21,6 +22,7 @@ mod error;
 mod fsm;
 mod gbnf;
 mod grammar_cache;
+mod json_text;
 mod jump;
 mod language;
 mod lark;
@@ -33,8 +35,10 @@ mod regex;
 mod schema;
 mod spec;
 mod stats;
+mod steering;
 mod structural;
 mod ticket;
+mod unique;
 mod vocabulary;
 
 pub use compiled::{Compiled, Outcome};

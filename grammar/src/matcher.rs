@@ -10,6 +10,8 @@ use crate::llg::{self, Walk};
 use crate::mask::Mask;
 use crate::mask_cache::MaskCache;
 use crate::stats::Counters;
+use crate::steering::{Steering, completing, search};
+use crate::unique::{Rules, Tracker, filtered};
 use crate::vocabulary::Vocabulary;
 
 /// Why an output cannot go on. The error concerns this output alone.
@@ -43,6 +45,10 @@ pub struct Matcher {
     last: Option<u32>,
     /// Whether the latest token ended the output.
     ended: bool,
+    /// Where the output is within its JSON, if items of arrays must differ.
+    unique: Option<Tracker>,
+    /// How the output is steered to its end, if it is.
+    steering: Option<Steering>,
     counters: Arc<Counters>,
 }
 
@@ -79,7 +85,67 @@ impl Matcher {
             first,
             last: None,
             ended: false,
+            unique: None,
+            steering: None,
             counters,
+        }
+    }
+
+    /// The same with items that differ where `rules` say so.
+    pub(crate) fn with_unique(self, rules: Arc<Rules>) -> Self {
+        Self {
+            unique: Some(Tracker::new(rules)),
+            ..self
+        }
+    }
+
+    /// The same, steered to its end. `rise` is the most tokens by which one token makes the
+    /// shortest output longer.
+    pub(crate) fn completing(self, rise: usize) -> Self {
+        Self {
+            steering: Some(Steering::new(rise)),
+            ..self
+        }
+    }
+
+    /// As [`Self::mask`], for an output that may have `left` more tokens. If the output is to be
+    /// complete before they run out, tokens after which it could not be are left out.
+    ///
+    /// # Errors
+    /// If the parser reaches a limit or is cancelled.
+    pub fn mask_within(&mut self, left: usize) -> Result<Mask, MatchError> {
+        let mask = self.mask()?;
+        let Some(steering) = &mut self.steering else {
+            return Ok(mask);
+        };
+        let vocabulary = &self.vocabulary;
+        match &mut self.state {
+            State::Fsm { fsm, state, .. } => Ok(fsm.steered(*state, &mask, left, vocabulary)),
+            State::Llguidance(walk) => {
+                // A way that repeats an item is none.
+                let tracker = self.unique.as_ref();
+                let differs = |way: &Vec<u32>| {
+                    tracker.is_none_or(|tracker| tracker.clone().advance(&vocabulary.bytes_of(way)))
+                };
+                let steered = steering.next(
+                    left,
+                    walk,
+                    |walk, way| completing(walk, way, vocabulary).filter(differs),
+                    |walk, position| search(walk, vocabulary, position).filter(differs),
+                );
+                Ok(steering.narrowed(&mask, &steered, vocabulary))
+            }
+        }
+    }
+
+    /// The tokens that are enough to complete the output, if it is steered to its end.
+    pub fn shortest(&mut self) -> Option<usize> {
+        let steering = self.steering.as_mut()?;
+        match &mut self.state {
+            State::Fsm { fsm, state, .. } => Some(fsm.shortest(*state)),
+            State::Llguidance(walk) => {
+                steering.length_by(|position| search(walk, &self.vocabulary, position))
+            }
         }
     }
 
@@ -114,7 +180,15 @@ impl Matcher {
         match &mut self.state {
             State::Fsm { fsm, state, masks } => Ok(fsm.mask(*state, &self.vocabulary, masks)),
             State::Llguidance(walk) => {
-                llg::mask(walk, &self.vocabulary).map_err(|error| engine_error(&error))
+                let mask = llg::mask(walk, &self.vocabulary).map_err(|e| engine_error(&e))?;
+                let Some(tracker) = &self.unique else {
+                    return Ok(mask);
+                };
+                let mask = filtered(mask, tracker, walk, &self.vocabulary);
+                match mask.iter().all(|&word| word == 0) {
+                    true => Err(engine_error("no item is left that the array does not have")),
+                    false => Ok(mask),
+                }
             }
         }
     }
@@ -148,6 +222,15 @@ impl Matcher {
                         .map_err(|error| engine_error(&error.to_string()))?;
                 }
             }
+        }
+        if let Some(tracker) = &mut self.unique
+            && !is_end
+            && !tracker.advance(self.vocabulary.trie().token(token))
+        {
+            return Err(MatchError::NotAllowed(token));
+        }
+        if let Some(steering) = &mut self.steering {
+            steering.advance(token, self.vocabulary.trie().token(token));
         }
         self.last = Some(token);
         self.ended = is_end;

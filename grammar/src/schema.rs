@@ -18,6 +18,7 @@ mod parts;
 mod preparing;
 mod refusal;
 mod resources;
+mod shortest;
 
 pub(crate) use self::locate::located;
 pub(crate) use self::preparing::Preparing;

@@ -1,9 +1,11 @@
 //! The tokens of a model as grammars see them: a trie of their bytes, the tokens that end an
 //! output, and the tokenizer.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use toktrie::{INVALID_TOKEN, TokRxInfo, TokTrie, TokenizerEnv};
+
+use crate::json_text::is_plain;
 
 /// The most bytes of a token in the trie. Longer tokens (runs of spaces) are never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
@@ -53,6 +55,9 @@ pub struct Vocabulary {
     source: Arc<dyn VocabularySource>,
     eos: Vec<u32>,
     continuing: Continuing,
+    /// The tokens without characters that structure JSON, outside of strings and within them. They
+    /// are collected when an output is steered for the first time.
+    plain: OnceLock<[Vec<u32>; 2]>,
 }
 
 impl std::fmt::Debug for Vocabulary {
@@ -97,6 +102,7 @@ impl Vocabulary {
             source,
             eos,
             continuing: Continuing::Never,
+            plain: OnceLock::new(),
         };
         vocabulary.continuing = vocabulary.find_continuing();
         vocabulary
@@ -152,6 +158,37 @@ impl Vocabulary {
     /// Whether `token` stands for bytes of text.
     pub fn is_text(&self, token: u32) -> bool {
         !self.trie.token(token).is_empty() && !self.trie.is_special_token(token)
+    }
+
+    /// The token of one byte.
+    pub fn token_of(&self, byte: u8) -> Option<u32> {
+        self.trie.token_id(&[byte])
+    }
+
+    /// The tokens that begin and end nothing, as a mask: within a string if `in_string`.
+    pub fn plain(&self, in_string: bool) -> &[u32] {
+        let plain = self
+            .plain
+            .get_or_init(|| [false, true].map(|in_string| self.make_plain(in_string)));
+        &plain[usize::from(in_string)]
+    }
+
+    fn make_plain(&self, in_string: bool) -> Vec<u32> {
+        let mut mask = vec![0; self.mask_words()];
+        for token in 0..self.trie.vocab_size() as u32 {
+            let mut bytes = self.trie.token(token).iter();
+            if self.is_text(token) && bytes.all(|&byte| is_plain(byte, in_string)) {
+                mask[token as usize / 32] |= 1 << (token % 32);
+            }
+        }
+        mask
+    }
+
+    /// The tokens that a JSON text of `bytes` bytes has, roughly and rather too many.
+    pub fn tokens_of_json(&self, bytes: usize) -> usize {
+        let text = SAMPLES[..2].concat();
+        let tokens = self.encode(&text).map_or(text.len(), |tokens| tokens.len());
+        (bytes * tokens).div_ceil(text.len())
     }
 
     /// The length of a mask in words.

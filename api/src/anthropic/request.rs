@@ -13,7 +13,7 @@ use crate::fields::messages::{Content, MAX_MESSAGES};
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::tools::{GivenTools, Spelling};
 use crate::fields::wire::{MAX_STOP_STRINGS, Object};
-use crate::grammars::Whitespace;
+use crate::grammars::{GrammarOptions, Whitespace};
 use crate::tool_plan::{Asking, Choice, Lark};
 
 /// A request. It also has the fields that this server does not implement, so that they are refused
@@ -46,6 +46,8 @@ pub struct MessagesRequest {
     output_config: Option<Object<OutputConfig>>,
     /// The older name of `output_config.format`.
     output_format: Option<Object<OutputFormat>>,
+    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    complete: Option<bool>,
     /// It has no effect, because every prefix is cached anyway.
     #[expect(dead_code, reason = "checked for its shape, and that is all")]
     cache_control: Option<Object<CacheControl>>,
@@ -195,6 +197,7 @@ impl MessagesRequest {
         calls: Option<Lark>,
         whitespace: Whitespace,
     ) -> Result<Option<Asked>, ApiError> {
+        let options = GrammarOptions::completing(self.complete);
         let config = self.output_config.take();
         let newer = config.and_then(|config| config.0.format);
         let (field, format) = match (newer, self.output_format.take()) {
@@ -208,6 +211,7 @@ impl MessagesRequest {
             (None, None) => {
                 let fields = StructuredFields {
                     calls,
+                    options,
                     ..StructuredFields::default()
                 };
                 return fields.asked(whitespace, false);
@@ -228,6 +232,7 @@ impl MessagesRequest {
         let fields = StructuredFields {
             json_schema: Some(schema),
             calls,
+            options,
             ..StructuredFields::default()
         };
         fields.asked(whitespace, false).map_err(in_output_format)

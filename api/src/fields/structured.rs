@@ -15,7 +15,7 @@ use crate::exchange::{note_grammar, note_ignored};
 use crate::fields::capped::Capped;
 use crate::fields::schema::MAX_SCHEMA_VALUES;
 use crate::fields::wire::Object;
-use crate::grammars::{CompileError, CompiledGrammar};
+use crate::grammars::{CompileError, GrammarOptions};
 use crate::reasoning::Begin;
 use crate::served::Served;
 use crate::tools::Lark;
@@ -101,7 +101,7 @@ pub struct StructuredFields {
     pub grammar: Option<String>,
     pub structural_tag: Option<GivenSchema>,
     pub json_whitespace: Option<JsonWhitespace>,
-    pub jump_forward: Option<bool>,
+    pub options: GrammarOptions,
     /// The grammar that `tools` make necessary.
     pub calls: Option<Lark>,
 }
@@ -112,7 +112,7 @@ pub struct Asked {
     spec: Spec,
     /// The field of the request that has the grammar, for errors.
     param: &'static str,
-    jump_forward: Option<bool>,
+    options: GrammarOptions,
     /// The part that the answer begins with, if reasoning may come before the grammar applies.
     begin: Option<Begin>,
 }
@@ -190,7 +190,8 @@ impl StructuredFields {
         let mut given = given.into_iter();
         let Some((param, source)) = given.next() else {
             let options = [
-                ("jump_forward", self.jump_forward.is_some()),
+                ("jump_forward", self.options.jump_forward.is_some()),
+                ("complete", self.options.complete.is_some()),
                 whitespace.map_or(("", false), |(_, param)| (param, true)),
             ];
             // Without a grammar they would silently have no effect.
@@ -217,7 +218,7 @@ impl StructuredFields {
         Ok(Some(Asked {
             spec,
             param,
-            jump_forward: self.jump_forward,
+            options: self.options,
             begin: None,
         }))
     }
@@ -354,7 +355,7 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
     let Some(Asked {
         spec,
         param,
-        jump_forward,
+        options,
         begin,
     }) = asked
     else {
@@ -363,19 +364,12 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
     let grammars = &served.grammars;
     let from = Instant::now();
     match grammars.compile(spec).await {
-        Ok(CompiledGrammar {
-            grammar,
-            cached,
-            ignored,
-        }) => {
+        Ok(mut compiled) => {
             let to = Instant::now();
+            let cached = compiled.cached;
             note_grammar(Compilation { from, to, cached });
-            note_ignored(ignored);
-            let constrain = grammars.constrain(grammar, jump_forward);
-            Ok(Some(match begin {
-                Some(begin) => grammars.after_reasoning(constrain, begin),
-                None => constrain,
-            }))
+            note_ignored(std::mem::take(&mut compiled.ignored));
+            Ok(Some(grammars.constrain(compiled, options, begin)))
         }
         Err(error) => {
             let message = format!("`{param}`: {error}");

@@ -9,6 +9,10 @@ use hearth_forward::TokenMask;
 use crate::reasoning::{Begin, CLOSE, OPEN};
 use crate::served::TextCodec;
 
+/// The tokens that may remain beside those which the closing mark and the answer need, when the
+/// reasoning of an output that is to be complete is closed.
+const MARGIN: usize = 8;
+
 /// The marks of reasoning in a vocabulary.
 #[derive(Debug)]
 pub struct Marks {
@@ -18,6 +22,8 @@ pub struct Marks {
     text: Texts,
     /// The allowed tokens by the number of bytes of the closing mark that the text ends with.
     free: Vec<TokenMask>,
+    /// Those of them that go on with the closing mark.
+    closing: Vec<TokenMask>,
 }
 
 struct Texts(Arc<dyn TextCodec>);
@@ -62,15 +68,20 @@ impl Marks {
             Ok([token]) => Some(*token),
             _ => None,
         };
-        let mut free = vec![vec![0_u32; vocab_size.div_ceil(32)]; CLOSE.len()];
+        let none = vec![vec![0_u32; vocab_size.div_ceil(32)]; CLOSE.len()];
+        let (mut free, mut closing) = (none.clone(), none);
         for id in ids {
             if eos.contains(&id) {
                 continue;
             }
             let bytes = text.token_bytes(id);
-            for (begun, mask) in free.iter_mut().enumerate() {
+            for begun in 0..CLOSE.len() {
+                let allow = |mask: &mut Vec<u32>| mask[id as usize / 32] |= 1 << (id % 32);
                 if !matches!(walk(begun, &bytes), Seen::Ended { after: 1.. }) {
-                    mask[id as usize / 32] |= 1 << (id % 32);
+                    allow(&mut free[begun]);
+                }
+                if !bytes.is_empty() && CLOSE.as_bytes()[begun..].starts_with(&bytes) {
+                    allow(&mut closing[begun]);
                 }
             }
         }
@@ -78,39 +89,42 @@ impl Marks {
             open,
             text: Texts(text),
             free: free.into_iter().map(TokenMask::from).collect(),
+            closing: closing.into_iter().map(TokenMask::from).collect(),
         }
     }
 }
 
-/// `grammar`, applied only after the reasoning of an answer that begins with `begin`.
-pub fn after_reasoning(
-    grammar: Arc<dyn Grammar>,
-    marks: Arc<Marks>,
-    begin: Begin,
-) -> Arc<dyn Grammar> {
-    Arc::new(AfterReasoning {
-        grammar,
-        marks,
-        begin,
-    })
+/// The grammar of an answer behind reasoning.
+pub trait AnswerGrammar: std::fmt::Debug + Send + Sync {
+    /// The state of an answer without any tokens.
+    fn answer(&self) -> Box<dyn Answer>;
 }
 
+/// The state of an answer behind reasoning.
+pub trait Answer: Constraint {
+    /// The tokens that are enough to complete the answer, if it is to be complete.
+    fn shortest(&mut self) -> Option<usize>;
+}
+
+/// A grammar that is applied only after the reasoning of an answer that begins with `begin`.
 #[derive(Debug)]
-struct AfterReasoning {
-    grammar: Arc<dyn Grammar>,
-    marks: Arc<Marks>,
-    begin: Begin,
+pub struct AfterReasoning<G> {
+    pub grammar: G,
+    pub marks: Arc<Marks>,
+    pub begin: Begin,
 }
 
-impl Grammar for AfterReasoning {
+impl<G: AnswerGrammar> Grammar for AfterReasoning<G> {
     fn start(&self) -> Box<dyn Constraint> {
-        let inner = self.grammar.start();
+        let mut inner = self.grammar.answer();
         let state = match self.begin {
             Begin::Text => return inner,
             Begin::Reasoning => State::Reasoning(0),
             Begin::Either => State::Either,
         };
-        Box::new(Output {
+        let shortest = inner.shortest();
+        Box::new(Reasoned {
+            shortest,
             inner,
             marks: Arc::clone(&self.marks),
             state,
@@ -127,13 +141,16 @@ enum State {
     Text,
 }
 
-struct Output {
-    inner: Box<dyn Constraint>,
+struct Reasoned {
+    inner: Box<dyn Answer>,
+    /// The tokens that are enough for the answer behind the reasoning, if the output is to be
+    /// complete.
+    shortest: Option<usize>,
     marks: Arc<Marks>,
     state: State,
 }
 
-impl Constraint for Output {
+impl Constraint for Reasoned {
     fn mask(&mut self) -> Result<TokenMask, String> {
         match self.state {
             State::Text => self.inner.mask(),
@@ -147,6 +164,24 @@ impl Constraint for Output {
                 }
                 Ok(mask.into())
             }
+        }
+    }
+
+    fn mask_within(&mut self, left: usize) -> Result<TokenMask, String> {
+        match (self.state, self.shortest) {
+            (State::Text, _) => self.inner.mask_within(left),
+            (State::Reasoning(begun), Some(answer)) if left <= answer + CLOSE.len() + MARGIN => {
+                let closing = &self.marks.closing[begun];
+                match closing.iter().all(|&word| word == 0) {
+                    true => self.mask(),
+                    false => Ok(TokenMask::clone(closing)),
+                }
+            }
+            // There is no room for reasoning.
+            (State::Either, Some(answer)) if left <= answer + 2 * CLOSE.len() + MARGIN => {
+                self.inner.mask_within(left)
+            }
+            _ => self.mask(),
         }
     }
 

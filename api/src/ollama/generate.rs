@@ -104,7 +104,12 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
         .plan(served, whitespace == Whitespace::Compact)?;
     // Ollama's clients read only complete calls.
     let mut plan = plan.with_whole_calls();
-    let asked = Format::asked(request.format.take(), plan.lark.take(), whitespace)?;
+    let asked = Format::asked(
+        request.format.take(),
+        plan.lark.take(),
+        request.complete,
+        whitespace,
+    )?;
     plan.refuse_beside(asked.as_ref()).map_err(in_format)?;
     let given = request.messages.as_ref().map_or(0, |list| list.given);
     conversation::refuse_too_many(served, given)?;
@@ -137,7 +142,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
     check_model(served, &request.model)?;
     request.refuse_unsupported()?;
     let whitespace = served.grammars.defaults.whitespace;
-    let asked = Format::asked(request.format.take(), None, whitespace)?;
+    let asked = Format::asked(request.format.take(), None, request.complete, whitespace)?;
     let text = request.prompt.unwrap_or_default();
     // As in Ollama, a model without a template gets the text as it is.
     let raw = request.raw.unwrap_or(false) || !served.text.can_chat();

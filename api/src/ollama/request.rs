@@ -11,7 +11,7 @@ use crate::fields::messages::MAX_MESSAGES;
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::tools::{GivenCall, GivenTools, Spelling};
 use crate::fields::wire::Object;
-use crate::grammars::Whitespace;
+use crate::grammars::{GrammarOptions, Whitespace};
 use crate::ollama::options::Options;
 use crate::served::Served;
 use crate::tool_plan::{Asking, Lark};
@@ -32,6 +32,8 @@ pub struct ChatRequest {
     pub format: Option<Format>,
     /// Requests with different salts share no prefixes (vLLM's field).
     pub cache_salt: Option<String>,
+    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    pub complete: Option<bool>,
     keep_alive: Option<KeepAlive>,
     tools: Option<GivenTools>,
     think: Option<Think>,
@@ -52,6 +54,8 @@ pub struct GenerateRequest {
     pub format: Option<Format>,
     /// Requests with different salts share no prefixes (vLLM's field).
     pub cache_salt: Option<String>,
+    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    pub complete: Option<bool>,
     keep_alive: Option<KeepAlive>,
     suffix: Option<String>,
     template: Option<String>,
@@ -135,6 +139,7 @@ impl Format {
     pub fn asked(
         format: Option<Self>,
         calls: Option<Lark>,
+        complete: Option<bool>,
         whitespace: Whitespace,
     ) -> Result<Option<Asked>, ApiError> {
         let json = || serde_json::from_value(json!({"type": "json_object"})).ok();
@@ -150,6 +155,7 @@ impl Format {
             },
         };
         fields.calls = calls;
+        fields.options = GrammarOptions::completing(complete);
         fields.asked(whitespace, false).map_err(in_format)
     }
 }

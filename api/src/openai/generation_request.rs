@@ -61,6 +61,8 @@ macro_rules! generation_request {
             pub json_whitespace: Option<$crate::fields::structured::JsonWhitespace>,
             /// Whether tokens that the grammar forces are appended without sampling them.
             pub jump_forward: Option<bool>,
+            /// Whether the output is steered to its end before its tokens run out.
+            pub complete: Option<bool>,
             /// `false` drafts nothing for this request.
             pub speculative: Option<bool>,
             /// A label for the request's trace.
@@ -138,7 +140,10 @@ macro_rules! generation_request {
                         // In OpenAI's API this is one of the response formats.
                         structural_tag: None,
                         json_whitespace: self.json_whitespace,
-                        jump_forward: self.jump_forward,
+                        options: $crate::grammars::GrammarOptions {
+                            jump_forward: self.jump_forward,
+                            complete: self.complete,
+                        },
                         calls: None,
                     },
                     user: self.user.take(),

@@ -82,7 +82,7 @@ fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Val
     let mut operation = json!({
         "summary": what.replace('`', ""),
         "responses": {
-            "200": {"description": "OK", "content": answer(method, path)},
+            "200": {"description": "OK", "headers": headers(path), "content": answer(method, path)},
             "4XX": error,
             "5XX": error,
         },
@@ -95,6 +95,29 @@ fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Val
         });
     }
     operation
+}
+
+/// The headers of an answer beside those of HTTP.
+fn headers(path: &str) -> Value {
+    let header = |words: &str| json!({"description": words, "schema": {"type": "string"}});
+    let id = header("The name of the request: the client's own if it sent one.");
+    let mut headers = Map::from_iter([("x-request-id".to_owned(), id)]);
+    let takes_grammars = matches!(
+        path,
+        "/v1/chat/completions"
+            | "/v1/completions"
+            | "/v1/responses"
+            | "/v1/messages"
+            | "/generate"
+            | "/api/chat"
+            | "/api/generate"
+    );
+    if takes_grammars {
+        let words = "The words of the request's JSON Schema that have no effect, separated by commas: \
+                     keywords as they are, formats as format:NAME. Absent if there are none.";
+        headers.insert("x-hearth-schema-ignored".to_owned(), header(words));
+    }
+    headers.into()
 }
 
 fn reference(name: &str) -> Value {
@@ -256,6 +279,10 @@ mod tests {
                 );
             }
         }
+        let headers = |path: &str| paths[path]["post"]["responses"]["200"]["headers"].clone();
+        assert!(headers("/generate")["x-hearth-schema-ignored"].is_object());
+        assert!(headers("/tokenize")["x-hearth-schema-ignored"].is_null());
+        assert!(headers("/tokenize")["x-request-id"].is_object());
         let model = &paths["/v1/models/{id}"]["get"]["parameters"][0];
         assert_eq!(model["name"], "id");
         let timeout = &paths["/flush_cache"]["post"]["parameters"][0];

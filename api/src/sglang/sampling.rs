@@ -15,7 +15,7 @@ use crate::fields::capped::Entries;
 use crate::fields::sampling::{LogitBias, SamplingFields, TokenIds};
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::wire::OneOrMany;
-use crate::grammars::Whitespace;
+use crate::grammars::{GrammarOptions, Whitespace};
 use crate::served::Defaults;
 
 /// Output tokens of a request that sets no limit.
@@ -49,6 +49,8 @@ pub struct Sampling {
     regex: Option<String>,
     ebnf: Option<String>,
     structural_tag: Option<SchemaOrNone>,
+    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    complete: Option<bool>,
     stream_interval: Option<i64>,
     beam_width: Option<i64>,
     custom_params: Option<Entries<IgnoredAny, 0>>,
@@ -133,6 +135,7 @@ impl Sampling {
             json_schema: self.json_schema.take().and_then(|schema| schema.0),
             ebnf: full(self.ebnf.take()),
             structural_tag: self.structural_tag.take().and_then(|tag| tag.0),
+            options: GrammarOptions::completing(self.complete),
             ..StructuredFields::default()
         };
         let ignore_eos = self.ignore_eos.unwrap_or(false);

@@ -6,7 +6,7 @@ use hearth_api::tools::Format;
 use serde_json::{Value, json};
 
 use super::fake::{MODEL, TestServer};
-use super::tools::{calling, schema, server};
+use super::tools::{calling, follows_schema, schema, server};
 use super::{ok, post};
 
 const MESSAGES: &str = "/v1/messages";
@@ -270,4 +270,53 @@ async fn reasoning_is_thinking_to_anthropics_and_ollamas_clients() {
     let answer = ok(&server, OLLAMA, &ollama(&text, json!({}))).await;
     assert_eq!(answer["message"]["thinking"], "hm");
     assert_eq!(answer["message"]["content"], "So:");
+}
+
+/// `body` without its tools.
+fn without_tools(mut body: Value) -> Value {
+    body.as_object_mut().unwrap().remove("tools");
+    body
+}
+
+#[tokio::test]
+async fn a_schema_begins_where_the_reasoning_ends_for_anthropics_and_ollamas_clients() {
+    let formats = Formats {
+        tools: Some(Format::Hermes),
+        reasoning: Some(reasoning::Format::DeepseekR1),
+    };
+    let server = server(formats, true);
+    let follows = |text: &Value| follows_schema(text.as_str().unwrap());
+    let format = json!({"output_config": {"format": {"type": "json_schema", "schema": schema()}}});
+    let body = without_tools(anthropic("{so}</think>maybe", format.clone()));
+    let answer = ok(&server, MESSAGES, &body).await;
+    assert_eq!(answer["content"][0]["thinking"], "{so}", "{answer}");
+    follows(&answer["content"][1]["text"]);
+    let (content, reason) = blocks(&server, body).await;
+    assert_eq!(
+        (&content[0]["thinking"], reason),
+        (&json!("{so}"), json!("end_turn"))
+    );
+    follows(&content[1]["text"]);
+    let body = without_tools(ollama("{so}</think>maybe", json!({"format": schema()})));
+    let answer = ok(&server, OLLAMA, &body).await;
+    assert_eq!(answer["message"]["thinking"], "{so}", "{answer}");
+    follows(&answer["message"]["content"]);
+    // A call that must come follows the reasoning, too.
+    let any = json!({"tool_choice": {"type": "any"}});
+    let answer = ok(&server, MESSAGES, &anthropic("{so}</think>maybe", any)).await;
+    assert_eq!(answer["content"][0]["thinking"], "{so}", "{answer}");
+    let call = answer["content"].as_array().unwrap().last().unwrap();
+    follows_schema(&call["input"].to_string());
+    // Reasoning that would go on for ever leaves room for the answer, if that is to be complete.
+    let endless = "hm ".repeat(200);
+    let complete = with(format, json!({"complete": true, "max_tokens": 120}));
+    let body = without_tools(anthropic(&endless, complete));
+    let answer = ok(&server, MESSAGES, &body).await;
+    assert_eq!(answer["stop_reason"], "end_turn", "{answer}");
+    follows(&answer["content"][1]["text"]);
+    let complete = json!({"format": schema(), "complete": true, "options": {"temperature": 0, "num_predict": 120}});
+    let answer = ok(&server, OLLAMA, &without_tools(ollama(&endless, complete))).await;
+    assert_eq!(answer["done_reason"], "stop", "{answer}");
+    follows(&answer["message"]["content"]);
+    server.wait_until_idle().await;
 }

@@ -127,7 +127,7 @@ async fn answer(server: &TestServer, body: &Value) -> Answer {
     at_once
 }
 
-fn follows_schema(arguments: &str) {
+pub fn follows_schema(arguments: &str) {
     let arguments: Value = serde_json::from_str(arguments).unwrap();
     assert_eq!(arguments.as_object().unwrap().len(), 2, "{arguments}");
     let city = arguments["city"].as_str().unwrap();
@@ -467,5 +467,24 @@ async fn a_grammar_begins_where_the_reasoning_ends() {
         (said.reasoning.as_str(), said.content.as_str()),
         ("so", "no")
     );
+    let format = json!({"type": "json_schema", "json_schema": {"name": "n", "schema": schema()}});
+    let mut body = say("{so}</think>maybe", json!({"response_format": format}));
+    body.as_object_mut().unwrap().remove("tools");
+    let said = answer(&server, &body).await;
+    assert_eq!(said.reasoning, "{so}");
+    follows_schema(&said.content);
+    // Reasoning that would go on for ever leaves room for the answer, if that is to be complete.
+    let endless = "hm ".repeat(200);
+    let mut body = say(
+        &endless,
+        json!({"response_format": format, "max_tokens": 120}),
+    );
+    body.as_object_mut().unwrap().remove("tools");
+    assert_eq!(answer(&server, &body).await.finish, "length");
+    body["complete"] = json!(true);
+    let said = answer(&server, &body).await;
+    assert_eq!(said.finish, "stop");
+    assert!(said.reasoning.len() > 40, "{said:?}");
+    follows_schema(&said.content);
     server.wait_until_idle().await;
 }

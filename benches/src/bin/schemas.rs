@@ -22,7 +22,10 @@ struct Cli {
     /// Measure only every Nth file
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     every: u32,
-    /// Number of names to print of each kind of failure
+    /// Number of threads that measure
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+    /// Number of names to print of each kind of failure, and of the slowest schemas
     #[arg(long, default_value_t = 0)]
     list: usize,
 }
@@ -34,6 +37,7 @@ fn main() -> ExitCode {
         vocabulary: cli.vocabulary,
         tokens: cli.tokens,
         every: cli.every as usize,
+        threads: cli.threads as usize,
         list: cli.list,
     };
     match schemas::run(settings) {

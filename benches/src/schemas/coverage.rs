@@ -12,7 +12,9 @@ pub struct Coverage {
     pub schemas: usize,
     pub unreadable: usize,
     pub refused_in: Vec<Duration>,
-    pub masks: Vec<Duration>,
+    masks: Vec<Duration>,
+    /// The slowest mask of each file.
+    slowest_masks: Vec<(Duration, String)>,
     compiled: Vec<(Duration, String)>,
     /// The names of refused files by the reason.
     refused: BTreeMap<String, Vec<String>>,
@@ -29,6 +31,30 @@ impl Coverage {
             .entry(reason)
             .or_default()
             .push(format!("{name}: {message}"));
+    }
+
+    /// Adds the counts of `other`.
+    pub fn join(&mut self, other: Self) {
+        self.schemas += other.schemas;
+        self.unreadable += other.unreadable;
+        self.refused_in.extend(other.refused_in);
+        self.masks.extend(other.masks);
+        self.slowest_masks.extend(other.slowest_masks);
+        self.compiled.extend(other.compiled);
+        for (reason, names) in other.refused {
+            self.refused.entry(reason).or_default().extend(names);
+        }
+        self.valid += other.valid;
+        self.missed.extend(other.missed);
+        self.invalid += other.invalid;
+        self.wrong.extend(other.wrong);
+    }
+
+    pub fn masked(&mut self, name: &str, masks: Vec<Duration>) {
+        if let Some(&slowest) = masks.iter().max() {
+            self.slowest_masks.push((slowest, name.to_owned()));
+        }
+        self.masks.extend(masks);
     }
 
     pub fn compiled_in(&mut self, name: &str, took: Duration) {
@@ -52,6 +78,7 @@ impl Coverage {
     /// The table, with up to `list` names of each kind of failure.
     pub fn table(mut self, vocabulary: usize, list: usize) -> String {
         self.compiled.sort();
+        self.slowest_masks.sort();
         self.masks.sort_unstable();
         self.refused_in.sort_unstable();
         let times: Vec<Duration> = self.compiled.iter().map(|(took, _)| *took).collect();
@@ -88,14 +115,17 @@ impl Coverage {
             let _ = writeln!(text, "| {} | {reason} |", names.len());
         }
         if list > 0 {
-            let slowest = self.compiled.iter().rev().take(list);
-            let slowest = slowest.map(|(took, name)| format!("{name}: {took:?}"));
-            self.list(&mut text, list, slowest.collect());
+            self.list(&mut text, list);
         }
         text
     }
 
-    fn list(&self, text: &mut String, list: usize, slowest: Vec<String>) {
+    fn list(&self, text: &mut String, list: usize) {
+        let slowest = |times: &[(Duration, String)]| {
+            let slowest = times.iter().rev().take(list);
+            let slowest = slowest.map(|(took, name)| format!("{name}: {took:?}"));
+            slowest.collect::<Vec<_>>()
+        };
         let refused = self
             .refused
             .values()
@@ -109,7 +139,8 @@ impl Coverage {
                 "invalid, accepted",
                 self.wrong.iter().take(list).cloned().collect(),
             ),
-            ("slowest to compile", slowest),
+            ("slowest to compile", slowest(&self.compiled)),
+            ("slowest masks", slowest(&self.slowest_masks)),
             ("refused", refused.cloned().collect::<Vec<_>>()),
         ];
         for (kind, names) in kinds {

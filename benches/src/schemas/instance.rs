@@ -1,10 +1,11 @@
 //! Instances as outputs that follow a grammar.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hearth_grammar::{Compiled, VocabularySource};
 use serde_json::{Map, Value};
 
+use super::clock;
 use super::vocabulary::Words;
 
 /// `value` with a space after each comma and colon, and with properties in the instance's order.
@@ -77,11 +78,11 @@ pub fn follow(
     let tokens = words.encode(text).unwrap_or_default();
     for token in tokens.into_iter().chain([words.end()]) {
         if let Some(masks) = &mut masks {
-            let began = Instant::now();
-            if !matcher.is_complete() && matcher.mask().is_err() {
+            let (failed, took) = clock::timed(|| !matcher.is_complete() && matcher.mask().is_err());
+            if failed {
                 return false;
             }
-            masks.push(began.elapsed());
+            masks.push(took);
         }
         if matcher.consume(token).is_err() {
             return false;

@@ -1,7 +1,8 @@
 //! Coverage and cost of structured output over a set of JSON Schemas (JSONSchemaBench,
 //! arXiv:2501.10868): which schemas compile, whether valid instances are accepted and invalid ones
-//! refused, and the times of compilations and masks.
+//! refused, and the times of compilations and masks. Times are processor time of the thread.
 
+mod clock;
 mod coverage;
 mod instance;
 mod vocabulary;
@@ -9,8 +10,8 @@ mod vocabulary;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Instant;
 
 use anyhow::{Context, anyhow};
 use hearth_grammar::{Compiler, Source, Spec, Ticket, VocabularySource, Whitespace};
@@ -29,42 +30,58 @@ pub struct Settings {
     pub vocabulary: Option<PathBuf>,
     pub tokens: usize,
     pub every: usize,
+    pub threads: usize,
     pub list: usize,
 }
 
-/// Measures all schemas, one after the other, and returns the table.
+/// Measures all schemas and returns the table.
 ///
 /// # Errors
-/// If a file cannot be read, or the thread cannot be started.
+/// If a file cannot be read, or a thread cannot be started.
 pub fn run(settings: Settings) -> anyhow::Result<String> {
-    let worker = thread::Builder::new()
-        .stack_size(STACK_BYTES)
-        .spawn(move || measure(&settings))?;
-    worker
-        .join()
-        .map_err(|_| anyhow!("the measurement panicked"))?
-}
-
-fn measure(settings: &Settings) -> anyhow::Result<String> {
     let words = Arc::new(match &settings.vocabulary {
         Some(path) => Words::read(path, settings.tokens)?,
         None => Words::bytes(),
     });
     let source = Arc::clone(&words) as Arc<dyn VocabularySource>;
-    let compiler = Compiler::new(source, vec![words.end()]);
+    let compiler = Arc::new(Compiler::new(source, vec![words.end()]));
     compiler.warm_up();
+    let files = Arc::new(files(&settings)?);
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut workers = Vec::new();
+    for _ in 0..settings.threads.max(1) {
+        let (compiler, words) = (Arc::clone(&compiler), Arc::clone(&words));
+        let (files, next) = (Arc::clone(&files), Arc::clone(&next));
+        let builder = thread::Builder::new().stack_size(STACK_BYTES);
+        workers.push(builder.spawn(move || measure(&files, &next, &compiler, &words))?);
+    }
     let mut coverage = Coverage::default();
-    for path in files(settings)? {
+    for worker in workers {
+        let measured = worker.join();
+        coverage.join(measured.map_err(|_| anyhow!("the measurement panicked"))??);
+    }
+    Ok(coverage.table(words.size(), settings.list))
+}
+
+/// Measures one file after the other, each of which no other thread measures.
+fn measure(
+    files: &[PathBuf],
+    next: &AtomicUsize,
+    compiler: &Compiler,
+    words: &Words,
+) -> anyhow::Result<Coverage> {
+    let mut coverage = Coverage::default();
+    while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
         let name = path.file_name().unwrap_or_default();
         let name = name.to_string_lossy().into_owned();
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {name}"))?;
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {name}"))?;
         let Ok(entry) = serde_json::from_str::<Value>(&text) else {
             coverage.unreadable += 1;
             continue;
         };
-        measure_one(&name, &entry, &compiler, &words, &mut coverage);
+        measure_one(&name, &entry, compiler, words, &mut coverage);
     }
-    Ok(coverage.table(words.size(), settings.list))
+    Ok(coverage)
 }
 
 fn files(settings: &Settings) -> anyhow::Result<Vec<PathBuf>> {
@@ -93,11 +110,11 @@ fn measure_one(
         ..Spec::new(Source::JsonSchema(entry["schema"].clone()))
     };
     coverage.schemas += 1;
-    let began = Instant::now();
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        compiler.compile(&spec, &Ticket::default())
-    }));
-    let took = began.elapsed();
+    let (outcome, took) = clock::timed(|| {
+        catch_unwind(AssertUnwindSafe(|| {
+            compiler.compile(&spec, &Ticket::default())
+        }))
+    });
     let Ok(outcome) = outcome else {
         coverage.refuse(name, "panic", "a panic");
         return;
@@ -111,12 +128,13 @@ fn measure_one(
     };
     coverage.compiled_in(name, took);
     let orders = instance::orders(&entry["schema"]);
+    let mut masks = Vec::new();
     for test in entry["tests"].as_array().into_iter().flatten() {
         let text = instance::text_of(&test["data"]);
         // Properties come in the schema's order, which an instance need not have.
         let sorted = || instance::text_of(&instance::in_order(&test["data"], &orders));
         let is_valid = test["valid"] == Value::Bool(true);
-        let masks = is_valid.then_some(&mut coverage.masks);
+        let masks = is_valid.then_some(&mut masks);
         let accepted = instance::follow(&compiled, words, &text, masks)
             || instance::follow(&compiled, words, &sorted(), None);
         if is_valid {
@@ -125,4 +143,5 @@ fn measure_one(
             coverage.invalid(name, accepted);
         }
     }
+    coverage.masked(name, masks);
 }

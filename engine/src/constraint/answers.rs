@@ -68,13 +68,15 @@ impl Answers {
         answer
     }
 
-    /// On a worker: advances the constraint that `make` returns by `token` and by the tokens
-    /// that this forces, at most `limit`. Then computes the mask.
+    /// On a worker: advances the constraint that `make` returns by `token` and, if they are to be
+    /// `appended`, by the tokens that this forces. Then computes the mask. The output may have
+    /// `left` more tokens after `token`.
     pub fn work(
         &self,
         make: impl FnOnce() -> Result<Box<dyn Constraint>, String>,
         token: Option<u32>,
-        limit: usize,
+        appended: bool,
+        left: usize,
     ) {
         if self.state().given_up {
             return;
@@ -83,11 +85,15 @@ impl Answers {
             Ok(constraint) => constraint,
             Err(error) => return self.answer(|state| state.progress = Some(Err(error))),
         };
+        let limit = if appended { left } else { 0 };
         let progress = guarded(|| advance(&mut *constraint, token, limit));
         let continues = matches!(&progress, Ok(progress) if !progress.complete);
+        let forced = progress
+            .as_ref()
+            .map_or(0, |progress| progress.forced.len());
         self.answer(|state| state.progress = Some(progress));
         if continues {
-            let mask = guarded(|| constraint.mask());
+            let mask = guarded(|| constraint.mask_within(left - forced));
             self.answer(|state| {
                 state.mask = Some(mask);
                 state.constraint = Some(constraint);

@@ -20,6 +20,15 @@ pub trait Constraint: Send {
     /// Why the output cannot continue.
     fn mask(&mut self) -> Result<TokenMask, String>;
 
+    /// As [`Self::mask`], for an output that may have `left` more tokens.
+    ///
+    /// # Errors
+    /// Why the output cannot continue.
+    fn mask_within(&mut self, left: usize) -> Result<TokenMask, String> {
+        let _ = left;
+        self.mask()
+    }
+
     /// Appends `token` to the output.
     ///
     /// # Errors

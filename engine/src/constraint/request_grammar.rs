@@ -55,10 +55,9 @@ impl RequestGrammar {
         let answers = Arc::<Answers>::default();
         let grammar = Arc::clone(&constrain.grammar);
         let jump_forward = constrain.jump_forward;
-        let limit = if jump_forward { limit } else { 0 };
         let job = submit(Urgency::Begin, {
             let answers = Arc::clone(&answers);
-            move || answers.work(|| Ok(answers.start(&*grammar)), None, limit)
+            move || answers.work(|| Ok(answers.start(&*grammar)), None, jump_forward, limit)
         });
         Self {
             jump_forward,
@@ -71,10 +70,10 @@ impl RequestGrammar {
     }
 
     /// Advances by `token`, which was sampled under the mask, and by the tokens that this
-    /// forces, at most `limit`. A token that another engine sampled may come before this engine
+    /// forces. The output may have `left` more tokens after `token`. A token that another engine sampled may come before this engine
     /// has the mask, which is then not needed any more.
-    pub fn advance(&mut self, token: u32, limit: usize) {
-        let limit = if self.jump_forward { limit } else { 0 };
+    pub fn advance(&mut self, token: u32, left: usize) {
+        let jump_forward = self.jump_forward;
         self.progress_is_known = false;
         self.peeked = Peeked::default();
         self.waited_in_vain = false;
@@ -88,7 +87,7 @@ impl RequestGrammar {
                 Some(constraint) => Ok(constraint),
                 None => answers.constraint_after_mask(TIME_LIMIT),
             };
-            answers.work(make, Some(token), limit);
+            answers.work(make, Some(token), jump_forward, left);
         });
     }
 

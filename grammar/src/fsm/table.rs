@@ -1,7 +1,7 @@
 //! The transition table of a machine: a dense automaton over bytes, of which only transitions
 //! to states that can still accept are kept.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use regex_automata::dfa::{Automaton, StartKind, dense};
 use regex_automata::nfa::thompson::NFA;
@@ -98,12 +98,12 @@ impl Table {
             index += 1;
         }
 
-        let live = live_states(&next, class_count, &accepting);
-        if !live[0] {
+        let distances = distances(&next, class_count, &accepting);
+        if distances[0] == DEAD {
             return Err(BuildError::Refused(GrammarError::unsatisfiable()));
         }
         for to in &mut next {
-            if *to != DEAD && !live[*to as usize] {
+            if *to != DEAD && distances[*to as usize] == DEAD {
                 *to = DEAD;
             }
         }
@@ -159,6 +159,12 @@ impl Table {
         (0..self.states()).map(only_way).collect()
     }
 
+    /// The fewest bytes from each state to one that accepts. States that are not reached may have
+    /// none.
+    pub fn distances(&self) -> Vec<u32> {
+        distances(&self.next, self.class_count, &self.accepting)
+    }
+
     /// The memory that the table takes.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.next) + self.accepting.len()
@@ -185,8 +191,8 @@ fn byte_classes(dfa: &dense::DFA<Vec<u32>>) -> (Box<[u8; 256]>, Vec<u8>) {
     (classes, representatives)
 }
 
-/// The states from which an accepting one can be reached.
-fn live_states(next: &[u32], class_count: usize, accepting: &[bool]) -> Vec<bool> {
+/// The fewest bytes from each state to one that accepts; [`DEAD`] where none can be reached.
+fn distances(next: &[u32], class_count: usize, accepting: &[bool]) -> Vec<u32> {
     // The predecessors of each state, as ranges of one list.
     let mut starts = vec![0u32; accepting.len() + 1];
     for &to in next.iter().filter(|&&to| to != DEAD) {
@@ -201,14 +207,16 @@ fn live_states(next: &[u32], class_count: usize, accepting: &[bool]) -> Vec<bool
         from[filled[to as usize] as usize] = (cell / class_count) as u32;
         filled[to as usize] += 1;
     }
-    let mut live = accepting.to_vec();
-    let mut queue: Vec<usize> = (0..live.len()).filter(|&state| live[state]).collect();
-    while let Some(state) = queue.pop() {
+    let distance = |&accepts: &bool| if accepts { 0 } else { DEAD };
+    let mut distances: Vec<u32> = accepting.iter().map(distance).collect();
+    let mut queue: VecDeque<usize> = (0..accepting.len()).filter(|&s| accepting[s]).collect();
+    while let Some(state) = queue.pop_front() {
         for &before in &from[starts[state] as usize..starts[state + 1] as usize] {
-            if !std::mem::replace(&mut live[before as usize], true) {
-                queue.push(before as usize);
+            if distances[before as usize] == DEAD {
+                distances[before as usize] = distances[state] + 1;
+                queue.push_back(before as usize);
             }
         }
     }
-    live
+    distances
 }

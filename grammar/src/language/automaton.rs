@@ -9,6 +9,9 @@ use super::part::Ranges;
 const MAX_STATES: usize = 1_500;
 /// The most transitions that are computed.
 const MAX_TRANSITIONS: usize = 60_000;
+/// The longest text that is listed, and the most beginnings of texts at a time.
+const MAX_TEXT: usize = 256;
+const MAX_WAITING: usize = 256;
 const LAST_CODE: u32 = 0x10_FFFF;
 const SURROGATES: (u32, u32) = (0xd800, 0xdfff);
 
@@ -66,6 +69,59 @@ impl Automaton {
     pub fn new(store: &mut Store, root: Id) -> Result<Self, TooLarge> {
         let automaton = explore(store, root, false)?;
         automaton.map(Self::minimal).ok_or(TooLarge)
+    }
+
+    /// All texts that are accepted; `None` if there are more than `most`.
+    pub fn texts(&self, most: usize) -> Option<Vec<String>> {
+        let live = self.live();
+        let (mut texts, mut waiting) = (Vec::new(), vec![(0, String::new())]);
+        while let Some((state, text)) = waiting.pop() {
+            if self.accepts[state] {
+                texts.push(text.clone());
+            }
+            // A repetition that can accept makes the texts longer and longer, until they are many.
+            if texts.len() > most || text.len() > MAX_TEXT || waiting.len() > MAX_WAITING {
+                return None;
+            }
+            for (group, &to) in self.next[state]
+                .iter()
+                .enumerate()
+                .filter(|(_, to)| live[**to])
+            {
+                let letters: u64 = self.groups[group]
+                    .iter()
+                    .map(|r| u64::from(r.1 - r.0) + 1)
+                    .sum();
+                if letters > most as u64 {
+                    return None;
+                }
+                for code in self.groups[group]
+                    .iter()
+                    .flat_map(|&(from, last)| from..=last)
+                {
+                    let letter = char::from_u32(code)?;
+                    waiting.push((to, format!("{text}{letter}")));
+                }
+            }
+        }
+        Some(texts)
+    }
+
+    /// The states from which a text can be accepted.
+    pub fn live(&self) -> Vec<bool> {
+        let mut live = self.accepts.clone();
+        loop {
+            let mut changed = false;
+            for state in 0..live.len() {
+                if !live[state] && self.next[state].iter().any(|&next| live[next]) {
+                    live[state] = true;
+                    changed = true;
+                }
+            }
+            if !changed {
+                return live;
+            }
+        }
     }
 
     /// The same with as few states as possible (Moore's partition refinement).

@@ -25,7 +25,7 @@ struct Label {
 /// If the pattern is too large.
 pub(super) fn pattern(automaton: &Automaton) -> Result<Option<String>, TooLarge> {
     let states = automaton.next.len();
-    let live = live(automaton);
+    let live = automaton.live();
     // Two more states: where texts begin, and where they end.
     let (begin, end) = (states, states + 1);
     let mut edges: Vec<BTreeMap<usize, Label>> = vec![BTreeMap::new(); states + 2];
@@ -54,23 +54,6 @@ pub(super) fn pattern(automaton: &Automaton) -> Result<Option<String>, TooLarge>
         eliminate(state, &mut edges)?;
     }
     Ok(edges[begin].remove(&end).map(|label| label.text))
-}
-
-/// The states from which a text can be accepted.
-fn live(automaton: &Automaton) -> Vec<bool> {
-    let mut live = automaton.accepts.clone();
-    loop {
-        let mut changed = false;
-        for state in 0..live.len() {
-            if !live[state] && automaton.next[state].iter().any(|&next| live[next]) {
-                live[state] = true;
-                changed = true;
-            }
-        }
-        if !changed {
-            return live;
-        }
-    }
 }
 
 /// The place in `left` of the state whose elimination makes the fewest bytes.

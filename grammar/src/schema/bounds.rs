@@ -25,7 +25,7 @@ const MAX_NODES: usize = 20_000;
 /// # Errors
 /// If `schema` exceeds a bound, or is no schema.
 pub(super) fn check(schema: &Value, costs: &mut Costs) -> Result<(), GrammarError> {
-    let bytes = schema.to_string().len();
+    let bytes = length(schema);
     if bytes > MAX_SCHEMA_BYTES {
         return Err(GrammarError::too_complex(format!(
             "a schema must be at most {MAX_SCHEMA_BYTES} bytes long, got {bytes}"
@@ -43,6 +43,24 @@ pub(super) fn check(schema: &Value, costs: &mut Costs) -> Result<(), GrammarErro
         Value::Bool(false) => Err(GrammarError::unsatisfiable().at("#")),
         _ => Err(wrong("#", "a schema must be an object or a boolean")),
     }
+}
+
+/// The bytes of `value` as compact JSON.
+fn length(value: &Value) -> usize {
+    struct Counter(usize);
+    impl std::io::Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    // Counting does not fail.
+    let _ = serde_json::to_writer(&mut counter, value);
+    counter.0
 }
 
 /// The number of JSON values in `value`, including itself.

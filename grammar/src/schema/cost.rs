@@ -86,21 +86,21 @@ impl Costs {
     /// keywords, anywhere in `root`. The schemas within `root` have been added before.
     pub(super) fn add_joined(&mut self, root: &Value) -> Result<(), GrammarError> {
         let mut visits = 0;
-        let mut waiting = vec![(root, "#".to_owned(), root)];
-        while let Some((schema, pointer, base)) = waiting.pop() {
+        let mut waiting = vec![(root, "#".to_owned())];
+        while let Some((schema, pointer)) = waiting.pop() {
             let Value::Object(map) = schema else {
                 continue;
             };
-            let base = base_of(map, schema, base);
             if joins(map) {
                 let mut joined = Joined {
+                    root,
                     visits: &mut visits,
                     open: Vec::new(),
                     places: HashMap::new(),
                     name_patterns: 0,
                     pointer: &pointer,
                 };
-                joined.add(schema, 0, base)?;
+                joined.add(schema, 0)?;
                 let patterns = joined.name_patterns;
                 self.add_pairs(patterns, &pointer)?;
             }
@@ -110,7 +110,7 @@ impl Costs {
                 entries.map(move |(name, inner)| (Step::Property(key, name), inner))
             });
             for (step, inner) in definitions.chain(parts(map)) {
-                waiting.push((inner, joined_pointer(&pointer, &step), base));
+                waiting.push((inner, joined_pointer(&pointer, &step)));
             }
         }
         Ok(())
@@ -119,6 +119,7 @@ impl Costs {
 
 /// The conditions that must hold at once for one value and for the values inside it.
 struct Joined<'a, 'b> {
+    root: &'a Value,
     visits: &'b mut usize,
     /// The schemas that are being visited, by address, so that a recursive reference ends.
     open: Vec<*const Value>,
@@ -136,7 +137,7 @@ struct Place {
 }
 
 impl Joined<'_, '_> {
-    fn add(&mut self, schema: &Value, place: u64, base: &Value) -> Result<(), GrammarError> {
+    fn add(&mut self, schema: &Value, place: u64) -> Result<(), GrammarError> {
         let Value::Object(map) = schema else {
             return Ok(());
         };
@@ -149,7 +150,6 @@ impl Joined<'_, '_> {
             let what = "the schemas that `allOf` and `$ref` join";
             return Err(too_many(self.pointer, what, MAX_JOINED, *self.visits));
         }
-        let base = base_of(map, schema, base);
         self.add_values(map, place)?;
         self.open.push(address);
         let before = std::mem::take(&mut self.places);
@@ -159,7 +159,7 @@ impl Joined<'_, '_> {
             .filter_map(|key| map.get(*key)?.as_array())
             .flatten()
         {
-            self.add(branch, place, base)?;
+            self.add(branch, place)?;
             // One of the branches holds, so the largest one counts.
             for (place, counts) in self.places.drain() {
                 most.entry(place)
@@ -181,12 +181,12 @@ impl Joined<'_, '_> {
                 Step::Property(_, name) => hash(place, name),
                 Step::Other(key) | Step::Item(key, _) => hash(place, key),
             };
-            self.add(inner, place, base)?;
+            self.add(inner, place)?;
         }
         if let Some(target) = map.get("$ref").and_then(Value::as_str)
-            && let Some(inner) = resolve(target, base)
+            && let Some(inner) = resolve(target, self.root)
         {
-            self.add(inner, place, base)?;
+            self.add(inner, place)?;
         }
         self.open.pop();
         Ok(())
@@ -239,60 +239,10 @@ fn joins(map: &Map<String, Value>) -> bool {
     map.contains_key("allOf") || map.contains_key("$ref") && others() > 1
 }
 
-/// The document in which references within `schema` are resolved: a schema with an `$id` is a
-/// document of its own.
-fn base_of<'a>(map: &Map<String, Value>, schema: &'a Value, base: &'a Value) -> &'a Value {
-    let is_document = ["$id", "id"].into_iter().any(|key| {
-        let id = map.get(key).and_then(Value::as_str);
-        id.is_some_and(|id| !id.starts_with('#'))
-    });
-    if is_document { schema } else { base }
-}
-
-fn resolve<'a>(target: &str, base: &'a Value) -> Option<&'a Value> {
-    let fragment = target.strip_prefix('#')?;
-    match fragment.strip_prefix('/') {
-        // A reference that is not found adds no cost: the compiler refuses it, or follows it to
-        // a schema that is bounded by itself.
-        Some(_) => base.pointer(&percent_decoded(fragment)),
-        None if fragment.is_empty() => Some(base),
-        None => anchor(fragment, base),
-    }
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..2).filter(|_| byte == b'%');
-        let code = code.and_then(|hex| std::str::from_utf8(hex).ok());
-        match code.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(code) => {
-                bytes.push(code);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn anchor<'a>(name: &str, root: &'a Value) -> Option<&'a Value> {
-    let mut waiting = vec![root];
-    while let Some(value) = waiting.pop() {
-        match value {
-            Value::Object(map) if map.get("$anchor").is_some_and(|own| own == name) => {
-                return Some(value);
-            }
-            Value::Object(map) => waiting.extend(map.values()),
-            Value::Array(list) => waiting.extend(list),
-            _ => {}
-        }
-    }
-    None
+/// The definition that a rewritten reference names.
+fn resolve<'a>(reference: &str, root: &'a Value) -> Option<&'a Value> {
+    root.get("$defs")?
+        .get(reference.trim_start_matches("#/$defs/"))
 }
 
 fn patterns_of_names(map: &Map<String, Value>) -> usize {

@@ -26,18 +26,20 @@ use crate::error::GrammarError;
 use crate::spec::Strictness;
 
 /// `schema`, which is in the vocabulary of draft 2020-12, in the words that llguidance enforces.
+/// `unique_beside` says that `uniqueItems` is enforced beside them.
 ///
 /// # Errors
 /// If a condition cannot be enforced, with its place.
 pub(super) fn exact(
     schema: &Value,
     strictness: Strictness,
+    unique_beside: bool,
     ignored: &mut Ignored,
 ) -> Result<Map<String, Value>, GrammarError> {
     let none = Map::new();
     let definitions = schema.get("$defs").and_then(Value::as_object);
     let definitions = definitions.unwrap_or(&none);
-    let mut exact = Exact::new(definitions, strictness, ignored);
+    let mut exact = Exact::new(definitions, strictness, unique_beside, ignored);
     let mut root = match exact.assert(schema)? {
         Value::Object(root) => root,
         Value::Bool(true) => Map::new(),

@@ -44,9 +44,11 @@ const DATE: &str = concat!(
     // Leap years.
     "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)",
 );
+/// A leap second comes before midnight. In other places than that of Greenwich, it is left out.
 const TIME: &str = concat!(
-    "(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\\.[0-9]+)?",
-    "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])",
+    "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?",
+    "(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])|",
+    "23:59:60(?:\\.[0-9]+)?(?:[zZ]|[+-]00:00))",
 );
 const POINTER: &str = "(?:/(?:[^~/]|~[01])*)*";
 const IPV4: &str = "(?:(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\\.){3}\
@@ -64,10 +66,11 @@ static IRI: LazyLock<String> = LazyLock::new(|| reference(UCS, false));
 /// How the format `name` is enforced; `None` if it is not.
 pub(super) fn pattern(name: &str) -> Option<Format> {
     let text = match name {
-        "time" | "duration" | "email" | "hostname" | "ipv4" | "ipv6" | "uuid" | "uri" => {
+        "duration" | "email" | "hostname" | "ipv4" | "ipv6" | "uuid" | "uri" => {
             return Some(Format::Native);
         }
         "date" => DATE.to_owned(),
+        "time" => TIME.to_owned(),
         "date-time" => format!("{DATE}[tT]{TIME}"),
         "json-pointer" => POINTER.to_owned(),
         "relative-json-pointer" => format!("(?:0|[1-9][0-9]*)(?:#|{POINTER})"),
@@ -88,12 +91,22 @@ pub(super) fn pattern(name: &str) -> Option<Format> {
 /// The pattern of a format that llguidance enforces, where it is short.
 pub(super) fn native_pattern(name: &str) -> Option<String> {
     let text = match name {
-        "time" => TIME.to_owned(),
         "ipv4" => IPV4.to_owned(),
         "uuid" => "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}".to_owned(),
         _ => return None,
     };
     Some(format!("^(?:{text})$"))
+}
+
+/// A pattern of texts that are surely not of the format `name`: not all such texts.
+pub(super) fn outside(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "uri" | "iri" | "ipv6" | "time" | "date-time" => "^[^:]*$",
+        "email" | "idn-email" => "^[^@]*$",
+        "duration" => "^(?:[^P](?s:.)*)?$",
+        "hostname" | "idn-hostname" | "uri-reference" | "iri-reference" | "uri-template" => " ",
+        _ => return None,
+    })
 }
 
 /// True if a pattern describes all texts of the format `name`.
@@ -179,6 +192,26 @@ mod tests {
     }
 
     #[test]
+    fn texts_outside_of_a_format_are_none_of_its_texts() {
+        let samples = [
+            ("iri", "http://ö.de/ä?x"),
+            ("idn-email", "ö@bücher.de"),
+            ("date-time", "2020-02-29T10:00:00Z"),
+            ("uri-reference", "../a?b#c"),
+            ("iri-reference", "/ä"),
+            ("idn-hostname", "bücher.de"),
+            ("uri-template", "/a/{b,c*}"),
+        ];
+        for (name, text) in samples {
+            let outside = ::regex::Regex::new(outside(name).unwrap()).unwrap();
+            assert!(matches(name, text) && !outside.is_match(text), "{name}");
+        }
+        for name in NAMES {
+            assert!(is_exact(name) != outside(name).is_some(), "{name}");
+        }
+    }
+
+    #[test]
     fn formats_are_what_their_standards_say() {
         let cases = [
             ("json-pointer", "/a~0b/c", "a/b"),
@@ -194,6 +227,8 @@ mod tests {
             ("idn-email", "ö@bücher.de", "ö"),
             ("uri-template", "/a/{b,c*}", "/a/{b"),
             ("date-time", "2020-02-29T10:00:00Z", "2021-02-29T10:00:00Z"),
+            ("time", "23:59:60.5-00:00", "22:59:60Z"),
+            ("time", "00:00:00+23:59", "00:00:00+24:00"),
         ];
         for (name, good, bad) in cases {
             assert!(matches(name, good), "{name} {good}");

@@ -9,8 +9,10 @@ use super::cost::Costs;
 use super::exact::exact;
 use super::locate::place_of;
 use super::modern::{Ignored, modernised};
+use super::shortest::longest_shortest;
 use crate::error::GrammarError;
 use crate::spec::{Strictness, Whitespace};
+use crate::unique::Rules;
 
 /// The most bytes of a schema after it was rewritten.
 const MAX_REWRITTEN_BYTES: usize = 4 * 1024 * 1024;
@@ -22,6 +24,15 @@ pub(crate) struct Preparing {
     strictness: Strictness,
     costs: Costs,
     ignored: Ignored,
+    rise: usize,
+    /// The arrays of a schema that is the whole grammar, whose items must differ.
+    unique: Option<Unique>,
+}
+
+/// Whether `uniqueItems` may be enforced beside the grammar, and the rules for it.
+#[derive(Debug)]
+struct Unique {
+    rules: Option<Rules>,
 }
 
 impl Preparing {
@@ -31,7 +42,29 @@ impl Preparing {
             strictness,
             costs: Costs::default(),
             ignored: Ignored::default(),
+            rise: 0,
+            unique: None,
         }
+    }
+
+    /// The same for a schema that is the whole grammar, so that conditions can be enforced beside
+    /// it: [`Self::unique`].
+    #[must_use]
+    pub fn with_unique(self) -> Self {
+        Self {
+            unique: Some(Unique { rules: None }),
+            ..self
+        }
+    }
+
+    /// The arrays whose items must differ, beside what the prepared schema says.
+    pub fn take_unique(&mut self) -> Option<Rules> {
+        self.unique.as_mut()?.rules.take()
+    }
+
+    /// The most bytes by which what is begun within a schema makes an output longer.
+    pub fn rise(&self) -> usize {
+        self.rise
     }
 
     /// `schema` in the form that llguidance compiles.
@@ -42,7 +75,11 @@ impl Preparing {
     pub fn schema(&mut self, schema: &Value) -> Result<Value, GrammarError> {
         bounds::check(schema, &mut self.costs)?;
         let modern = modernised(schema, self.strictness, &mut self.ignored)?;
-        let mut root = exact(&modern, self.strictness, &mut self.ignored)?;
+        let rules = self.unique.as_ref().and_then(|_| Rules::of(&modern));
+        let mut root = exact(&modern, self.strictness, rules.is_some(), &mut self.ignored)?;
+        if let Some(unique) = &mut self.unique {
+            unique.rules = rules;
+        }
         let rewritten = Value::Object(std::mem::take(&mut root));
         self.costs.add_joined(&rewritten).map_err(|error| {
             let place = error
@@ -52,6 +89,7 @@ impl Preparing {
             let place = place.unwrap_or_else(|| "#".to_owned());
             error.at(place)
         })?;
+        self.rise = self.rise.max(longest_shortest(&rewritten));
         let Value::Object(mut root) = rewritten else {
             return Err(GrammarError::invalid(
                 "a schema must be an object or a boolean",

@@ -2,6 +2,7 @@
 //! grammars that cannot be used get status 400.
 
 mod abuse;
+mod drafts;
 mod jump_forward;
 mod kinds;
 mod logprobs;

@@ -84,7 +84,10 @@ fn one_grammar_at_a_time_and_no_option_without_one() {
         "`regex` and `ebnf` must not be given together"
     );
     let option = StructuredFields {
-        jump_forward: Some(true),
+        options: GrammarOptions {
+            jump_forward: Some(true),
+            complete: None,
+        },
         ..StructuredFields::default()
     };
     let error = option.asked(Whitespace::Natural, false).unwrap_err();

@@ -14,7 +14,7 @@ use crate::fields::messages::MAX_MESSAGES;
 use crate::fields::sampling::{Labels, MAX_LABELS, SamplingFields};
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::wire::Object;
-use crate::grammars::Whitespace;
+use crate::grammars::{GrammarOptions, Whitespace};
 
 /// A request. It also has the fields that this server does not implement, so that they are refused
 /// by name unless their value changes nothing.
@@ -40,6 +40,8 @@ pub struct ResponseRequest {
     bootstrap_port: Option<Each<WholeNumber>>,
     bootstrap_room: Option<Each<WholeNumber>>,
     pub text: Option<Object<Text>>,
+    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    complete: Option<bool>,
     pub stream: Option<bool>,
     /// Whether the server stores the response; the default is true.
     pub store: Option<bool>,
@@ -326,13 +328,19 @@ impl ResponseRequest {
         whitespace: Whitespace,
     ) -> Result<(Option<Asked>, Value), ApiError> {
         let format = self.text.as_mut().and_then(|text| text.0.format.take());
+        let options = GrammarOptions::completing(self.complete);
+        let nothing = StructuredFields {
+            options,
+            ..StructuredFields::default()
+        };
         let Some(Object(format)) = format else {
-            return Ok((None, json!({"type": "text"})));
+            let asked = nothing.asked(whitespace, false)?;
+            return Ok((asked, json!({"type": "text"})));
         };
         let kind = format.r#type.as_str();
         let mut repeated = json!({"type": kind});
-        let fields = match (kind, format.schema) {
-            ("text", None) => return Ok((None, repeated)),
+        let mut fields = match (kind, format.schema) {
+            ("text", None) => return Ok((nothing.asked(whitespace, false)?, repeated)),
             ("json_object", None) => StructuredFields {
                 response_format: serde_json::from_value(json!({"type": "json_object"})).ok(),
                 ..StructuredFields::default()
@@ -362,6 +370,7 @@ impl ResponseRequest {
             // OpenAI's clients expect the key in the answer. The schema itself is not kept.
             repeated["schema"] = json!({});
         }
+        fields.options = options;
         let asked = fields.asked(whitespace, false).map_err(in_format)?;
         Ok((asked, repeated))
     }

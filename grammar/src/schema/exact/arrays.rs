@@ -39,10 +39,11 @@ impl Exact<'_> {
         if map.get("uniqueItems") == Some(&Value::Bool(true)) {
             match self.unique(map)? {
                 Some(unique) => alternatives.push(unique),
+                None if self.unique_beside => {}
                 None => {
                     let error = GrammarError::unsupported(format!(
-                        "`uniqueItems` is supported only for at most 1 item, or for items of at most \
-                         {MAX_DIFFERENT} different values"
+                        "`uniqueItems` within a `not`, an `if` or a larger grammar is supported only for at \
+                         most 1 item, or for items of at most {MAX_DIFFERENT} different values"
                     ));
                     self.ignore_or(error, map, "uniqueItems")?;
                 }

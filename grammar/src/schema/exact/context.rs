@@ -18,6 +18,8 @@ pub(in super::super) struct Exact<'a> {
     pub definitions: &'a Map<String, Value>,
     pub languages: Languages,
     pub strictness: Strictness,
+    /// Whether `uniqueItems` is enforced beside the grammar.
+    pub unique_beside: bool,
     pub ignored: &'a mut Ignored,
     /// The rewritten definitions by name; `None` for those that are to be rewritten.
     pub made: BTreeMap<String, Option<Value>>,
@@ -30,12 +32,14 @@ impl<'a> Exact<'a> {
     pub fn new(
         definitions: &'a Map<String, Value>,
         strictness: Strictness,
+        unique_beside: bool,
         ignored: &'a mut Ignored,
     ) -> Self {
         Self {
             definitions,
             languages: Languages::new(),
             strictness,
+            unique_beside,
             ignored,
             made: BTreeMap::new(),
             waiting: Vec::new(),

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::formats;
 use super::assert::not_a_string;
 use super::context::{Exact, all_of, any_of, placed};
 use crate::error::GrammarError;
@@ -9,6 +10,12 @@ use crate::language::Language;
 
 /// The types of JSON values. Every whole number is a number.
 pub(super) const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
+/// Conditions on objects whose negation can be left out beside that of another one.
+const LEFT_OUT: [&str; 3] = ["additionalProperties", "patternProperties", "propertyNames"];
+/// Of an array in which some item breaks a rule, one of this many first items does.
+const MAX_WRONG_ITEMS: usize = 2;
+/// The most names of a pattern of names that is negated.
+const MAX_NAMES: usize = 8;
 /// The most schemas of a `oneOf` that is negated.
 const MAX_NEGATED: usize = 6;
 
@@ -24,12 +31,21 @@ impl Exact<'_> {
             Value::Bool(all) => return Ok(Value::Bool(!all)),
             _ => return Ok(Value::Bool(false)),
         };
-        let mut ways = Vec::new();
+        let (mut ways, mut refusals) = (Vec::new(), Vec::new());
         for (key, value) in map {
-            let way = self.negate_keyword(map, key, value);
-            ways.extend(way.map_err(|error| placed(error, map, key))?);
+            match self.negate_keyword(map, key, value) {
+                Ok(way) => ways.extend(way),
+                Err(error) => refusals.push((placed(error, map, key), key)),
+            }
         }
-        Ok(any_of(ways))
+        // A value that breaks another condition on objects is not in the schema either. Values that
+        // break only a condition which cannot be negated are left out then.
+        let has_other = ways.iter().any(|way| way["type"] == "object");
+        let is_needed = |key: &str| !(has_other && LEFT_OUT.contains(&key));
+        match refusals.into_iter().find(|(_, key)| is_needed(key)) {
+            Some((error, _)) => Err(error),
+            None => Ok(any_of(ways)),
+        }
     }
 
     pub fn negate_all(&mut self, list: &[Value]) -> Result<Vec<Value>, GrammarError> {
@@ -69,6 +85,14 @@ impl Exact<'_> {
             ("maxItems", _) => count("array", "minItems", 1),
             ("minProperties", _) => count("object", "maxProperties", -1),
             ("maxProperties", _) => count("object", "minProperties", 1),
+            ("format", Value::String(name)) if !formats::is_exact(name) => {
+                let outside = formats::outside(name).ok_or_else(|| {
+                    GrammarError::unsupported(format!(
+                        "the format {name:?} within a `not`, `if` or overlapping `oneOf` is not supported"
+                    ))
+                })?;
+                vec![json!({"type": "string", "pattern": outside})]
+            }
             ("pattern" | "format", _) => {
                 let one = Map::from_iter([(key.to_owned(), value.clone())]);
                 let outside = self.language_outside(&one.into())?;
@@ -79,6 +103,14 @@ impl Exact<'_> {
                 names.map(without).collect()
             }
             ("properties", Value::Object(entries)) => self.wrong_property(entries)?,
+            ("patternProperties", Value::Object(entries)) => {
+                let mut named = Map::new();
+                for (pattern, inner) in entries {
+                    let names = self.names_of(pattern)?;
+                    named.extend(names.into_iter().map(|name| (name, inner.clone())));
+                }
+                self.wrong_property(&named)?
+            }
             ("additionalProperties", Value::Bool(true)) => vec![],
             ("additionalProperties", Value::Bool(false)) if has_no_names(map) => {
                 vec![json!({"type": "object", "minProperties": 1})]
@@ -99,6 +131,20 @@ impl Exact<'_> {
                 let first = map.get("prefixItems").and_then(Value::as_array);
                 let count = first.map_or(0, Vec::len) + 1;
                 vec![json!({"type": "array", "minItems": count})]
+            }
+            ("items", inner) => {
+                let first = map.get("prefixItems").and_then(Value::as_array);
+                let first = first.map_or(0, Vec::len);
+                let wrong = self.negate(inner)?;
+                if wrong == Value::Bool(false) {
+                    return Ok(vec![]);
+                }
+                let way = |index: usize| {
+                    let mut items = vec![Value::Bool(true); index];
+                    items.push(wrong.clone());
+                    json!({"type": "array", "minItems": index + 1, "prefixItems": items})
+                };
+                (first..first + MAX_WRONG_ITEMS).map(way).collect()
             }
             ("contains", inner)
                 if !map.contains_key("minContains") && !map.contains_key("maxContains") =>
@@ -147,6 +193,18 @@ impl Exact<'_> {
                     "`{key}` within a `not`, `if` or overlapping `oneOf` is not supported"
                 )));
             }
+        })
+    }
+
+    /// The names that match `pattern`, if they are few.
+    fn names_of(&mut self, pattern: &str) -> Result<Vec<String>, GrammarError> {
+        let language = self.languages.matching(pattern)?;
+        let names = self.languages.texts(language, MAX_NAMES)?;
+        names.ok_or_else(|| {
+            GrammarError::unsupported(format!(
+                "`patternProperties` of more than {MAX_NAMES} names within a `not`, `if` or \
+                 overlapping `oneOf` is not supported"
+            ))
         })
     }
 

@@ -1,9 +1,9 @@
 //! The values beside given ones.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::context::{Exact, all_of, any_of};
-use super::negate::TYPES;
+use super::negate::{TYPES, without};
 use crate::error::GrammarError;
 
 /// The most numbers between which gaps are described.
@@ -53,14 +53,32 @@ impl Exact<'_> {
         }
         let objects: Vec<&Value> = of("object").collect();
         if !objects.is_empty() {
-            let empty = |object: &&Value| object.as_object().is_some_and(|map| map.is_empty());
-            if !objects.iter().all(empty) {
-                return Err(GrammarError::unsupported(
-                    "an object with properties within a negated `enum` or `const` is not supported",
-                ));
-            }
-            ways.push(json!({"type": "object", "minProperties": 1}));
+            let beside = objects.iter().map(|object| self.beside_object(object));
+            ways.push(all_of(beside.collect::<Result<_, _>>()?));
         }
+        Ok(any_of(ways))
+    }
+
+    /// The objects in which a property of `object` is missing or has another value, and those that
+    /// have more properties.
+    fn beside_object(&mut self, object: &Value) -> Result<Value, GrammarError> {
+        let none = Map::new();
+        let entries = object.as_object().unwrap_or(&none);
+        let mut ways = Vec::new();
+        for (name, value) in entries {
+            let other = self.none_of(std::slice::from_ref(value))?;
+            ways.push(without(name));
+            ways.push(json!({"type": "object", "required": [name], "properties": {name: other}}));
+        }
+        let names: Vec<&String> = entries.keys().collect();
+        let all = names
+            .iter()
+            .map(|name| ((*name).clone(), Value::Bool(true)));
+        let all = Map::from_iter(all);
+        ways.push(
+            json!({"type": "object", "properties": all, "required": names,
+            "minProperties": names.len() + 1}),
+        );
         Ok(any_of(ways))
     }
 

@@ -18,6 +18,12 @@ async fn every_kind_of_grammar_is_followed_under_every_name() {
     let cases = [
         ("regex", json!(date), whole(date)),
         ("guided_regex", json!(date), whole(date)),
+        // What Rust's dialect does not have, in the spelling of ECMA-262 and Python.
+        (
+            "regex",
+            json!("(?=.*[0-9])(?!0)[a-c0-9]{3}\\Z"),
+            whole("[1-9][0-9a-c]{2}|[a-c][0-9][0-9a-c]|[a-c]{2}[0-9]"),
+        ),
         ("structured_outputs", json!({"regex": date}), whole(date)),
         ("guided_choice", choices.clone(), whole("yes|no|perhaps")),
         (
@@ -105,6 +111,7 @@ async fn contradicting_fields_are_refused_with_their_names() {
         "jump_forward",
     )
     .await;
+    refused(with(ask("Hello"), "complete", json!(true)), "complete").await;
     let compact = with(ask("Hello"), "json_whitespace", json!("compact"));
     refused(compact, "json_whitespace").await;
     let tag = json!({"format": {"type": "any_text"}});
