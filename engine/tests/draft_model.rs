@@ -122,7 +122,7 @@ fn every_kind_of_request_gives_the_same_output_with_and_without_a_draft_model() 
             assert_eq!(stats.draft_failures, 0, "{stats:?}");
             assert!(stats.accepted_tokens <= stats.drafted_tokens, "{stats:?}");
             if !adaptive {
-                assert!(stats.draft_forwards > 20, "{stats:?}");
+                assert!(stats.draft_forwards > 5, "{stats:?}");
                 assert!(stats.drafted_tokens > 200, "{stats:?}");
             }
             if change.retract_every.is_some() {

@@ -12,7 +12,7 @@ use crate::catalog::POSITION;
 /// Builds the instruments for drafts of at most `positions` tokens; `read` is called at each
 /// collection. `model` is the attribute that all of them have.
 pub(super) fn observe(meter: &Meter, model: &KeyValue, positions: usize, read: &ReadEngine) {
-    let single = |name, value| single(meter, model, read, name, value);
+    let single = |name, value: fn(&EngineSnapshot) -> f64| single(meter, model, read, name, value);
     single("llm.speculation.drafts", |s| s.drafts as f64);
     single("llm.speculation.drafted_tokens", |s| {
         s.drafted_tokens as f64
@@ -44,7 +44,7 @@ pub(super) fn observe(meter: &Meter, model: &KeyValue, positions: usize, read: &
 
 /// Builds the instruments of the draft model.
 pub(super) fn observe_draft_model(meter: &Meter, model: &KeyValue, read: &ReadEngine) {
-    let single = |name, value| single(meter, model, read, name, value);
+    let single = |name, value: fn(&EngineSnapshot) -> f64| single(meter, model, read, name, value);
     single("llm.speculation.draft_model.forwards", |s| {
         s.draft_forwards as f64
     });
