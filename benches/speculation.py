@@ -3,9 +3,14 @@
     hearth --port 8000 & hearth --port 8001 --speculative-algorithm NGRAM &
     python benches/speculation.py http://127.0.0.1:8000 http://127.0.0.1:8001 [clients ...]
 
+or with a draft model:
+
+    hearth --model LARGE --port 8001 --speculative-config '{"method":"draft_model","model":"SMALL","num_speculative_tokens":4}'
+
 again: greedy answers to prompts that both servers have answered before, so that the cache has the continuation.
 edit: the prediction is an earlier answer in which one word in twelve was changed. Chats have predictions, so this
 needs a model with a chat template; a model without one gets token ids.
+greedy: greedy answers to a prompt that only a draft model predicts.
 story: sampled answers to a prompt that nothing was predicted for.
 Each line has the ratio of the best times (above 1: speculation is faster), because disturbances on a shared machine
 only slow down; then the ratios of the rounds, and how many of the drafted tokens were accepted. The answers of both
@@ -86,6 +91,11 @@ def edit(clients, attempt):
     return bodies
 
 
+def greedy(clients, attempt):
+    salt = f"{SALT} greedy {attempt}"
+    return [story(1000 + index, temperature=0, cache_salt=salt) for index in range(clients)]
+
+
 def stories(clients, attempt):
     salt = f"{SALT} story {attempt}"
     return [story(seed, temperature=1, seed=seed, cache_salt=salt) for seed in range(clients)]
@@ -93,7 +103,8 @@ def stories(clients, attempt):
 
 def counts():
     stats = call(ON, "/server_info")["internal_states"][0]
-    return {key: stats[key] for key in ("drafted_tokens", "accepted_tokens")}
+    model = stats.get("draft_model") or {"forwards": 0}
+    return {"forwards": model["forwards"], **{key: stats[key] for key in ("drafted_tokens", "accepted_tokens")}}
 
 
 def can_chat():
@@ -105,7 +116,7 @@ def can_chat():
 
 
 CHATS = can_chat()
-KINDS = [("again", again), ("edit", edit), ("story", stories)]
+KINDS = [("again", again), ("edit", edit), ("greedy", greedy), ("story", stories)]
 EARLIER = []
 for clients in CLIENTS:
     _, EARLIER = run(OFF, again(clients, 0))
@@ -123,9 +134,11 @@ for clients in CLIENTS:
             for base in order:
                 best[base] = min(best[base], seen[base][0])
         after = counts()
-        drafted, accepted = (after[key] - before[key] for key in ("drafted_tokens", "accepted_tokens"))
+        spent = {key: after[key] - before[key] for key in after}
+        drafted, accepted = spent["drafted_tokens"], spent["accepted_tokens"]
+        by_model = f", {spent['forwards']} forward passes of the draft model" if spent["forwards"] else ""
         print(
             f"{clients:3} clients, {name:6} {best[OFF] / best[ON]:.2f}x (rounds: median {statistics.median(ratios):.2f}, "
-            f"{min(ratios):.2f} to {max(ratios):.2f}), {accepted} of {drafted} drafted tokens accepted",
+            f"{min(ratios):.2f} to {max(ratios):.2f}), {accepted} of {drafted} drafted tokens accepted{by_model}",
             flush=True,
         )

@@ -89,6 +89,24 @@ pub struct ModelInfo {
     pub kv_bytes: u64,
     /// Device memory that is left beside weights and KV cache; absent where it is not known.
     pub headroom_bytes: Option<u64>,
+    /// The draft model of speculative decoding.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_model: Option<DraftModelInfo>,
+}
+
+/// The draft model of speculative decoding, for `/server_info` and the banner.
+#[derive(Clone, Debug, Serialize)]
+pub struct DraftModelInfo {
+    /// Directory, file or hub id.
+    pub model_path: String,
+    pub architecture: String,
+    pub parameters: u64,
+    pub dtype: String,
+    /// The format of the weight matrices where it is not `dtype`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<String>,
+    pub weight_bytes: u64,
+    pub kv_bytes: u64,
 }
 
 impl ModelInfo {

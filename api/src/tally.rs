@@ -64,7 +64,7 @@ pub struct Counts {
     pub prompt: usize,
     pub cached: usize,
     pub completion: usize,
-    drafts: DraftCounts,
+    pub drafts: DraftCounts,
     finish: Option<&'static str>,
 }
 
@@ -150,6 +150,7 @@ impl Tally {
     fn drafts(&self) -> DraftCounts {
         let each = || self.choices.iter().map(|counts| counts.drafts);
         DraftCounts {
+            drafts: each().map(|drafts| drafts.drafts).sum(),
             drafted: each().map(|drafts| drafts.drafted).sum(),
             accepted: each().map(|drafts| drafts.accepted).sum(),
         }
@@ -217,6 +218,7 @@ mod tests {
         tally.record(3, &Update::Finished(finish.clone()));
         assert_eq!(tally.usage(), Usage::new(30, 2, 8));
         let drafts = DraftCounts {
+            drafts: 2,
             drafted: 7,
             accepted: 3,
         };

@@ -28,6 +28,7 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
         page_size: config.page_size,
         eviction: format!("{:?}", config.eviction).to_lowercase(),
         prefix_cache: config.prefix_cache,
+        draft_model: served.info.draft_model.is_some(),
         draft_positions: served.engine.speculation().map_or(0, |s| s.num_tokens),
         device: if on_cpu { "CPU" } else { "GPU" },
     };
@@ -93,6 +94,10 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
         drafted_tokens: stats.drafted_tokens,
         accepted_tokens: stats.accepted_tokens,
         accepted_at: stats.accepted_at,
+        draft_forwards: stats.draft_forwards,
+        draft_failures: stats.draft_failures,
+        draft_model_tokens: stats.draft_model_tokens,
+        draft_time: stats.draft_time,
         heartbeat_age,
     }
 }

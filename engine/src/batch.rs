@@ -1,6 +1,7 @@
 //! From scheduled requests to the ragged batch of one forward pass.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use hearth_forward::{ForwardBatch, KvCopy, SampleRequest, SequenceSpan};
 
@@ -74,6 +75,8 @@ pub(crate) struct StepBatch {
     pub copies: Vec<KvCopy>,
     /// To be made before the copies, in this order.
     pub transfers: Vec<KvTransfer>,
+    /// How long the draft model took to make the drafts.
+    pub drafting: Duration,
     /// One for each of the `sample_rows`, once their sample requests are known.
     pub sample_kinds: Vec<SampleKind>,
     executor_samples: bool,
@@ -122,6 +125,7 @@ impl StepBatch {
         self.loads.clear();
         self.copies.clear();
         self.transfers.clear();
+        self.drafting = Duration::ZERO;
         self.sample_kinds.clear();
     }
 

@@ -1,11 +1,12 @@
 //! Starting an engine, and the handle through which callers reach it.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hearth_forward::{Executor, ExecutorLimits};
+use hearth_forward::{Executor, ExecutorLimits, panic_text};
 use tokio::sync::oneshot;
 
 use crate::cache_events::CacheObserver;
@@ -19,13 +20,17 @@ use crate::inbox::Inbox;
 use crate::limits::context_limit;
 use crate::request::{Request, SubmitError};
 use crate::request_id::RequestId;
-use crate::speculation::Speculation;
+use crate::speculation::{DraftMethod, DraftModel, Speculation};
 use crate::stats::EngineStats;
 use crate::step::EngineCore;
 use crate::transfer::{RemoteOutput, TransferCommand, TransferError, TransferId};
 
 /// How long a shutdown waits, after its grace period, for a forward pass that does not return.
 const STUCK_FORWARD: Duration = Duration::from_secs(5);
+
+/// Makes the draft model for a model with the given sizes.
+pub type BuildDraftModel =
+    Box<dyn FnOnce(ExecutorLimits) -> Result<Box<dyn DraftModel>, BuildError> + Send>;
 
 /// The engine; see [`Engine::spawn`].
 pub struct Engine;
@@ -47,7 +52,25 @@ impl Engine {
     ///
     /// # Errors
     /// The error that `build` returns, or bounds with which no request could run.
-    pub fn spawn<E, F>(mut config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
+    pub fn spawn<E, F>(config: EngineConfig, build: F) -> Result<EngineHandle, SpawnError>
+    where
+        E: Executor,
+        F: FnOnce() -> Result<E, BuildError> + Send + 'static,
+    {
+        Self::spawn_with_draft_model(config, build, None)
+    }
+
+    /// As [`spawn`](Self::spawn), for [`DraftMethod::DraftModel`]: once the executor is there,
+    /// `build_draft` makes the draft model on the engine thread. It is not called where nothing is
+    /// drafted because the executor samples on the device.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn), and if the draft model is missing or has another vocabulary.
+    pub fn spawn_with_draft_model<E, F>(
+        mut config: EngineConfig,
+        build: F,
+        build_draft: Option<BuildDraftModel>,
+    ) -> Result<EngineHandle, SpawnError>
     where
         E: Executor,
         F: FnOnce() -> Result<E, BuildError> + Send + 'static,
@@ -77,7 +100,11 @@ impl Engine {
                     if samples_on_device {
                         config.speculation = None;
                     }
-                    let mut core = EngineCore::new(config, device, Arc::clone(&inbox));
+                    let draft_model = match draft_model(&config, limits, build_draft) {
+                        Ok(draft_model) => draft_model,
+                        Err(error) => return drop(report.send(Err(error))),
+                    };
+                    let mut core = EngineCore::new(config, device, draft_model, Arc::clone(&inbox));
                     let built = (limits, kv_token_bytes, samples_on_device);
                     if report.send(Ok(built)).is_ok() {
                         core.serve();
@@ -105,6 +132,26 @@ impl Engine {
                 thread,
             }),
         })
+    }
+}
+
+/// Makes the draft model, if drafts are to come from one.
+fn draft_model(
+    config: &EngineConfig,
+    limits: ExecutorLimits,
+    build: Option<BuildDraftModel>,
+) -> Result<Option<Box<dyn DraftModel>>, SpawnError> {
+    let method = config.speculation.map(|speculation| speculation.method);
+    if method != Some(DraftMethod::DraftModel) {
+        return Ok(None);
+    }
+    let build = build.ok_or(SpawnError::NoDraftModel)?;
+    let model = catch_unwind(AssertUnwindSafe(|| build(limits)))
+        .map_err(|panic| SpawnError::BuildPanicked(panic_text(&*panic)))??;
+    let (draft, target) = (model.sizes().vocab_size, limits.vocab_size);
+    match draft == target {
+        true => Ok(Some(model)),
+        false => Err(SpawnError::DraftVocabulary { target, draft }),
     }
 }
 

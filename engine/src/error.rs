@@ -36,6 +36,10 @@ pub enum SpawnError {
     NoRoom(ExecutorLimits),
     #[error("the model's vocabulary must be at least 1 token large, got 0")]
     NoVocabulary,
+    #[error("the draft model's vocabulary must have the {target} tokens of the model, not {draft}")]
+    DraftVocabulary { target: usize, draft: usize },
+    #[error("drafts are to come from a draft model, and there is none")]
+    NoDraftModel,
     #[error("cannot start the engine thread")]
     Thread(#[from] std::io::Error),
 }

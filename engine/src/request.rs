@@ -103,6 +103,8 @@ pub struct TokenEvent {
 /// [`EngineConfig::speculation`](crate::EngineConfig::speculation).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftCounts {
+    /// Steps in which tokens were drafted and computed.
+    pub drafts: usize,
     /// Tokens that were drafted and computed.
     pub drafted: usize,
     /// The part of `drafted` that became output.

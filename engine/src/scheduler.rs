@@ -24,6 +24,7 @@ use crate::kv::Kv;
 use crate::queue::WaitingQueue;
 use crate::request::Event;
 use crate::running::Running;
+use crate::speculation::DraftModel;
 use crate::stats::{EngineStats, KvStats};
 use crate::transfer::KvTransfer;
 use new_token_ratio::NewTokenRatio;
@@ -110,6 +111,11 @@ impl Scheduler {
         scheduler
     }
 
+    /// Has `model` make drafts, if the configuration says so.
+    pub fn set_draft_model(&mut self, model: Box<dyn DraftModel>) {
+        self.speculation.set_model(model, self.config.prefill_chunk);
+    }
+
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty() && self.ended.is_empty()
     }
@@ -163,7 +169,7 @@ impl Scheduler {
     }
 
     fn fill(&mut self, batch: &mut StepBatch) {
-        self.draft();
+        self.draft(batch);
         let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
         for (index, running) in self.running.iter_mut().enumerate() {
@@ -254,6 +260,7 @@ impl Scheduler {
             held: 0,
         };
         debug_assert!(kv.is_conserved() && host.is_conserved(), "{kv:?} {host:?}");
+        self.speculation.count_model(&mut self.counters);
         let (waiting, running) = (self.waiting.len(), self.running.len());
         let parked = self.running.iter().filter(|r| r.request.is_parked());
         EngineStats {

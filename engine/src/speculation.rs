@@ -9,15 +9,21 @@
 mod acceptance;
 mod config;
 mod costs;
+mod draft_kv;
+mod draft_model;
 mod drafter;
+mod model_drafter;
+mod model_time;
 mod ngram;
 mod plan;
 mod prediction;
 mod prefix_cache;
 mod request;
 
-pub use config::{MAX_DRAFT, Speculation, SpeculationError};
+pub use config::{DraftMethod, MAX_DRAFT, Speculation, SpeculationError};
 pub(crate) use costs::StepCosts;
+pub use draft_model::DraftModel;
 pub(crate) use drafter::{CachedText, DraftContext};
-pub(crate) use plan::{Offer, plan};
-pub(crate) use request::RequestSpeculation;
+pub(crate) use model_drafter::{ModelDrafter, Wish};
+pub(crate) use plan::{ByModel, Offer, StepTime, plan};
+pub(crate) use request::{FirstRates, RequestSpeculation};

@@ -1,5 +1,7 @@
 //! A snapshot of the engine, taken between steps.
 
+use std::time::Duration;
+
 use crate::speculation::MAX_DRAFT;
 
 /// Where the KV slots of one pool are. Every slot is counted in exactly one of `free`,
@@ -71,6 +73,16 @@ pub struct EngineStats {
     pub drafted_tokens: u64,
     /// The part of `drafted_tokens` that became output; each saved a step of its request.
     pub accepted_tokens: u64,
+    /// The slots of the draft model. All fields are zero without one.
+    pub draft_kv: KvStats,
+    /// Forward passes of the draft model.
+    pub draft_forwards: u64,
+    /// Tokens that went through the draft model.
+    pub draft_model_tokens: u64,
+    /// The part of `draft_forwards` that failed.
+    pub draft_failures: u64,
+    /// How long the draft model has made drafts.
+    pub draft_time: Duration,
     /// The part of `accepted_tokens` at each place of a draft, from the first.
     pub accepted_at: [u64; MAX_DRAFT],
     /// Tokens that went through the model: prompts, outputs, drafts, and tokens that were

@@ -25,6 +25,7 @@ use crate::device::Device;
 use crate::events::{StepObserver, StepReport};
 use crate::inbox::{Inbox, Mail, Phase, Wait};
 use crate::scheduler::{DeviceIs, Scheduler};
+use crate::speculation::DraftModel;
 use crate::stats::EngineStats;
 use in_flight::{CompletedStep, InFlight};
 
@@ -49,8 +50,16 @@ pub(crate) struct EngineCore {
 }
 
 impl EngineCore {
-    pub fn new(config: EngineConfig, device: Device, inbox: Arc<Inbox>) -> Self {
-        let scheduler = Scheduler::new(config, device.limits, device.host_slots);
+    pub fn new(
+        config: EngineConfig,
+        device: Device,
+        draft_model: Option<Box<dyn DraftModel>>,
+        inbox: Arc<Inbox>,
+    ) -> Self {
+        let mut scheduler = Scheduler::new(config, device.limits, device.host_slots);
+        if let Some(model) = draft_model {
+            scheduler.set_draft_model(model);
+        }
         let mut core = Self {
             in_flight: InFlight::new(device),
             scheduler,

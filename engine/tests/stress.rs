@@ -128,6 +128,7 @@ fn config() -> impl Strategy<Value = EngineConfig> {
                 adaptive,
                 lookup_min: 1,
                 lookup_max: 2,
+                ..Speculation::default()
             }),
             retract_every,
         }

@@ -28,6 +28,7 @@ fn everything() -> Telemetry {
         kv_slots: 1000,
         prefix_cache: true,
         draft_positions: 2,
+        draft_model: true,
         ..EngineFacts::default()
     };
     let snapshot = EngineSnapshot {

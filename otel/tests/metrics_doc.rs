@@ -9,10 +9,7 @@ use hearth_otel::rows::{self, Label, Row, Shape, Source};
 
 /// Metrics of vLLM and SGLang that do not exist here, and the feature that each one needs.
 const ABSENT: &[(&str, &str)] = &[
-    (
-        "`sglang:spec_*` but the two above",
-        "draft trees and draft models",
-    ),
+    ("`sglang:spec_*` but the two above", "draft trees"),
     (
         "`vllm:lora_requests_info`, `sglang:lora_*`",
         "LoRA adapters",

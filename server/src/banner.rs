@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hearth_api::numbers::count_text;
-use hearth_api::served::Served;
+use hearth_api::served::{ModelInfo, Served};
 use serde_json::{Value, json};
 
 use crate::config::Config;
@@ -30,7 +30,7 @@ pub fn banner(
 Hearth {version} serves {id} ({architecture}, {parameters} parameters, {dtype})
   at       {url}/v1
   on       {device}
-  memory   weights {weights}, KV cache {kv} ({slots} slots, one per token){headroom}
+  memory   weights {weights}, KV cache {kv} ({slots} slots, one per token){headroom}{draft}
   context  {context} tokens per sequence; {running} sequences at once, {queue} waiting
   ready    in {seconds:.2} s
 
@@ -47,10 +47,25 @@ Try it:
         weights = bytes_text(info.weight_bytes),
         kv = bytes_text(info.kv_bytes),
         slots = limits.kv_slots,
+        draft = draft_line(info),
         context = served.context(),
         running = config.max_running_requests,
         queue = config.max_queue,
         seconds = took.as_secs_f64(),
+    )
+}
+
+/// The line about the draft model, if there is one.
+fn draft_line(info: &ModelInfo) -> String {
+    let Some(draft) = &info.draft_model else {
+        return String::new();
+    };
+    format!(
+        "\n  drafts   {path} ({parameters} parameters), weights {weights}, KV cache {kv}",
+        path = draft.model_path,
+        parameters = count_text(draft.parameters),
+        weights = bytes_text(draft.weight_bytes),
+        kv = bytes_text(draft.kv_bytes),
     )
 }
 

@@ -174,6 +174,7 @@ mod tests {
             reasoning_parser: Some(ReasoningParser::Qwen3),
             speculative_config: Some(String::new()),
             speculative_algorithm: Some(String::new()),
+            speculative_draft_model_path: Some(String::new()),
             speculative_num_draft_tokens: Some(1),
             collect_detailed_traces: Some(String::new()),
             ..Config::default()

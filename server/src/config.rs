@@ -32,6 +32,7 @@ pub use error::ConfigError;
 pub use layers::DEFAULT_FILE;
 pub use parts::EMBEDDED_MODEL;
 pub use settings::Config;
+pub use speculation::Drafting;
 
 #[cfg(test)]
 #[expect(

@@ -1,6 +1,7 @@
 //! From a configuration to a model that serves.
 
 use std::io::{IsTerminal, stderr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, Result, anyhow};
@@ -10,22 +11,19 @@ use hearth_api::served::{Defaults, Formats, ModelInfo, Served, TextCodec};
 use hearth_api::state::unix_time;
 use hearth_api::tools;
 use hearth_engine::{BuildError, Engine, EngineConfig};
-use hearth_model::checkpoint::{self, Checkpoint};
+use hearth_model::checkpoint::Checkpoint;
 use hearth_model::device::DeviceSpec;
-use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
-use hearth_model::weights::Quantization as ModelQuantization;
 use hearth_model::{LargestStep, LoadOptions, Report};
 
-use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults, SpecialTokens};
+use crate::config::{Config, LoadFormat, SamplingDefaults, SpecialTokens};
 use crate::disaggregation;
+use crate::draft_model::DraftCheckpoint;
 use crate::executor::{ModelExecutor, Reload};
 use crate::kernel_cache;
+use crate::load_formats::{formats_to_load, load_format};
 use crate::text::{IdText, ModelText};
 use crate::warmup::Sizes;
-
-/// The seed of random weights, fixed so that they are the same model every time.
-const DUMMY_SEED: u64 = 0;
 
 /// Opens, loads and warms up the model, and starts its engine.
 ///
@@ -33,6 +31,7 @@ const DUMMY_SEED: u64 = 0;
 /// Names the file, the device or the option that is missing or wrong.
 pub fn load(config: &Config) -> Result<Served> {
     let checkpoint = open(config)?;
+    let draft = DraftCheckpoint::open(config, &checkpoint)?;
     let text = text(config, &checkpoint)?;
     let defaults = defaults(config, &checkpoint);
     let formats = formats(config, &checkpoint);
@@ -46,13 +45,19 @@ pub fn load(config: &Config) -> Result<Served> {
         running: engine_config.max_running,
         tokens: engine_config.max_batch_tokens,
     };
-    let engine = Engine::spawn(engine_config.clone(), move || {
+    let kv_bytes = Arc::new(AtomicU64::new(0));
+    let taken = Arc::clone(&kv_bytes);
+    let build = move || {
         let (executor, info) = executor(&build_config, checkpoint, Some(sizes))
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
+        kv_bytes.store(info.kv_bytes, Ordering::Relaxed);
         // The receiver below waits for this, so sending does not fail.
         let _ = report.send((info, executor.lost()));
         Ok(executor)
-    })?;
+    };
+    let (draft_report, draft_info) = mpsc::channel();
+    let build_draft = draft.map(|draft| draft.builder(config.clone(), taken, draft_report));
+    let engine = Engine::spawn_with_draft_model(engine_config.clone(), build, build_draft)?;
     let grammars = Grammars::start(
         Arc::clone(&text),
         engine.limits().vocab_size,
@@ -60,7 +65,11 @@ pub fn load(config: &Config) -> Result<Served> {
         config.grammar_defaults(),
     )
     .context("cannot start the threads that compile grammars")?;
-    let (info, lost) = info.recv().context("the engine came up without a model")?;
+    let (mut info, lost) = info.recv().context("the engine came up without a model")?;
+    info.draft_model = draft_info.try_recv().ok();
+    if let (Some(draft), Some(headroom)) = (&info.draft_model, &mut info.headroom_bytes) {
+        *headroom = headroom.saturating_sub(draft.weight_bytes + draft.kv_bytes);
+    }
     Ok(Served {
         id: config.model_id(),
         engine,
@@ -84,10 +93,7 @@ pub fn load(config: &Config) -> Result<Served> {
 /// # Errors
 /// A missing or malformed file, an unsupported architecture.
 pub fn open(config: &Config) -> Result<Checkpoint> {
-    let format = match config.load_format {
-        LoadFormat::Auto => checkpoint::LoadFormat::Safetensors,
-        LoadFormat::Dummy => checkpoint::LoadFormat::Dummy { seed: DUMMY_SEED },
-    };
+    let format = load_format(config);
     let checkpoint = match &config.model {
         Some(model) => Checkpoint::open(model, format),
         None => Checkpoint::embedded(),
@@ -109,16 +115,6 @@ pub fn executor(
     let steps = engine_config(config)?;
     let options = LoadOptions {
         device: DeviceSpec::parse(&config.device)?,
-        dtype: match config.dtype {
-            Dtype::Auto => None,
-            Dtype::F32 => Some(ModelDtype::F32),
-            Dtype::F16 => Some(ModelDtype::F16),
-            Dtype::Bf16 => Some(ModelDtype::Bf16),
-        },
-        quantization: config.quantization.map(|quantization| match quantization {
-            Quantization::Int8 => ModelQuantization::Int8,
-            Quantization::Int4 => ModelQuantization::Int4,
-        }),
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
@@ -130,6 +126,7 @@ pub fn executor(
             sequences: steps.max_running,
         }),
         kernel_cache: kernel_cache::of_this_build(),
+        ..formats_to_load(config)
     };
     let digest = disaggregation::digest(&checkpoint);
     let kv_layout = {
@@ -173,6 +170,7 @@ pub fn executor(
         weight_bytes: report.weight_bytes,
         kv_bytes: report.kv_bytes,
         headroom_bytes: report.headroom_bytes,
+        draft_model: None,
     };
     // The CPU's kernels are compiled already; a GPU's are compiled when they first run.
     let compiles = !report.device.starts_with("cpu");
@@ -269,7 +267,7 @@ fn engine_config(config: &Config) -> Result<EngineConfig> {
         schedule: config.schedule_policy.into(),
         // The configuration was checked.
         cache_changes: config.kv_events().is_ok_and(|events| events.is_some()),
-        speculation: config.speculation()?,
+        speculation: config.drafting()?.map(|drafting| drafting.speculation),
         ..EngineConfig::default()
     })
 }

@@ -3,13 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use hearth_engine::{
-    Engine, EngineConfig, EngineHandle, Event, Generation, Request, SamplingParams, SchedulePolicy,
-    Speculation,
+    BuildDraftModel, DraftMethod, Engine, EngineConfig, EngineHandle, Event, Generation, Request,
+    SamplingParams, SchedulePolicy, Speculation,
 };
 use hearth_server::config::{Config, Dtype};
+use hearth_server::executor::ModelExecutor;
 use hearth_server::load;
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../model/goldens/qwen3");
+/// A model with other weights, which drafts for it.
+const DRAFT_MODEL: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../model/goldens/llama-llama3-tied"
+);
 const POLICIES: [SchedulePolicy; 6] = [
     SchedulePolicy::Fcfs,
     SchedulePolicy::Lpm,
@@ -19,20 +25,22 @@ const POLICIES: [SchedulePolicy; 6] = [
     SchedulePolicy::Random,
 ];
 
-fn engine(config: EngineConfig) -> EngineHandle {
+/// A model with a fifth of the slots that 200 prompts need together.
+fn executor(model: &str) -> ModelExecutor {
     let model = Config {
-        model: Some(MODEL.to_owned()),
+        model: Some(model.to_owned()),
         device: "cpu".to_owned(),
         dtype: Dtype::F32,
-        // A fifth of the slots that 200 prompts need together.
         kv_tokens: Some(2048),
         ..Config::default()
     };
-    Engine::spawn(config, move || {
-        let checkpoint = load::open(&model).unwrap();
-        Ok(load::executor(&model, checkpoint, None).unwrap().0)
-    })
-    .unwrap()
+    let checkpoint = load::open(&model).unwrap();
+    load::executor(&model, checkpoint, None).unwrap().0
+}
+
+fn engine(config: EngineConfig) -> EngineHandle {
+    let draft: BuildDraftModel = Box::new(|_| Ok(Box::new(executor(DRAFT_MODEL))));
+    Engine::spawn_with_draft_model(config, || Ok(executor(MODEL)), Some(draft)).unwrap()
 }
 
 /// Two hundred prompts in families of eight with shared prefixes.
@@ -177,7 +185,11 @@ fn two_hundred_prompts_have_the_same_bits_with_drafts() {
         })
         .collect();
     for (page_size, retract_every) in [(1, None), (16, Some(3))] {
-        for adaptive in [false, true] {
+        for (adaptive, method) in [
+            (false, DraftMethod::Ngram),
+            (true, DraftMethod::Ngram),
+            (false, DraftMethod::DraftModel),
+        ] {
             let config = EngineConfig {
                 page_size,
                 retract_every,
@@ -186,6 +198,7 @@ fn two_hundred_prompts_have_the_same_bits_with_drafts() {
                 prefill_chunk: 64,
                 speculation: Some(Speculation {
                     adaptive,
+                    method,
                     ..Speculation::default()
                 }),
                 ..EngineConfig::default()
@@ -194,11 +207,13 @@ fn two_hundred_prompts_have_the_same_bits_with_drafts() {
             let engine = engine(config);
             assert_eq!(outputs(&engine, &predictions), reference, "{when}");
             let stats = engine.stats();
-            // Steps with prefill draft nothing, and every preemption brings some.
+            // A preempted request has to compute its text again before it drafts.
             let accepted = if retract_every.is_some() { 30 } else { 200 };
             let enough = stats.accepted_tokens > accepted;
             assert!(adaptive || enough, "{when} {stats:?}");
             assert!(adaptive || stats.drafted_tokens > stats.accepted_tokens);
+            let by_model = method == DraftMethod::DraftModel;
+            assert_eq!(stats.draft_forwards > 0, by_model, "{when} {stats:?}");
         }
     }
 }

@@ -189,6 +189,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         tokenizer: Arc::clone(&served.text) as Arc<dyn Detokenize>,
         prompts: metas,
         n,
+        speculates: served.engine.speculation().is_some(),
         texts: request.return_text_in_logprobs.unwrap_or(false),
     };
     Ok(Prepared {

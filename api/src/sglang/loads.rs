@@ -106,9 +106,12 @@ fn load(state: &AppState, served: &Served, sections: &[&str]) -> Value {
         "decode_moments": null,
     });
     if wants("memory") {
+        let info = &served.info;
+        let draft = info.draft_model.as_ref();
+        let (weights, kv) = draft.map_or((0, 0), |draft| (draft.weight_bytes, draft.kv_bytes));
         load["memory"] = json!({
-            "weight_gb": served.info.weight_bytes as f64 / GIB,
-            "kv_cache_gb": served.info.kv_bytes as f64 / GIB,
+            "weight_gb": (info.weight_bytes + weights) as f64 / GIB,
+            "kv_cache_gb": (info.kv_bytes + kv) as f64 / GIB,
             "graph_gb": 0.0,
             "token_capacity": stats.kv.total,
             "cached_tokens": stats.kv.cached(),

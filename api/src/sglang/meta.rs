@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use hearth_engine::DraftCounts;
 use hearth_engine::logprobs::TokenLogprobs;
 use hearth_engine::output::{Detokenize, token_text};
 use serde::Serialize;
@@ -42,7 +43,35 @@ struct MetaInfo<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     first_token_latency: Option<f64>,
     #[serde(flatten)]
+    drafts: Option<Drafts>,
+    #[serde(flatten)]
     logprobs: Option<Logprobs>,
+}
+
+/// The drafts of a choice, where the server speculates.
+#[derive(Debug, PartialEq, Serialize)]
+struct Drafts {
+    /// Forward passes that had a draft of the choice.
+    spec_verify_ct: usize,
+    /// The tokens that such a forward pass brought on average.
+    spec_accept_length: f64,
+    /// The part of the drafted tokens that became output.
+    spec_accept_rate: f64,
+    spec_num_correct_drafts: usize,
+    spec_num_proposed_drafts: usize,
+}
+
+impl From<DraftCounts> for Drafts {
+    fn from(counts: DraftCounts) -> Self {
+        let per = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
+        Self {
+            spec_verify_ct: counts.drafts,
+            spec_accept_length: per(counts.drafts + counts.accepted, counts.drafts),
+            spec_accept_rate: per(counts.accepted, counts.drafted),
+            spec_num_correct_drafts: counts.accepted,
+            spec_num_proposed_drafts: counts.drafted,
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -101,6 +130,8 @@ pub struct Writer {
     pub prompts: Vec<PromptMeta>,
     /// The number of choices per prompt.
     pub n: usize,
+    /// Whether the server drafts tokens.
+    pub speculates: bool,
     /// Whether log-probabilities have the texts of their tokens with them.
     pub texts: bool,
     /// Whether a prefill server answers with the log-probabilities of the prompt, which routers put
@@ -165,6 +196,7 @@ impl Writer {
                     .first_text_after()
                     .filter(|_| ended)
                     .map(|after| after.as_secs_f64()),
+                drafts: self.speculates.then(|| Drafts::from(counts.drafts)),
                 logprobs: prompt
                     .logprobs
                     .as_ref()
@@ -239,5 +271,23 @@ fn finish_reason(finish: &Finish, max_new_tokens: usize) -> FinishReason<'_> {
         _ => FinishReason::Stop {
             matched: finish.matched.as_ref(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drafts_are_counted_with_the_token_that_is_sampled_in_any_case() {
+        let drafts = Drafts::from(DraftCounts {
+            drafts: 4,
+            drafted: 12,
+            accepted: 6,
+        });
+        assert_eq!((drafts.spec_verify_ct, drafts.spec_accept_length), (4, 2.5));
+        assert_eq!(drafts.spec_accept_rate, 0.5);
+        let none = Drafts::from(DraftCounts::default());
+        assert_eq!((none.spec_accept_length, none.spec_accept_rate), (0.0, 0.0));
     }
 }

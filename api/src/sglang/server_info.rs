@@ -61,6 +61,18 @@ fn engine_state(served: &Served) -> Value {
         "drafts": stats.drafts,
         "drafted_tokens": stats.drafted_tokens,
         "accepted_tokens": stats.accepted_tokens,
+        "draft_model": served.info.draft_model.as_ref().map(|_| json!({
+            "forwards": stats.draft_forwards,
+            "failures": stats.draft_failures,
+            "computed_tokens": stats.draft_model_tokens,
+            "seconds": stats.draft_time.as_secs_f64(),
+            "kv": {
+                "total": stats.draft_kv.total,
+                "free": stats.draft_kv.free,
+                "cached": stats.draft_kv.cached(),
+                "held": stats.draft_kv.held,
+            },
+        })),
         "sent_tokens": stats.sent_tokens,
         "received_tokens": stats.received_tokens,
         "kv_token_bytes": served.engine.kv_token_bytes(),

@@ -7,7 +7,9 @@ use super::phase::Phase;
 use super::request::ActiveRequest;
 use crate::constraint::WaitBudget;
 use crate::request::{DraftCounts, Event};
-use crate::speculation::{CachedText, DraftContext, Offer, RequestSpeculation, Speculation};
+use crate::speculation::{
+    ByModel, CachedText, DraftContext, FirstRates, Offer, RequestSpeculation, Speculation,
+};
 
 impl ActiveRequest {
     /// How many tokens may be drafted after the last one. The one after the draft is sampled, so
@@ -24,12 +26,12 @@ impl ActiveRequest {
         }
     }
 
-    /// Drafts at most `most` tokens, and offers them. `rate` is the share of drafts that other
+    /// Drafts at most `most` tokens, and offers them. `rates` are the shares of drafts that other
     /// requests accepted.
     pub fn offer_draft(
         &mut self,
         config: &Speculation,
-        rate: f32,
+        rates: FirstRates,
         cache: &dyn CachedText,
         most: usize,
     ) -> Option<Offer> {
@@ -41,7 +43,7 @@ impl ActiveRequest {
         let (prompt_len, longest) = (self.prompt_len, self.params.max_tokens);
         let speculation = self.speculation.get_or_insert_with(|| {
             let prediction = std::mem::take(prediction);
-            let new = RequestSpeculation::new(config, rate, prediction, prompt_len, longest);
+            let new = RequestSpeculation::new(config, rates, prediction, prompt_len, longest);
             Box::new(new)
         });
         let context = DraftContext {
@@ -53,12 +55,41 @@ impl ActiveRequest {
         speculation.offer(&context, most)
     }
 
-    /// `planned` tokens of the draft are worth computing.
-    pub fn keep_draft(&mut self, planned: usize) {
+    /// Offers a draft of at most `most` tokens that the draft model would make, after it has
+    /// computed `missing` tokens.
+    pub fn offer_of_model(&mut self, missing: usize, most: usize) -> Option<Offer> {
+        let most = most.min(self.draft_limit());
+        let remaining = self.remaining();
+        let by_model = ByModel { missing, remaining };
+        let speculation = self.speculation.as_mut().filter(|_| most > 0);
+        speculation.map(|speculation| speculation.offer_of_model(by_model, most))
+    }
+
+    /// How many tokens of the offered draft to compute, of which `planned` are worth it.
+    pub fn tokens_to_draft(&mut self, planned: usize) -> usize {
         let output_len = self.output_len();
+        let speculation = self.speculation.as_mut();
+        speculation.map_or(0, |speculation| {
+            speculation.tokens_to_draft(planned, output_len)
+        })
+    }
+
+    /// The draft model made `draft`.
+    pub fn take_draft(&mut self, draft: Vec<u32>) {
         if let Some(speculation) = &mut self.speculation {
-            speculation.keep(planned, output_len);
+            speculation.take_draft(draft);
         }
+    }
+
+    /// Whether the draft model made the draft.
+    pub fn is_drafted_by_model(&self) -> bool {
+        let speculation = self.speculation.as_ref();
+        speculation.is_some_and(|speculation| speculation.is_by_model())
+    }
+
+    /// Whether anything may be drafted after the last token.
+    pub fn can_draft(&self) -> bool {
+        self.draft_limit() > 0
     }
 
     /// Cuts the draft to `len` tokens.

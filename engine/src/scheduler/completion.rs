@@ -58,7 +58,9 @@ impl Scheduler {
                         (tokens, accepted) =
                             request.sample_draft(&mut rows, draft, &mut for_drafts);
                         kv.computed += accepted;
-                        speculation.record(draft.len(), accepted, &mut self.counters);
+                        let by_model = request.is_drafted_by_model();
+                        let counters = &mut self.counters;
+                        speculation.record(draft.len(), accepted, by_model, counters);
                     } else {
                         rows.by_ref().take(draft.len() + 1).for_each(drop);
                     }
@@ -140,6 +142,7 @@ impl Scheduler {
             if !matches!(outcome, Outcome::Failed(_)) {
                 self.cache(&mut ended);
             }
+            self.speculation.end(ended.request.id);
             self.kv.release(ended.kv);
             self.finish(ended.request, outcome);
         }
@@ -157,6 +160,7 @@ impl Scheduler {
     /// had.
     pub fn flush_cache(&mut self) -> usize {
         self.new_token_ratio.reset();
+        self.speculation.flush();
         self.kv.flush()
     }
 }

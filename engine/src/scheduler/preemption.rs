@@ -71,6 +71,7 @@ impl Scheduler {
         } = running;
         let computed = kv.computed;
         self.kv.release(kv);
+        self.speculation.end(request.id);
         self.counters.preemptions += 1;
         self.may_start = true;
         request.preempted(computed);

@@ -8,14 +8,26 @@ pub const MAX_DRAFT: usize = 16;
 /// The most tokens that a lookup compares.
 const MAX_LOOKUP: usize = 64;
 
+/// Where drafts come from if neither the prefix cache nor the request's prediction has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftMethod {
+    /// From the request's own tokens: what followed the latest place at which its last tokens
+    /// occurred before (prompt lookup, as vLLM's method `ngram`).
+    #[default]
+    Ngram,
+    /// From a [`DraftModel`](crate::DraftModel).
+    DraftModel,
+}
+
 /// How drafts are made. They come from the prefix cache, from a prediction that the request
-/// brings, and from the request's own tokens: what followed the latest place at which its last
-/// tokens occurred before (prompt lookup, as vLLM's method `ngram`).
+/// brings, and by `method`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speculation {
+    pub method: DraftMethod,
     /// The most tokens to draft in one step.
     pub num_tokens: usize,
-    /// How many of the last tokens must have occurred before, in the same order.
+    /// How many of the last tokens must have occurred before, in the same order, by
+    /// [`DraftMethod::Ngram`].
     pub lookup_min: usize,
     /// How many of the last tokens are compared.
     pub lookup_max: usize,
@@ -27,6 +39,7 @@ pub struct Speculation {
 impl Default for Speculation {
     fn default() -> Self {
         Self {
+            method: DraftMethod::default(),
             num_tokens: 4,
             lookup_min: 2,
             lookup_max: 4,

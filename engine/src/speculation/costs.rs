@@ -94,6 +94,19 @@ impl StepCosts {
         self.expected(rows).or(Some(measured.seconds))
     }
 
+    /// As [`expected`](Self::expected), however few rows have been measured: beyond them, each row
+    /// is assumed to cost as much as one of the measured step. Nothing is assumed to cost anything
+    /// before fewer rows or as many have been measured, so that they are tried.
+    pub fn estimate(&self, rows: usize) -> f32 {
+        if let Some(expected) = self.expected(rows) {
+            return expected;
+        }
+        let is_fresh = |measured: &&Measured| measured.at + STALE_AFTER > self.steps;
+        let fresh = self.ranges.iter().flatten().filter(is_fresh);
+        let below = fresh.filter(|measured| measured.rows <= rows as f32).last();
+        below.map_or(0.0, |below| below.seconds * rows as f32 / below.rows)
+    }
+
     /// The expected time of a step with `rows` rows; `None` if far fewer have been measured.
     pub fn expected(&self, rows: usize) -> Option<f32> {
         let is_fresh = |measured: &Measured| measured.at + STALE_AFTER > self.steps;
@@ -146,6 +159,7 @@ mod tests {
     fn times_between_measured_rows_are_interpolated_and_beyond_them_assumed() {
         let mut costs = StepCosts::new();
         assert_eq!((costs.base(1), costs.expected(2)), (None, None));
+        assert_eq!(costs.estimate(2), 0.0);
         costs.record(1, 1.0);
         assert_eq!(costs.base(1), Some(1.0));
         assert_eq!(costs.expected(5), Some(2.0));
@@ -153,6 +167,7 @@ mod tests {
         assert!((costs.expected(3).unwrap() - 1.2).abs() < 1e-6);
         assert!((costs.expected(6).unwrap() - 1.5).abs() < 1e-6);
         assert_eq!(costs.expected(12), None, "too far from what is known");
+        assert!((costs.estimate(12) - 3.36).abs() < 1e-5);
         costs.record(1, 100.0);
         assert!(costs.base(1).unwrap() < 1.2, "a delay counts little");
     }

@@ -4,7 +4,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hearth_engine::{Engine, EngineConfig, EngineHandle, Generation, PauseMode, Request};
+use hearth_engine::{
+    BuildDraftModel, DraftModel, Engine, EngineConfig, EngineHandle, Generation, PauseMode, Request,
+};
 use hearth_forward::ExecutorLimits;
 
 use super::model::{Call, Copies, FakeModel, Step, VOCAB};
@@ -79,6 +81,27 @@ impl Fixture {
         gate: Option<Receiver<()>>,
         samples_on_device: bool,
     ) -> Self {
+        Self::build_with(config, limits, host_slots, gate, samples_on_device, None)
+    }
+
+    /// Over a model that does not sample on the device, with the draft model that `draft` makes.
+    pub fn with_draft_model(
+        config: EngineConfig,
+        kv_slots: usize,
+        draft: impl FnOnce() -> Box<dyn DraftModel> + Send + 'static,
+    ) -> Self {
+        let build: BuildDraftModel = Box::new(|_| Ok(draft()));
+        Self::build_with(config, limits(kv_slots), 0, None, false, Some(build))
+    }
+
+    fn build_with(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        host_slots: usize,
+        gate: Option<Receiver<()>>,
+        samples_on_device: bool,
+        draft: Option<BuildDraftModel>,
+    ) -> Self {
         let steps = Arc::default();
         let log = Arc::clone(&steps);
         let calls = Arc::default();
@@ -96,7 +119,7 @@ impl Fixture {
             })
         };
         Self {
-            engine: Engine::spawn(config, build).unwrap(),
+            engine: Engine::spawn_with_draft_model(config, build, draft).unwrap(),
             steps,
             calls,
             copies,
@@ -154,5 +177,8 @@ impl Fixture {
         assert_eq!((kv.held, kv.protected), (0, 0), "{kv:?}");
         let host = self.engine.stats().host;
         assert!(host.is_conserved() && host.protected == 0, "{host:?}");
+        let draft = self.engine.stats().draft_kv;
+        assert!(draft.is_conserved(), "{draft:?}");
+        assert_eq!((draft.held, draft.protected), (0, 0), "{draft:?}");
     }
 }

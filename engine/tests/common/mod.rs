@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test file uses a part of it
 
 mod fixture;
+pub mod kinds;
 mod model;
 mod sample;
 

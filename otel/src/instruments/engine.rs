@@ -49,6 +49,11 @@ pub struct EngineSnapshot {
     pub accepted_tokens: u64,
     /// The part of `accepted_tokens` at each place of a draft, from the first.
     pub accepted_at: [u64; DRAFT_POSITIONS],
+    /// Forward passes of the draft model.
+    pub draft_forwards: u64,
+    pub draft_failures: u64,
+    pub draft_model_tokens: u64,
+    pub draft_time: Duration,
     /// Time since the last step while the engine has work; zero if it has none.
     pub heartbeat_age: Duration,
 }
@@ -83,6 +88,8 @@ pub struct EngineFacts {
     pub prefix_cache: bool,
     /// The most tokens of a draft as configured; 0 without speculative decoding.
     pub draft_positions: usize,
+    /// Whether a draft model makes drafts.
+    pub draft_model: bool,
     /// `CPU` or `GPU`, for the statistics log line.
     pub device: &'static str,
 }

@@ -135,6 +135,10 @@ impl EngineInstruments {
             let [model] = &model_attribute;
             speculation::observe(meter, model, facts.draft_positions, read);
         }
+        if facts.draft_model {
+            let [model] = &model_attribute;
+            speculation::observe_draft_model(meter, model, read);
+        }
         Self {
             model: model.to_owned(),
             first_token: histogram(meter, "gen_ai.server.time_to_first_token", bounds),

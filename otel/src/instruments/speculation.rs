@@ -12,12 +12,7 @@ use crate::catalog::POSITION;
 /// Builds the instruments for drafts of at most `positions` tokens; `read` is called at each
 /// collection. `model` is the attribute that all of them have.
 pub(super) fn observe(meter: &Meter, model: &KeyValue, positions: usize, read: &ReadEngine) {
-    let single = |name, value: fn(&EngineSnapshot) -> f64| {
-        let (read, model) = (Arc::clone(read), model.clone());
-        observed(meter, name, move || {
-            vec![(vec![model.clone()], value(&read()))]
-        });
-    };
+    let single = |name, value: fn(&EngineSnapshot) -> f64| single(meter, model, read, name, value);
     single("llm.speculation.drafts", |s| s.drafts as f64);
     single("llm.speculation.drafted_tokens", |s| {
         s.drafted_tokens as f64
@@ -45,6 +40,37 @@ pub(super) fn observe(meter: &Meter, model: &KeyValue, positions: usize, read: &
             each.map(of_position).collect()
         },
     );
+}
+
+/// Builds the instruments of the draft model.
+pub(super) fn observe_draft_model(meter: &Meter, model: &KeyValue, read: &ReadEngine) {
+    let single = |name, value: fn(&EngineSnapshot) -> f64| single(meter, model, read, name, value);
+    single("llm.speculation.draft_model.forwards", |s| {
+        s.draft_forwards as f64
+    });
+    single("llm.speculation.draft_model.failures", |s| {
+        s.draft_failures as f64
+    });
+    single("llm.speculation.draft_model.computed_tokens", |s| {
+        s.draft_model_tokens as f64
+    });
+    single("llm.speculation.draft_model.time", |s| {
+        s.draft_time.as_secs_f64()
+    });
+}
+
+/// An instrument with one value.
+fn single(
+    meter: &Meter,
+    model: &KeyValue,
+    read: &ReadEngine,
+    name: &'static str,
+    value: fn(&EngineSnapshot) -> f64,
+) {
+    let (read, model) = (Arc::clone(read), model.clone());
+    observed(meter, name, move || {
+        vec![(vec![model.clone()], value(&read()))]
+    });
 }
 
 fn ratio(part: u64, whole: u64) -> f64 {

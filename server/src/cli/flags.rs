@@ -146,16 +146,21 @@ pub struct ServeFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub radix_eviction_policy: Option<RadixEvictionPolicy>,
     /// Speculative decoding, as JSON:
-    /// '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":2,"prompt_lookup_max":4}'
-    /// [default: none]
+    /// '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":2,"prompt_lookup_max":4}' or
+    /// '{"method":"draft_model","model":"PATH","num_speculative_tokens":4}' [default: none]
     #[arg(long, value_name = "JSON")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_config: Option<String>,
-    /// Speculative decoding by SGLang's name: NGRAM, which is the method ngram of
-    /// --speculative-config [default: none]
+    /// Speculative decoding by SGLang's name: NGRAM or STANDALONE, which are the methods ngram and
+    /// draft_model of --speculative-config [default: none]
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_algorithm: Option<String>,
+    /// The draft model of --speculative-algorithm STANDALONE: a directory, a GGUF file or a
+    /// repository, with the vocabulary of --model
+    #[arg(long, value_name = "MODEL")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_draft_model_path: Option<String>,
     /// Most tokens to draft in one step, with --speculative-algorithm [default: 4]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]

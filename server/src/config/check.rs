@@ -128,7 +128,7 @@ impl Config {
                 given: "enabled events".to_owned(),
             });
         }
-        self.speculation()?;
+        self.drafting()?;
         self.vocabularies()?;
         self.shown_version()?;
         self.buckets()?;

@@ -89,6 +89,7 @@ impl Config {
             "radix_eviction_policy",
             "speculative_config",
             "speculative_algorithm",
+            "speculative_draft_model_path",
             "speculative_num_draft_tokens",
             "sampling_defaults",
             "jump_forward",

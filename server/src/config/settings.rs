@@ -74,6 +74,9 @@ pub struct Config {
     /// Speculative decoding by SGLang's name of the algorithm, instead of `speculative_config`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_algorithm: Option<String>,
+    /// The draft model of the `speculative_algorithm` STANDALONE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculative_draft_model_path: Option<String>,
     /// Most tokens to draft in one step, with `speculative_algorithm`. Default: 4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_num_draft_tokens: Option<usize>,
@@ -209,6 +212,7 @@ impl Default for Config {
             radix_eviction_policy: RadixEvictionPolicy::Lru,
             speculative_config: None,
             speculative_algorithm: None,
+            speculative_draft_model_path: None,
             speculative_num_draft_tokens: None,
             sampling_defaults: SamplingDefaults::Model,
             jump_forward: Switch::On,

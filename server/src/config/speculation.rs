@@ -1,6 +1,6 @@
 //! The settings of speculative decoding, in the spellings of vLLM and SGLang.
 
-use hearth_engine::Speculation;
+use hearth_engine::{DraftMethod, Speculation};
 use serde::Deserialize;
 
 use super::error::ConfigError;
@@ -9,16 +9,26 @@ use super::settings::Config;
 /// vLLM's `prompt_lookup_min` and `prompt_lookup_max` where neither is given.
 const LOOKUP: usize = 5;
 
-/// The keys of vLLM's `--speculative-config` that the method `ngram` has, and `adaptive`.
+/// The keys of vLLM's `--speculative-config` that this server knows, and `adaptive`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Given {
     method: String,
     num_speculative_tokens: usize,
+    model: Option<String>,
     prompt_lookup_min: Option<usize>,
     prompt_lookup_max: Option<usize>,
     /// True if drafts are left out where they do not pay; true where it is not given.
     adaptive: Option<bool>,
+}
+
+/// Speculative decoding as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drafting {
+    pub speculation: Speculation,
+    /// The draft model, a directory, a GGUF file or a repository, with
+    /// [`DraftMethod::DraftModel`].
+    pub model: Option<String>,
 }
 
 impl Config {
@@ -27,14 +37,14 @@ impl Config {
     /// # Errors
     /// The JSON is invalid, the method is unknown, a number is out of bounds, or the settings
     /// contradict each other.
-    pub fn speculation(&self) -> Result<Option<Speculation>, ConfigError> {
-        let speculation = match (&self.speculative_config, &self.speculative_algorithm) {
+    pub fn drafting(&self) -> Result<Option<Drafting>, ConfigError> {
+        let drafting = match (&self.speculative_config, &self.speculative_algorithm) {
             (Some(_), Some(given)) => {
-                return Err(ConfigError::Bound {
-                    field: "speculative_algorithm",
-                    bound: "left out where `speculative_config` is given",
-                    given: given.clone(),
-                });
+                return Err(bound(
+                    "speculative_algorithm",
+                    "left out where `speculative_config` is given",
+                    given,
+                ));
             }
             (Some(json), None) => Some(("speculative_config", from_json(json)?)),
             (None, Some(name)) => Some(("speculative_algorithm", self.named(name)?)),
@@ -43,81 +53,148 @@ impl Config {
         if let Some(given) = self.speculative_num_draft_tokens
             && self.speculative_algorithm.is_none()
         {
-            return Err(ConfigError::Bound {
-                field: "speculative_num_draft_tokens",
-                bound: "given with `speculative_algorithm`",
-                given: given.to_string(),
-            });
+            return Err(bound(
+                "speculative_num_draft_tokens",
+                "given with `speculative_algorithm`",
+                given,
+            ));
         }
-        if let Some((field, speculation)) = &speculation {
-            speculation
-                .validate()
-                .map_err(|error| ConfigError::Speculation { field, error })?;
+        let has_model = drafting.as_ref().is_some_and(|(_, d)| d.model.is_some());
+        if let Some(given) = &self.speculative_draft_model_path
+            && (self.speculative_algorithm.is_none() || !has_model)
+        {
+            return Err(bound(
+                "speculative_draft_model_path",
+                "given with the `speculative_algorithm` STANDALONE",
+                given,
+            ));
         }
-        Ok(speculation.map(|(_, speculation)| speculation))
+        if let Some((field, drafting)) = &drafting {
+            let valid = drafting.speculation.validate();
+            valid.map_err(|error| ConfigError::Speculation { field, error })?;
+        }
+        Ok(drafting.map(|(_, drafting)| drafting))
     }
 
     /// The algorithm that SGLang calls `name`.
-    fn named(&self, name: &str) -> Result<Speculation, ConfigError> {
-        if !name.eq_ignore_ascii_case("ngram") {
-            return Err(ConfigError::Bound {
-                field: "speculative_algorithm",
-                bound: "NGRAM, the only algorithm of this server",
-                given: name.to_owned(),
-            });
-        }
+    fn named(&self, name: &str) -> Result<Drafting, ConfigError> {
         let default = Speculation::default();
-        Ok(Speculation {
-            num_tokens: self
-                .speculative_num_draft_tokens
-                .unwrap_or(default.num_tokens),
+        let num_tokens = self.speculative_num_draft_tokens;
+        let speculation = Speculation {
+            num_tokens: num_tokens.unwrap_or(default.num_tokens),
             ..default
-        })
+        };
+        match name.to_ascii_uppercase().as_str() {
+            "NGRAM" => Ok(Drafting {
+                speculation,
+                model: None,
+            }),
+            "STANDALONE" => match &self.speculative_draft_model_path {
+                Some(model) => Ok(by_model(speculation, model.clone())),
+                None => Err(bound(
+                    "speculative_draft_model_path",
+                    "given with the `speculative_algorithm` STANDALONE",
+                    "left out",
+                )),
+            },
+            _ => Err(bound(
+                "speculative_algorithm",
+                "NGRAM or STANDALONE (a draft model), the algorithms of this server",
+                name,
+            )),
+        }
     }
 }
 
-fn from_json(json: &str) -> Result<Speculation, ConfigError> {
-    let given: Given = serde_json::from_str(json).map_err(|error| ConfigError::Bound {
-        field: "speculative_config",
-        bound: "JSON with `method` and `num_speculative_tokens`, and perhaps `prompt_lookup_min`, \
-                `prompt_lookup_max` and `adaptive`",
-        given: format!("{json:?}: {error}"),
-    })?;
-    if given.method != "ngram" {
-        return Err(ConfigError::Bound {
-            field: "speculative_config.method",
-            bound: "\"ngram\", the only method of this server",
-            given: format!("{:?}", given.method),
-        });
+fn by_model(speculation: Speculation, model: String) -> Drafting {
+    Drafting {
+        speculation: Speculation {
+            method: DraftMethod::DraftModel,
+            ..speculation
+        },
+        model: Some(model),
     }
+}
+
+fn bound(field: &'static str, bound: &'static str, given: impl ToString) -> ConfigError {
+    ConfigError::Bound {
+        field,
+        bound,
+        given: given.to_string(),
+    }
+}
+
+fn from_json(json: &str) -> Result<Drafting, ConfigError> {
+    let given: Given = serde_json::from_str(json).map_err(|error| {
+        bound(
+            "speculative_config",
+            "JSON with `method` and `num_speculative_tokens`, and perhaps `model`, \
+             `prompt_lookup_min`, `prompt_lookup_max` and `adaptive`",
+            format!("{json:?}: {error}"),
+        )
+    })?;
     let (min, max) = (given.prompt_lookup_min, given.prompt_lookup_max);
-    Ok(Speculation {
+    let speculation = Speculation {
+        method: DraftMethod::Ngram,
         num_tokens: given.num_speculative_tokens,
         lookup_min: min.or(max).unwrap_or(LOOKUP),
         lookup_max: max.or(min).unwrap_or(LOOKUP),
         adaptive: given.adaptive.unwrap_or(true),
-    })
+    };
+    match (given.method.as_str(), given.model) {
+        ("ngram", None) => Ok(Drafting {
+            speculation,
+            model: None,
+        }),
+        ("ngram", Some(model)) => Err(bound(
+            "speculative_config.model",
+            "left out with the method \"ngram\"",
+            format!("{model:?}"),
+        )),
+        ("draft_model", None) => Err(bound(
+            "speculative_config.model",
+            "given with the method \"draft_model\"",
+            "left out",
+        )),
+        ("draft_model", Some(model)) => match min.or(max) {
+            None => Ok(by_model(speculation, model)),
+            Some(given) => Err(bound(
+                "speculative_config.prompt_lookup_min and prompt_lookup_max",
+                "left out with the method \"draft_model\"",
+                given,
+            )),
+        },
+        (method, _) => Err(bound(
+            "speculative_config.method",
+            "\"ngram\" or \"draft_model\", the methods of this server",
+            format!("{method:?}"),
+        )),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(json: &str) -> Result<Option<Speculation>, String> {
+    fn of(json: &str) -> Result<Option<Drafting>, String> {
         let config = Config {
             speculative_config: Some(json.to_owned()),
             ..Config::default()
         };
-        config.speculation().map_err(|error| error.to_string())
+        config.drafting().map_err(|error| error.to_string())
     }
 
     #[test]
     fn vllms_json_is_read_with_its_defaults() {
-        let ngram = |num_tokens, lookup_min, lookup_max| Speculation {
-            num_tokens,
-            lookup_min,
-            lookup_max,
-            adaptive: true,
+        let ngram = |num_tokens, lookup_min, lookup_max| Drafting {
+            speculation: Speculation {
+                method: DraftMethod::Ngram,
+                num_tokens,
+                lookup_min,
+                lookup_max,
+                adaptive: true,
+            },
+            model: None,
         };
         let json = r#"{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":2,
             "prompt_lookup_max":4}"#;
@@ -126,7 +203,14 @@ mod tests {
         assert_eq!(of(json), Ok(Some(ngram(3, 5, 5))));
         let json = r#"{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":6}"#;
         assert_eq!(of(json), Ok(Some(ngram(3, 6, 6))));
-        assert_eq!(Config::default().speculation().unwrap(), None);
+        assert_eq!(Config::default().drafting().unwrap(), None);
+        let json = r#"{"method":"draft_model","model":"x/y","num_speculative_tokens":3,
+            "adaptive":false}"#;
+        let drafting = of(json).unwrap().unwrap();
+        assert_eq!(drafting.model.as_deref(), Some("x/y"));
+        let speculation = drafting.speculation;
+        assert_eq!(speculation.method, DraftMethod::DraftModel);
+        assert_eq!((speculation.num_tokens, speculation.adaptive), (3, false));
     }
 
     #[test]
@@ -138,7 +222,13 @@ mod tests {
             "{error}"
         );
         let error = refused(r#"{"method":"ngram","num_speculative_tokens":3,"model":"x"}"#);
-        assert!(error.contains("`model`"), "{error}");
+        assert!(error.contains("speculative_config.model"), "{error}");
+        let error = refused(r#"{"method":"draft_model","num_speculative_tokens":3}"#);
+        assert!(error.contains("speculative_config.model"), "{error}");
+        let error = refused(
+            r#"{"method":"draft_model","num_speculative_tokens":3,"model":"x","prompt_lookup_min":2}"#,
+        );
+        assert!(error.contains("prompt_lookup_min"), "{error}");
         let error = refused(r#"{"method":"ngram"}"#);
         assert!(error.contains("num_speculative_tokens"), "{error}");
         let error = refused(r#"{"method":"ngram","num_speculative_tokens":17}"#);
@@ -152,9 +242,29 @@ mod tests {
             speculative_num_draft_tokens: Some(8),
             ..Config::default()
         };
-        let speculation = config.speculation().unwrap().unwrap();
-        assert_eq!(speculation.num_tokens, 8);
-        let refused = |config: Config| config.speculation().unwrap_err().to_string();
+        let drafting = config.drafting().unwrap().unwrap();
+        assert_eq!((drafting.speculation.num_tokens, drafting.model), (8, None));
+        let standalone = Config {
+            speculative_algorithm: Some("STANDALONE".to_owned()),
+            speculative_draft_model_path: Some("x/y".to_owned()),
+            ..Config::default()
+        };
+        let drafting = standalone.drafting().unwrap().unwrap();
+        assert_eq!(drafting.model.as_deref(), Some("x/y"));
+        assert_eq!(drafting.speculation.method, DraftMethod::DraftModel);
+        let refused = |config: Config| config.drafting().unwrap_err().to_string();
+        for (algorithm, path) in [
+            (Some("STANDALONE"), None),
+            (Some("NGRAM"), Some("x/y")),
+            (None, Some("x/y")),
+        ] {
+            let error = refused(Config {
+                speculative_algorithm: algorithm.map(str::to_owned),
+                speculative_draft_model_path: path.map(str::to_owned),
+                ..Config::default()
+            });
+            assert!(error.contains("speculative_draft_model_path"), "{error}");
+        }
         let error = refused(Config {
             speculative_algorithm: Some("EAGLE".to_owned()),
             ..Config::default()

@@ -100,6 +100,7 @@ fn the_list_of_keys_matches_the_struct() {
         quantization: Some(Quantization::Int8),
         speculative_config: Some(String::new()),
         speculative_algorithm: Some(String::new()),
+        speculative_draft_model_path: Some(String::new()),
         speculative_num_draft_tokens: Some(1),
         tool_call_parser: Some(ToolCallParser::Hermes),
         reasoning_parser: Some(ReasoningParser::Qwen3),

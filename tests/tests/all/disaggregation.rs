@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::doctor::has_vulkan;
 use super::harness::{CHAT, COMPLETIONS, Random, Server};
+use super::speculation::drafted_by;
 
 pub const GENERATE: &str = "/generate";
 
@@ -112,12 +113,15 @@ pub async fn text(server: &Server, path: &str, body: &Value) -> (u16, String) {
 /// An answer without its random values and times. A stream is put together: how many tokens an
 /// event has depends on time.
 pub fn comparable(answer: &str) -> Vec<Value> {
+    /// Random values, times and counts of drafts.
+    fn varies(name: &str) -> bool {
+        let names = ["id", "created", "first_token_latency", "e2e_latency"];
+        names.contains(&name) || name == "completion_tokens_details" || name.starts_with("spec_")
+    }
     fn clean(value: &mut Value) {
         match value {
             Value::Object(map) => {
-                for name in ["id", "created", "first_token_latency", "e2e_latency"] {
-                    map.remove(name);
-                }
+                map.retain(|name, _| !varies(name));
                 map.values_mut().for_each(clean);
             }
             Value::Array(list) => list.iter_mut().for_each(clean),
@@ -308,6 +312,33 @@ async fn a_pair_on_vulkan_gives_the_bytes_of_one_process() {
     let received = pair.decode.stat("received_tokens").await;
     assert!(received > 84, "{received} tokens");
     let _ = std::fs::remove_dir_all(&cache);
+}
+
+#[tokio::test]
+async fn drafts_change_no_byte_between_a_prefill_and_a_decode_server() {
+    let eager = json!({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
+        "prompt_lookup_max": 3, "adaptive": false});
+    let lookup = ["--speculative-config".to_owned(), eager.to_string()];
+    let one = Server::of("qwen3", &[]).await;
+    let mut random = Random::new(9);
+    for flags in [lookup, drafted_by("qwen3", 4, false)] {
+        let mut pair = Pair::start("qwen3", &[&flags[0], &flags[1]]).await;
+        for round in 0..2 {
+            let prompt = random.tokens(60);
+            for (path, body, sequences) in forms(&prompt, round) {
+                let (status, alone) = text(&one, path, &body).await;
+                assert_eq!(status, 200, "{path} {body}: {alone}");
+                let both = pair.answer(path, &body, sequences).await;
+                assert_eq!(
+                    comparable(&both),
+                    comparable(&alone),
+                    "{flags:?} {path} {body}"
+                );
+            }
+        }
+        pair.settle().await;
+        assert!(pair.decode.stat("accepted_tokens").await > 0, "{flags:?}");
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::doctor::has_vulkan;
-use super::harness::{CHAT, COMPLETIONS, Server};
+use super::harness::{CHAT, COMPLETIONS, MODEL, Random, Server, assemble, hearth};
+
+const GENERATE: &str = "/generate";
 
 /// Drafts wherever a single token occurred before, whether or not it pays.
 const EAGER: [&str; 2] = [
@@ -209,7 +211,136 @@ async fn a_gpu_drafts_nothing_and_answers_the_same() {
         let server = Server::embedded_on("vulkan", &flags, &cache).await;
         seen.push(answers(&server, &bodies, true).await);
         assert_eq!(server.stat("drafts").await, 0);
+        assert_eq!(
+            server.has_logged("speculative decoding is off: this device samples tokens itself"),
+            !how.is_empty()
+        );
     }
     assert_eq!(seen[0], seen[1]);
     let _ = std::fs::remove_dir_all(&cache);
+}
+
+/// The flags for a draft model in vLLM's spelling.
+pub fn drafted_by(model: &str, tokens: usize, adaptive: bool) -> [String; 2] {
+    let config = json!({
+        "method": "draft_model",
+        "model": assemble(model),
+        "num_speculative_tokens": tokens,
+        "adaptive": adaptive,
+    });
+    ["--speculative-config".to_owned(), config.to_string()]
+}
+
+#[tokio::test]
+async fn a_draft_model_changes_no_byte_on_the_cpu() {
+    let bodies: Vec<Value> = bodies().into_iter().step_by(2).collect();
+    let off = Server::start(&[]).await;
+    let expected = answers(&off, &bodies, false).await;
+    drop(off);
+    let path = assemble("qwen3");
+    let of_sglang = [
+        "--speculative-algorithm",
+        "STANDALONE",
+        "--speculative-draft-model-path",
+        path.to_str().unwrap(),
+    ];
+    let small = ["--kv-tokens", "600", "--max-model-len", "300"];
+    let [own, other] = [MODEL, "qwen3"].map(|model| drafted_by(model, 5, false));
+    let cases: [(Vec<&str>, &[&str]); 3] = [
+        (own.iter().map(String::as_str).collect(), &[]),
+        (other.iter().map(String::as_str).collect(), &small),
+        (of_sglang.to_vec(), &["--prefill-chunk", "16"]),
+    ];
+    for (how, others) in cases {
+        let flags = [&how[..], others].concat();
+        let server = Server::start(&flags).await;
+        for at_once in [false, true] {
+            let seen = answers(&server, &bodies, at_once).await;
+            for ((seen, expected), body) in seen.iter().zip(&expected).zip(&bodies) {
+                assert_eq!(seen, expected, "{flags:?}, at once: {at_once}, {body}");
+            }
+        }
+        let stats = server.stats().await;
+        let model = &stats["draft_model"];
+        println!(
+            "{flags:?}: {} of {} drafted tokens were accepted, {model}",
+            stats["accepted_tokens"], stats["drafted_tokens"]
+        );
+        assert!(model["forwards"].as_u64().unwrap() > 0, "{stats}");
+        assert_eq!(model["failures"], 0, "{stats}");
+        assert_eq!(model["kv"]["held"], 0, "{stats}");
+    }
+}
+
+#[tokio::test]
+async fn the_model_as_its_own_draft_model_is_always_right() {
+    let [flag, config] = drafted_by(MODEL, 4, false);
+    let server = Server::start(&[&flag, &config]).await;
+    let body = json!({"text": "Once upon a time", "sampling_params":
+        {"max_new_tokens": 61, "temperature": 0, "ignore_eos": true}});
+    let answer = server.ok(GENERATE, &body).await;
+    let meta = &answer["meta_info"];
+    assert_eq!(meta["spec_verify_ct"], 12, "{meta}");
+    assert_eq!(meta["spec_num_proposed_drafts"], 48);
+    assert_eq!(meta["spec_num_correct_drafts"], 48);
+    assert_eq!(
+        (&meta["spec_accept_rate"], &meta["spec_accept_length"]),
+        (&json!(1.0), &json!(5.0))
+    );
+    // SGLang has the fields in every answer of a server that speculates.
+    let mut off = body.clone();
+    off["speculative"] = json!(false);
+    let undrafted = server.ok(GENERATE, &off).await;
+    assert_eq!(undrafted["text"], answer["text"]);
+    assert_eq!(undrafted["meta_info"]["spec_verify_ct"], 0);
+    let info = server.client.get("/server_info").await.unwrap();
+    let draft = &info["model_info"]["draft_model"];
+    assert!(draft["weight_bytes"].as_u64().unwrap() > 0, "{info}");
+    drop(server);
+    let plain = Server::start(&[]).await.ok(GENERATE, &body).await;
+    assert_eq!(plain["text"], answer["text"]);
+    assert_eq!(plain["meta_info"].get("spec_verify_ct"), None);
+}
+
+#[test]
+fn a_draft_model_with_another_vocabulary_is_refused_at_the_start() {
+    let [flag, config] = drafted_by(MODEL, 4, true);
+    // The embedded model has more tokens.
+    let output = hearth()
+        .args(["serve", "--port", "0", "--device", "cpu", &flag, &config])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("a vocabulary of 256 tokens, and the model"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn drafts_change_no_answer_where_prefixes_come_from_the_host() {
+    let mut random = Random::new(18);
+    let prompts: Vec<_> = (0..4).map(|_| random.tokens(100)).collect();
+    let mut seen = Vec::new();
+    let by_model = drafted_by("qwen3", 4, false);
+    let by_model = [by_model[0].as_str(), by_model[1].as_str()];
+    for how in [&[][..], &EAGER, &by_model] {
+        let small = ["--kv-tokens", "170", "--max-model-len", "160"];
+        let flags = [&small[..], &["--host-cache-tokens", "2000"], how].concat();
+        let server = Server::of("qwen3", &flags).await;
+        let mut texts = Vec::new();
+        for prompt in prompts.iter().cycle().take(12) {
+            let body = json!({"prompt": prompt, "max_tokens": 24, "temperature": 0,
+                "ignore_eos": true, "logprobs": 0});
+            texts.push(server.ok(COMPLETIONS, &body).await["choices"].clone());
+        }
+        server.wait_until_idle().await;
+        let stats = server.stats().await;
+        assert!(stats["host_kv"]["loaded_tokens"].as_u64().unwrap() > 0);
+        assert_eq!(stats["accepted_tokens"].as_u64() > Some(0), !how.is_empty());
+        seen.push(texts);
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0], seen[2]);
 }

@@ -8,6 +8,7 @@ mod server;
 mod socket;
 
 pub use binary::{hearth, workspace};
+pub use model::assemble;
 pub use python::{python_with, telemetry_python};
 pub use random::Random;
 pub use server::{Answer, Server};

@@ -182,6 +182,12 @@ impl Server {
         &self.url["http://".len()..]
     }
 
+    /// Whether one of the last lines of the log contains `text`.
+    pub fn has_logged(&self, text: &str) -> bool {
+        let log = self.log.lock().unwrap();
+        log.iter().any(|line| line.contains(text))
+    }
+
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
