@@ -50,7 +50,12 @@ pub(crate) struct EngineCore {
 
 impl EngineCore {
     pub fn new(config: EngineConfig, device: Device, inbox: Arc<Inbox>) -> Self {
-        let scheduler = Scheduler::new(config, device.limits, device.host_slots);
+        let scheduler = Scheduler::new(
+            config,
+            device.limits,
+            device.host_slots,
+            device.adapter_slots,
+        );
         let mut core = Self {
             in_flight: InFlight::new(device),
             scheduler,
