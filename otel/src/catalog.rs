@@ -246,6 +246,9 @@ pub const ENGINE: &[Instrument] = &[
         "Output tokens of a step with a draft, on average since the start; 1 before the first draft."),
     number("llm.speculation.accept_rate", Kind::Gauge, "", NONE,
         "Part of the drafted tokens that became output, since the start; 0 before the first draft."),
+    number("llm.lora_requests_info", Kind::Gauge, "", &[
+            "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        "Adapters of running and waiting requests, as labels; the value is the time, so that the newest labels count."),
     number("llm.grammar.compilations", Kind::Counter, "{grammar}", NONE,
         "Grammars that were compiled or refused anew."),
     number("llm.grammar.compile_time", Kind::Seconds, "s", NONE,
