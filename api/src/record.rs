@@ -78,6 +78,8 @@ pub struct Record {
     cached_tokens: usize,
     tokens: usize,
     detokenized: Option<(Instant, Instant, Duration)>,
+    /// The name of the adapter that it computes with.
+    pub adapter: Option<String>,
     ended: bool,
 }
 
@@ -116,6 +118,7 @@ impl Record {
             cached_tokens: 0,
             tokens: 0,
             detokenized: None,
+            adapter: None,
             ended: false,
         }
     }
@@ -271,6 +274,7 @@ impl Record {
                 cached_tokens: self.cached_tokens,
                 completion_tokens,
                 preemptions: self.preemptions,
+                adapter: self.adapter.take(),
                 forced_tokens: self.forced_tokens,
                 drafted_tokens: self.drafts.drafted,
                 accepted_tokens: self.drafts.accepted,

@@ -12,7 +12,7 @@ use crate::generate::{Job, submit};
 use crate::grammars::Whitespace;
 use crate::middleware::request_id::RequestId;
 use crate::ollama::options::Options;
-use crate::ollama::request::{ChatRequest, Format, GenerateRequest, check_model, in_format};
+use crate::ollama::request::{ChatRequest, Format, GenerateRequest, choose, in_format};
 use crate::ollama::stream::{Lines, Place};
 use crate::reader::Reasoning;
 use crate::respond::{collected, streamed};
@@ -95,7 +95,7 @@ async fn answer(
 
 fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
-    check_model(served, &request.model)?;
+    let adapter = choose(served, &request.model)?;
     request.refuse_unsupported(served.formats.reasoning.is_some())?;
     let whitespace = served.grammars.defaults.whitespace;
     let plan = request
@@ -119,6 +119,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
         begin = rendered.begin;
         let mut made = self::job(served, rendered.prompt, request.options, "messages", id)?;
         made.text.skip_special = !plan.shows_special(served, begin);
+        made.adapter = adapter;
         job = Some(made);
     }
     Ok(Prepared {
@@ -132,7 +133,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
 
 fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: GenerateRequest = body::parse(bytes)?;
-    check_model(served, &request.model)?;
+    let adapter = choose(served, &request.model)?;
     request.refuse_unsupported()?;
     let whitespace = served.grammars.defaults.whitespace;
     let asked = Format::asked(request.format.take(), None, whitespace)?;
@@ -173,6 +174,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
         .transpose()?;
     if let Some(job) = &mut job {
         job.text.skip_special = !plan.shows_special(served, begin);
+        job.adapter = adapter;
     }
     Ok(Prepared {
         job,

@@ -62,6 +62,9 @@ pub async fn score(
         prompt_tokens,
         softmax,
     } = prepared;
+    let model = jobs
+        .first()
+        .map_or_else(String::new, |job| job.model(&served));
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, jobs.len(), 1);
     let updates = submit_each(&served, jobs)?;
     let wholes = collected(updates, &mut tally).await?;
@@ -71,7 +74,7 @@ pub async fn score(
         Ok::<_, ApiError>(json(&Answer {
             object: "scoring",
             scores: scores.collect::<Result<_, ApiError>>()?,
-            model: &served.id,
+            model: &model,
             usage: Usage::new(prompt_tokens, 0, 0),
         }))
     })
@@ -107,7 +110,7 @@ fn scores(item: &Whole, softmax: bool) -> Result<Vec<f64>, ApiError> {
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let request: ScoreRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = served.choose_model(request.model.as_deref())?;
     let labels = request.label_token_ids;
     if labels.is_empty() {
         return Err(out_of_bounds(
@@ -153,6 +156,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
                 logprob_ids: labels.clone(),
                 ..SamplingParams::default()
             },
+            adapter: adapter.clone(),
             prompt_field: "items",
             ..Job::default()
         });
