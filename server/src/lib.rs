@@ -20,6 +20,7 @@ pub mod executor;
 mod kernel_cache;
 mod kv_events;
 pub mod load;
+mod lora;
 mod router;
 mod serve;
 mod telemetry;

@@ -15,12 +15,13 @@ use hearth_model::device::DeviceSpec;
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::progress::loading_bar;
 use hearth_model::weights::Quantization as ModelQuantization;
-use hearth_model::{LargestStep, LoadOptions, Report};
+use hearth_model::{AdapterSlots, LargestStep, LoadOptions, Report};
 
 use crate::config::{Config, Dtype, LoadFormat, Quantization, SamplingDefaults};
 use crate::disaggregation;
 use crate::executor::{ModelExecutor, Reload};
 use crate::kernel_cache;
+use crate::lora;
 use crate::text::{IdText, ModelText};
 use crate::warmup::Sizes;
 
@@ -37,6 +38,9 @@ pub fn load(config: &Config) -> Result<Served> {
     let defaults = defaults(config, &checkpoint);
     let formats = formats(config, &checkpoint);
     check(&defaults)?;
+    let prepared = lora::prepare(config, &checkpoint.config)?;
+    let slots = prepared.as_ref().map(|prepared| prepared.slots);
+    let slots = slots.unwrap_or_default();
     let (report, info) = mpsc::channel();
     let build_config = config.clone();
     // The executor is created on the engine's thread, because a device's queue belongs to the
@@ -47,7 +51,7 @@ pub fn load(config: &Config) -> Result<Served> {
         tokens: engine_config.max_batch_tokens,
     };
     let engine = Engine::spawn(engine_config.clone(), move || {
-        let (executor, info) = executor(&build_config, checkpoint, Some(sizes))
+        let (executor, info) = executor(&build_config, checkpoint, Some(sizes), slots)
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
         // The receiver below waits for this, so sending does not fail.
         let _ = report.send((info, executor.lost()));
@@ -61,6 +65,7 @@ pub fn load(config: &Config) -> Result<Served> {
     )
     .context("cannot start the threads that compile grammars")?;
     let (info, lost) = info.recv().context("the engine came up without a model")?;
+    let adapters = lora::adapters(prepared, &config.model_id())?;
     Ok(Served {
         id: config.model_id(),
         engine,
@@ -69,6 +74,7 @@ pub fn load(config: &Config) -> Result<Served> {
         formats,
         grammars: Arc::new(grammars),
         info,
+        adapters: Arc::new(adapters),
         pooling: config.pooling.into(),
         engine_config,
         created: unix_time(),
@@ -95,7 +101,7 @@ pub fn open(config: &Config) -> Result<Checkpoint> {
     checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
 }
 
-/// Loads `checkpoint` onto the device and warms it up, on a GPU for `sizes`. It must be called on
+/// Loads `checkpoint` onto the device, with slots for adapters, and warms it up, on a GPU for `sizes`. It must be called on
 /// the thread that will use the executor.
 ///
 /// # Errors
@@ -105,6 +111,7 @@ pub fn executor(
     config: &Config,
     mut checkpoint: Checkpoint,
     sizes: Option<Sizes>,
+    adapters: AdapterSlots,
 ) -> Result<(ModelExecutor, ModelInfo)> {
     let steps = engine_config(config)?;
     let options = LoadOptions {
@@ -122,6 +129,7 @@ pub fn executor(
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
+        adapters,
         deterministic: config.deterministic,
         largest_matrix: None,
         check_kernels: true,

@@ -111,6 +111,7 @@ impl Config {
             });
         }
         self.speculation()?;
+        self.adapters()?;
         self.vocabularies()?;
         self.shown_version()?;
         self.buckets()?;
