@@ -134,6 +134,7 @@ fn served(config: EngineConfig, beat: Duration) -> anyhow::Result<Served> {
         formats: Formats::default(),
         grammars: Arc::new(grammars),
         info: ModelInfo::default(),
+        adapters: Arc::default(),
         pooling: Pooling::Mean,
         engine_config: config,
         created: 0,

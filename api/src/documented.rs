@@ -10,6 +10,7 @@ use crate::anthropic::request as anthropic;
 use crate::fields::messages::Message;
 use crate::fields::sampling::StreamOptions;
 use crate::ollama::{options, request as ollama};
+use crate::openai::adapters;
 use crate::openai::chat_request::ChatRequest;
 use crate::openai::completion_request::CompletionRequest;
 use crate::openai::embeddings::EmbeddingRequest;
@@ -22,7 +23,7 @@ use crate::sglang::encode::EncodeRequest;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::sampling::Sampling;
 use crate::sglang::score::ScoreRequest;
-use crate::sglang::{control, tokens};
+use crate::sglang::{adapters as sglang_adapters, control, tokens};
 
 const STATES: [&str; 3] = ["honoured", "refused", "ignored"];
 
@@ -63,6 +64,10 @@ fn every_field_of_every_route_is_documented_and_no_other() {
     assert_documented::<ResponseRequest>("`/v1/responses`");
     assert_documented::<StreamOptions>("`stream_options`");
     assert_documented::<EmbeddingRequest>("`/v1/embeddings`");
+    assert_documented::<adapters::LoadRequest>("`/v1/load_lora_adapter`");
+    assert_documented::<adapters::UnloadRequest>("`/v1/unload_lora_adapter`");
+    assert_documented::<sglang_adapters::LoadRequest>("`/load_lora_adapter`");
+    assert_documented::<sglang_adapters::UnloadRequest>("`/unload_lora_adapter`");
     assert_documented::<ProgramRequest>("`/v1/programs`");
     assert_documented::<ProgramNode>("`/v1/programs`: `nodes[]`");
     assert_documented::<GenerateRequest>("`/generate`");

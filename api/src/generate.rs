@@ -17,6 +17,7 @@ use hearth_engine::{
 };
 use serde::Serialize;
 
+use crate::adapters::{AdapterUse, Choice as AdapterChoice, InUse};
 use crate::clients::InFlight;
 use crate::disaggregation::{Disaggregation, Events};
 use crate::error::{ApiError, out_of_bounds};
@@ -36,6 +37,8 @@ pub struct Job {
     pub params: SamplingParams,
     pub text: TextOptions,
     pub namespace: Option<String>,
+    /// The adapter to compute with, if there is one.
+    pub adapter: AdapterChoice,
     pub priority: i32,
     /// Where drafts of speculative decoding come from.
     pub drafting: Drafting,
@@ -49,6 +52,18 @@ pub struct Job {
     pub rooms: Vec<Room>,
     /// The name of the prompts in this dialect, for errors.
     pub prompt_field: &'static str,
+}
+
+impl Job {
+    /// The name of the model in the answer: that of the adapter where the request selected one by it.
+    pub fn model(&self, served: &Served) -> String {
+        let name = self
+            .adapter
+            .0
+            .as_ref()
+            .and_then(|adapter| adapter.name.clone());
+        name.unwrap_or_else(|| served.id.clone())
+    }
 }
 
 /// One event of one choice, in the order in which the engine sends them.
@@ -172,6 +187,7 @@ fn push(
         .map(|id| owned_id(id, client.map(|client| client.name.as_str())));
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     let siblings = Siblings::new(job.copies);
+    let adapter = job.adapter.0.as_ref();
     let prompts = job.prompts.iter();
     let copies = prompts.flat_map(|prompt| (0..job.copies).map(move |copy| (prompt, copy)));
     let requests = copies.clone().map(|(prompt, copy)| Request {
@@ -181,6 +197,7 @@ fn push(
             ..job.params.clone()
         },
         namespace: namespace.clone(),
+        adapter: adapter.map(|adapter| Arc::clone(&adapter.adapter)),
         constraint: job.constraint.clone(),
         id: id.clone(),
         priority: job.priority,
@@ -202,9 +219,12 @@ fn push(
             .get(index - first)
             .filter(|_| job.pooling.is_none());
         let text = TextStream::new(Arc::clone(&tokenizer), prompt, &text_options(served, job));
-        let record = siblings
-            .as_ref()
-            .map(|siblings| Record::new(siblings, &generation, job.params.clone(), prompt.len()));
+        let record = siblings.as_ref().map(|siblings| {
+            let params = job.params.clone();
+            let mut record = Record::new(siblings, &generation, params, prompt.len());
+            record.adapter = adapter.map(|adapter| adapter.label.clone());
+            record
+        });
         let events = served
             .disaggregation
             .events(&served.engine, generation, room, prompt)
@@ -220,6 +240,7 @@ fn push(
             drafts: DraftCounts::default(),
             last: None,
             lost: Arc::clone(&served.lost),
+            in_use: adapter.map(AdapterUse::begin),
         };
         choices.push(choice.into_stream(index));
     }
@@ -294,6 +315,7 @@ fn refusal(error: SubmitError, job: &Job) -> ApiError {
         SubmitError::EmptyPrompt | SubmitError::TokenOutOfRange { .. } => {
             ApiError::field(job.prompt_field, message)
         }
+        SubmitError::NoAdapters => ApiError::bad_request(message),
         SubmitError::Params(error) => ApiError::field(error.field, message),
         SubmitError::QueueFull { .. } => {
             record::rejected();
@@ -323,6 +345,8 @@ struct Choice {
     last: Option<Update>,
     /// Whether the device is lost, which explains why a forward pass failed.
     lost: Arc<AtomicBool>,
+    /// Counts this choice among those of its adapter.
+    in_use: Option<InUse>,
 }
 
 impl Choice {
@@ -351,6 +375,9 @@ impl Choice {
                     queued,
                     started,
                 } => {
+                    if let Some(in_use) = &mut self.in_use {
+                        in_use.set_running(true);
+                    }
                     if let Some(record) = &mut self.record {
                         record.started(cached_tokens, queued, started);
                     }
@@ -360,6 +387,9 @@ impl Choice {
                     });
                 }
                 Event::Preempted { at } => {
+                    if let Some(in_use) = &mut self.in_use {
+                        in_use.set_running(false);
+                    }
                     if let Some(record) = &mut self.record {
                         record.preempted(at);
                     }
@@ -445,6 +475,10 @@ impl Choice {
         self.drafts = token.drafts;
         if let Some(account) = &self.account {
             account.spend(1);
+        }
+        if let Some(in_use) = &mut self.in_use {
+            // After a preemption it runs again.
+            in_use.set_running(true);
         }
         if let Some(record) = &mut self.record {
             record.token(token.at, token.run);

@@ -10,6 +10,7 @@
 //!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find tool calls and
 //!   reasoning in the text that comes back; [`grammars`] holds what an output must follow.
 //! - [`programs`] runs programs of the front-end language beside the engine.
+//! - [`adapters`] holds the adapters (LoRA) that requests may select.
 //! - `exchange`, `record`, `tally` and [`telemetry`] measure.
 //! - [`disaggregation`] carries keys and values between a prefill server and a decode server.
 //! - [`served`] is what this crate needs of a model.
@@ -18,6 +19,7 @@
 //! reached through [`generate`] alone, and no tensor library is a dependency: a model is a
 //! [`Served`](served::Served), whose text goes through the [`TextCodec`](served::TextCodec) trait.
 
+pub mod adapters;
 mod anthropic;
 mod body;
 mod body_memory;

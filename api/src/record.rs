@@ -79,6 +79,8 @@ pub struct Record {
     tokens: usize,
     detokenized: Option<(Instant, Instant, Duration)>,
     transfer: Option<KvTransfer>,
+    /// The name of the adapter that it computes with.
+    pub adapter: Option<String>,
     ended: bool,
 }
 
@@ -118,6 +120,7 @@ impl Record {
             tokens: 0,
             detokenized: None,
             transfer: None,
+            adapter: None,
             ended: false,
         }
     }
@@ -282,6 +285,7 @@ impl Record {
                 cached_tokens: self.cached_tokens,
                 completion_tokens,
                 preemptions: self.preemptions,
+                adapter: self.adapter.take(),
                 forced_tokens: self.forced_tokens,
                 drafted_tokens: self.drafts.drafted,
                 accepted_tokens: self.drafts.accepted,

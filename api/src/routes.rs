@@ -16,9 +16,12 @@ use crate::anthropic::messages;
 use crate::dialect::Dialect::{self, Anthropic, Ollama, OpenAi, Sglang};
 use crate::error::ApiError;
 use crate::openai::responses::{create, stored};
-use crate::openai::{chat, completions, embeddings};
+use crate::openai::{adapters, chat, completions, embeddings};
 use crate::programs::route as programs;
-use crate::sglang::{control, encode, generate, loads, model, score, server_info, tokens};
+use crate::sglang::{
+    adapters as sglang_adapters, control, encode, generate, loads, model, score, server_info,
+    tokens,
+};
 use crate::{debug, metrics, ollama, openapi, status};
 use Access::{Admin, Key, Open, Own};
 use Observation::{Observed, Quiet};
@@ -113,6 +116,12 @@ pub static ROUTES: &[Route] = &[
     route(GET,         "/v1/responses/{id}",        OpenAi,    Key,   Observed, NONE,           || to(stored::retrieve)),
     route(DELETE,      "/v1/responses/{id}",        OpenAi,    Key,   Observed, NONE,           || to(stored::delete)),
 
+    route(POST,        "/v1/load_lora_adapter",     OpenAi,    Admin, Observed, NONE,           || to(adapters::load)),
+    route(POST,        "/v1/unload_lora_adapter",   OpenAi,    Admin, Observed, NONE,           || to(adapters::unload)),
+    // Rows of one path ask for the same key, and the list names paths of the server.
+    route(GET,         "/lora-adapters",            OpenAi,    Admin, Observed, NONE,           || to(adapters::list)),
+    route(POST,        "/lora-adapters",            OpenAi,    Admin, Observed, NONE,           || to(adapters::set_scales)),
+
     route(POST,        "/v1/programs",              OpenAi,    Key,   Observed, TextCompletion, || to(programs::programs)),
 
     route(POST_OR_PUT, "/generate",                 Sglang,    Key,   Observed, TextCompletion, || to(generate::generate)),
@@ -132,6 +141,8 @@ pub static ROUTES: &[Route] = &[
     route(GET_OR_POST, "/flush_cache",              Sglang,    Admin, Observed, NONE,           || to(control::flush_cache)),
     route(POST,        "/abort_request",            Sglang,    Own,   Observed, NONE,           || to(control::abort_request)),
     route(POST,        "/pause_generation",         Sglang,    Admin, Observed, NONE,           || to(control::pause_generation)),
+    route(POST,        "/load_lora_adapter",        Sglang,    Admin, Observed, NONE,           || to(sglang_adapters::load)),
+    route(POST,        "/unload_lora_adapter",      Sglang,    Admin, Observed, NONE,           || to(sglang_adapters::unload)),
     route(POST,        "/continue_generation",      Sglang,    Admin, Observed, NONE,           || to(control::continue_generation)),
 
     route(POST,        "/v1/messages",              Anthropic, Key,   Observed, Chat,           || to(messages::messages)),

@@ -9,7 +9,9 @@ use hearth_engine::{EngineConfig, EngineHandle, Pooling, SamplingParams};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::adapters::{Adapters, Choice, Wanted};
 use crate::disaggregation::Disaggregation;
+use crate::error::ApiError;
 use crate::grammars::Grammars;
 use crate::{reasoning, tools};
 
@@ -180,6 +182,8 @@ pub struct Served {
     pub formats: Formats,
     pub grammars: Arc<Grammars>,
     pub info: ModelInfo,
+    /// The adapters that requests may select.
+    pub adapters: Arc<Adapters>,
     /// Which hidden states an embedding is made of.
     pub pooling: Pooling,
     /// The configuration that `engine` was started with.
@@ -198,6 +202,25 @@ impl Served {
     /// Whether the device is gone. Nothing is computed until it has been opened again.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// What a request computes with.
+    ///
+    /// # Errors
+    /// The errors of [`Adapters::choose`].
+    pub fn choose(&self, wanted: &Wanted<'_>) -> Result<Choice, ApiError> {
+        self.adapters.choose(&self.id, wanted)
+    }
+
+    /// [`choose`](Self::choose) by the name of the model alone.
+    ///
+    /// # Errors
+    /// The errors of [`Adapters::choose`].
+    pub fn choose_model(&self, model: Option<&str>) -> Result<Choice, ApiError> {
+        self.choose(&Wanted {
+            model,
+            ..Wanted::default()
+        })
     }
 
     /// Most tokens of one sequence, prompt and output together.

@@ -13,9 +13,6 @@ use crate::openai::responses::Responses;
 use crate::served::Served;
 use crate::telemetry;
 
-/// The model's name in requests of sglang-router and smg whose clients gave none.
-const NO_MODEL: &str = "unknown";
-
 pub struct AppState {
     pub config: HttpConfig,
     /// Those who have a key for this server.
@@ -89,18 +86,13 @@ impl AppState {
         self.served.get()
     }
 
-    /// Refuses the name of a model that is not the served one. A request may leave the name out,
-    /// or have the name that routers write for it.
+    /// Refuses the name of a model that is neither the served one nor an adapter of it. A request may
+    /// leave the name out, or have the name that routers write for it.
     ///
     /// # Errors
     /// 404 `model_not_found`.
     pub fn check_model(served: &Served, given: Option<&str>) -> Result<(), ApiError> {
-        match given {
-            Some(given) if given != served.id && given != NO_MODEL => {
-                Err(ApiError::model_not_found(given, &served.id))
-            }
-            _ => Ok(()),
-        }
+        served.adapters.check_model(&served.id, given)
     }
 }
 

@@ -4,6 +4,7 @@ use actix_web::web::{Data, Path};
 use actix_web::{HttpResponse, Responder};
 use serde_json::{Value, json};
 
+use crate::adapters::Listed;
 use crate::error::ApiError;
 use crate::served::Served;
 use crate::state::AppState;
@@ -39,16 +40,32 @@ pub async fn version() -> impl Responder {
 }
 
 pub async fn models(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
-    let card = model_card(state.served()?);
-    Ok(HttpResponse::Ok().json(json!({"object": "list", "data": [card]})))
+    let served = state.served()?;
+    let adapters = served.adapters.list();
+    let adapters = adapters.iter().map(|adapter| adapter_card(served, adapter));
+    let cards: Vec<Value> = [model_card(served)].into_iter().chain(adapters).collect();
+    Ok(HttpResponse::Ok().json(json!({"object": "list", "data": cards})))
 }
 
 pub async fn model(state: Data<AppState>, id: Path<String>) -> Result<HttpResponse, ApiError> {
     let served = state.served()?;
-    if *id != served.id {
-        return Err(ApiError::model_not_found(&id, &served.id));
+    if *id == served.id {
+        return Ok(HttpResponse::Ok().json(model_card(served)));
     }
-    Ok(HttpResponse::Ok().json(model_card(served)))
+    let adapters = served.adapters.list();
+    match adapters.iter().find(|adapter| adapter.name == *id) {
+        Some(adapter) => Ok(HttpResponse::Ok().json(adapter_card(served, adapter))),
+        None => Err(ApiError::model_not_found(&id, &served.id)),
+    }
+}
+
+/// An adapter as vLLM lists it: a model with a parent.
+fn adapter_card(served: &Served, adapter: &Listed) -> Value {
+    let mut card = model_card(served);
+    card["id"] = adapter.name.as_str().into();
+    card["root"] = adapter.path.as_str().into();
+    card["parent"] = served.id.as_str().into();
+    card
 }
 
 fn model_card(served: &Served) -> Value {

@@ -1,5 +1,6 @@
 //! Where the engine's numbers meet the instruments.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hearth_engine::{EngineStats, StepObserver, StepReport};
@@ -38,6 +39,11 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
     })?;
     let grammars = served.grammars.stats();
     telemetry.serve_grammars(&served.id, move || grammar_snapshot(&grammars()));
+    // As in vLLM, a server without adapters has no such metric.
+    if served.adapters.is_on() {
+        let adapters = Arc::clone(&served.adapters);
+        telemetry.serve_adapters(adapters.slots(), move || adapters.in_use());
+    }
     let tell = telemetry.steps();
     let cached = config.prefix_cache;
     served.engine.observe(StepObserver {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hearth_forward::{ForwardBatch, KvCopy, SampleRequest, SequenceSpan};
 
+use crate::adapters::AdapterLoad;
 use crate::kv::RequestKv;
 use crate::running::Running;
 use crate::slot_table::TableLayout;
@@ -77,6 +78,8 @@ pub(crate) struct StepBatch {
     pub transfers: Vec<KvTransfer>,
     /// How long the draft model took to make the drafts.
     pub drafting: Duration,
+    /// To be made before the forward pass.
+    pub adapter_loads: Vec<AdapterLoad>,
     /// One for each of the `sample_rows`, once their sample requests are known.
     pub sample_kinds: Vec<SampleKind>,
     executor_samples: bool,
@@ -103,6 +106,7 @@ impl StepBatch {
             positions,
             write_slots,
             sequences,
+            adapters,
             slot_table,
             logit_rows,
             hidden_rows,
@@ -113,6 +117,7 @@ impl StepBatch {
             carried_rows,
             positions,
             write_slots,
+            adapters,
             logit_rows,
             hidden_rows,
             sample_rows,
@@ -126,6 +131,7 @@ impl StepBatch {
         self.copies.clear();
         self.transfers.clear();
         self.drafting = Duration::ZERO;
+        self.adapter_loads.clear();
         self.sample_kinds.clear();
     }
 
@@ -144,8 +150,10 @@ impl StepBatch {
         let Running {
             request: active,
             kv,
+            adapter_slot,
             ..
         } = running;
+        let slot = *adapter_slot;
         let (start, end) = (kv.computed, kv.computed + count);
         let samples_next = end == active.tokens.len() && active.samples_next();
         let on_device = self.executor_samples && active.needs_no_logits();
@@ -154,7 +162,7 @@ impl StepBatch {
             false => &[],
         };
         let tokens = &active.tokens[start..end];
-        let first_row = self.push_sequence(kv, start, tokens, draft);
+        let first_row = self.push_sequence(kv, slot, start, tokens, draft);
         let row_at = |position| index(first_row + position - start);
         let batch = &mut self.forward;
         let scored = active.wanted_logprobs(start, end);
@@ -191,9 +199,11 @@ impl StepBatch {
         let Running {
             request: active,
             kv,
+            adapter_slot,
             ..
         } = running;
-        let own_row = self.push_sequence(kv, active.tokens.len(), &[0], &[]);
+        let slot = *adapter_slot;
+        let own_row = self.push_sequence(kv, slot, active.tokens.len(), &[0], &[]);
         self.forward.carried_rows.push(index(row));
         self.forward.sample_rows.push(index(own_row));
         self.sample_kinds.push(SampleKind::Token);
@@ -208,11 +218,12 @@ impl StepBatch {
         });
     }
 
-    /// Adds a sequence of `tokens`, the first of which has the position `start`, and of the
+    /// Adds a sequence with the adapter in `slot` of `tokens`, the first of which has the position `start`, and of the
     /// tokens of `draft` after them. Returns the row of the first token.
     fn push_sequence(
         &mut self,
         kv: &mut RequestKv,
+        slot: u32,
         start: usize,
         tokens: &[u32],
         draft: &[u32],
@@ -228,6 +239,11 @@ impl StepBatch {
             context: index(end),
             first_slot: index(first_slot),
         });
+        // Without adapters the list stays empty.
+        if slot > 0 || !batch.adapters.is_empty() {
+            batch.adapters.resize(batch.sequences.len() - 1, 0);
+            batch.adapters.push(slot);
+        }
         batch.tokens.extend_from_slice(tokens);
         batch.tokens.extend_from_slice(draft);
         batch.positions.extend(index(start)..index(end));

@@ -32,6 +32,7 @@ pub(crate) struct Device {
     pub host_slots: usize,
     pub samples_on_device: bool,
     pub kv_token_bytes: usize,
+    pub adapter_slots: usize,
 }
 
 impl Device {
@@ -64,6 +65,7 @@ impl Device {
             host_slots: sizes.host_slots,
             samples_on_device: sizes.samples_on_device,
             kv_token_bytes: sizes.kv_token_bytes,
+            adapter_slots: sizes.adapter_slots,
         })
     }
 

@@ -96,6 +96,7 @@ impl Engine {
                     };
                     let limits = device.limits;
                     let kv_token_bytes = device.kv_token_bytes;
+                    let adapter_slots = device.adapter_slots;
                     let samples_on_device = device.samples_on_device;
                     if samples_on_device {
                         config.speculation = None;
@@ -105,13 +106,13 @@ impl Engine {
                         Err(error) => return drop(report.send(Err(error))),
                     };
                     let mut core = EngineCore::new(config, device, draft_model, Arc::clone(&inbox));
-                    let built = (limits, kv_token_bytes, samples_on_device);
+                    let built = (limits, kv_token_bytes, adapter_slots, samples_on_device);
                     if report.send(Ok(built)).is_ok() {
                         core.serve();
                     }
                 }
             })?;
-        let (limits, kv_token_bytes, samples_on_device) = built
+        let (limits, kv_token_bytes, adapter_slots, samples_on_device) = built
             .recv()
             .unwrap_or_else(|_| Err(SpawnError::BuildPanicked("no report".to_owned())))?;
         let speculation = wanted_speculation.filter(|_| !samples_on_device);
@@ -127,6 +128,7 @@ impl Engine {
                 inbox,
                 limits,
                 kv_token_bytes,
+                adapter_slots,
                 heeds_priority,
                 speculation,
                 thread,
@@ -194,6 +196,7 @@ struct Shared {
     inbox: Arc<Inbox>,
     limits: ExecutorLimits,
     kv_token_bytes: usize,
+    adapter_slots: usize,
     heeds_priority: bool,
     speculation: Option<Speculation>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -263,6 +266,9 @@ impl EngineHandle {
                 vocab: vocab_size,
             });
         }
+        if request.adapter.is_some() && self.shared.adapter_slots == 0 {
+            return Err(SubmitError::NoAdapters);
+        }
         request.params.validate(vocab_size)?;
         let room = match request.pooling {
             Some(_) => 0,
@@ -306,6 +312,11 @@ impl EngineHandle {
     /// if they can be neither read nor written.
     pub fn kv_token_bytes(&self) -> usize {
         self.shared.kv_token_bytes
+    }
+
+    /// Slots for adapters on the device; 0 if this engine takes none.
+    pub fn adapter_slots(&self) -> usize {
+        self.shared.adapter_slots
     }
 
     /// The most tokens that prompt and output of one request may have together.

@@ -17,6 +17,7 @@
 //! | `active` | a request's tokens, sampler and grammar while it is in the engine |
 //! | `queue` | waiting requests, in the order of the policy |
 //! | `scheduler` | which requests start, run, are preempted and finish |
+//! | `adapters` | which adapters are in the slots of the device |
 //! | `kv`, `running` | the slots of a running request, and the prefix cache they come from |
 //! | `batch`, `slot_table` | the ragged batch of one forward pass |
 //! | `device` | the device thread, which drives the executor |
@@ -31,6 +32,7 @@
 //! drives a model through [`hearth_forward::Executor`] only.
 
 mod active;
+mod adapters;
 mod batch;
 mod cache_events;
 mod cache_reports;
@@ -67,6 +69,7 @@ pub use engine::{BuildDraftModel, Engine, EngineHandle, EngineWatch, ShutdownOut
 pub use error::{BuildError, SpawnError};
 pub use events::{StepObserver, StepReport};
 pub use generation::Generation;
+pub use hearth_forward::Adapter;
 pub use hearth_radix::{
     CacheChange, EvictionPolicy, HostWritePolicy, PageChange, PageSizeError, Tier,
 };

@@ -4,6 +4,7 @@
 //! at the first in order, at requests whose prefixes have just been cached, and at requests
 //! that were parked until a running request has computed their prefix.
 
+mod awaiting_adapter;
 mod awaiting_grammar;
 mod dfs;
 mod growth;
@@ -15,6 +16,7 @@ use crate::active::ActiveRequest;
 use crate::command::AbortTarget;
 use crate::policy::SchedulePolicy;
 use crate::request_id::RequestId;
+use awaiting_adapter::AwaitingAdapter;
 use growth::{Growth, page_key};
 use rounds::Rounds;
 
@@ -46,6 +48,8 @@ enum Place {
         leader: RequestId,
         shared: usize,
     },
+    /// The request waits for a slot for its adapter.
+    AwaitingAdapter,
 }
 
 #[derive(Debug)]
@@ -61,6 +65,7 @@ pub(crate) struct WaitingQueue {
     order: BTreeSet<(Rank, RequestId)>,
     /// By leader, then in the order of the shared tokens.
     parked: BTreeMap<RequestId, BTreeSet<(usize, RequestId)>>,
+    awaiting_adapter: AwaitingAdapter,
     rounds: Rounds,
     growth: Growth,
     /// Whether the walk of the current round is planned, under `DfsWeight`.
@@ -77,6 +82,7 @@ impl WaitingQueue {
             names: BTreeSet::new(),
             order: BTreeSet::new(),
             parked: BTreeMap::new(),
+            awaiting_adapter: AwaitingAdapter::default(),
             rounds: Rounds::new(match policy {
                 SchedulePolicy::DfsWeight => 0,
                 _ => Rounds::JOINERS,
@@ -333,6 +339,11 @@ impl WaitingQueue {
                     if parked.is_empty() {
                         self.parked.remove(&leader);
                     }
+                }
+            }
+            Place::AwaitingAdapter => {
+                if let Some(adapter) = &waiter.request.adapter {
+                    self.awaiting_adapter.remove(&adapter.digest, id);
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! The requests that callers send to the engine, and the events that they receive.
 
+use std::sync::Arc;
 use std::time::Instant;
+
+use hearth_forward::Adapter;
 
 use crate::constraint::Constrain;
 use crate::pooling::Pooling;
@@ -16,6 +19,9 @@ pub struct Request {
     pub params: SamplingParams,
     /// Requests of different namespaces never share KV.
     pub namespace: Option<String>,
+    /// The adapter to compute with; `None` for the base model. Requests with different adapters never
+    /// share KV either, and equal ones share it, wherever they were read from.
+    pub adapter: Option<Arc<Adapter>>,
     /// The name by which an [abort](crate::EngineHandle::abort) finds the request; several
     /// requests may have the same.
     pub id: Option<String>,
@@ -157,6 +163,8 @@ pub enum SubmitError {
     },
     #[error(transparent)]
     Params(#[from] ParamError),
+    #[error("this engine has no slot for adapters")]
+    NoAdapters,
     #[error("{limit} requests are waiting already; try again later")]
     QueueFull { limit: usize },
     #[error("the server is shutting down")]

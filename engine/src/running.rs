@@ -7,6 +7,8 @@ use crate::kv::RequestKv;
 pub(crate) struct Running {
     pub request: ActiveRequest,
     pub kv: RequestKv,
+    /// The slot of its adapter, counted from 1; 0 for the base model.
+    pub adapter_slot: u32,
     /// Whether the tokens that were computed last are to be cached at the end of the step.
     pub to_cache: bool,
 }

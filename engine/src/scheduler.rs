@@ -1,5 +1,6 @@
 //! Decides which requests run next, and with which slots.
 
+mod adapters;
 mod admission;
 mod completion;
 mod finish;
@@ -15,6 +16,7 @@ use hearth_forward::ExecutorLimits;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::ActiveRequest;
+use crate::adapters::AdapterSlots;
 use crate::batch::{HostLoad, StepBatch};
 use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
@@ -72,6 +74,7 @@ pub(crate) struct Scheduler {
     /// Requests that have ended, until [`flush_step`](Self::flush_step) frees their slots.
     ended: Vec<Running>,
     kv: Kv,
+    adapters: AdapterSlots,
     new_token_ratio: NewTokenRatio,
     forced_text: ForcedTextPredictor,
     speculation: SpeculationState,
@@ -89,10 +92,17 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// `host_slots` is the number of slots of the pool in the host's memory.
-    pub fn new(config: EngineConfig, limits: ExecutorLimits, host_slots: usize) -> Self {
+    /// `host_slots` is the number of slots of the pool in the host's memory, and `adapter_slots` that
+    /// of the slots for adapters.
+    pub fn new(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        host_slots: usize,
+        adapter_slots: usize,
+    ) -> Self {
         let mut scheduler = Self {
             kv: Kv::new(limits.kv_slots, host_slots, &config),
+            adapters: AdapterSlots::new(adapter_slots),
             waiting: WaitingQueue::new(config.schedule, config.page_size),
             speculation: SpeculationState::new(config.speculation),
             config,
@@ -155,6 +165,7 @@ impl Scheduler {
             self.admit(DeviceIs::Idle);
         }
         self.fill(batch);
+        batch.adapter_loads = self.adapters.take_loads();
         batch.copies = self.kv.take_copies();
         batch.transfers = std::mem::take(&mut self.transfers);
         self.allow_copies();

@@ -56,7 +56,12 @@ impl EngineCore {
         draft_model: Option<Box<dyn DraftModel>>,
         inbox: Arc<Inbox>,
     ) -> Self {
-        let mut scheduler = Scheduler::new(config, device.limits, device.host_slots);
+        let mut scheduler = Scheduler::new(
+            config,
+            device.limits,
+            device.host_slots,
+            device.adapter_slots,
+        );
         if let Some(model) = draft_model {
             scheduler.set_draft_model(model);
         }

@@ -36,6 +36,10 @@ pub struct ForwardBatch {
     pub write_slots: Vec<u32>,
     /// The sequences, in the order of their tokens.
     pub sequences: Vec<SequenceSpan>,
+    /// `[sequences]`, or empty for a batch of the base model alone: the adapter of each sequence, as
+    /// a slot that [`load_adapter`](crate::Executor::load_adapter) filled, counted from 1; 0 for the
+    /// base model.
+    pub adapters: Vec<u32>,
     /// The KV slots of each sequence in order of position. Each sequence's slots are
     /// contiguous, but the sequences may lie in any order and with unused entries between
     /// them. Unused entries are valid slots, too.

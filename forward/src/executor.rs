@@ -1,6 +1,6 @@
 //! The one trait through which the scheduler drives a model.
 
-use crate::{ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests};
+use crate::{Adapter, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests};
 
 /// The sizes of an executor, fixed for its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,6 +106,22 @@ pub trait Executor {
         Err(ForwardError::other("the KV pool cannot be written"))
     }
 
+    /// Slots for adapters on the device, counted from 1; 0 for an executor that takes none.
+    fn adapter_slots(&self) -> usize {
+        0
+    }
+
+    /// Puts `adapter` into `slot`, in place of what was there, before the next forward pass. A slot
+    /// that was never filled computes as the base model.
+    ///
+    /// # Errors
+    /// A slot beyond the last, an adapter of another model or of a rank beyond the executor's bound,
+    /// or the device fails. Then the slot computes as the base model.
+    fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
+        let _ = (slot, adapter);
+        Err(ForwardError::other("this executor takes no adapters"))
+    }
+
     /// Whether the device is gone, and with it the contents of both pools. The engine asks
     /// before and after every forward pass, and submits nothing until the executor is
     /// [open again](Self::reopen).
@@ -113,7 +129,8 @@ pub trait Executor {
         false
     }
 
-    /// Opens a lost device again, with the same [limits](Self::limits) and with empty slots.
+    /// Opens a lost device again, with the same [limits](Self::limits) and with empty slots, those
+    /// of adapters included.
     /// The engine retries at intervals for as long as it lives.
     ///
     /// # Errors

@@ -8,6 +8,7 @@
 //! Files come from strangers. Lengths, counts and offsets are checked against the length of the
 //! file before anything is allocated for them, and nothing but names is copied.
 
+mod adapter;
 mod config;
 mod error;
 mod metadata;
@@ -19,6 +20,7 @@ mod tokenizer;
 
 use crate::config::ModelConfig;
 use crate::weights::StoredTensor;
+pub(crate) use adapter::GgufAdapter;
 pub use error::GgufError;
 use metadata::{Metadata, Reader};
 use tensors::Tensors;
@@ -110,5 +112,13 @@ impl<'a> Gguf<'a> {
     ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
         let rotated = (self.metadata.architecture() == Ok("llama")).then_some(config);
         self.tensors.renamed(rotated)
+    }
+
+    /// The file as an adapter of the model of `config`.
+    ///
+    /// # Errors
+    /// Names the key or the tensor that is missing or not supported.
+    pub(crate) fn into_adapter(self, config: &ModelConfig) -> Result<GgufAdapter, GgufError> {
+        adapter::read(&self.metadata, self.tensors, config)
     }
 }

@@ -128,6 +128,45 @@ pub fn is_repo_id(name: &str) -> bool {
 /// # Errors
 /// [`HubError`] says whether the name, the access, the network or the repository is at fault.
 pub fn fetch(repo: &str, options: &HubOptions) -> Result<PathBuf, HubError> {
+    fetch_files(repo, options, &CHECKPOINT)
+}
+
+/// The directory of the adapter `repo`, as PEFT saves it. Files that the cache lacks are downloaded.
+///
+/// # Errors
+/// As [`fetch`].
+pub fn fetch_adapter(repo: &str, options: &HubOptions) -> Result<PathBuf, HubError> {
+    fetch_files(repo, options, &ADAPTER)
+}
+
+/// The files of a kind of repository.
+struct Files {
+    config: &'static str,
+    optional: &'static [&'static str],
+    weights: &'static str,
+    /// The list of the files of weights, where they may be several.
+    index: Option<&'static str>,
+}
+
+const CHECKPOINT: Files = Files {
+    config: CONFIG,
+    optional: &OPTIONAL,
+    weights: SINGLE,
+    index: Some(INDEX),
+};
+
+const ADAPTER: Files = Files {
+    config: "adapter_config.json",
+    optional: &[],
+    weights: "adapter_model.safetensors",
+    index: None,
+};
+
+fn fetch_files(
+    repo: &str,
+    options: &HubOptions,
+    files: &'static Files,
+) -> Result<PathBuf, HubError> {
     if !is_repo_id(repo) {
         return Err(HubError::BadName {
             given: repo.to_owned(),
@@ -136,6 +175,7 @@ pub fn fetch(repo: &str, options: &HubOptions) -> Result<PathBuf, HubError> {
     let fetch = Fetch {
         repo,
         options,
+        files,
         cache: Cache::new(options.cache.clone()),
     };
     if options.offline {
@@ -150,6 +190,7 @@ pub fn fetch(repo: &str, options: &HubOptions) -> Result<PathBuf, HubError> {
 struct Fetch<'a> {
     repo: &'a str,
     options: &'a HubOptions,
+    files: &'static Files,
     cache: Cache,
 }
 
@@ -160,13 +201,16 @@ impl Fetch<'_> {
 
     /// The cached snapshot of the main branch, if nothing is missing from it.
     fn cached(&self) -> Option<PathBuf> {
-        let config = self.cache.repo(self.main()).get(CONFIG)?;
+        let config = self.cache.repo(self.main()).get(self.files.config)?;
         let dir = config.parent()?;
-        let complete = self.options.without_weights
-            || dir.join(SINGLE).exists()
-            || read_text(&dir.join(INDEX), TOKENIZER_BYTES).is_ok_and(|index| {
+        let has_shards = |index: &str| {
+            read_text(&dir.join(index), TOKENIZER_BYTES).is_ok_and(|index| {
                 shards(&index).is_ok_and(|shards| shards.iter().all(|s| dir.join(s).exists()))
-            });
+            })
+        };
+        let complete = self.options.without_weights
+            || dir.join(self.files.weights).exists()
+            || self.files.index.is_some_and(has_shards);
         complete.then(|| dir.to_owned())
     }
 
@@ -192,28 +236,29 @@ impl Fetch<'_> {
             file: file.to_owned(),
         };
 
-        if !has(CONFIG) {
-            return Err(missing(CONFIG));
+        let files = self.files;
+        if !has(files.config) {
+            return Err(missing(files.config));
         }
-        let config = get(CONFIG)?;
-        for file in OPTIONAL.into_iter().filter(|file| has(file)) {
+        let config = get(files.config)?;
+        for file in files.optional.iter().filter(|file| has(file)) {
             get(file)?;
         }
         let weights = if self.options.without_weights {
             Vec::new()
-        } else if has(SINGLE) {
-            vec![SINGLE.to_owned()]
-        } else if has(INDEX) {
+        } else if has(files.weights) {
+            vec![files.weights.to_owned()]
+        } else if let Some(index) = files.index.filter(|index| has(index)) {
             let bad = |reason| HubError::BadIndex {
                 repo: self.repo.to_owned(),
                 reason,
             };
-            let path = get(INDEX)?;
+            let path = get(index)?;
             let index =
                 read_text(&path, TOKENIZER_BYTES).map_err(|error| bad(error.to_string()))?;
             shards(&index).map_err(bad)?
         } else {
-            return Err(missing(SINGLE));
+            return Err(missing(files.weights));
         };
         for file in &weights {
             get(file)?;

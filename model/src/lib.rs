@@ -9,6 +9,7 @@
 //! | [`hub`] | downloads from the Hugging Face Hub |
 //! | [`tokenizer`] | text to tokens and back |
 //! | [`chat_template`], [`quoting`] | conversations as prompts (Jinja), in which text stays text |
+//! | [`lora`] | adapters from PEFT directories and GGUF files |
 //! | [`transformer`] | the parameters and the two forward passes: for serving and for training |
 //! | `kv_pool`, `host_pool` | keys and values on the device and in the host's memory |
 //! | [`device`] | the devices of this machine, the choice among them, and opening one |
@@ -42,6 +43,7 @@ mod kv_pool;
 mod kv_rows;
 mod load_error;
 mod load_options;
+pub mod lora;
 mod memory;
 pub mod progress;
 pub mod quoting;
@@ -59,7 +61,7 @@ pub mod weights;
 pub use decoder::{Decoder, Submission};
 pub use hearth_shaders::{cpu_times, size_classes};
 pub use load_error::LoadError;
-pub use load_options::{LargestStep, LoadOptions};
+pub use load_options::{AdapterSlots, LargestStep, LoadOptions};
 pub use memory::MemoryError;
 pub use report::Report;
 pub use runner::load;

@@ -13,6 +13,15 @@ pub struct LargestStep {
     pub sequences: usize,
 }
 
+/// The slots for adapters on the device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AdapterSlots {
+    /// 0 for none.
+    pub slots: usize,
+    /// The largest rank that an adapter may have.
+    pub rank: usize,
+}
+
 /// How to load a checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
@@ -30,6 +39,7 @@ pub struct LoadOptions {
     pub max_model_len: Option<usize>,
     /// Slots of a second KV pool, in the host's memory.
     pub host_slots: usize,
+    pub adapters: AdapterSlots,
     /// Whether the bits of a token's logits must not depend on the rest of the batch.
     pub deterministic: bool,
     /// The largest matrix in bytes, if that is to be less than what the device binds at once.

@@ -162,6 +162,29 @@ impl KvBudget {
     }
 }
 
+/// Checks that the device can bind the largest tensor of the slots for adapters, which has `widest`
+/// bytes.
+///
+/// # Errors
+/// It has more than `largest` bytes.
+pub fn check_adapters(
+    widest: u64,
+    dtype: Dtype,
+    at: &DeviceReport,
+    largest: u64,
+) -> Result<(), MemoryError> {
+    if widest <= largest {
+        return Ok(());
+    }
+    Err(MemoryError::Binding {
+        matrix: "a matrix of all adapters (--max-loras times --max-lora-rank)",
+        dtype,
+        bytes: widest,
+        bound: largest,
+        device: at.to_string(),
+    })
+}
+
 /// Checks that the device can bind every matrix of a layer, each of which is one buffer. Embedding
 /// and output projection are not checked, because they are split where they are too large.
 /// `bytes` returns the bytes of a matrix of that many rows and columns in the format of the named

@@ -16,7 +16,8 @@ use crate::kernel_check::{check_case, precision};
 const SEED: u64 = 0x6865_6172_7468;
 
 /// Runs every kernel of the backend in the sizes of the model. `packed` lists the formats of
-/// quantized blocks that the model's matrices are in.
+/// quantized blocks that the model's matrices are in; `adapter_rank` is 0 for a model without
+/// adapters.
 ///
 /// # Errors
 /// Which kernel computed a value that no rounding explains, or how the kernel failed.
@@ -24,11 +25,12 @@ pub(crate) fn refuse_wrong_kernels<B: Kernels>(
     config: &ModelConfig,
     dtype: Dtype,
     packed: [Option<BlockFormat>; 2],
+    adapter_rank: usize,
     summation: Summation,
     device: &B::Device,
 ) -> Result<(), String> {
     refuse::<B>(
-        &shape(config, packed),
+        &shape(config, packed, adapter_rank),
         precision(dtype, false),
         summation,
         Precision::wrong,
@@ -58,7 +60,11 @@ fn refuse<B: Kernels>(
     })
 }
 
-fn shape(config: &ModelConfig, packed: [Option<BlockFormat>; 2]) -> ModelShape {
+fn shape(
+    config: &ModelConfig,
+    packed: [Option<BlockFormat>; 2],
+    adapter_rank: usize,
+) -> ModelShape {
     ModelShape {
         hidden: config.hidden_size,
         inner: config.intermediate_size,
@@ -71,6 +77,7 @@ fn shape(config: &ModelConfig, packed: [Option<BlockFormat>; 2]) -> ModelShape {
         rotary_dim: config.rope.rotary_dim / 2 * 2,
         qk_norm: config.qk_norm,
         qkv_bias: config.attention_bias.qkv,
+        adapter_rank,
         window: config.sliding_window.iter().copied().flatten().next(),
         packed,
     }
@@ -86,7 +93,7 @@ mod tests {
         let json = r#"{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 300,
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}"#;
-        let shape = shape(&ModelConfig::from_json(json).unwrap(), [None; 2]);
+        let shape = shape(&ModelConfig::from_json(json).unwrap(), [None; 2], 4);
         assert!(shape.qk_norm && shape.layout.head_dim == 16);
         let on_cpu = precision(Dtype::F32, true);
         let device = Default::default();

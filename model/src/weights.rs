@@ -10,7 +10,7 @@ mod error;
 mod file_names;
 mod format;
 #[cfg(test)]
-mod fuzz;
+pub(crate) mod fuzz;
 mod mapped;
 pub(crate) mod quantise;
 mod stored;
@@ -107,6 +107,16 @@ impl Weights {
         Ok(weights)
     }
 
+    /// Reads a safetensors file that was read into memory.
+    ///
+    /// # Errors
+    /// As [`Weights::from_static`].
+    pub(crate) fn from_bytes(path: PathBuf, bytes: Vec<u8>) -> Result<Self, WeightError> {
+        let mut weights = Self::empty(path.display().to_string());
+        weights.add(path, Bytes::Read(bytes))?;
+        Ok(weights)
+    }
+
     /// The named `tensors` of one file that was mapped and whose header was read.
     pub(crate) fn from_file(
         path: PathBuf,
@@ -200,6 +210,11 @@ impl Weights {
             Source::Dummy { dtype, .. } => Some(Format::Float(*dtype)),
             Source::Files { .. } => self.entry(name).map(|entry| entry.tensor.format.clone()),
         }
+    }
+
+    /// The shape of the tensor `name` of a file.
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.entry(name).map(|entry| entry.tensor.shape.as_slice())
     }
 
     /// A format of blocks that some tensor is stored in, if there is one.

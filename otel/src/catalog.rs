@@ -275,6 +275,9 @@ pub const ENGINE: &[Instrument] = &[
         "Tokens that went through the draft model."),
     number("llm.speculation.draft_model.time", Kind::Seconds, "s", NONE,
         "Time in which the draft model made drafts, and the model waited."),
+    number("llm.lora_requests_info", Kind::Gauge, "", &[
+            "max_lora", "running_lora_adapters", "waiting_lora_adapters"],
+        "Adapters of running and waiting requests, as labels; the value is the time, so that the newest labels count."),
     number("llm.grammar.compilations", Kind::Counter, "{grammar}", NONE,
         "Grammars that were compiled or refused anew."),
     number("llm.grammar.compile_time", Kind::Seconds, "s", NONE,

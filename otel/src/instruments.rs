@@ -4,9 +4,10 @@
 //! - `requests`: histograms and counters of requests and engine steps, recorded as they end.
 //! - `transfers`: histograms and counters of transfers of keys and values.
 //! - `http`: histograms and counters of HTTP exchanges.
-//! - `engine`, `speculation`, `grammar`, `process`: values that are read at each collection.
+//! - `engine`, `speculation`, `grammar`, `adapters`, `process`: values that are read at each collection.
 //! - `build`: makes an instrument from its entry in the catalog.
 
+mod adapters;
 mod build;
 mod engine;
 mod grammar;
@@ -16,6 +17,7 @@ mod requests;
 mod speculation;
 mod transfers;
 
+pub use adapters::observe_adapters;
 pub use engine::{Derived, EngineFacts, EngineSnapshot, ReadDerived, ReadEngine};
 pub use grammar::{GrammarSnapshot, observe_grammars};
 pub use http::HttpInstruments;

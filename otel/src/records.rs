@@ -214,6 +214,8 @@ pub struct RequestRecord {
     pub cached_tokens: usize,
     pub completion_tokens: usize,
     pub preemptions: u64,
+    /// The adapter (LoRA) that it was computed with.
+    pub adapter: Option<String>,
     /// Tokens of the output that a grammar forced, and that were not sampled.
     pub forced_tokens: usize,
     /// Tokens that were drafted and computed by speculative decoding.

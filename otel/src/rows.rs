@@ -228,6 +228,12 @@ pub const VLLM: &[Row] = &[
             Label::From("calculate_kv_scales", "calculate_kv_scales"),
         ],
         "Information of the LLMEngine CacheConfig."),
+    row("vllm:lora_requests_info", Gauge, Of("llm.lora_requests_info"), &[
+            Label::From("max_lora", "max_lora"),
+            Label::From("waiting_lora_adapters", "waiting_lora_adapters"),
+            Label::From("running_lora_adapters", "running_lora_adapters"),
+        ],
+        "Running stats on lora requests."),
     // From prometheus-fastapi-instrumentator, as vLLM configures it.
     row("http_requests_total", Counter, CountOf("http.server.request.duration"),
         &[HANDLER, METHOD_LABEL, Label::StatusClass("status")],

@@ -21,7 +21,7 @@ use crate::exposition::Exposition;
 use crate::flush::within;
 use crate::instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
-    ReadDerived, ReadEngine, observe_grammars, server_instruments,
+    ReadDerived, ReadEngine, observe_adapters, observe_grammars, server_instruments,
 };
 use crate::mailbox::{Message, Sender, mailbox};
 use crate::options::TelemetryOptions;
@@ -196,6 +196,16 @@ impl Telemetry {
         read: impl Fn() -> GrammarSnapshot + Send + Sync + 'static,
     ) {
         observe_grammars(&self.inner.meter, model, read);
+    }
+
+    /// Begins to measure the adapters of a server with so many `slots` for them. `read` returns the
+    /// names of the adapters of running and of waiting requests.
+    pub fn serve_adapters(
+        &self,
+        slots: usize,
+        read: impl Fn() -> [Vec<String>; 2] + Send + Sync + 'static,
+    ) {
+        observe_adapters(&self.inner.meter, slots, read);
     }
 
     /// Renders the page of `/metrics`.

@@ -70,7 +70,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     config.kv_tokens.get_or_insert(slots);
     let started = Instant::now();
     let checkpoint = load::open(&config)?;
-    let (mut executor, info) = load::executor(&config, checkpoint, None)?;
+    let (mut executor, info) = load::executor(&config, checkpoint, None, Default::default())?;
     let load_seconds = started.elapsed().as_secs_f64();
     let on_cpu = info.device.starts_with("cpu");
     ensure!(

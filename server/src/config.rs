@@ -9,12 +9,14 @@
 //! - `parts`: the settings as the HTTP server, the grammars and other people see them.
 //! - `telemetry`: settings of metrics and traces.
 //! - `speculation`: the settings of speculative decoding, in the spellings of vLLM and SGLang.
+//! - `lora`: the settings of adapters, in the spellings of vLLM, SGLang and llama-server.
 //! - `section`: the tables of the file; `router`: the settings of `hearth router`.
 
 mod check;
 mod choices;
 mod error;
 mod layers;
+mod lora;
 mod parts;
 pub mod router;
 mod section;
@@ -30,6 +32,7 @@ pub use choices::{
 };
 pub use error::ConfigError;
 pub use layers::DEFAULT_FILE;
+pub use lora::AdapterSettings;
 pub use parts::EMBEDDED_MODEL;
 pub use settings::Config;
 pub use speculation::Drafting;

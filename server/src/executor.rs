@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hearth_forward::{
-    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
-    SequenceSpan,
+    Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
+    SampleRequests, SequenceSpan,
 };
 use hearth_model::progress::counting_bar;
 use hearth_model::{Decoder, Report, Submission};
@@ -29,6 +29,7 @@ pub struct ModelExecutor {
     decoder: Option<Box<dyn Decoder>>,
     report: Report,
     samples_on_device: bool,
+    adapter_slots: usize,
     kv_token_bytes: usize,
     reload: Reload,
     /// The sizes of the forward passes that warm a GPU up. `None` on the CPU, whose kernels are
@@ -44,6 +45,7 @@ impl ModelExecutor {
             report: decoder.report().clone(),
             samples_on_device: decoder.samples_on_device(),
             kv_token_bytes: decoder.kv_token_bytes(),
+            adapter_slots: decoder.adapter_slots(),
             decoder: Some(decoder),
             reload,
             sizes,
@@ -82,6 +84,14 @@ impl ModelExecutor {
             ..ForwardBatch::default()
         };
         self.forward(&batch, &mut Vec::new)?;
+        if self.adapter_slots > 0 {
+            // The slots are empty, but the kernels of adapters do not depend on that.
+            let adapted = ForwardBatch {
+                adapters: vec![1],
+                ..batch
+            };
+            self.forward(&adapted, &mut Vec::new)?;
+        }
         match self.sizes {
             Some(sizes) => self.warm_up_all(sizes),
             None => Ok(()),
@@ -188,6 +198,16 @@ impl Executor for ModelExecutor {
     fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
         watched(&mut self.decoder, &self.lost, |decoder| {
             decoder.write_kv(slots, bytes)
+        })
+    }
+
+    fn adapter_slots(&self) -> usize {
+        self.adapter_slots
+    }
+
+    fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
+        watched(&mut self.decoder, &self.lost, |decoder| {
+            decoder.load_adapter(slot, adapter)
         })
     }
 

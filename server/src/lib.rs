@@ -22,6 +22,7 @@ mod kernel_cache;
 mod kv_events;
 pub mod load;
 mod load_formats;
+mod lora;
 mod router;
 mod serve;
 mod telemetry;

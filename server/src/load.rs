@@ -14,7 +14,7 @@ use hearth_engine::{BuildError, Engine, EngineConfig};
 use hearth_model::checkpoint::Checkpoint;
 use hearth_model::device::DeviceSpec;
 use hearth_model::progress::loading_bar;
-use hearth_model::{LargestStep, LoadOptions, Report};
+use hearth_model::{AdapterSlots, LargestStep, LoadOptions, Report};
 
 use crate::config::{Config, LoadFormat, SamplingDefaults, SpecialTokens};
 use crate::disaggregation;
@@ -22,6 +22,7 @@ use crate::draft_model::DraftCheckpoint;
 use crate::executor::{ModelExecutor, Reload};
 use crate::kernel_cache;
 use crate::load_formats::{formats_to_load, load_format};
+use crate::lora;
 use crate::text::{IdText, ModelText};
 use crate::warmup::Sizes;
 
@@ -36,6 +37,9 @@ pub fn load(config: &Config) -> Result<Served> {
     let defaults = defaults(config, &checkpoint);
     let formats = formats(config, &checkpoint);
     check(&defaults)?;
+    let prepared = lora::prepare(config, &checkpoint.config)?;
+    let slots = prepared.as_ref().map(|prepared| prepared.slots);
+    let slots = slots.unwrap_or_default();
     let (report, info) = mpsc::channel();
     let build_config = config.clone();
     // The executor is created on the engine's thread, because a device's queue belongs to the
@@ -48,7 +52,7 @@ pub fn load(config: &Config) -> Result<Served> {
     let kv_bytes = Arc::new(AtomicU64::new(0));
     let taken = Arc::clone(&kv_bytes);
     let build = move || {
-        let (executor, info) = executor(&build_config, checkpoint, Some(sizes))
+        let (executor, info) = executor(&build_config, checkpoint, Some(sizes), slots)
             .map_err(|error| BuildError::new(format!("{error:#}")))?;
         kv_bytes.store(info.kv_bytes, Ordering::Relaxed);
         // The receiver below waits for this, so sending does not fail.
@@ -70,6 +74,7 @@ pub fn load(config: &Config) -> Result<Served> {
     if let (Some(draft), Some(headroom)) = (&info.draft_model, &mut info.headroom_bytes) {
         *headroom = headroom.saturating_sub(draft.weight_bytes + draft.kv_bytes);
     }
+    let adapters = lora::adapters(prepared, &config.model_id())?;
     Ok(Served {
         id: config.model_id(),
         engine,
@@ -78,6 +83,7 @@ pub fn load(config: &Config) -> Result<Served> {
         formats,
         grammars: Arc::new(grammars),
         info,
+        adapters: Arc::new(adapters),
         pooling: config.pooling.into(),
         engine_config,
         created: unix_time(),
@@ -101,7 +107,7 @@ pub fn open(config: &Config) -> Result<Checkpoint> {
     checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
 }
 
-/// Loads `checkpoint` onto the device and warms it up, on a GPU for `sizes`. It must be called on
+/// Loads `checkpoint` onto the device, with slots for adapters, and warms it up, on a GPU for `sizes`. It must be called on
 /// the thread that will use the executor.
 ///
 /// # Errors
@@ -111,6 +117,7 @@ pub fn executor(
     config: &Config,
     mut checkpoint: Checkpoint,
     sizes: Option<Sizes>,
+    adapters: AdapterSlots,
 ) -> Result<(ModelExecutor, ModelInfo)> {
     let steps = engine_config(config)?;
     let options = LoadOptions {
@@ -118,6 +125,7 @@ pub fn executor(
         kv_tokens: config.kv_tokens,
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
+        adapters,
         deterministic: config.deterministic,
         largest_matrix: None,
         check_kernels: true,

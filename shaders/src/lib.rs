@@ -16,6 +16,7 @@ pub mod check;
 mod cpu;
 mod cube;
 pub mod device;
+mod low_rank;
 mod products;
 mod ragged;
 mod sample_plan;
@@ -31,6 +32,7 @@ use tune::Products;
 
 pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
 pub use cube::{AttentionTiles, MOST_COPIED};
+pub use low_rank::{AdapterGroup, AdapterIndex, LowRankStack};
 pub use products::{ProductChoice, ProductKernel};
 pub use ragged::{RaggedIndex, Tiling};
 pub use sample_plan::sample_plan;
@@ -226,6 +228,25 @@ pub trait Kernels: Backend {
     /// Makes [`Self::project`] use the kernels of `choice` from now on for the matrices of
     /// `products`, and the default kernel for all others.
     fn choose_products(_choice: ProductChoice, _products: &Products, _device: &Self::Device) {}
+
+    /// The first half of the changes of `stack`: `x` `[rows, in]` times the transpose of each row's
+    /// `a`, `[rows, slices * rank]`. Rows of the base model and elements beyond an adapter's rank are
+    /// unspecified but finite. A row never depends on the others.
+    fn shrink(
+        x: FloatTensor<Self>,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// The second half: `y` `[rows, out]` plus `h` `[rows, slices * rank]` times each row's `b`, plus
+    /// its bias. Rows of the base model, and slices that an adapter does not change, are unchanged.
+    /// Nothing else may refer to the memory of `y`, which may be written in place.
+    fn expand(
+        y: FloatTensor<Self>,
+        h: FloatTensor<Self>,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> FloatTensor<Self>;
 
     /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of the activations:
     /// `[tokens, hidden]`.

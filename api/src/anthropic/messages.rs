@@ -47,11 +47,12 @@ pub async fn messages(
         reading,
     } = prepared;
     let constraint = compile(&served, asked).await.map_err(in_output_format)?;
+    let model = job.model(&served);
     let updates = submit(&served, Job { constraint, ..job })?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, 1, 1);
     let id = format!("msg_{}", Uuid::now_v7().simple());
     if stream {
-        let events = Events::new(id, served, &reading);
+        let events = Events::new(id, model, served, &reading);
         return Ok(streamed(updates, tally, events));
     }
     let whole = collected(updates, &mut tally).await?.into_iter().next();
@@ -72,7 +73,7 @@ pub async fn messages(
         "id": id,
         "type": "message",
         "role": "assistant",
-        "model": served.id,
+        "model": model,
         "content": content,
         "stop_reason": reason,
         "stop_sequence": sequence,
@@ -123,7 +124,7 @@ struct Prepared {
 
 fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: MessagesRequest = body::parse(bytes)?;
-    AppState::check_model(served, Some(&request.model))?;
+    let adapter = served.choose_model(Some(&request.model))?;
     request.refuse_unsupported()?;
     let rooms = request.take_disaggregation().rooms(1, 1)?;
     exchange::note_labels(request.user_id(), []);
@@ -173,6 +174,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         },
         text,
         namespace: fields.namespace()?,
+        adapter,
         rooms,
         id: Some(id),
         prompt_field: "messages",

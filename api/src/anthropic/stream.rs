@@ -46,6 +46,7 @@ fn aborted() -> ApiError {
 /// Writes the events: `message_start`, the blocks, `message_stop`.
 pub struct Events {
     id: String,
+    model: String,
     served: Served,
     /// None where the answer is plain text and nothing else.
     reader: Option<Reader>,
@@ -63,9 +64,10 @@ enum Kind {
 }
 
 impl Events {
-    pub fn new(id: String, served: Served, reading: &Reading) -> Self {
+    pub fn new(id: String, model: String, served: Served, reading: &Reading) -> Self {
         Self {
             id,
+            model,
             served,
             reader: reading.reader(),
             open: None,
@@ -81,7 +83,7 @@ impl Events {
                 "id": self.id,
                 "type": "message",
                 "role": "assistant",
-                "model": self.served.id,
+                "model": self.model,
                 "content": [],
                 "stop_reason": null,
                 "stop_sequence": null,

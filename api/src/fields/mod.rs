@@ -1,6 +1,7 @@
 //! The request fields that several dialects share: their types, their bounds, and their
 //! translation to the engine's parameters. No dialect is named here.
 
+pub mod adapters;
 pub mod bounds;
 pub mod capped;
 pub mod disaggregation;

@@ -13,7 +13,7 @@ use crate::generate::{Job, submit};
 use crate::grammars::Whitespace;
 use crate::middleware::request_id::RequestId;
 use crate::ollama::options::Options;
-use crate::ollama::request::{ChatRequest, Format, GenerateRequest, check_model, in_format};
+use crate::ollama::request::{ChatRequest, Format, GenerateRequest, choose, in_format};
 use crate::ollama::stream::{Lines, Place};
 use crate::reader::Reasoning;
 use crate::respond::{collected, streamed};
@@ -96,7 +96,7 @@ async fn answer(
 
 fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
-    check_model(served, &request.model)?;
+    let adapter = choose(served, &request.model)?;
     request.refuse_unsupported(served.formats.reasoning.is_some())?;
     let whitespace = served.grammars.defaults.whitespace;
     let plan = request
@@ -126,6 +126,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
         let mut made = self::job(served, rendered.prompt, request.options, "messages", id)?;
         made.namespace = namespace(request.cache_salt)?;
         made.text.skip_special = !plan.shows_special(served, begin);
+        made.adapter = adapter;
         job = Some(made);
     }
     Ok(Prepared {
@@ -139,7 +140,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
 
 fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: GenerateRequest = body::parse(bytes)?;
-    check_model(served, &request.model)?;
+    let adapter = choose(served, &request.model)?;
     request.refuse_unsupported()?;
     let whitespace = served.grammars.defaults.whitespace;
     let asked = Format::asked(request.format.take(), None, request.complete, whitespace)?;
@@ -181,6 +182,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
     if let Some(job) = &mut job {
         job.namespace = namespace(request.cache_salt)?;
         job.text.skip_special = !plan.shows_special(served, begin);
+        job.adapter = adapter;
     }
     Ok(Prepared {
         job,

@@ -5,6 +5,7 @@ use serde::de::IgnoredAny;
 use serde::de::value::MapAccessDeserializer;
 use serde_json::{Map, Value, json};
 
+use crate::adapters::Choice;
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::capped::{Capped, Entries, Noticed};
 use crate::fields::messages::MAX_MESSAGES;
@@ -14,6 +15,7 @@ use crate::fields::wire::Object;
 use crate::grammars::{GrammarOptions, Whitespace};
 use crate::ollama::options::Options;
 use crate::served::Served;
+use crate::state::AppState;
 use crate::tool_plan::{Asking, Lark};
 
 /// Ollama's tools append this to a model's name without a tag.
@@ -368,11 +370,23 @@ impl GenerateRequest {
 /// # Errors
 /// 404 with Ollama's message.
 pub fn check_model(served: &Served, given: &str) -> Result<(), ApiError> {
-    let name = given.strip_suffix(DEFAULT_TAG).unwrap_or(given);
-    if name == served.id || given == served.id {
-        return Ok(());
+    AppState::check_model(served, Some(named(served, given)))
+}
+
+/// What a request computes with, by the name of its model.
+///
+/// # Errors
+/// 404 with Ollama's message.
+pub fn choose(served: &Served, given: &str) -> Result<Choice, ApiError> {
+    served.choose_model(Some(named(served, given)))
+}
+
+/// A model's name without the tag that Ollama's tools append.
+fn named<'a>(served: &Served, given: &'a str) -> &'a str {
+    match given.strip_suffix(DEFAULT_TAG) {
+        Some(name) if given != served.id => name,
+        _ => given,
     }
-    Err(ApiError::model_not_found(given, &served.id))
 }
 
 /// A request to `/api/show`.

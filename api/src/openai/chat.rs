@@ -65,6 +65,7 @@ pub async fn chat_completions(
     } = prepared;
     job.constraint = structured::compile(&served, asked).await?;
     let (prompts, copies) = (job.prompts.len(), job.copies);
+    let model = job.model(&served);
     let updates = submit(&served, job)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
     let id = rid.unwrap_or_else(|| format!("chatcmpl-{}", Uuid::now_v7().simple()));
@@ -72,7 +73,7 @@ pub async fn chat_completions(
         id: id.clone(),
         object,
         created: unix_time(),
-        model: served.id.clone(),
+        model: model.clone(),
         system_fingerprint: SYSTEM_FINGERPRINT,
         seed,
     };
@@ -103,7 +104,7 @@ pub async fn chat_completions(
 
 fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = request.choose(served)?;
     request.refuse_unsupported()?;
     conversation::refuse_too_many(served, request.messages.given)?;
     let mut sampling = request.take_sampling();
@@ -161,6 +162,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         params,
         text,
         namespace,
+        adapter,
         priority,
         drafting,
         rooms,

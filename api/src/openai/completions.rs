@@ -66,13 +66,16 @@ pub async fn completions(
         job.constraint.clone_from(&constraint);
     }
     let (prompts, copies) = (writer.prompts, writer.copies);
+    let model = jobs
+        .first()
+        .map_or_else(String::new, |job| job.model(&served));
     let updates = submit_each(&served, jobs)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, copies);
     let head = Head {
         id: rid.unwrap_or_else(|| format!("cmpl-{}", Uuid::now_v7().simple())),
         object: "text_completion",
         created: unix_time(),
-        model: served.id.clone(),
+        model,
         system_fingerprint: SYSTEM_FINGERPRINT,
         seed,
     };
@@ -106,7 +109,7 @@ pub async fn completions(
 
 fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: CompletionRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = request.choose(served)?;
     request.refuse_unsupported()?;
     let mut sampling = request.take_sampling();
     let asked = std::mem::take(&mut sampling.structured)
@@ -179,6 +182,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         params,
         text,
         namespace,
+        adapter,
         priority,
         drafting,
         rooms,

@@ -110,6 +110,7 @@ pub async fn embeddings(
         dimensions,
     } = prepared;
     let prompts = job.prompts.len();
+    let model = job.model(&served);
     let updates = submit(&served, job)?;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, 1);
     let mut wholes = collected(updates, &mut tally).await?;
@@ -127,7 +128,7 @@ pub async fn embeddings(
         Ok::<_, ApiError>(json(&Response {
             object: "list",
             data: items.collect::<Result<_, ApiError>>()?,
-            model: &served.id,
+            model: &model,
             usage: Usage {
                 prompt_tokens: usage.prompt_tokens,
                 total_tokens: usage.prompt_tokens,
@@ -142,7 +143,7 @@ pub async fn embeddings(
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let request: EmbeddingRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = served.choose_model(request.model.as_deref())?;
     if request.truncate_prompt_tokens.is_some() {
         return Err(ApiError::unsupported("truncate_prompt_tokens"));
     }
@@ -163,6 +164,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     Ok(Prepared {
         job: Job {
             namespace: shared.namespace()?,
+            adapter,
             priority: shared.priority(served.engine.heeds_priority())?,
             ..embedding::job(served, prompts, "input")?
         },

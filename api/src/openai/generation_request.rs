@@ -65,6 +65,10 @@ macro_rules! generation_request {
             pub complete: Option<bool>,
             /// `false` drafts nothing for this request.
             pub speculative: Option<bool>,
+            /// The name of an adapter (SGLang's field).
+            pub lora_path: Option<String>,
+            /// Adapters by their ids, with factors (llama-server's field).
+            pub lora: Option<$crate::fields::adapters::ScaledAdapters>,
             /// A label for the request's trace.
             pub user: Option<String>,
             /// More labels for the trace.
@@ -98,6 +102,22 @@ macro_rules! generation_request {
                     routed_dp_rank: self.routed_dp_rank,
                     disagg_prefill_dp_rank: self.disagg_prefill_dp_rank,
                 }
+            }
+
+            /// The adapter that the request asks for.
+            ///
+            /// # Errors
+            /// 404 for an unknown model, 400 for an unknown adapter.
+            pub fn choose(
+                &self,
+                served: &$crate::served::Served,
+            ) -> Result<$crate::adapters::Choice, $crate::error::ApiError> {
+                $crate::fields::adapters::choose(
+                    served,
+                    self.model.as_deref(),
+                    self.lora_path.as_deref(),
+                    self.lora.as_ref(),
+                )
             }
 
             /// Moves the shared fields out.

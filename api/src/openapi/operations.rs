@@ -5,7 +5,9 @@ use serde_json::{Map, Value, json};
 use crate::anthropic::request as anthropic;
 use crate::debug;
 use crate::dialect::Dialect;
+use crate::fields::adapters::ScaledAdapters;
 use crate::ollama::request as ollama;
+use crate::openai::adapters as openai_adapters;
 use crate::openai::chat_request::ChatRequest;
 use crate::openai::completion_request::CompletionRequest;
 use crate::openai::embeddings::EmbeddingRequest;
@@ -17,7 +19,7 @@ use crate::routes;
 use crate::sglang::encode::EncodeRequest;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::score::ScoreRequest;
-use crate::sglang::{control, loads, tokens};
+use crate::sglang::{adapters as sglang_adapters, control, loads, tokens};
 
 const ANSWERS: &str = include_str!("answers.json");
 
@@ -131,6 +133,20 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
         "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
         "/v1/embeddings" => ("EmbeddingRequest", schema::<EmbeddingRequest>()),
         "/v1/responses" => ("ResponseRequest", schema::<ResponseRequest>()),
+        "/v1/load_lora_adapter" => ("LoadLoraRequest", schema::<openai_adapters::LoadRequest>()),
+        "/v1/unload_lora_adapter" => (
+            "UnloadLoraRequest",
+            schema::<openai_adapters::UnloadRequest>(),
+        ),
+        "/lora-adapters" => ("LoraScales", schema::<ScaledAdapters>()),
+        "/load_lora_adapter" => (
+            "SglangLoadLoraRequest",
+            schema::<sglang_adapters::LoadRequest>(),
+        ),
+        "/unload_lora_adapter" => (
+            "SglangUnloadLoraRequest",
+            schema::<sglang_adapters::UnloadRequest>(),
+        ),
         "/v1/programs" => ("ProgramRequest", schema::<ProgramRequest>()),
         "/generate" => ("GenerateRequest", schema::<GenerateRequest>()),
         "/encode" => ("EncodeRequest", schema::<EncodeRequest>()),
@@ -188,7 +204,12 @@ fn answer(method: &str, path: &str) -> Value {
     );
     const LINES: (&str, &str) = ("application/x-ndjson", "JSON objects, one to a line.");
     match path {
-        "/" | "/metrics" | "/flush_cache" => text("text/plain"),
+        "/" | "/metrics" | "/flush_cache" | "/v1/load_lora_adapter" | "/v1/unload_lora_adapter" => {
+            text("text/plain")
+        }
+        "/lora-adapters" if method == "POST" => json("Done"),
+        "/lora-adapters" => json("LoraAdapters"),
+        "/load_lora_adapter" | "/unload_lora_adapter" => json("LoadedLoraAdapters"),
         "/docs" => text("text/html"),
         "/health"
         | "/ready"

@@ -13,6 +13,7 @@ use hearth_engine::output::{TextOptions, token_text};
 use hearth_engine::{ParamError, SamplingParams};
 use serde_json::json;
 
+use crate::adapters::Choice;
 use crate::conversation::Conversation;
 use crate::error::{ApiError, out_of_bounds};
 use crate::exchange::{self, Exchange};
@@ -33,6 +34,7 @@ pub struct EngineBackend {
     /// The exchange that requests are measured for; none outside of HTTP.
     exchange: Option<Arc<Exchange>>,
     namespace: Option<String>,
+    adapter: Choice,
     priority: i32,
 }
 
@@ -42,6 +44,7 @@ impl EngineBackend {
             served,
             exchange: Exchange::current(),
             namespace: None,
+            adapter: Choice::default(),
             priority: 0,
         }
     }
@@ -55,6 +58,12 @@ impl EngineBackend {
             priority,
             ..self
         }
+    }
+
+    /// Has these programs computed with an adapter.
+    #[must_use]
+    pub fn adapted(self, adapter: Choice) -> Self {
+        Self { adapter, ..self }
     }
 
     async fn within<T>(&self, work: impl Future<Output = Result<T, ApiError>>) -> Result<T, Error> {
@@ -155,6 +164,7 @@ impl EngineBackend {
             copies: 1,
             params,
             namespace: self.namespace.clone(),
+            adapter: self.adapter.clone(),
             priority: self.priority,
             prompt_field: "text",
             ..Job::default()

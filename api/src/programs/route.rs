@@ -5,6 +5,7 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use hearth_client::lang::{Error, Frontend, Graph, Op, Retry};
 
+use crate::adapters::Choice;
 use crate::error::ApiError;
 use crate::exchange::{self, Exchange};
 use crate::fields::sampling::SamplingFields;
@@ -27,6 +28,7 @@ struct Prepared {
     grammars: Vec<(usize, Asked)>,
     stream: bool,
     namespace: Option<String>,
+    adapter: Choice,
     priority: i32,
 }
 
@@ -43,8 +45,13 @@ pub async fn programs(
         let compiled = compile(&served, Some(asked)).await;
         compiled.map_err(|error| error.within(&format!("nodes[{index}]")))?;
     }
-    let (model, text_limit) = (served.id.clone(), served.max_prompt_bytes());
-    let backend = EngineBackend::new(served).apart(prepared.namespace, prepared.priority);
+    let named = prepared.adapter.0.as_ref();
+    let named = named.and_then(|adapter| adapter.name.clone());
+    let model = named.unwrap_or_else(|| served.id.clone());
+    let text_limit = served.max_prompt_bytes();
+    let backend = EngineBackend::new(served)
+        .apart(prepared.namespace, prepared.priority)
+        .adapted(prepared.adapter);
     let mut frontend = Frontend::new(backend)
         .in_flight(IN_FLIGHT)
         .retrying(Retry {
@@ -86,7 +93,7 @@ pub async fn programs(
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let request: ProgramRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = served.choose_model(request.model.as_deref())?;
     let shared = SamplingFields {
         cache_salt: request.cache_salt,
         priority: request.priority,
@@ -106,6 +113,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         grammars,
         stream: request.stream.unwrap_or(false),
         namespace: shared.namespace()?,
+        adapter,
         priority: shared.priority(served.engine.heeds_priority())?,
     })
 }

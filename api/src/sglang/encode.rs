@@ -101,7 +101,7 @@ pub async fn encode(
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let request: EncodeRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = served.choose_model(request.model.as_deref())?;
     let (input, listed) = prompts::input(request.text, request.input_ids)?;
     let (field, count) = (input.field(), input.len());
     check_sequences(served, count, 1, field)?;
@@ -114,6 +114,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let jobs = each.map(|(prompt, rid)| {
         Ok(Job {
             namespace: namespace.clone(),
+            adapter: adapter.clone(),
             priority,
             id: Some(rid.clone()),
             ..embedding::job(served, vec![prompt], field)?

@@ -7,8 +7,10 @@ use actix_web::{HttpRequest, HttpResponse};
 use hearth_engine::SamplingParams;
 use hearth_engine::output::Detokenize;
 
+use crate::adapters::Choice;
 use crate::dialect::Dialect;
 use crate::error::{ApiError, out_of_bounds};
+use crate::fields::adapters::choose;
 use crate::fields::bounds::check_logprob_entries;
 use crate::fields::each::Each;
 use crate::fields::rid::rids;
@@ -114,6 +116,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let n = copies(&sampling)?;
     listed |= n > 1;
     check_sequences(served, count, n, field)?;
+    let adapters = adapters(served, &mut request, count)?;
     let rids = rids(request.rid.take(), count)?;
     let mut rooms = request.take_disaggregation().rooms(count, n)?.into_iter();
     let namespace =
@@ -131,7 +134,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let streamed = request.stream == Some(true);
     let mut entries = 0usize;
     let each = prompts.into_iter().zip(sampling).zip(rids).zip(logprobs);
-    for (((prompt, checked), rid), asked) in each {
+    for ((((prompt, checked), rid), asked), adapter) in each.zip(adapters) {
         let (length, given) = (prompt.len(), checked.max_new_tokens);
         let left = prompt::output_limit(served, field, length, "max_new_tokens", given).map_err(
             |error| match error.param.as_deref() {
@@ -169,6 +172,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         jobs.push(Job {
             copies: n,
             namespace: namespace.clone(),
+            adapter,
             priority,
             drafting: drafting.clone(),
             rooms: rooms.by_ref().take(n).collect(),
@@ -224,6 +228,24 @@ fn job(
         text: checked.text,
         id: Some(rid),
         ..Job::default()
+    }
+}
+
+/// The adapter of each of `count` prompts.
+fn adapters(
+    served: &Served,
+    request: &mut GenerateRequest,
+    count: usize,
+) -> Result<Vec<Choice>, ApiError> {
+    let (model, lora) = (request.model.as_deref(), request.lora.as_ref());
+    let of = |path: Option<&str>| choose(served, model, path, lora);
+    match request.lora_path.take() {
+        Some(Each::One(paths)) => {
+            let paths = Each::One(paths).spread("lora_path", count)?;
+            paths.iter().map(|path| of(Some(path))).collect()
+        }
+        Some(Each::All(path)) => Ok(vec![of(Some(&path))?; count]),
+        None => Ok(vec![of(None)?; count]),
     }
 }
 

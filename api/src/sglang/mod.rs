@@ -1,5 +1,6 @@
 //! SGLang's own API, which its front-end language, its load generator and its router use.
 
+pub mod adapters;
 pub mod control;
 pub mod encode;
 pub mod generate;

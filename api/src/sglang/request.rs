@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::error::{ApiError, out_of_bounds};
+use crate::fields::adapters::ScaledAdapters;
 use crate::fields::bounds::{alternatives, token_ids};
 use crate::fields::capped::rest_of_seq;
 use crate::fields::disaggregation::{Disaggregation, WholeNumber};
@@ -29,6 +30,10 @@ pub struct GenerateRequest {
     pub top_logprobs_num: Option<Each<i64>>,
     pub return_text_in_logprobs: Option<bool>,
     pub priority: Option<i64>,
+    /// The name of an adapter, or one for each prompt.
+    pub lora_path: Option<Each<String>>,
+    /// Adapters by their ids, with factors (llama-server's field).
+    pub lora: Option<ScaledAdapters>,
     pub cache_salt: Option<String>,
     pub extra_key: Option<String>,
     /// `false` drafts nothing for these prompts.
@@ -49,7 +54,6 @@ pub struct GenerateRequest {
     video_data: Asks,
     audio_data: Asks,
     modalities: Asks,
-    lora_path: Asks,
     session_params: Asks,
     session_id: Asks,
     custom_logit_processor: Asks,
@@ -153,7 +157,6 @@ impl GenerateRequest {
             ("video_data", self.video_data.0),
             ("audio_data", self.audio_data.0),
             ("modalities", self.modalities.0),
-            ("lora_path", self.lora_path.0),
             ("session_params", self.session_params.0),
             ("session_id", self.session_id.0),
             ("custom_logit_processor", self.custom_logit_processor.0),

@@ -65,6 +65,9 @@ pub async fn score(
         prompt_tokens,
         softmax,
     } = prepared;
+    let model = jobs
+        .first()
+        .map_or_else(String::new, |job| job.model(&served));
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, jobs.len(), 1);
     let updates = submit_each(&served, jobs)?;
     let wholes = collected(updates, &mut tally).await?;
@@ -74,7 +77,7 @@ pub async fn score(
         Ok::<_, ApiError>(json(&Answer {
             object: "scoring",
             scores: scores.collect::<Result<_, ApiError>>()?,
-            model: &served.id,
+            model: &model,
             usage: Usage::new(prompt_tokens, 0, 0),
         }))
     })
@@ -110,7 +113,7 @@ fn scores(item: &Whole, softmax: bool) -> Result<Vec<f64>, ApiError> {
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let request: ScoreRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = served.choose_model(request.model.as_deref())?;
     let labels = request.label_token_ids;
     if labels.is_empty() {
         return Err(out_of_bounds(
@@ -158,6 +161,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
                 ..SamplingParams::default()
             },
             namespace: namespace.clone(),
+            adapter: adapter.clone(),
             prompt_field: "items",
             ..Job::default()
         });

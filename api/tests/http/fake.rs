@@ -19,7 +19,7 @@ use hearth_api::state::AppState;
 use hearth_engine::output::Detokenize;
 use hearth_engine::{Engine, EngineConfig, Pooling};
 use hearth_forward::{
-    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
+    Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
 use hearth_otel::Telemetry;
 use serde_json::Value;
@@ -46,6 +46,8 @@ pub struct Behaviour {
     pub max_new_tokens: Option<usize>,
     pub pooling: Pooling,
     pub formats: Formats,
+    /// Whether there are adapters, each of which has another letter come next.
+    pub adapters: bool,
     /// Whether the answer repeats the text after `say: ` in the last message.
     pub echoes: bool,
 }
@@ -60,6 +62,7 @@ impl Default for Behaviour {
             max_new_tokens: None,
             pooling: Pooling::Last,
             formats: Formats::default(),
+            adapters: false,
             echoes: false,
         }
     }
@@ -69,6 +72,8 @@ struct FakeExecutor {
     behaviour: Behaviour,
     /// The token at each slot.
     kv: Vec<u32>,
+    /// How many letters the adapter in each slot leaves out.
+    adapters: [u32; 2],
 }
 
 impl FakeExecutor {
@@ -90,7 +95,13 @@ impl FakeExecutor {
     /// The token that follows the token of row `row`.
     fn after(&self, batch: &ForwardBatch, row: usize) -> u32 {
         if !self.behaviour.echoes {
-            return self.next(batch.tokens[row]);
+            let next = self.next(batch.tokens[row]);
+            let skipped = self.skipped(batch, row);
+            return if (0x61..0x7A - skipped).contains(&next) {
+                next + skipped
+            } else {
+                next
+            };
         }
         // The batch's tokens belong to its sequences one after another.
         let mut after = 0;
@@ -104,6 +115,20 @@ impl FakeExecutor {
         let first = sequence.first_slot as usize;
         let end = first + batch.positions[row] as usize + 1;
         self.echoed(&batch.slot_table[first..end])
+    }
+
+    /// What the adapter of a row leaves out.
+    fn skipped(&self, batch: &ForwardBatch, row: usize) -> u32 {
+        let mut after = 0;
+        let mut sequences = batch.sequences.iter();
+        let index = sequences.position(|sequence| {
+            after += sequence.tokens as usize;
+            row < after
+        });
+        match batch.adapters.get(index.unwrap()) {
+            None | Some(0) => 0,
+            Some(slot) => self.adapters[*slot as usize - 1],
+        }
     }
 
     fn next(&self, token: u32) -> u32 {
@@ -137,6 +162,15 @@ impl Executor for FakeExecutor {
 
     fn complete(&mut self, output: ForwardOutput) -> Result<ForwardOutput, ForwardError> {
         Ok(output)
+    }
+
+    fn adapter_slots(&self) -> usize {
+        if self.behaviour.adapters { 2 } else { 0 }
+    }
+
+    fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
+        self.adapters[slot as usize - 1] = adapter.digest.parse().unwrap();
+        Ok(())
     }
 
     fn submit(
@@ -318,7 +352,11 @@ impl Drop for TestServer {
 pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
     let engine = Engine::spawn(config.clone(), move || {
         let kv = vec![0; behaviour.kv_slots];
-        Ok(FakeExecutor { behaviour, kv })
+        Ok(FakeExecutor {
+            behaviour,
+            kv,
+            adapters: [0; 2],
+        })
     })
     .unwrap();
     let text = Arc::new(FakeCodec);
@@ -338,6 +376,10 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
             load_format: "auto",
             ..ModelInfo::default()
         },
+        adapters: Arc::new(match behaviour.adapters {
+            true => crate::adapters::registered(),
+            false => hearth_api::adapters::Adapters::default(),
+        }),
         pooling: behaviour.pooling,
         formats: behaviour.formats,
         engine_config: config,

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Instant;
 
-use hearth_forward::{TokenMask, panic_text};
+use hearth_forward::{Adapter, TokenMask, panic_text};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::forced::UnsentForced;
@@ -24,6 +25,9 @@ use crate::speculation::RequestSpeculation;
 pub(crate) struct ActiveRequest {
     pub id: RequestId,
     pub namespace: String,
+    pub adapter: Option<Arc<Adapter>>,
+    /// The step since which the request waits for a slot for its adapter.
+    pub awaits_adapter_since: Option<u64>,
     /// The caller's name for the request.
     pub name: Option<String>,
     pub priority: i32,
@@ -89,7 +93,9 @@ impl ActiveRequest {
             .map(|constrain| RequestGrammar::begin(&constrain, request.params.max_tokens));
         Self {
             id,
-            namespace: request.namespace.unwrap_or_default(),
+            namespace: namespace(request.namespace, request.adapter.as_deref()),
+            adapter: request.adapter,
+            awaits_adapter_since: None,
             name: request.id,
             priority: request.priority,
             params: request.params,
@@ -355,6 +361,51 @@ impl ActiveRequest {
         for event in self.outbox.drain(..) {
             // A consumer that is gone has withdrawn the request, which the next step sees.
             let _ = self.events.send(event);
+        }
+    }
+}
+
+/// The namespace of the prefix cache: what the caller keeps apart, and the adapter. The content of the
+/// adapter counts and not its name, because keys and values follow from the content.
+fn namespace(given: Option<String>, adapter: Option<&Adapter>) -> String {
+    // No caller's namespace can look like an adapter's.
+    const MARK: char = '\0';
+    let given = given.unwrap_or_default();
+    match adapter {
+        Some(adapter) => format!("{MARK}lora:{}{MARK}{given}", adapter.digest),
+        None if given.starts_with(MARK) => format!("{MARK}{given}"),
+        None => given,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_of_callers_and_of_adapters_are_apart() {
+        let adapter = |digest: &str| Adapter {
+            digest: digest.to_owned(),
+            changes: Vec::new(),
+        };
+        let (a, b) = (adapter("a"), adapter("b"));
+        fn of(given: &str, adapter: Option<&Adapter>) -> String {
+            namespace(Some(given.to_owned()), adapter)
+        }
+        let of_a = of("salt", Some(&a));
+        assert_eq!(of_a, of("salt", Some(&adapter("a"))), "the content counts");
+        let all = [
+            of("", None),
+            of("salt", None),
+            of_a.clone(),
+            of("", Some(&a)),
+            of("salt", Some(&b)),
+            // What a caller may try to meet the adapter's keys.
+            of(&of_a, None),
+            of(&of_a[1..], None),
+        ];
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "{one:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ pub(super) struct ExecutorSizes {
     pub host_slots: usize,
     pub samples_on_device: bool,
     pub kv_token_bytes: usize,
+    pub adapter_slots: usize,
 }
 
 /// Builds the executor, sends a report, and then carries out `messages` until the engine
@@ -39,6 +40,7 @@ pub(super) fn run<E: Executor>(
         host_slots: executor.host_slots(),
         samples_on_device: executor.samples_on_device(),
         kv_token_bytes: executor.kv_token_bytes(),
+        adapter_slots: executor.adapter_slots(),
     }));
     let mut worker = Worker::new(executor);
     let answer = |completed_steps: Vec<Completion>| {

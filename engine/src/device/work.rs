@@ -3,6 +3,7 @@
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use crate::adapters::AdapterLoad;
 use crate::transfer::KvTransfer;
 use hearth_forward::{ForwardBatch, ForwardOutput, KvCopy, SampleRequest};
 
@@ -11,6 +12,7 @@ pub(crate) struct StepWork {
     /// They are replied to from the device thread.
     pub transfers: Vec<KvTransfer>,
     pub copies: Vec<KvCopy>,
+    pub adapter_loads: Vec<AdapterLoad>,
     /// A batch without tokens is not run.
     pub forward: ForwardBatch,
     /// The sample requests for all `sample_rows` of `forward`, in one message. It may be sent

@@ -12,6 +12,7 @@ use hearth_forward::{
 
 use super::output_check::{SampleCounts, check_output};
 use super::work::{Completion, StepWork};
+use crate::adapters::AdapterLoad;
 use crate::transfer::{KvTransfer, TransferError};
 
 const LOST: &str = "the device is lost";
@@ -60,7 +61,9 @@ impl<E: Executor> Worker<E> {
         let forward = if !work.forward.carried_rows.is_empty() && before_failed {
             Err("the forward before it failed".to_owned())
         } else {
-            submit_forward(&mut self.executor, &work.forward, &work.sample_requests)
+            load_adapters(&mut self.executor, &work.adapter_loads).and_then(|()| {
+                submit_forward(&mut self.executor, &work.forward, &work.sample_requests)
+            })
         };
         self.submitted.push_back(SubmittedStep {
             work,
@@ -152,6 +155,17 @@ fn copy(executor: &mut impl Executor, copies: &[KvCopy]) -> Result<(), String> {
     let mut copy_all = || copies.iter().try_for_each(|copy| executor.copy_kv(copy));
     guarded(|| copy_all().map_err(model_failed))
         .inspect_err(|error| tracing::error!("copying KV failed: {error}"))
+}
+
+/// Puts adapters into their slots. Without one of them, the forward pass would compute something
+/// else than was asked for.
+fn load_adapters(executor: &mut impl Executor, loads: &[AdapterLoad]) -> Result<(), String> {
+    let mut load_all = || {
+        let mut loads = loads.iter();
+        loads.try_for_each(|load| executor.load_adapter(load.slot, &load.adapter))
+    };
+    guarded(|| load_all().map_err(model_failed))
+        .inspect_err(|error| tracing::error!("loading an adapter failed: {error}"))
 }
 
 /// Reads or writes slots, and replies to the caller that asked for it.

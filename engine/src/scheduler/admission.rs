@@ -37,6 +37,7 @@ impl Scheduler {
             return;
         }
         self.unpark();
+        self.unpark_adapters();
         let kv = &mut self.kv;
         self.waiting.review(|request| kv.peek(request).tokens);
         let mut looked_at = 0;
@@ -52,6 +53,13 @@ impl Scheduler {
             };
             let (id, priority, remaining) =
                 (request.id, request.priority, request.remaining_here());
+            if let Some(adapter) = &request.adapter
+                && !self.adapters.has_slot_for(&adapter.digest)
+            {
+                // Requests behind it may start.
+                self.waiting.park_for_adapter(id, self.scheduled);
+                continue;
+            }
             if full {
                 if !self.preempt_for(priority, device) {
                     return;
@@ -123,9 +131,13 @@ impl Scheduler {
             self.counters.cached_tokens += cached as u64;
             self.counters.host_tokens += cached.saturating_sub(kv.computed) as u64;
         }
+        request.awaits_adapter_since = None;
+        let adapter = request.adapter.as_ref();
+        let adapter_slot = adapter.map_or(0, |adapter| self.adapters.acquire(adapter));
         self.running.push(Running {
             request,
             kv,
+            adapter_slot,
             to_cache: false,
         });
     }

@@ -31,6 +31,7 @@ impl Scheduler {
                 request,
                 kv,
                 to_cache,
+                ..
             } = &mut self.running[grant.request];
             kv.computed += grant.tokens;
             request.note_computed(kv.computed);
@@ -101,6 +102,7 @@ impl Scheduler {
     /// Ends the requests of a step that failed. None of its tokens are cached.
     pub fn fail(&mut self, batch: &StepBatch, error: &str) {
         self.complete_copies(batch);
+        self.adapters.fail_loads(&batch.adapter_loads);
         for grant in &batch.grants {
             self.running[grant.request].request.outcome = Some(Outcome::Failed(error.to_owned()));
         }
@@ -120,6 +122,7 @@ impl Scheduler {
             transfer.refuse(error);
         }
         drop(self.kv.take_copies());
+        self.adapters.forget();
         self.kv.forget_host();
         self.flush_cache();
     }

@@ -83,9 +83,12 @@ impl Scheduler {
     /// Moves the requests with an outcome from `running` to `ended`.
     pub(super) fn remove_ended(&mut self) {
         let has_outcome = |running: &mut Running| running.request.outcome.is_some();
-        let before = self.running.len();
+        let before = self.ended.len();
         self.ended.extend(self.running.extract_if(.., has_outcome));
-        self.may_start |= self.running.len() < before;
+        for ended in &self.ended[before..] {
+            self.adapters.release(ended.adapter_slot);
+        }
+        self.may_start |= self.ended.len() > before;
     }
 
     /// As [`remove_ended`](Self::remove_ended), and frees the slots of these requests at once.

@@ -66,6 +66,7 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, index: usize) {
         let mut running = self.running.remove(index);
         self.cache(&mut running);
+        self.adapters.release(running.adapter_slot);
         let Running {
             mut request, kv, ..
         } = running;

@@ -1,6 +1,7 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use hearth_forward::ForwardOutput;
+use hearth_forward::{Adapter, ForwardOutput};
 use hearth_radix::EvictionPolicy;
 
 use super::*;
@@ -31,6 +32,8 @@ struct Bench {
     ids: Vec<RequestId>,
     /// Whether no request arrives or is withdrawn while the device is busy.
     quiet: bool,
+    /// Whether some requests have adapters.
+    adapters: bool,
 }
 
 impl Bench {
@@ -41,7 +44,7 @@ impl Bench {
     fn with_executor(config: EngineConfig, seed: u64, executor_samples: bool) -> Self {
         Self {
             inbox: Inbox::new(usize::MAX),
-            scheduler: Scheduler::new(config, LIMITS, 0),
+            scheduler: Scheduler::new(config, LIMITS, 0, 2),
             batch: StepBatch::new(executor_samples, 0),
             next_batch: StepBatch::new(executor_samples, 1),
             overlapped: 0,
@@ -49,6 +52,7 @@ impl Bench {
             random: seed,
             ids: Vec::new(),
             quiet: false,
+            adapters: false,
         }
     }
 
@@ -82,6 +86,7 @@ impl Bench {
             params,
             namespace: (self.below(4) == 0).then(|| "other".to_owned()),
             priority,
+            adapter: self.adapter(),
             ..Request::default()
         };
         let (sender, _) = tokio::sync::mpsc::unbounded_channel();
@@ -89,6 +94,18 @@ impl Bench {
         self.ids.push(id);
         self.scheduler
             .enqueue(self.inbox.collect(Wait::No).requests);
+    }
+
+    /// One of four adapters, for which there are two slots, or none.
+    fn adapter(&mut self) -> Option<Arc<Adapter>> {
+        let adapter = |digest: u64| {
+            Arc::new(Adapter {
+                digest: digest.to_string(),
+                changes: Vec::new(),
+            })
+        };
+        let index = self.below(12);
+        (self.adapters && index < 4).then(|| adapter(index))
     }
 
     fn withdraw(&mut self) {
@@ -176,13 +193,20 @@ impl Bench {
             ended,
             waiting,
             kv,
+            adapters,
             ..
         } = &mut self.scheduler;
+        adapters.check(
+            running
+                .iter()
+                .map(|r| (r.adapter_slot, r.request.adapter.as_deref())),
+        );
         let holding = running.iter().chain(&*ended);
         kv.check(holding.map(|running| &running.kv));
         let running = running.iter().map(|running| running.request.id);
         let arrivals: Vec<_> = running.chain(waiting.iter().map(|r| r.id)).collect();
-        if self.scheduler.config.schedule == SchedulePolicy::Fcfs {
+        // Requests pass those that wait for a slot for their adapters.
+        if self.scheduler.config.schedule == SchedulePolicy::Fcfs && !self.adapters {
             assert!(
                 arrivals.is_sorted(),
                 "first come, first served: {arrivals:?}"
@@ -213,6 +237,7 @@ fn no_slot_is_ever_lost_or_wrongly_shared_and_no_request_overtakes_another() {
             ..EngineConfig::default()
         };
         let mut bench = Bench::with_executor(config, seed, seed >= 60);
+        bench.adapters = seed % 5 >= 3;
         for _ in 0..300 {
             match bench.below(20) {
                 0..4 => bench.submit(),
@@ -312,7 +337,7 @@ const WIDE: ExecutorLimits = ExecutorLimits {
 
 /// A scheduler with prompts of `len` tokens that ask for all of their log-probabilities.
 fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
-    let mut scheduler = Scheduler::new(config, WIDE, 0);
+    let mut scheduler = Scheduler::new(config, WIDE, 0, 0);
     let inbox = Inbox::new(usize::MAX);
     for _ in 0..prompts {
         let params = SamplingParams {

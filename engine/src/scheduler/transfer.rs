@@ -95,6 +95,7 @@ impl Scheduler {
             request,
             kv,
             to_cache,
+            ..
         } = running;
         within(&(kv.computed..written), kv.computed..request.tokens.len())?;
         request.check_remote(written, &output, vocab_size)?;

@@ -98,6 +98,7 @@ impl InFlight {
         self.device.submit(StepWork {
             transfers: std::mem::take(&mut batch.transfers),
             copies: std::mem::take(&mut batch.copies),
+            adapter_loads: batch.adapter_loads.clone(),
             forward: std::mem::take(&mut batch.forward),
             sample_requests,
         });

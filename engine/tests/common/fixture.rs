@@ -1,5 +1,6 @@
 //! An engine over the fake model, for tests to observe and control.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,6 +19,10 @@ pub struct Fixture {
     pub steps: Arc<Mutex<Vec<Step>>>,
     pub calls: Arc<Mutex<Vec<Call>>>,
     pub copies: Copies,
+    /// The digests of the adapters that were loaded, with their slots.
+    pub loaded: Arc<Mutex<Vec<(u32, String)>>>,
+    /// Whether the next load of an adapter fails.
+    pub fail_load: Arc<AtomicBool>,
 }
 
 pub fn limits(kv_slots: usize) -> ExecutorLimits {
@@ -108,8 +113,12 @@ impl Fixture {
         let called = Arc::clone(&calls);
         let copies = Copies::default();
         let copied = copies.clone();
+        let (loaded, fail_load) = (Arc::default(), Arc::default());
+        let (loads, fails) = (Arc::clone(&loaded), Arc::clone(&fail_load));
         let build = move || {
             Ok(FakeModel {
+                loaded: loads,
+                fail_load: fails,
                 copies: copied,
                 steps: log,
                 calls: called,
@@ -123,6 +132,8 @@ impl Fixture {
             steps,
             calls,
             copies,
+            loaded,
+            fail_load,
         }
     }
 

@@ -15,7 +15,8 @@ pub use fixture::{Fixture, limits};
 use model::mix;
 #[allow(unused_imports)] // each test file uses a part of it
 pub use model::{
-    Call, Copies, FAILS, FakeModel, HIDDEN, PANICS, SILENT, Step, VOCAB, expected, expected_hidden,
+    ADAPTER_SLOTS, Call, Copies, FAILS, FakeModel, HIDDEN, PANICS, SILENT, Step, VOCAB, expected,
+    expected_hidden, expected_of,
 };
 
 pub fn greedy(max_tokens: usize) -> SamplingParams {

@@ -9,13 +9,14 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 
 use hearth_forward::{
-    CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
-    SampleRequest, SampleRequests, SequenceSpan,
+    Adapter, CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput,
+    KvCopy, SampleRequest, SampleRequests, SequenceSpan,
 };
 
 use super::sample;
 
 pub const VOCAB: usize = 101;
+pub const ADAPTER_SLOTS: usize = 2;
 /// Width of the hidden states.
 pub const HIDDEN: usize = 3;
 /// A token after which no token can be sampled.
@@ -32,9 +33,16 @@ pub fn mix(hash: u64, value: u64) -> u64 {
     x ^ (x >> 32)
 }
 
-/// The KV of `token` after a prefix with the KV `before`.
-fn store(before: Option<u64>, token: u32) -> u64 {
-    mix(before.unwrap_or(0x5eed), u64::from(token) + 1)
+/// The KV of `token` after a prefix with the KV `before`, computed with an adapter.
+fn store(before: Option<u64>, token: u32, adapter: u64) -> u64 {
+    mix(before.unwrap_or(0x5eed) ^ adapter, u64::from(token) + 1)
+}
+
+/// What the digest of an adapter changes.
+fn change(digest: &str) -> u64 {
+    digest
+        .bytes()
+        .fold(0xada, |hash, byte| mix(hash, u64::from(byte)))
 }
 
 /// `[VOCAB]` logits after a context whose slots hold `kv`. The tokens with special meanings are
@@ -51,8 +59,14 @@ fn logits_of(kv: impl Iterator<Item = u64>) -> Vec<f32> {
 
 /// The greedy continuation, computed without slots, batches or an engine.
 pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+    expected_of(None, prompt, max_tokens)
+}
+
+/// [`expected`] with the adapter of a digest.
+pub fn expected_of(adapter: Option<&str>, prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+    let adapter = adapter.map_or(0, change);
     let mut kv = Vec::new();
-    let push = |kv: &mut Vec<u64>, token| kv.push(store(kv.last().copied(), token));
+    let push = |kv: &mut Vec<u64>, token| kv.push(store(kv.last().copied(), token, adapter));
     prompt.iter().for_each(|&token| push(&mut kv, token));
     let mut output = Vec::new();
     for _ in 0..max_tokens {
@@ -71,7 +85,7 @@ pub fn expected(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
 pub fn expected_hidden(prompt: &[u32]) -> Vec<Vec<f32>> {
     let mut kv = Vec::new();
     let states = prompt.iter().map(|&token| {
-        kv.push(store(kv.last().copied(), token));
+        kv.push(store(kv.last().copied(), token, 0));
         let mut state = logits_of(kv.iter().copied());
         state.truncate(HIDDEN);
         state
@@ -136,6 +150,12 @@ pub struct FakeModel {
     /// What the latest forward pass sampled at each of its rows.
     pub latest: Vec<Option<u32>>,
     pub samples_on_device: bool,
+    /// What the adapter in each slot changes.
+    pub adapters: [Option<u64>; ADAPTER_SLOTS],
+    /// The digests of the adapters that were loaded.
+    pub loaded: Arc<Mutex<Vec<(u32, String)>>>,
+    /// Whether the next load of an adapter fails.
+    pub fail_load: Arc<AtomicBool>,
     /// With a gate, the completion of each forward pass waits for one permit, until the sender is
     /// gone.
     pub gate: Option<Receiver<()>>,
@@ -171,6 +191,22 @@ impl Executor for FakeModel {
             }
         }
         self.copies.done.lock().unwrap().push(copy.clone());
+        Ok(())
+    }
+
+    fn adapter_slots(&self) -> usize {
+        ADAPTER_SLOTS
+    }
+
+    fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
+        let index = slot as usize - 1;
+        self.adapters[index] = None;
+        if self.fail_load.swap(false, Ordering::SeqCst) {
+            return Err(ForwardError::other("no memory for an adapter"));
+        }
+        self.adapters[index] = Some(change(&adapter.digest));
+        let load = (slot, adapter.digest.clone());
+        self.loaded.lock().unwrap().push(load);
         Ok(())
     }
 
@@ -263,7 +299,12 @@ impl Executor for FakeModel {
         }
         let mut output = ForwardOutput::default();
         let mut rows_to_sample = Vec::new();
-        for (sequence, rows) in with_rows(batch) {
+        for (index, (sequence, rows)) in with_rows(batch).enumerate() {
+            let slot = batch.adapters.get(index).map_or(0, |slot| *slot as usize);
+            let adapter = match slot {
+                0 => 0,
+                slot => self.adapters[slot - 1].expect("the adapter is loaded"),
+            };
             let (start, context) = (sequence.first_slot as usize, sequence.context as usize);
             let table = &batch.slot_table[start..start + context];
             for row in rows {
@@ -271,7 +312,7 @@ impl Executor for FakeModel {
                 let before = position.checked_sub(1);
                 let before = before.map(|p| self.kv[table[p] as usize].expect("KV is written"));
                 let slot = batch.write_slots[row];
-                self.kv[slot as usize] = Some(store(before, batch.tokens[row]));
+                self.kv[slot as usize] = Some(store(before, batch.tokens[row], adapter));
                 let read = table[..=position].iter();
                 let mut logits = logits_of(read.map(|&s| self.kv[s as usize].unwrap()));
                 if batch.tokens[row] == SILENT {
@@ -331,6 +372,9 @@ impl FakeModel {
             kv: vec![None; limits.kv_slots],
             host: vec![None; host_slots],
             copies: Copies::default(),
+            adapters: [None; ADAPTER_SLOTS],
+            loaded: Arc::default(),
+            fail_load: Arc::default(),
             steps: Arc::default(),
             calls: Arc::default(),
             submitted: 0,

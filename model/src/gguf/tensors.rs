@@ -175,6 +175,47 @@ impl<'a> Tensors<'a> {
     }
 }
 
+const CHANGES: [&str; 2] = [".lora_a", ".lora_b"];
+
+impl Tensors<'_> {
+    /// The tensors of an adapter under Hugging Face's names, with their suffixes. `rotated` is given
+    /// if the rows of queries and keys lie in pairs that are rotated together.
+    ///
+    /// # Errors
+    /// There is an unknown tensor.
+    pub fn renamed_changes(
+        self,
+        rotated: Option<&ModelConfig>,
+    ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
+        let list = self.list.into_iter();
+        list.map(|tensor| {
+            let found = CHANGES.iter().find_map(|suffix| {
+                let name = hugging_face(tensor.name.strip_suffix(suffix)?)?;
+                Some((name, *suffix))
+            });
+            let (name, suffix) = found.ok_or_else(|| GgufError::Unsupported {
+                key: "tensor".to_owned(),
+                given: tensor.name.chars().take(80).collect(),
+                supported: "`.lora_a` and `.lora_b` of the tensors of Llama, Qwen2 and Qwen3"
+                    .to_owned(),
+            })?;
+            let in_pairs = name.contains(".q_proj.") || name.contains(".k_proj.");
+            let heads = rotated.filter(|_| in_pairs && suffix == ".lora_b");
+            let stored = StoredTensor {
+                format: tensor.format,
+                shape: tensor.shape,
+                bytes: tensor.bytes,
+                heads: heads.map(|config| HeadOrder {
+                    head_dim: config.head_dim,
+                    rotary_dim: config.rope.rotary_dim,
+                }),
+            };
+            Ok((name + suffix, stored))
+        })
+        .collect()
+    }
+}
+
 /// Whether the tensor has rotary frequencies, which are part of the config.
 fn is_rotation(name: &str) -> bool {
     name == "rope_freqs.weight" || name.ends_with(".attn_rot_embd.weight")

@@ -35,7 +35,11 @@ pub(super) fn length(
 
 /// Checks every value of a batch that a kernel uses as an index. In debug builds it also checks
 /// that no slot is written twice.
-pub(super) fn check(batch: &ForwardBatch, report: &Report) -> Result<(), ForwardError> {
+pub(super) fn check(
+    batch: &ForwardBatch,
+    report: &Report,
+    adapter_slots: usize,
+) -> Result<(), ForwardError> {
     let tokens = batch.tokens.len();
     length("positions", batch.positions.len(), tokens)?;
     length("write_slots", batch.write_slots.len(), tokens)?;
@@ -46,6 +50,10 @@ pub(super) fn check(batch: &ForwardBatch, report: &Report) -> Result<(), Forward
         .sum();
     length("sequences", spanned, tokens)?;
     below("token", &batch.tokens, report.vocab_size)?;
+    if !batch.adapters.is_empty() {
+        length("adapters", batch.adapters.len(), batch.sequences.len())?;
+        below("adapter", &batch.adapters, adapter_slots + 1)?;
+    }
     if !batch.carried_rows.is_empty() {
         length("carried rows", batch.carried_rows.len(), tokens)?;
     }
@@ -131,14 +139,14 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_written_twice_is_an_error_in_debug_builds() {
-        assert_eq!(check(&batch(), &report()), Ok(()));
+        assert_eq!(check(&batch(), &report(), 0), Ok(()));
         let twice = ForwardBatch {
             write_slots: vec![3, 3],
             ..batch()
         };
         let repeated = Err(ForwardError::RepeatedSlot { slot: 3 });
         assert_eq!(distinct(&twice.write_slots), repeated);
-        let checked = check(&twice, &report());
+        let checked = check(&twice, &report(), 0);
         match cfg!(debug_assertions) {
             true => assert_eq!(checked, repeated),
             false => assert_eq!(checked, Ok(())),
@@ -146,10 +154,22 @@ mod tests {
     }
 
     #[test]
+    fn an_adapter_beyond_the_slots_is_an_error() {
+        let with = |adapters: &[u32]| ForwardBatch {
+            adapters: adapters.to_vec(),
+            ..batch()
+        };
+        assert_eq!(check(&with(&[2]), &report(), 2), Ok(()));
+        for (adapters, slots) in [(vec![1], 0), (vec![3], 2), (vec![0, 0], 2)] {
+            assert!(check(&with(&adapters), &report(), slots).is_err());
+        }
+    }
+
+    #[test]
     fn the_end_of_a_sequences_slots_does_not_wrap_around() {
         let mut wrapped = batch();
         wrapped.sequences[0].first_slot = u32::MAX - 1;
-        let error = check(&wrapped, &report()).unwrap_err();
+        let error = check(&wrapped, &report(), 0).unwrap_err();
         let end = ForwardError::OutOfRange {
             what: "end of slots",
             value: u32::MAX as usize + 1,

@@ -4,8 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use burn::tensor::{DType, Tensor};
 use hearth_forward::{
-    CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
-    SampleRequests,
+    Adapter, CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput,
+    KvCopy, SampleRequests,
 };
 use hearth_shaders::{Kernels, Summation};
 
@@ -17,7 +17,7 @@ use crate::decoder::{Decoder, Submission};
 use crate::host_pool::HostPool;
 use crate::kv_rows::KvRows;
 use crate::report::Report;
-use crate::transformer::{DeviceBatch, DeviceOutput, PagedContext, Transformer};
+use crate::transformer::{AdapterStacks, DeviceBatch, DeviceOutput, PagedContext, Transformer};
 
 /// A loaded model on the backend `B`.
 pub(super) struct ModelRunner<B: Kernels> {
@@ -26,6 +26,8 @@ pub(super) struct ModelRunner<B: Kernels> {
     pub context: PagedContext<B>,
     pub rows: KvRows<B>,
     pub host: Option<HostPool>,
+    /// The slots for adapters, if there are any.
+    pub adapters: Option<AdapterStacks<B>>,
     pub summation: Summation,
     /// Rows of logits that the device binds at once.
     pub rows_at_once: usize,
@@ -51,7 +53,7 @@ impl<B: Kernels> Executor for ModelRunner<B> {
         batch: &ForwardBatch,
         sample_requests: &mut SampleRequests<'_>,
     ) -> Result<Submission, ForwardError> {
-        check(batch, &self.report)?;
+        check(batch, &self.report, self.adapter_slots())?;
         if !B::samples_on_device() {
             length("sample rows", batch.sample_rows.len(), 0)?;
         }
@@ -73,9 +75,12 @@ impl<B: Kernels> Executor for ModelRunner<B> {
             logits,
             hidden,
             to_sample,
-        } = self
-            .transformer
-            .forward_paged(&self.config, uploaded, &mut self.context);
+        } = self.transformer.forward_paged(
+            &self.config,
+            uploaded,
+            self.adapters.as_ref(),
+            &mut self.context,
+        );
         let device = self.device.clone();
         if logits.is_empty() && hidden.is_none() && to_sample.is_empty() {
             // A device reports a failed launch only when something waits for it. Without this
@@ -160,6 +165,21 @@ impl<B: Kernels> Executor for ModelRunner<B> {
         let (pool, order) = (&mut self.context.pool, in_order(slots));
         rows.restore(pool, slots, &planes, &order, &self.device)
             .map_err(ForwardError::Device)
+    }
+
+    fn adapter_slots(&self) -> usize {
+        self.adapters.as_ref().map_or(0, AdapterStacks::slots)
+    }
+
+    fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
+        let (Some(stacks), Some(slot)) = (&mut self.adapters, slot.checked_sub(1)) else {
+            return Err(ForwardError::other("this model has no slot for adapters"));
+        };
+        stacks
+            .load(&self.config, slot as usize, adapter, &self.device)
+            .map_err(ForwardError::Other)?;
+        // Without this wait a failed copy would show only after forward passes had read the slot.
+        B::sync(&self.device).map_err(|error| ForwardError::Device(format!("{error:?}")))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use burn_flex::Flex;
 use hearth_forward::{
-    Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
+    Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
+    SampleRequests,
 };
 
 use super::model_runner::ModelRunner;
@@ -74,6 +75,15 @@ impl Executor for OnThreads {
     fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
         let runner = &mut self.runner;
         self.threads.run(|| runner.write_kv(slots, bytes))
+    }
+
+    fn adapter_slots(&self) -> usize {
+        self.runner.adapter_slots()
+    }
+
+    fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
+        let runner = &mut self.runner;
+        self.threads.run(|| runner.load_adapter(slot, adapter))
     }
 }
 

@@ -13,11 +13,11 @@ use crate::host_pool::HostPool;
 use crate::kv_pool::KvPool;
 use crate::kv_rows::KvRows;
 use crate::load_error::LoadError;
-use crate::load_options::LoadOptions;
+use crate::load_options::{AdapterSlots, LoadOptions};
 use crate::memory::{self, KvBudget};
 use crate::report::Report;
 use crate::startup_check::refuse_wrong_kernels;
-use crate::transformer::{Blocks, PagedContext, Transformer};
+use crate::transformer::{AdapterStacks, Blocks, PagedContext, Transformer, adapter_bytes};
 use crate::tuning::{choose_products, products};
 
 /// Makes a model ready to run on `device`, which `at` describes.
@@ -47,12 +47,16 @@ pub(super) fn prepare<B: Kernels>(
     })?;
     let packed = blocks.integers(&config, weights);
     if options.check_kernels && !at.is_cpu() {
-        refuse_wrong_kernels::<B>(&config, dtype, packed, summation, device).map_err(|reason| {
-            LoadError::WrongKernel {
+        let rank = match options.adapters.slots {
+            0 => 0,
+            _ => options.adapters.rank,
+        };
+        refuse_wrong_kernels::<B>(&config, dtype, packed, rank, summation, device).map_err(
+            |reason| LoadError::WrongKernel {
                 device: at.to_string(),
                 reason,
-            }
-        })?;
+            },
+        )?;
     }
     let most = options.tuned_for.unwrap_or_default();
     let products = products(&config, dtype, most, largest, packed != [None; 2]);
@@ -68,10 +72,16 @@ pub(super) fn prepare<B: Kernels>(
         })?;
     }
     let weight_bytes = blocks.weight_bytes::<B>(&config, weights, dtype);
-    let budget = KvBudget::plan(&config, dtype, weight_bytes, options, at)?;
+    let AdapterSlots { slots, rank } = options.adapters;
+    let [adapter_bytes, widest] = adapter_bytes(&config, slots, rank, dtype);
+    memory::check_adapters(widest, dtype, at, largest)?;
+    let taken = weight_bytes.saturating_add(adapter_bytes);
+    let budget = KvBudget::plan(&config, dtype, taken, options, at)?;
     let transformer =
         Transformer::load_for_serving(&config, weights, dtype, vector, blocks, largest, device)?;
     let pool = KvPool::new(&config, budget.slots, dtype, device);
+    let adapters =
+        (slots > 0).then(|| AdapterStacks::<B>::new(&config, slots, rank, dtype, device));
     let context = PagedContext::new(&config, pool, budget.max_model_len, device);
     memory::check_host(&config, dtype, options.host_slots)?;
     let rows = KvRows::new(&config, dtype, vector, device);
@@ -97,7 +107,7 @@ pub(super) fn prepare<B: Kernels>(
         max_model_len: budget.max_model_len,
         weight_bytes,
         kv_bytes: budget.bytes,
-        headroom_bytes: memory::headroom(at, weight_bytes + budget.bytes),
+        headroom_bytes: memory::headroom(at, taken + budget.bytes),
     };
     Ok(ModelRunner {
         rows_at_once: memory::rows_at_once(config.vocab_size, largest),
@@ -106,6 +116,7 @@ pub(super) fn prepare<B: Kernels>(
         context,
         rows,
         host,
+        adapters,
         summation,
         sampled: SampledTokens::none(),
         device: device.clone(),

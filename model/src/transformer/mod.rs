@@ -8,6 +8,7 @@
 //! matrix, and so are gate and up: the speed of a decode step is limited by the number of launches
 //! and by the bytes that are read, and three small multiplications would only add launches.
 
+mod adapters;
 mod blocks;
 mod dense;
 mod export;
@@ -17,6 +18,8 @@ mod parameters;
 mod primitive;
 mod table;
 
+pub(crate) use adapters::matrix_shape;
+pub use adapters::{AdapterStacks, adapter_bytes};
 pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, DeviceOutput, PagedContext};

@@ -6,8 +6,11 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use hearth_forward::ForwardBatch;
-use hearth_shaders::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation, upload};
+use hearth_shaders::{
+    AdapterIndex, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation, upload,
+};
 
+use super::adapters::{AdapterStacks, Projection};
 use super::parameters::{Layer, Transformer};
 use super::primitive::{indices, primitive, tensor};
 use crate::config::ModelConfig;
@@ -18,6 +21,8 @@ pub struct DeviceBatch<B: Backend> {
     /// `[tokens]`
     tokens: IntTensor<B>,
     index: RaggedIndex<B>,
+    /// `None` if all tokens are the base model's.
+    adapters: Option<AdapterIndex<B>>,
     logit_rows: LogitRows<B>,
     /// `[rows]`: the tokens whose hidden states are returned, if there are any.
     hidden_rows: Option<Tensor<B, 1, Int>>,
@@ -27,30 +32,59 @@ pub struct DeviceBatch<B: Backend> {
 enum LogitRows<B: Backend> {
     /// `[rows]`, of which the first `returned` are returned. One multiplication computes both
     /// kinds, because each multiplication reads the whole matrix.
-    Together {
-        rows: Tensor<B, 1, Int>,
-        returned: usize,
-    },
+    Together { rows: Rows<B>, returned: usize },
     /// `[rows]` in parts, each with as many rows as the device computes logits for at once.
     Apart {
-        returned: Vec<Tensor<B, 1, Int>>,
-        to_sample: Vec<Tensor<B, 1, Int>>,
+        returned: Vec<Rows<B>>,
+        to_sample: Vec<Rows<B>>,
     },
 }
 
+/// Some tokens of a batch, and their adapters.
+struct Rows<B: Backend> {
+    rows: Tensor<B, 1, Int>,
+    adapters: Option<AdapterIndex<B>>,
+}
+
+impl<B: Backend> Rows<B> {
+    /// `slots` has the slot of each token of the batch, or is empty.
+    fn upload(rows: &[u32], slots: &[u32], device: &B::Device) -> Self {
+        let slots: Vec<u32> = match slots.is_empty() {
+            true => Vec::new(),
+            false => rows.iter().map(|row| slots[*row as usize]).collect(),
+        };
+        Self {
+            rows: indices(rows, device),
+            adapters: AdapterIndex::upload(&slots, device),
+        }
+    }
+
+    fn in_parts(rows: &[u32], slots: &[u32], at_once: usize, device: &B::Device) -> Vec<Self> {
+        let parts = rows.chunks(at_once);
+        parts
+            .map(|part| Self::upload(part, slots, device))
+            .collect()
+    }
+}
+
 impl<B: Backend> LogitRows<B> {
-    fn upload(batch: &ForwardBatch, rows_at_once: usize, device: &B::Device) -> Self {
+    fn upload(
+        batch: &ForwardBatch,
+        slots: &[u32],
+        rows_at_once: usize,
+        device: &B::Device,
+    ) -> Self {
         let (returned, to_sample) = (&batch.logit_rows, &batch.sample_rows);
         let one_kind = returned.is_empty() || to_sample.is_empty();
         if one_kind || returned.len() + to_sample.len() > rows_at_once {
             return Self::Apart {
-                returned: in_parts(returned, rows_at_once, device),
-                to_sample: in_parts(to_sample, rows_at_once, device),
+                returned: Rows::in_parts(returned, slots, rows_at_once, device),
+                to_sample: Rows::in_parts(to_sample, slots, rows_at_once, device),
             };
         }
         // Joined on the host, because the device would compile a kernel for each of many lengths.
         Self::Together {
-            rows: indices(&[returned.as_slice(), to_sample].concat(), device),
+            rows: Rows::upload(&[returned.as_slice(), to_sample].concat(), slots, device),
             returned: returned.len(),
         }
     }
@@ -78,7 +112,9 @@ impl<B: Backend> DeviceBatch<B> {
         rows_at_once: usize,
         device: &B::Device,
     ) -> Self {
+        let slots = slots_of_tokens(batch);
         Self {
+            adapters: AdapterIndex::upload(&slots, device),
             tokens: carried
                 .unwrap_or_else(|| indices(&batch.tokens, device))
                 .into_primitive(),
@@ -91,20 +127,22 @@ impl<B: Backend> DeviceBatch<B> {
                 summation,
                 device,
             ),
-            logit_rows: LogitRows::upload(batch, rows_at_once, device),
+            logit_rows: LogitRows::upload(batch, &slots, rows_at_once, device),
             hidden_rows: (!batch.hidden_rows.is_empty())
                 .then(|| indices(&batch.hidden_rows, device)),
         }
     }
 }
 
-fn in_parts<B: Backend>(
-    rows: &[u32],
-    at_once: usize,
-    device: &B::Device,
-) -> Vec<Tensor<B, 1, Int>> {
-    let parts = rows.chunks(at_once);
-    parts.map(|part| indices(part, device)).collect()
+/// The adapter slot of each token; empty if all are the base model's.
+fn slots_of_tokens(batch: &ForwardBatch) -> Vec<u32> {
+    if batch.adapters.iter().all(|slot| *slot == 0) {
+        return Vec::new();
+    }
+    let sequences = batch.sequences.iter().zip(&batch.adapters);
+    sequences
+        .flat_map(|(span, slot)| std::iter::repeat_n(*slot, span.tokens as usize))
+        .collect()
 }
 
 /// The KV pool and the tables that all forward passes of a model share.
@@ -146,16 +184,25 @@ impl<B: Kernels> PagedContext<B> {
 
 impl<B: Kernels> Transformer<B> {
     /// Writes the keys and values of every token to the pool, and returns the logits and hidden
-    /// states of the rows that `batch` lists.
+    /// states of the rows that `batch` lists. Sequences with an adapter find it in `stacks`.
     pub fn forward_paged(
         &self,
         config: &ModelConfig,
         batch: DeviceBatch<B>,
+        stacks: Option<&AdapterStacks<B>>,
         context: &mut PagedContext<B>,
     ) -> DeviceOutput<B> {
         let eps = config.rms_norm_eps;
         let summation = batch.index.summation;
-        let mut residual = primitive(self.embedding.embed(batch.tokens));
+        let adapted = stacks.zip(batch.adapters.as_ref());
+        let embedded = match adapted {
+            None => self.embedding.embed(batch.tokens),
+            Some((stacks, adapters)) => {
+                let embedded = self.embedding.embed(batch.tokens.clone());
+                stacks.apply_to_embedding(adapters, batch.tokens, embedded)
+            }
+        };
+        let mut residual = primitive(embedded);
         let first = self
             .layers
             .first()
@@ -166,15 +213,29 @@ impl<B: Kernels> Transformer<B> {
                 .layers
                 .get(index + 1)
                 .map_or(&self.norm, |next| &next.attention_norm);
-            let mixed = layer.attend(config, index, normed, &batch.index, context);
+            let adapted = adapted.map(|(stacks, adapters)| Adapted {
+                stacks,
+                adapters,
+                layer: index,
+            });
+            let mixed = layer.attend(config, index, normed, &batch.index, adapted, context);
             (residual, normed) = B::add_rms_norm(residual, mixed, weight(&layer.mlp_norm), eps);
-            let changed = layer.feed_forward(normed, summation);
+            let changed = layer.feed_forward(normed, adapted, summation);
             (residual, normed) = B::add_rms_norm(residual, changed, weight(next), eps);
         }
         let normed = tensor::<B, 2>(normed);
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
-        let project = |rows| lm_head.project(normed.clone().select(0, rows), summation);
+        let project = |rows: Rows<B>| {
+            let x = normed.clone().select(0, rows.rows);
+            match stacks.zip(rows.adapters) {
+                None => lm_head.project(x, summation),
+                Some((stacks, adapters)) => {
+                    let logits = lm_head.project(x.clone(), summation);
+                    stacks.apply_to_logits(&adapters, x, logits)
+                }
+            }
+        };
         let (logits, to_sample) = match batch.logit_rows {
             LogitRows::Together { rows, returned } => {
                 let both = project(rows);
@@ -205,11 +266,14 @@ impl<B: Kernels> Layer<B> {
         index: usize,
         x: FloatTensor<B>,
         at: &RaggedIndex<B>,
+        adapted: Option<Adapted<'_, B>>,
         context: &mut PagedContext<B>,
     ) -> FloatTensor<B> {
         let layout = context.layout;
         let qkv_bias = self.qkv_bias.as_ref().map(weight);
-        let qkv = B::project(x, weight(&self.qkv), qkv_bias, at.summation);
+        let qkv = project(x, Projection::Qkv, adapted, |x| {
+            B::project(x, weight(&self.qkv), qkv_bias, at.summation)
+        });
         let norm = self
             .q_norm
             .as_ref()
@@ -230,23 +294,78 @@ impl<B: Kernels> Layer<B> {
             v_pool,
         );
         let mixed = B::paged_attention(q, layout, at, config.sliding_window[index], k_pool, v_pool);
-        B::project(
-            mixed,
-            weight(&self.output),
-            self.output_bias.as_ref().map(weight),
-            at.summation,
-        )
+        project(mixed, Projection::Output, adapted, |x| {
+            let bias = self.output_bias.as_ref().map(weight);
+            B::project(x, weight(&self.output), bias, at.summation)
+        })
     }
 
-    fn feed_forward(&self, x: FloatTensor<B>, summation: Summation) -> FloatTensor<B> {
-        let gated = B::project_gated(
-            x,
+    fn feed_forward(
+        &self,
+        x: FloatTensor<B>,
+        adapted: Option<Adapted<'_, B>>,
+        summation: Summation,
+    ) -> FloatTensor<B> {
+        let (gate_up, bias) = (
             weight(&self.gate_up),
             self.gate_up_bias.as_ref().map(weight),
-            summation,
         );
-        let down_bias = self.down_bias.as_ref().map(weight);
-        B::project(gated, weight(&self.down), down_bias, summation)
+        let gated = match adapted {
+            // The changes come before the activation, so it cannot be part of the product.
+            Some(adapted) if adapted.changes(Projection::GateUp) => {
+                let gate_up = project(x, Projection::GateUp, Some(adapted), |x| {
+                    B::project(x, gate_up, bias, summation)
+                });
+                B::silu_mul(gate_up)
+            }
+            _ => B::project_gated(x, gate_up, bias, summation),
+        };
+        project(gated, Projection::Down, adapted, |x| {
+            let down_bias = self.down_bias.as_ref().map(weight);
+            B::project(x, weight(&self.down), down_bias, summation)
+        })
+    }
+}
+
+/// The adapters of a batch, at one layer.
+struct Adapted<'a, B: Backend> {
+    stacks: &'a AdapterStacks<B>,
+    adapters: &'a AdapterIndex<B>,
+    layer: usize,
+}
+
+// Derived, they would ask for a backend that can be copied.
+impl<B: Backend> Clone for Adapted<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Adapted<'_, B> {}
+
+impl<B: Kernels> Adapted<'_, B> {
+    fn changes(self, projection: Projection) -> bool {
+        self.stacks.changes(self.layer, projection, self.adapters)
+    }
+}
+
+/// `product` of `x`, with the changes of the adapters.
+fn project<B: Kernels>(
+    x: FloatTensor<B>,
+    projection: Projection,
+    adapted: Option<Adapted<'_, B>>,
+    product: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>,
+) -> FloatTensor<B> {
+    match adapted {
+        None => product(x),
+        Some(Adapted {
+            stacks,
+            adapters,
+            layer,
+        }) => {
+            let y = product(x.clone());
+            stacks.apply(layer, projection, adapters, x, y)
+        }
     }
 }
 

@@ -9,11 +9,11 @@ use super::*;
 use crate::checkpoint::{Checkpoint, LoadFormat};
 
 /// Seconds for each kind of file, instead of [`CASES`].
-const SECONDS: &str = "HEARTH_FUZZ_SECONDS";
-const CASES: u64 = 1500;
+pub(crate) const SECONDS: &str = "HEARTH_FUZZ_SECONDS";
+pub(crate) const CASES: u64 = 1500;
 
 /// SplitMix64.
-struct Random(u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -30,7 +30,7 @@ impl Random {
 }
 
 /// Makes up to four changes, most of them near the front, where the header is.
-fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+pub(crate) fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     const WORDS: [u64; 8] = [
         0,
         1,

@@ -11,6 +11,8 @@ use crate::regular_file;
 pub(crate) enum Bytes {
     Mapped(Mmap),
     Static(&'static [u8]),
+    /// Read into memory.
+    Read(Vec<u8>),
 }
 
 impl Bytes {
@@ -18,6 +20,7 @@ impl Bytes {
         match self {
             Bytes::Mapped(map) => map,
             Bytes::Static(bytes) => bytes,
+            Bytes::Read(bytes) => bytes,
         }
     }
 }

@@ -7,7 +7,7 @@ use hearth_model::checkpoint::{Checkpoint, LoadFormat};
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
 use hearth_model::weights::Quantization;
-use hearth_model::{Decoder, LoadError, LoadOptions};
+use hearth_model::{AdapterSlots, Decoder, LoadError, LoadOptions};
 use safetensors::SafeTensors;
 
 /// Largest absolute difference of a logit.
@@ -156,7 +156,25 @@ pub fn load_deterministic(golden: &Golden, device: DeviceSpec, dtype: Dtype) -> 
     hearth_model::load(&open(golden), &options).expect("the golden loads")
 }
 
-fn open(golden: &Golden) -> Checkpoint {
+/// Loads with slots for adapters of at most rank 16, as [`load_deterministic`] does.
+pub fn load_with_adapters(
+    golden: &Golden,
+    device: DeviceSpec,
+    dtype: Dtype,
+    quantization: Option<Quantization>,
+    slots: usize,
+) -> Box<dyn Decoder> {
+    let options = LoadOptions {
+        dtype: Some(dtype),
+        quantization,
+        deterministic: true,
+        adapters: AdapterSlots { slots, rank: 16 },
+        ..options(device)
+    };
+    hearth_model::load(&open(golden), &options).expect("the golden loads")
+}
+
+pub fn open(golden: &Golden) -> Checkpoint {
     let path = golden.dir.to_str().expect("a path in UTF-8");
     Checkpoint::open(path, LoadFormat::Safetensors).expect("the golden opens")
 }
@@ -181,6 +199,16 @@ pub fn slot(position: usize) -> u32 {
 /// Computes `tokens` after `past` positions in one forward pass, and returns the logits of all of
 /// them.
 pub fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> {
+    feed_adapted(decoder, tokens, past, 0)
+}
+
+/// As [`feed`], with the adapter in `adapter`.
+pub fn feed_adapted(
+    decoder: &mut dyn Decoder,
+    tokens: &[u32],
+    past: usize,
+    adapter: u32,
+) -> Vec<f32> {
     let context = past + tokens.len();
     let slots: Vec<u32> = (0..context).map(slot).collect();
     let batch = ForwardBatch {
@@ -192,6 +220,7 @@ pub fn feed(decoder: &mut dyn Decoder, tokens: &[u32], past: usize) -> Vec<f32> 
             context: context as u32,
             first_slot: 0,
         }],
+        adapters: vec![adapter],
         slot_table: slots,
         logit_rows: (0..tokens.len() as u32).collect(),
         ..ForwardBatch::default()

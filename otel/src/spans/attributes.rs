@@ -48,6 +48,9 @@ pub(super) fn request_attributes(
     if record.forced_tokens > 0 {
         attributes.push(count("llm.grammar.forced_tokens", record.forced_tokens));
     }
+    if let Some(adapter) = &record.adapter {
+        attributes.push(KeyValue::new("llm.lora.adapter", adapter.clone()));
+    }
     if record.drafted_tokens > 0 {
         attributes.push(count(
             "llm.speculation.drafted_tokens",

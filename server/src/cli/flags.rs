@@ -161,6 +161,51 @@ pub struct ServeFlags {
     #[arg(long, value_name = "MODEL")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_draft_model_path: Option<String>,
+    /// Take adapters (LoRA), even if none is given at the start; any other flag of adapters does so,
+    /// too
+    #[arg(long, action = ArgAction::SetTrue)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub enable_lora: bool,
+    /// Adapters to serve, as in vLLM: name=path, or JSON with name and path. A path is a directory of
+    /// PEFT, a GGUF file or a hub id [default: none]
+    #[arg(long, value_name = "NAME=PATH", num_args = 1..)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lora_modules: Vec<String>,
+    /// Adapters to serve, as in SGLang: path, name=path, or JSON with lora_name, lora_path and pinned
+    /// [default: none]
+    #[arg(long, value_name = "PATH|NAME=PATH", num_args = 1..)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lora_paths: Vec<String>,
+    /// Adapters that apply to every request that selects none, as in llama-server: a comma-separated
+    /// list of files [default: none]
+    #[arg(long, value_name = "FILES")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lora: Vec<String>,
+    /// As --lora, with a factor for each file [default: none]
+    #[arg(long, value_name = "FILE:FACTOR,...")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lora_scaled: Vec<String>,
+    /// Let the adapters of --lora and --lora-scaled apply only where a request asks for them
+    #[arg(long, action = ArgAction::SetTrue)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub lora_init_without_apply: bool,
+    /// Most adapters in one batch; device memory is reserved for them [default: 4]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_loras: Option<usize>,
+    /// Largest rank of an adapter [default: 16, or that of the adapters that are given]
+    #[arg(long, value_name = "RANK")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lora_rank: Option<usize>,
+    /// Most adapters in host memory; others are read again when they are used [default: --max-loras]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cpu_loras: Option<usize>,
+    /// Directory below which /v1/load_lora_adapter and /load_lora_adapter may name adapters
+    /// [default: none, and adapters cannot be loaded while the server runs]
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora_dir: Option<PathBuf>,
     /// Most tokens to draft in one step, with --speculative-algorithm [default: 4]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]

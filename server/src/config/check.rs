@@ -129,6 +129,7 @@ impl Config {
             });
         }
         self.drafting()?;
+        self.adapters()?;
         self.vocabularies()?;
         self.shown_version()?;
         self.buckets()?;

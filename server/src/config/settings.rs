@@ -80,6 +80,30 @@ pub struct Config {
     /// Most tokens to draft in one step, with `speculative_algorithm`. Default: 4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculative_num_draft_tokens: Option<usize>,
+    /// Take adapters (LoRA), even if none is given at the start.
+    pub enable_lora: bool,
+    /// Adapters as vLLM names them: `name=path`, or JSON with `name` and `path`.
+    pub lora_modules: Vec<String>,
+    /// Adapters as SGLang names them: `path`, `name=path`, or JSON with `lora_name` and `lora_path`.
+    pub lora_paths: Vec<String>,
+    /// Adapters as llama-server names them, as a comma-separated list of files; they apply to all
+    /// requests that select nothing.
+    pub lora: Vec<String>,
+    /// As `lora`, with factors: `file:factor`.
+    pub lora_scaled: Vec<String>,
+    /// Let the adapters of `lora` and `lora_scaled` apply only where a request asks for them.
+    pub lora_init_without_apply: bool,
+    /// Most adapters in one batch.
+    pub max_loras: usize,
+    /// Largest rank of an adapter. Default: 16, or that of the adapters that are given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lora_rank: Option<usize>,
+    /// Most adapters in the host's memory. Default: `max_loras`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_cpu_loras: Option<usize>,
+    /// Directory below which requests may name adapters to load. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora_dir: Option<PathBuf>,
     /// Values of sampling fields that a request leaves out.
     pub sampling_defaults: SamplingDefaults,
     /// Append text that a grammar forces without sampling it (jump forward).
@@ -214,6 +238,16 @@ impl Default for Config {
             speculative_algorithm: None,
             speculative_draft_model_path: None,
             speculative_num_draft_tokens: None,
+            enable_lora: false,
+            lora_modules: Vec::new(),
+            lora_paths: Vec::new(),
+            lora: Vec::new(),
+            lora_scaled: Vec::new(),
+            lora_init_without_apply: false,
+            max_loras: 4,
+            max_lora_rank: None,
+            max_cpu_loras: None,
+            lora_dir: None,
             sampling_defaults: SamplingDefaults::Model,
             jump_forward: Switch::On,
             json_whitespace: JsonWhitespace::Natural,

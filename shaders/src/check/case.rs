@@ -44,6 +44,14 @@ pub enum Case {
         vocab: usize,
         hidden: usize,
     },
+    /// Both halves of the changes by several adapters, and rows of the base model.
+    LowRank {
+        tokens: usize,
+        input: usize,
+        slices: Vec<usize>,
+        /// The largest rank.
+        rank: usize,
+    },
     RmsNorm {
         tokens: usize,
         hidden: usize,
@@ -89,6 +97,7 @@ impl Case {
             Case::PackedLinear { .. } => Kernel::PackedLinear,
             Case::Embed { .. } => Kernel::Embed,
             Case::PackedEmbed { .. } => Kernel::PackedEmbed,
+            Case::LowRank { .. } => Kernel::LowRank,
             Case::RmsNorm { .. } => Kernel::RmsNorm,
             Case::AddRmsNorm { .. } => Kernel::AddRmsNorm,
             Case::SiluMul { .. } => Kernel::SiluMul,
@@ -148,6 +157,14 @@ impl Case {
                 hidden: shape.within(1, 600),
                 tokens: random.within(1, 60),
                 vocab: random.within(1, 400),
+            },
+            Kernel::LowRank => Case::LowRank {
+                input: shape.within(1, 25) * [1, 4, 8][shape.below(3)],
+                slices: (0..shape.within(1, 3))
+                    .map(|_| shape.within(1, 300))
+                    .collect(),
+                rank: shape.within(1, 20),
+                tokens: random.within(1, 40),
             },
             Kernel::RmsNorm => Case::RmsNorm {
                 hidden: shape.within(1, 800),

@@ -1,12 +1,15 @@
 //! Prepares a case: the inputs on the device, the call, and the expected outputs.
 
 mod blocks;
+mod low_rank;
 mod products;
 mod rows;
 mod sequences;
 
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorData};
+
+pub use low_rank::{RandomStack, random_slots};
 
 use super::sampling::{acceptable_tokens, logits, random_params};
 use super::{Case, Precision, Random, reference};
@@ -212,6 +215,12 @@ pub fn prepare<B: Kernels>(
             vocab,
             hidden,
         } => products::embed(maker, Some(format), [tokens, vocab, hidden]),
+        Case::LowRank {
+            tokens,
+            input,
+            slices,
+            rank,
+        } => low_rank::low_rank(maker, [tokens, input, rank], slices),
         Case::RmsNorm { tokens, hidden } => rows::rms_norm(maker, [tokens, hidden]),
         Case::AddRmsNorm { tokens, hidden } => rows::add_rms_norm(maker, [tokens, hidden]),
         Case::SiluMul { tokens, inner } => rows::silu_mul(maker, [tokens, inner]),

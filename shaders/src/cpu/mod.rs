@@ -13,6 +13,7 @@ mod elementwise;
 mod huge_pages;
 mod limit;
 mod linear;
+mod low_rank;
 mod output;
 mod rope;
 mod simd;
@@ -22,7 +23,10 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
-use crate::{Hardware, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+use crate::{
+    AdapterIndex, Hardware, HeadLayout, Kernels, LowRankStack, QkNorm, RaggedIndex, RopeTable,
+    Summation,
+};
 pub use arena::LineBytes;
 pub(crate) use blocks::View;
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
@@ -143,6 +147,33 @@ impl Kernels for Flex {
             })
         };
         tensor(y, [tokens, output])
+    }
+
+    fn shrink(x: FlexTensor, stack: &LowRankStack<Self>, index: &AdapterIndex<Self>) -> FlexTensor {
+        let x = x.to_contiguous();
+        let [rows, input] = dims(&x);
+        let _timer = times::time(|| (Operation::Adapters, 0, 0));
+        let sizes = sizes(stack);
+        let h = with_stored!(&stack.a, a => {
+            low_rank::shrink(elements(&x), a, input, sizes, &index.groups)
+        });
+        tensor(h, [rows, sizes.inner()])
+    }
+
+    fn expand(
+        y: FlexTensor,
+        h: FlexTensor,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> FlexTensor {
+        let (mut y, h) = (y.to_contiguous(), h.to_contiguous());
+        let _timer = times::time(|| (Operation::Adapters, 0, 0));
+        let (sizes, biased) = (sizes(stack), &stack.biased);
+        with_stored!(&stack.b, b => {
+            let (bias, h) = (elements(&stack.bias), elements(&h));
+            low_rank::expand(y.storage_mut(), h, [b, bias], biased, sizes, &index.groups)
+        });
+        y
     }
 
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FlexTensor {
@@ -270,6 +301,14 @@ impl Kernels for Flex {
             attention::paged(elements(&q), k, elements(v_pool), layout, &table, &mut out)
         });
         tensor(out, shape)
+    }
+}
+
+fn sizes(stack: &LowRankStack<Flex>) -> low_rank::Sizes<'_> {
+    low_rank::Sizes {
+        ranks: &stack.host_ranks,
+        slices: &stack.slices,
+        rank: stack.rank,
     }
 }
 

@@ -33,7 +33,6 @@ impl Output {
     }
 
     /// A matrix in existing memory.
-    #[cfg(test)]
     pub fn of(values: &mut [f32], width: usize) -> Self {
         Self {
             at: values.as_mut_ptr(),

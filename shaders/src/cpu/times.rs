@@ -20,6 +20,8 @@ pub enum Operation {
     Rotation,
     Attention,
     Activation,
+    /// The low-rank products of adapters.
+    Adapters,
 }
 
 impl fmt::Display for Operation {
@@ -31,6 +33,7 @@ impl fmt::Display for Operation {
             Operation::Rotation => f.write_str("rotation, store of K and V"),
             Operation::Attention => f.write_str("attention"),
             Operation::Activation => f.write_str("activation"),
+            Operation::Adapters => f.write_str("adapters"),
         }
     }
 }

@@ -15,6 +15,7 @@ mod blocks;
 mod elementwise;
 mod fetch;
 mod linear;
+mod low_rank;
 mod norm;
 mod product;
 mod reduce;
@@ -30,8 +31,8 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 
 use crate::tune::Products;
 use crate::{
-    BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, ProductChoice, ProductKernel,
-    QkNorm, RaggedIndex, RopeTable, Summation,
+    AdapterIndex, BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, LowRankStack,
+    ProductChoice, ProductKernel, QkNorm, RaggedIndex, RopeTable, Summation,
 };
 pub use attention::AttentionTiles;
 #[cfg(test)]
@@ -132,6 +133,26 @@ where
 
     fn choose_products(choice: ProductChoice, products: &Products, device: &R::Device) {
         product::choose::<R>(choice, products, device);
+    }
+
+    fn shrink(
+        x: CubeTensor<R>,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> CubeTensor<R> {
+        let slots = into_contiguous(index.slots.clone());
+        low_rank::shrink(into_contiguous(x), on_device(stack), slots)
+    }
+
+    fn expand(
+        y: CubeTensor<R>,
+        h: CubeTensor<R>,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> CubeTensor<R> {
+        let (y, h) = (into_contiguous(y), into_contiguous(h));
+        let slots = into_contiguous(index.slots.clone());
+        low_rank::expand(y, h, on_device(stack), slots)
     }
 
     fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
@@ -242,6 +263,23 @@ where
 
     fn fetch(ids: CubeTensor<R>) -> Fetched {
         fetch::fetch(into_contiguous(ids))
+    }
+}
+
+fn on_device<R, F, I, BT>(stack: &LowRankStack<CubeBackend<R, F, I, BT>>) -> low_rank::Stack<R>
+where
+    R: CubeRuntime,
+    F: FloatElement,
+    I: IntElement,
+    BT: BoolElement,
+{
+    low_rank::Stack {
+        a: into_contiguous(stack.a.clone()),
+        b: into_contiguous(stack.b.clone()),
+        bias: into_contiguous(stack.bias.clone()),
+        ranks: into_contiguous(stack.ranks.clone()),
+        slices: stack.slices.clone(),
+        rank: stack.rank,
     }
 }
 

@@ -26,6 +26,7 @@ mod identical_outputs;
 mod kv_events;
 mod large_bodies;
 mod logs;
+mod lora;
 mod metrics;
 mod metrics_faults;
 mod metrics_formats;

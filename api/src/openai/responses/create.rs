@@ -129,7 +129,7 @@ fn prepare(
     id: String,
 ) -> Result<Prepared, ApiError> {
     let mut request: ResponseRequest = body::parse(bytes)?;
-    AppState::check_model(served, request.model.as_deref())?;
+    let adapter = served.choose_model(request.model.as_deref())?;
     request.refuse_unsupported()?;
     let (asked, format) = request.take_format(served.grammars.defaults.whitespace)?;
     let metadata = request.labels()?;
@@ -156,10 +156,22 @@ fn prepare(
     };
     let priority = sampling.priority(served.engine.heeds_priority())?;
     let rooms = request.take_disaggregation().rooms(1, 1)?;
+    let mut job = Job {
+        prompts: vec![prompt],
+        copies: 1,
+        text: TextOptions::default(),
+        namespace: sampling.namespace()?,
+        adapter,
+        priority,
+        rooms,
+        id: Some(id),
+        prompt_field: "input",
+        ..Job::default()
+    };
     let answer = Answer {
         id: format!("resp_{}", Uuid::now_v7().simple()),
         message_id: format!("msg_{}", Uuid::now_v7().simple()),
-        model: served.id.clone(),
+        model: job.model(served),
         created: unix_time(),
         instructions: request.instructions,
         previous_response_id: request.previous_response_id,
@@ -174,18 +186,7 @@ fn prepare(
         metadata,
         user: request.user,
     };
-    let job = Job {
-        prompts: vec![prompt],
-        copies: 1,
-        params,
-        text: TextOptions::default(),
-        namespace: sampling.namespace()?,
-        priority,
-        rooms,
-        id: Some(id),
-        prompt_field: "input",
-        ..Job::default()
-    };
+    job.params = params;
     Ok(Prepared {
         job,
         asked,

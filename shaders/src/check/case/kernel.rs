@@ -11,6 +11,7 @@ pub enum Kernel {
     Embed,
     /// [`Kernel::Embed`] with a table in blocks of integers.
     PackedEmbed,
+    LowRank,
     RmsNorm,
     AddRmsNorm,
     SiluMul,
@@ -20,11 +21,12 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 10] = [
+    pub const ALL: [Kernel; 11] = [
         Kernel::Linear,
         Kernel::PackedLinear,
         Kernel::Embed,
         Kernel::PackedEmbed,
+        Kernel::LowRank,
         Kernel::RmsNorm,
         Kernel::AddRmsNorm,
         Kernel::SiluMul,
@@ -39,6 +41,7 @@ impl Kernel {
             Kernel::PackedLinear => "packed_linear",
             Kernel::Embed => "embed",
             Kernel::PackedEmbed => "packed_embed",
+            Kernel::LowRank => "low_rank",
             Kernel::RmsNorm => "rms_norm",
             Kernel::AddRmsNorm => "add_rms_norm",
             Kernel::SiluMul => "silu_mul",

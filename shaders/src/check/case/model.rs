@@ -14,6 +14,8 @@ pub struct ModelShape {
     pub qk_norm: bool,
     pub qkv_bias: bool,
     pub window: Option<u32>,
+    /// The largest rank of an adapter; 0 for a model without them.
+    pub adapter_rank: usize,
     /// The formats of the model's packed matrices.
     pub packed: [Option<BlockFormat>; 2],
 }
@@ -64,6 +66,9 @@ impl Case {
                 },
             ]);
         }
+        if shape.adapter_rank > 0 {
+            cases.extend(Self::of_adapters(shape));
+        }
         let packed = shape.packed.into_iter().flatten();
         cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
         // Attention computes chunks of few tokens as blocks, chunks of many tokens as tiles where
@@ -86,6 +91,36 @@ impl Case {
             vocab: shape.vocab,
         });
         cases
+    }
+
+    /// The additional cases of a model with adapters. Their kernels are compiled for all sizes of a
+    /// matrix.
+    fn of_adapters(shape: &ModelShape) -> impl Iterator<Item = Self> {
+        let ModelShape {
+            hidden,
+            inner,
+            layout,
+            vocab,
+            adapter_rank: rank,
+            ..
+        } = *shape;
+        let attention = layout.heads * layout.head_dim;
+        let kv = layout.kv_heads * layout.head_dim;
+        let matrices = [
+            (hidden, vec![attention, kv, kv]),
+            (attention, vec![hidden]),
+            (hidden, vec![inner, inner]),
+            (inner, vec![hidden]),
+            (hidden, vec![vocab]),
+        ];
+        matrices
+            .into_iter()
+            .map(move |(input, slices)| Case::LowRank {
+                tokens: 9,
+                input,
+                slices,
+                rank,
+            })
     }
 
     /// The additional cases of a model whose matrices are in blocks: one token, a few, more than

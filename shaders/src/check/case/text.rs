@@ -46,6 +46,12 @@ impl fmt::Display for Case {
                 vocab,
                 hidden,
             } => write!(f, "{tokens} rows of {vocab} x {hidden}"),
+            Case::LowRank {
+                tokens,
+                input,
+                slices,
+                rank,
+            } => write!(f, "{tokens} x {input} by rank {rank} to {slices:?}"),
             Case::RmsNorm { tokens, hidden } | Case::AddRmsNorm { tokens, hidden } => {
                 write!(f, "{tokens} x {hidden}")
             }

@@ -60,6 +60,12 @@ impl Case {
                 vocab,
                 hidden,
             },
+            Case::LowRank {
+                tokens: 8,
+                input: hidden,
+                slices: vec![hidden, hidden / 4, hidden / 4],
+                rank: 16,
+            },
             Case::RmsNorm {
                 tokens: many,
                 hidden,

@@ -1,13 +1,13 @@
 //! Functions that compute some of the rows of a case.
 
-use super::super::prepare::{EPS, Output};
+use super::super::prepare::{EPS, Output, RandomStack, random_slots};
 use super::super::sampling::random_params;
 use super::super::{Case, Random, read};
 use super::{Compute, Maker};
 use hearth_forward::SampleParams;
 
 use crate::indices;
-use crate::{BlockFormat, Kernels, Summation};
+use crate::{AdapterIndex, BlockFormat, Kernels, Summation};
 
 impl<'a, B: Kernels> Maker<'a, B> {
     /// The number of rows of `case`, and a function that computes some of them.
@@ -53,6 +53,32 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 tokens,
                 self.embedded(Some(format), [tokens, vocab, hidden], random),
             ),
+            Case::LowRank {
+                tokens,
+                input,
+                slices,
+                rank,
+            } => {
+                let output: usize = slices.iter().sum();
+                let (x, y) = (
+                    random.normal(tokens * input),
+                    random.normal(tokens * output),
+                );
+                let (precision, device) = (self.precision, self.device);
+                let changes =
+                    RandomStack::<B>::make(input, slices, rank, precision, random, device);
+                let slots = random_slots(tokens, random);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let slots: Vec<u32> = rows.iter().map(|row| slots[*row]).collect();
+                    let (x, mut y) = (self.pick(&x, input, rows), self.pick(&y, output, rows));
+                    if let Some(index) = AdapterIndex::<B>::upload(&slots, self.device) {
+                        let h = B::shrink(x, &changes.stack, &index);
+                        y = B::expand(y, h, &changes.stack, &index);
+                    }
+                    vec![("y", read::<B>(Output::Float(y)))]
+                };
+                (tokens, Box::new(compute))
+            }
             Case::RmsNorm { tokens, hidden } => {
                 let x = random.normal(tokens * hidden);
                 let weight = self.activations(&random.normal(hidden), &[hidden]);

@@ -1,0 +1,101 @@
+//! Which requests use an adapter.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hearth_engine::Adapter;
+
+/// The choices with an adapter: those that wait, and those that have started.
+#[derive(Debug, Default)]
+pub struct Uses {
+    waiting: AtomicUsize,
+    running: AtomicUsize,
+}
+
+impl Uses {
+    pub(super) fn has_running(&self) -> bool {
+        self.running.load(Ordering::Relaxed) > 0
+    }
+
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// What a request computes with.
+#[derive(Clone, Debug)]
+pub struct AdapterUse {
+    /// The name that the answer has for the model, where the request selected an adapter by it.
+    pub name: Option<String>,
+    /// What traces call it: the name of the adapter, or of several.
+    pub label: String,
+    pub adapter: Arc<Adapter>,
+    pub(super) uses: Vec<Arc<Uses>>,
+}
+
+impl AdapterUse {
+    /// Counts one more choice, which waits.
+    pub fn begin(&self) -> InUse {
+        for uses in &self.uses {
+            uses.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        InUse {
+            uses: self.uses.clone(),
+            counts: Some(false),
+        }
+    }
+}
+
+/// A choice that is counted until this is dropped.
+#[derive(Debug)]
+pub struct InUse {
+    uses: Vec<Arc<Uses>>,
+    /// Whether the choice has started; `None` for one that is not counted.
+    counts: Option<bool>,
+}
+
+impl InUse {
+    /// A look at what is counted, which counts nothing itself.
+    pub(super) fn of(uses: Arc<Uses>) -> Self {
+        Self {
+            uses: vec![uses],
+            counts: None,
+        }
+    }
+
+    /// Whether any choice is counted.
+    pub fn is_in_use(&self) -> bool {
+        let mut uses = self.uses.iter();
+        uses.any(|uses| uses.has_running() || uses.has_waiting())
+    }
+
+    /// The choice started, or after a preemption it waits again.
+    pub fn set_running(&mut self, running: bool) {
+        let Some(before) = self.counts.filter(|before| *before != running) else {
+            return;
+        };
+        for uses in &self.uses {
+            let (from, to) = match before {
+                false => (&uses.waiting, &uses.running),
+                true => (&uses.running, &uses.waiting),
+            };
+            to.fetch_add(1, Ordering::Relaxed);
+            from.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.counts = Some(running);
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let Some(running) = self.counts else { return };
+        for uses in &self.uses {
+            let count = if running {
+                &uses.running
+            } else {
+                &uses.waiting
+            };
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) as the host holds them.
+
+use std::fmt;
+
+/// A matrix of the model that an adapter may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AdaptedMatrix {
+    /// Token embedding, `[vocab, hidden]`.
+    Embedding,
+    /// The output projection, `[vocab, hidden]`, which may be tied to the embedding.
+    LmHead,
+    Layer(u32, LayerMatrix),
+}
+
+/// A matrix of a layer that an adapter may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum LayerMatrix {
+    Query,
+    Key,
+    Value,
+    /// The output projection of attention.
+    Output,
+    Gate,
+    Up,
+    Down,
+}
+
+/// The change of one matrix `W`: `x W^T` becomes `x W^T + (x A^T) B + bias`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LowRank {
+    pub matrix: AdaptedMatrix,
+    pub rank: usize,
+    /// `[rank, in]`. For the embedding `[vocab, rank]`: the rows of single tokens.
+    pub a: Vec<f32>,
+    /// `[rank, out]`, multiplied by the adapter's scale.
+    pub b: Vec<f32>,
+    /// `[out]`, multiplied by the adapter's scale; empty for none.
+    pub bias: Vec<f32>,
+}
+
+/// An adapter, ready to be copied to the device.
+#[derive(Clone, PartialEq)]
+pub struct Adapter {
+    /// A digest of everything that changes a result: `changes` with the scale in them. Two adapters
+    /// with the same digest are the same function, so that they may share keys and values.
+    pub digest: String,
+    /// At most one for each matrix, in the order of [`AdaptedMatrix`].
+    pub changes: Vec<LowRank>,
+}
+
+impl Adapter {
+    /// The largest rank of all changes.
+    pub fn rank(&self) -> usize {
+        let ranks = self.changes.iter().map(|change| change.rank);
+        ranks.max().unwrap_or(0)
+    }
+
+    /// Bytes of the numbers in the host's memory.
+    pub fn bytes(&self) -> usize {
+        let numbers = |change: &LowRank| change.a.len() + change.b.len() + change.bias.len();
+        4 * self.changes.iter().map(numbers).sum::<usize>()
+    }
+}
+
+impl fmt::Debug for Adapter {
+    /// Without the numbers, which are millions.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adapter")
+            .field("digest", &self.digest)
+            .field("rank", &self.rank())
+            .field("changes", &self.changes.len())
+            .finish()
+    }
+}

@@ -1,0 +1,222 @@
+//! Adapters (LoRA) as they are published: directories of PEFT and GGUF files of llama.cpp.
+//!
+//! Truth about what an adapter changes is in its tensors. A field or a tensor that would change the
+//! result in a way that is not implemented is refused by its name: an adapter that is half applied
+//! answers fluently and wrongly.
+
+mod combine;
+mod error;
+mod gguf;
+mod names;
+mod peft;
+mod peft_config;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use hearth_forward::{AdaptedMatrix, Adapter, LayerMatrix, LowRank};
+use ring::digest::{Context, SHA256};
+
+use crate::config::ModelConfig;
+use crate::dtype::Dtype;
+use crate::transformer::{adapter_bytes, matrix_shape};
+pub use combine::combined;
+pub use error::LoraError;
+
+/// Bytes that a file may have beside the numbers of the largest adapter: headers, and matrices that
+/// are stored twice.
+const SLACK: u64 = 64 << 20;
+
+/// Reads the adapter of a directory or of a `*.gguf` file, for the model of `config`, with a rank of
+/// at most `most_rank`.
+///
+/// # Errors
+/// Names the file that is missing or damaged, or the field or the tensor that cannot be applied.
+pub fn read(path: &Path, config: &ModelConfig, most_rank: usize) -> Result<Adapter, LoraError> {
+    let changes = match path.extension().is_some_and(|suffix| suffix == "gguf") {
+        true => gguf::read(path, config, most_rank)?,
+        false => peft::read(path, config, most_rank)?,
+    };
+    adapter(changes)
+}
+
+/// The adapter of `changes`.
+fn adapter(mut changes: Vec<LowRank>) -> Result<Adapter, LoraError> {
+    if changes.is_empty() {
+        return Err(LoraError::NoMatch);
+    }
+    changes.sort_by_key(|change| change.matrix);
+    let digest = digest(&changes);
+    Ok(Adapter { digest, changes })
+}
+
+/// The digest of everything that changes a result.
+fn digest(changes: &[LowRank]) -> String {
+    let mut context = Context::new(&SHA256);
+    let mut bytes = Vec::new();
+    for change in changes {
+        let LowRank {
+            matrix,
+            rank,
+            a,
+            b,
+            bias,
+        } = change;
+        context.update(&tag(*matrix));
+        for numbers in [a, b, bias] {
+            context.update(&(*rank as u64).to_le_bytes());
+            context.update(&(numbers.len() as u64).to_le_bytes());
+            bytes.clear();
+            bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+            context.update(&bytes);
+        }
+    }
+    hex(context.finish().as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A number for each matrix, which a digest keeps for ever.
+fn tag(matrix: AdaptedMatrix) -> [u8; 5] {
+    let (kind, layer) = match matrix {
+        AdaptedMatrix::Embedding => (0, 0),
+        AdaptedMatrix::LmHead => (1, 0),
+        AdaptedMatrix::Layer(layer, matrix) => {
+            let kind = match matrix {
+                LayerMatrix::Query => 2,
+                LayerMatrix::Key => 3,
+                LayerMatrix::Value => 4,
+                LayerMatrix::Output => 5,
+                LayerMatrix::Gate => 6,
+                LayerMatrix::Up => 7,
+                LayerMatrix::Down => 8,
+            };
+            (kind, layer)
+        }
+    };
+    let [a, b, c, d] = layer.to_le_bytes();
+    [kind, a, b, c, d]
+}
+
+/// The factors of one matrix, as a file has them.
+struct Factors {
+    /// `[rank, in]`, or `[vocab, rank]` for the embedding.
+    a: Vec<f32>,
+    /// `[out, rank]`
+    b: Vec<f32>,
+    bias: Vec<f32>,
+    rank: usize,
+    scale: f64,
+}
+
+impl Factors {
+    /// The change of `matrix`, with the scale in `b` and in the bias.
+    fn scaled(self, matrix: AdaptedMatrix) -> LowRank {
+        let Self {
+            a,
+            b,
+            bias,
+            rank,
+            scale,
+        } = self;
+        let output = b.len() / rank;
+        let mut turned = vec![0.0; b.len()];
+        for (column, values) in b.chunks_exact(rank).enumerate() {
+            for (row, value) in values.iter().enumerate() {
+                turned[row * output + column] = (f64::from(*value) * scale) as f32;
+            }
+        }
+        let bias = bias.iter().map(|value| (f64::from(*value) * scale) as f32);
+        LowRank {
+            matrix,
+            rank,
+            a,
+            b: turned,
+            bias: bias.collect(),
+        }
+    }
+}
+
+/// Checks a rank and the shapes `[rank, in]` and `[out, rank]` of the factors of `matrix`, which the
+/// file calls `tensor`. For the embedding the first shape is `[vocab, rank]` already.
+fn check_shapes(
+    tensor: &str,
+    matrix: AdaptedMatrix,
+    [a, b]: [&[usize]; 2],
+    config: &ModelConfig,
+    most_rank: usize,
+) -> Result<usize, LoraError> {
+    let [input, output] = matrix_shape(config, matrix);
+    let (rank, given) = match (matrix, a, b) {
+        (AdaptedMatrix::Embedding, [vocab, rank], [hidden, other]) if rank == other => {
+            (*rank, [*vocab, *hidden])
+        }
+        (_, [rank, input], [output, other])
+            if rank == other && matrix != AdaptedMatrix::Embedding =>
+        {
+            (*rank, [*input, *output])
+        }
+        _ => {
+            return Err(LoraError::tensor(
+                tensor,
+                format!(
+                    "its factors have the shapes {a:?} and {b:?}, which do not belong together"
+                ),
+            ));
+        }
+    };
+    if given != [input, output] {
+        return Err(LoraError::tensor(
+            tensor,
+            format!(
+                "it is for a matrix of {} inputs and {} outputs; this model's has {input} and \
+                 {output}",
+                given[0], given[1]
+            ),
+        ));
+    }
+    if rank == 0 {
+        return Err(LoraError::tensor(tensor, "its rank is 0"));
+    }
+    if rank > most_rank {
+        return Err(LoraError::Rank {
+            given: rank,
+            most: most_rank,
+        });
+    }
+    Ok(rank)
+}
+
+fn check_finite(tensor: &str, values: &[f32]) -> Result<(), LoraError> {
+    match values.iter().all(|value| value.is_finite()) {
+        true => Ok(()),
+        false => Err(LoraError::tensor(tensor, "a value is not finite")),
+    }
+}
+
+/// The bytes of a file, which has no more than an adapter of this model can have. They are read and
+/// not mapped, because an adapter may be overwritten while the server runs.
+fn read_file(path: &Path, config: &ModelConfig, most_rank: usize) -> Result<Vec<u8>, LoraError> {
+    let io = |error| LoraError::Io {
+        path: path.to_owned(),
+        error,
+    };
+    let [largest, _] = adapter_bytes(config, 1, most_rank, Dtype::F32);
+    let most = largest.saturating_add(SLACK);
+    let file = File::open(path).map_err(io)?;
+    let mut bytes = Vec::new();
+    let read = file.take(most + 1).read_to_end(&mut bytes).map_err(io)?;
+    if read as u64 > most {
+        return Err(LoraError::TooLarge {
+            path: path.to_owned(),
+            most,
+            rank: most_rank,
+        });
+    }
+    Ok(bytes)
+}

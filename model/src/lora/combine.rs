@@ -1,0 +1,61 @@
+//! Sums of several adapters, each with a factor of its own.
+
+use std::borrow::Borrow;
+
+use hearth_forward::{Adapter, LowRank};
+
+use super::adapter;
+use super::error::LoraError;
+
+/// The adapter that adds up `parts`, each times its factor: its ranks are the sums of theirs, because
+/// factors one below another add up.
+///
+/// # Errors
+/// There is nothing to add up, or the sum of the ranks is above `most_rank`.
+pub fn combined<A: Borrow<Adapter>>(
+    parts: &[(A, f32)],
+    most_rank: usize,
+) -> Result<Adapter, LoraError> {
+    let mut sums: Vec<LowRank> = Vec::new();
+    for (part, scale) in parts.iter().filter(|(_, scale)| *scale != 0.0) {
+        for change in &part.borrow().changes {
+            let mut change = change.clone();
+            let scaled = change.b.iter_mut().chain(&mut change.bias);
+            scaled.for_each(|value| *value *= scale);
+            match sums.iter_mut().find(|sum| sum.matrix == change.matrix) {
+                Some(sum) => add(sum, change),
+                None => sums.push(change),
+            }
+        }
+    }
+    let adapter = adapter(sums)?;
+    match adapter.rank() {
+        rank if rank > most_rank => Err(LoraError::Rank {
+            given: rank,
+            most: most_rank,
+        }),
+        _ => Ok(adapter),
+    }
+}
+
+fn add(sum: &mut LowRank, other: LowRank) {
+    use hearth_forward::AdaptedMatrix::Embedding;
+    if sum.matrix == Embedding {
+        // The rows of single tokens become longer.
+        let rows = sum.a.chunks_exact(sum.rank);
+        let both = rows.zip(other.a.chunks_exact(other.rank));
+        sum.a = both.flat_map(|(a, b)| [a, b].concat()).collect();
+    } else {
+        sum.a.extend_from_slice(&other.a);
+    }
+    sum.b.extend_from_slice(&other.b);
+    sum.rank += other.rank;
+    match (sum.bias.is_empty(), other.bias.is_empty()) {
+        (_, true) => {}
+        (true, false) => sum.bias = other.bias,
+        (false, false) => {
+            let pairs = sum.bias.iter_mut().zip(&other.bias);
+            pairs.for_each(|(sum, other)| *sum += other);
+        }
+    }
+}

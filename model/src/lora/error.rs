@@ -1,0 +1,58 @@
+//! Errors of adapters, which name their files, fields and tensors.
+
+use std::path::PathBuf;
+
+use crate::gguf::GgufError;
+use crate::weights::WeightError;
+
+/// Why an adapter cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LoraError {
+    #[error("{0} is neither a directory with an adapter_config.json nor a file *.gguf")]
+    NotFound(PathBuf),
+    #[error("cannot read {path}: {error}")]
+    Io {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    #[error(
+        "{path} has more than {most} bytes, more than an adapter of rank {rank} of this model can \
+         have"
+    )]
+    TooLarge {
+        path: PathBuf,
+        most: u64,
+        rank: usize,
+    },
+    #[error("{path} is not valid JSON: {reason}")]
+    Json { path: PathBuf, reason: String },
+    #[error("`{field}` in adapter_config.json {reason}")]
+    Field { field: String, reason: String },
+    #[error("tensor {tensor}: {reason}")]
+    Tensor { tensor: String, reason: String },
+    #[error("LoRA rank {given} is greater than max_lora_rank {most}.")]
+    Rank { given: usize, most: usize },
+    #[error("no tensor of the adapter belongs to this model")]
+    NoMatch,
+    #[error("{path}: {error}")]
+    Gguf { path: PathBuf, error: GgufError },
+    #[error(transparent)]
+    Weights(#[from] WeightError),
+}
+
+impl LoraError {
+    pub(super) fn field(field: &str, reason: impl Into<String>) -> Self {
+        Self::Field {
+            field: field.to_owned(),
+            reason: reason.into(),
+        }
+    }
+
+    pub(super) fn tensor(tensor: &str, reason: impl Into<String>) -> Self {
+        // Names come from strangers.
+        Self::Tensor {
+            tensor: tensor.chars().take(200).collect(),
+            reason: reason.into(),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::names::matrix_of;
+use super::peft_config::PeftConfig;
+use super::*;
+use crate::checkpoint::{Checkpoint, LoadFormat};
+use crate::weights::fuzz::{CASES, Random, SECONDS, damage};
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
+}
+
+fn model(name: &str) -> ModelConfig {
+    let dir = goldens().join(name);
+    Checkpoint::open_dir(&dir, LoadFormat::Safetensors)
+        .unwrap()
+        .config
+}
+
+/// The configuration with these fields beside the ones that every file has.
+fn config(fields: Value) -> Result<PeftConfig, LoraError> {
+    let mut all = json!({"peft_type": "LORA", "task_type": "CAUSAL_LM"});
+    let all = all.as_object_mut().unwrap();
+    all.extend(fields.as_object().unwrap().clone());
+    PeftConfig::read(all)
+}
+
+const Q0: &str = "model.layers.0.self_attn.q_proj";
+const DOWN1: &str = "model.layers.1.mlp.down_proj";
+
+#[test]
+fn scales_are_those_of_peft() {
+    let scale = |fields: Value, rank| config(fields).unwrap().scale(Q0, rank).unwrap();
+    assert_eq!(scale(json!({}), 8), 1.0);
+    assert_eq!(scale(json!({"r": 4, "lora_alpha": 2}), 4), 0.5);
+    assert_eq!(
+        scale(json!({"r": 4, "lora_alpha": 2, "use_rslora": true}), 4),
+        1.0
+    );
+    let patterns = json!({
+        "r": 4, "lora_alpha": 2,
+        "rank_pattern": {"q_proj": 9, "self_attn.q_proj": 3},
+        "alpha_pattern": {"layers.1.mlp.down_proj": 7, "^model.layers.0.self_attn.q_proj": 6},
+    });
+    let read = config(patterns).unwrap();
+    // The first pattern that matches the end of the name counts.
+    assert_eq!((read.rank(Q0).unwrap(), read.rank(DOWN1).unwrap()), (9, 4));
+    assert_eq!(read.scale(DOWN1, 4).unwrap(), 7.0 / 4.0);
+    // `^` comes after what PEFT puts before a key, so that it matches whole names alone.
+    assert_eq!(read.scale(Q0, 9).unwrap(), 6.0 / 9.0);
+}
+
+#[test]
+fn a_module_that_the_fields_do_not_name_is_refused() {
+    let model = model("qwen3");
+    let check = |fields: Value, module: &str| {
+        let matrix = matrix_of(module, &model).unwrap();
+        config(fields).and_then(|config| config.check_target(module, matrix))
+    };
+    let named = |fields: Value, module| assert!(check(fields, module).is_ok(), "{module}");
+    let refused = |fields: Value, module, field: &str| {
+        let error = check(fields, module).unwrap_err().to_string();
+        assert!(error.contains(field), "{error}");
+    };
+    named(json!({}), Q0);
+    named(json!({"target_modules": ["q_proj"]}), Q0);
+    named(json!({"target_modules": ["self_attn.q_proj"]}), Q0);
+    refused(json!({"target_modules": ["proj"]}), Q0, "target_modules");
+    refused(json!({"target_modules": ["v_proj"]}), Q0, "target_modules");
+    named(json!({"target_modules": "ALL-linear"}), DOWN1);
+    refused(
+        json!({"target_modules": "all-linear"}),
+        "lm_head",
+        "target_modules",
+    );
+    named(json!({"target_modules": r".*\.(q|k)_proj"}), Q0);
+    refused(
+        json!({"target_modules": r"(q|k)_proj"}),
+        Q0,
+        "target_modules",
+    );
+    refused(
+        json!({"target_modules": r"(?!.*\.0\.).*q_proj"}),
+        Q0,
+        "target_modules",
+    );
+    let all = json!(["q_proj", "down_proj"]);
+    let excluded = json!({"target_modules": all, "exclude_modules": ["q_proj"]});
+    refused(excluded, Q0, "exclude_modules");
+    let layers = json!({"target_modules": all, "layers_to_transform": [1]});
+    named(layers.clone(), DOWN1);
+    refused(layers, Q0, "layers_to_transform");
+    let layers = json!({"target_modules": "q_proj", "layers_to_transform": 1});
+    refused(layers, Q0, "layers_to_transform");
+}
+
+#[test]
+fn a_field_that_would_change_the_result_is_refused_by_its_name() {
+    for (field, value) in [
+        ("use_dora", json!(true)),
+        ("use_qalora", json!(true)),
+        ("use_bdlora", json!({"x": 1})),
+        ("modules_to_save", json!(["lm_head"])),
+        ("bias", json!("all")),
+        ("bias", json!("lora_only")),
+        ("init_lora_weights", json!("pissa_niter_4")),
+        ("init_lora_weights", json!("olora")),
+        ("init_lora_weights", json!("corda")),
+        ("init_lora_weights", json!("loftq")),
+        ("trainable_token_indices", json!([1])),
+        ("trainable_token_indices", json!({"embed_tokens": [1]})),
+        ("target_parameters", json!(["mlp.experts"])),
+        ("alora_invocation_tokens", json!([1, 2])),
+        ("layer_replication", json!([[0, 1]])),
+        ("arrow_config", json!({"k": 1})),
+        ("kasa_config", json!({"k": 1})),
+        ("monteclora_config", json!({"k": 1})),
+        ("layers_pattern", json!("blocks")),
+        ("ensure_weight_tying", json!(true)),
+        ("something_new", json!(1)),
+        ("peft_type", json!("LOHA")),
+        ("task_type", json!("SEQ_CLS")),
+        ("r", json!(0)),
+        ("r", json!(1.5)),
+        ("r", json!("8")),
+        ("lora_alpha", json!("x")),
+        ("use_rslora", json!("yes")),
+        ("rank_pattern", json!([1])),
+        ("rank_pattern", json!({"(": 1})),
+        ("alpha_pattern", json!({"q": "x"})),
+        ("target_modules", json!("(")),
+        ("target_modules", json!([1])),
+        ("target_modules", json!("a".repeat(5000))),
+        ("layers_to_transform", json!([-1])),
+    ] {
+        let error = config(json!({field: value.clone()})).err();
+        let error = error
+            .unwrap_or_else(|| panic!("{field} = {value}"))
+            .to_string();
+        assert!(error.starts_with(&format!("`{field}`")), "{field}: {error}");
+    }
+    for (field, value) in [
+        ("use_dora", json!(false)),
+        ("modules_to_save", json!([])),
+        ("bias", json!("none")),
+        ("init_lora_weights", json!("gaussian")),
+        ("loftq_config", json!({})),
+        ("fan_in_fan_out", json!(true)),
+        ("something_new", json!(null)),
+        ("layers_pattern", json!("layers")),
+    ] {
+        assert!(
+            config(json!({field: value.clone()})).is_ok(),
+            "{field} = {value}"
+        );
+    }
+}
+
+#[test]
+fn a_regular_expression_that_never_ends_is_an_error() {
+    let fields = json!({"target_modules": r"(?=(m|mo|o|d|e|l|.)*$)(m|mo|.)*(?<!x)(.*)*!"});
+    let config = config(fields).unwrap();
+    let matrix = matrix_of(Q0, &model("qwen3")).unwrap();
+    assert!(config.check_target(Q0, matrix).is_err());
+}
+
+#[test]
+fn modules_of_other_models_have_no_matrix() {
+    let model = model("qwen3");
+    for module in [
+        Q0,
+        DOWN1,
+        "layers.0.mlp.up_proj",
+        "model.embed_tokens",
+        "lm_head",
+    ] {
+        assert!(matrix_of(module, &model).is_some(), "{module}");
+    }
+    for module in [
+        "model.layers.2.mlp.up_proj",
+        "model.layers.+1.mlp.up_proj",
+        "model.layers.99999999999.mlp.up_proj",
+        "model.layers.0.mlp.experts.0.up_proj",
+        "model.norm",
+        "transformer.h.0.attn.c_attn",
+        "",
+    ] {
+        assert_eq!(matrix_of(module, &model), None, "{module}");
+    }
+}
+
+/// Damaged adapters are errors, or adapters whose numbers are finite, and never a panic.
+fn fuzz(name: &str, file: &str, model: &ModelConfig, others: &[&str]) {
+    let dir = std::env::temp_dir().join(format!("hearth-lora-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&dir).unwrap();
+    let from = goldens().join("adapters");
+    let from = if others.is_empty() {
+        from
+    } else {
+        from.join(name)
+    };
+    for other in others {
+        fs::copy(from.join(other), dir.join(other)).unwrap();
+    }
+    let whole = fs::read(from.join(file)).unwrap();
+    let until = std::env::var(SECONDS).ok().map(|seconds| {
+        Instant::now() + Duration::from_secs(seconds.parse().expect("a number of seconds"))
+    });
+    let (mut cases, mut opened) = (0, 0);
+    while until.map_or(cases < CASES, |until| Instant::now() < until) {
+        let mut bytes = whole.clone();
+        let mut random = Random(cases);
+        damage(&mut bytes, &mut random);
+        fs::write(dir.join(file), &bytes).unwrap();
+        cases += 1;
+        let path = match file.ends_with(".gguf") {
+            true => dir.join(file),
+            false => dir.clone(),
+        };
+        let outcome = std::panic::catch_unwind(|| read(&path, model, 16));
+        match outcome {
+            Ok(Ok(adapter)) => {
+                opened += 1;
+                assert!(!adapter.changes.is_empty() && adapter.rank() <= 16);
+            }
+            Ok(Err(error)) => assert!(!error.to_string().is_empty()),
+            Err(_) => panic!("{name}: case {} of {file} panics", cases - 1),
+        }
+    }
+    println!("{name}, {file}: {cases} damaged files, {opened} opened");
+    assert!(
+        opened > 0 && opened < cases,
+        "{name}: damage was not varied"
+    );
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_damaged_adapter_is_an_error_and_nothing_worse() {
+    let (tensors, fields) = ("adapter_model.safetensors", "adapter_config.json");
+    let qwen3 = model("qwen3");
+    fuzz("rslora-all", tensors, &qwen3, &[fields]);
+    fuzz("rslora-all", fields, &qwen3, &[tensors]);
+    fuzz("tables", tensors, &model("mistral-window"), &[fields]);
+    fuzz("gguf", "rslora-all.gguf", &qwen3, &[]);
+    fuzz("gguf-llama", "list.gguf", &model("llama-llama3-tied"), &[]);
+}
