@@ -509,6 +509,9 @@ async fn promtool_finds_no_fault_in_the_page_except_in_names_defined_elsewhere()
         "metric names should not contain ':'",
         "iteration_tokens_total non-counter metrics should not have \"_total\" suffix",
         "tokens_histogram metric name should not include type 'histogram'",
+        "_ms metric names should not contain abbreviated units",
+        "_mb metric names should not contain abbreviated units",
+        "_gb_s metric names should not contain abbreviated units",
         "process_unix_file_descriptor_count non-histogram and non-summary metrics should not",
         "process_thread_count non-histogram and non-summary metrics should not",
     ];
