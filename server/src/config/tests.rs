@@ -162,6 +162,25 @@ fn zero_is_refused_for_settings_that_must_be_positive() {
 }
 
 #[test]
+fn http_workers_are_bounded_and_isolated_caches_need_keys() {
+    Jail::expect_with(|_| {
+        let error = resolve(None, json!({"http_workers": 2000})).unwrap_err();
+        assert!(
+            error.contains("`http_workers` must be at most 1024"),
+            "{error}"
+        );
+        let error = resolve(None, json!({"cache_isolation": "key"})).unwrap_err();
+        assert!(
+            error.contains("`cache_isolation` must be none without"),
+            "{error}"
+        );
+        let keys = json!({"cache_isolation": "key", "api_keys_file": "keys.toml"});
+        assert!(resolve(None, keys).unwrap().http().isolate_caches);
+        Ok(())
+    });
+}
+
+#[test]
 fn an_empty_api_key_is_refused_and_keys_are_hidden_from_others() {
     Jail::expect_with(|jail| {
         let error = resolve(None, json!({"api_key": ""})).unwrap_err();
