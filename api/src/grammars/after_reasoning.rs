@@ -75,13 +75,14 @@ impl Marks {
                 continue;
             }
             let bytes = text.token_bytes(id);
-            for begun in 0..CLOSE.len() {
+            let masks = free.iter_mut().zip(&mut closing);
+            for (begun, (free, closing)) in masks.enumerate() {
                 let allow = |mask: &mut Vec<u32>| mask[id as usize / 32] |= 1 << (id % 32);
                 if !matches!(walk(begun, &bytes), Seen::Ended { after: 1.. }) {
-                    allow(&mut free[begun]);
+                    allow(free);
                 }
                 if !bytes.is_empty() && CLOSE.as_bytes()[begun..].starts_with(&bytes) {
-                    allow(&mut closing[begun]);
+                    allow(closing);
                 }
             }
         }

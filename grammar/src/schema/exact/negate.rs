@@ -17,7 +17,9 @@ const MAX_WRONG_ITEMS: usize = 2;
 /// The most names of a pattern of names that is negated.
 const MAX_NAMES: usize = 8;
 /// The most schemas of a `oneOf` that is negated.
-const MAX_NEGATED: usize = 6;
+const MAX_NEGATED: usize = 30;
+/// The most pairs of them that are looked at for values which are in both.
+const MAX_PAIRS: usize = 15;
 
 impl Exact<'_> {
     /// A schema for values that are not in `schema`.
@@ -221,7 +223,8 @@ impl Exact<'_> {
         Ok(ways)
     }
 
-    /// The values of none, or of at least two, of `list`.
+    /// The values of none, or of at least two, of `list`. Of many schemas that are not provably
+    /// disjoint, values of two later ones are left out.
     fn none_or_two(&mut self, list: &[Value]) -> Result<Vec<Value>, GrammarError> {
         if list.len() > MAX_NEGATED {
             let message = format!("a negated `oneOf` must have at most {MAX_NEGATED} schemas");
@@ -230,7 +233,9 @@ impl Exact<'_> {
         let mut ways = vec![all_of(self.negate_all(list)?)];
         for (index, a) in list.iter().enumerate() {
             for b in &list[index + 1..] {
-                ways.push(all_of(vec![self.assert(a)?, self.assert(b)?]));
+                if ways.len() <= MAX_PAIRS && !self.disjoint(&[a], &[b]) {
+                    ways.push(all_of(vec![self.assert(a)?, self.assert(b)?]));
+                }
             }
         }
         Ok(ways)
