@@ -200,7 +200,8 @@ fn a_later_request_finds_what_the_draft_model_computed_for_an_earlier_one() {
 
 #[test]
 fn a_draft_model_that_fails_is_no_failure_of_the_requests() {
-    let broken: [fn(&mut Vec<f32>) -> Result<(), ForwardError>; 4] = [
+    type Break = fn(&mut Vec<f32>) -> Result<(), ForwardError>;
+    let broken: [Break; 4] = [
         |_| Err(ForwardError::other("out of memory")),
         |_| panic!("the driver is gone"),
         |logits| {

@@ -54,8 +54,8 @@ impl DraftCheckpoint {
         Ok(Some(Self { checkpoint, path }))
     }
 
-    /// What loads the draft model, on the thread that uses it, and reports what it takes. `taken`
-    /// are the bytes of the model's KV pool, of which much is not in use yet.
+    /// Returns the function that loads the draft model, on the thread that uses it, and reports
+    /// its size. `taken` are the bytes of the model's KV pool, of which much is not in use yet.
     pub fn builder(
         self,
         config: Config,

@@ -130,7 +130,7 @@ pub struct Writer {
     pub prompts: Vec<PromptMeta>,
     /// The number of choices per prompt.
     pub n: usize,
-    /// Whether the server drafts tokens.
+    /// True if the server drafts tokens.
     pub speculates: bool,
     /// Whether log-probabilities have the texts of their tokens with them.
     pub texts: bool,

@@ -81,13 +81,13 @@ impl ActiveRequest {
         }
     }
 
-    /// Whether the draft model made the draft.
+    /// True if the draft model made the draft.
     pub fn is_drafted_by_model(&self) -> bool {
         let speculation = self.speculation.as_ref();
         speculation.is_some_and(|speculation| speculation.is_by_model())
     }
 
-    /// Whether anything may be drafted after the last token.
+    /// True if anything may be drafted after the last token.
     pub fn can_draft(&self) -> bool {
         self.draft_limit() > 0
     }

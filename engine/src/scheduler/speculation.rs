@@ -104,7 +104,7 @@ impl SpeculationState {
         }
     }
 
-    /// What a new request is expected to accept.
+    /// The shares that a new request is expected to accept.
     fn first_rates(&self) -> FirstRates {
         let bounded = |rate: f32| rate.clamp(LEAST_FIRST_RATE, MOST_FIRST_RATE);
         FirstRates {
@@ -147,7 +147,7 @@ impl SpeculationState {
         stats.draft_time = model.work.time;
     }
 
-    /// Whether the draft model has time for a draft after `missing` tokens that is not expected to
+    /// True if the draft model has time for a draft after `missing` tokens that is not expected to
     /// pay.
     fn has_time_to_try(&self, missing: usize) -> bool {
         let Some(model) = &self.model else {

@@ -103,7 +103,8 @@ impl StepCosts {
         }
         let is_fresh = |measured: &&Measured| measured.at + STALE_AFTER > self.steps;
         let fresh = self.ranges.iter().flatten().filter(is_fresh);
-        let below = fresh.filter(|measured| measured.rows <= rows as f32).last();
+        let mut below = fresh.filter(|measured| measured.rows <= rows as f32);
+        let below = below.next_back();
         below.map_or(0.0, |below| below.seconds * rows as f32 / below.rows)
     }
 

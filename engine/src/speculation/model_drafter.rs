@@ -30,7 +30,7 @@ pub(crate) struct Wish<'a> {
     pub draft: Vec<u32>,
 }
 
-/// What the draft model has done since the start.
+/// The work of the draft model since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DraftWork {
     pub forwards: u64,

@@ -21,11 +21,11 @@ pub(crate) struct FirstRates {
 pub(crate) struct RequestSpeculation {
     /// The first of them that finds something drafts.
     drafters: Vec<Box<dyn Drafter>>,
-    /// What became of the drafts that these found.
+    /// The accepted share of the drafts that these found.
     of_found: Acceptance,
-    /// What became of the drafts of the draft model.
+    /// The accepted share of the drafts of the draft model.
     of_model: Acceptance,
-    /// Whether the latest offer was one of the draft model.
+    /// True if the latest offer was one of the draft model.
     by_model: bool,
     adaptive: bool,
     /// The draft of the next step.
@@ -122,7 +122,7 @@ impl RequestSpeculation {
         self.draft = draft;
     }
 
-    /// Whether the draft model made the draft.
+    /// True if the draft model made the draft.
     pub fn is_by_model(&self) -> bool {
         self.by_model
     }

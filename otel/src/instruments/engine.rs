@@ -88,7 +88,7 @@ pub struct EngineFacts {
     pub prefix_cache: bool,
     /// The most tokens of a draft as configured; 0 without speculative decoding.
     pub draft_positions: usize,
-    /// Whether a draft model makes drafts.
+    /// True if a draft model makes drafts.
     pub draft_model: bool,
     /// `CPU` or `GPU`, for the statistics log line.
     pub device: &'static str,

@@ -319,9 +319,9 @@ async fn drafts_change_no_byte_between_a_prefill_and_a_decode_server() {
     let eager = json!({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1,
         "prompt_lookup_max": 3, "adaptive": false});
     let lookup = ["--speculative-config".to_owned(), eager.to_string()];
-    let one = Server::of("qwen3", &[]).await;
     let mut random = Random::new(9);
     for flags in [lookup, drafted_by("qwen3", 4, false)] {
+        let one = Server::of("qwen3", &[]).await;
         let mut pair = Pair::start("qwen3", &[&flags[0], &flags[1]]).await;
         for round in 0..2 {
             let prompt = random.tokens(60);

@@ -182,7 +182,7 @@ impl Server {
         &self.url["http://".len()..]
     }
 
-    /// Whether one of the last lines of the log contains `text`.
+    /// True if one of the last lines of the log contains `text`.
     pub fn has_logged(&self, text: &str) -> bool {
         let log = self.log.lock().unwrap();
         log.iter().any(|line| line.contains(text))
