@@ -99,7 +99,8 @@ def make_one(name, checkpoint, config):
     seed = sum(name.encode())
     model = get_peft_model(base_of(checkpoint), LoraConfig(task_type="CAUSAL_LM", **config))
     randomise(model, seed)
-    model.save_pretrained(path)
+    # Otherwise PEFT saves the whole embedding of the base model, too.
+    model.save_pretrained(path, save_embedding_layers=False)
     (path / "README.md").unlink(missing_ok=True)
     file = path / "adapter_config.json"
     saved = json.loads(file.read_text())
