@@ -142,13 +142,21 @@ fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
 /// # Errors
 /// 400 that says where the JSON is malformed, or which field has which wrong type.
 pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    parse_any(bytes).map(|Object(value)| value)
+}
+
+/// [`parse`] for a `T` that need not be an object.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_any<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     let text = std::str::from_utf8(bytes).map_err(|error| {
         let at = error.valid_up_to();
         ApiError::bad_request(format!("the request body is not valid UTF-8 at byte {at}"))
             .code("invalid_utf8")
     })?;
     let mut json = serde_json::Deserializer::from_str(text);
-    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         describe(error.inner(), &path)
     })?;

@@ -165,7 +165,10 @@ impl Scheduler {
             self.admit(DeviceIs::Idle);
         }
         self.fill(batch);
-        batch.adapter_loads = self.adapters.take_loads();
+        if !batch.grants.is_empty() {
+            // A batch without rows is not submitted, and its loads would be lost.
+            batch.adapter_loads = self.adapters.take_loads();
+        }
         batch.copies = self.kv.take_copies();
         batch.transfers = std::mem::take(&mut self.transfers);
         self.allow_copies();

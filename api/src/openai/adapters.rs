@@ -125,7 +125,7 @@ pub async fn set_scales(
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
     let bytes = body::read(&request, payload, state.config.max_body_bytes).await?;
-    let given: ScaledAdapters = body::parse(&bytes)?;
+    let given: ScaledAdapters = body::parse_any(&bytes)?;
     let scales = scaled("", &given)?;
     let scales: Vec<(usize, f32)> = scales.iter().map(|s| (s.id, s.scale)).collect();
     state.served()?.adapters.set_scales(&scales).map_err(|id| {

@@ -201,7 +201,10 @@ impl<B: Kernels> AdapterStacks<B> {
         adapter: &Adapter,
         device: &B::Device,
     ) -> Result<(), String> {
-        let checked = self.check(config, slot, adapter);
+        if slot >= self.slots {
+            return Err(format!("adapter slot {} of {}", slot + 1, self.slots));
+        }
+        let checked = self.check(config, adapter);
         let changes = match &checked {
             Ok(()) => &adapter.changes[..],
             Err(_) => &[],
@@ -234,10 +237,7 @@ impl<B: Kernels> AdapterStacks<B> {
         checked
     }
 
-    fn check(&self, config: &ModelConfig, slot: usize, adapter: &Adapter) -> Result<(), String> {
-        if slot >= self.slots {
-            return Err(format!("adapter slot {} of {}", slot + 1, self.slots));
-        }
+    fn check(&self, config: &ModelConfig, adapter: &Adapter) -> Result<(), String> {
         let rank = adapter.rank();
         if rank > self.rank {
             return Err(format!("an adapter of rank {rank}, beyond {}", self.rank));
