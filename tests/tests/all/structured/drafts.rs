@@ -20,7 +20,7 @@ fn drafts() -> Vec<(&'static str, Vec<Value>)> {
     let four = vec![
         json!({"id": "http://example.com/point", "type": "object", "required": ["x", "y"],
             "additionalProperties": false, "properties": {
-                "x": {"type": "number", "minimum": 0, "exclusiveMinimum": true, "maximum": 100},
+                "x": {"type": "integer", "minimum": 0, "exclusiveMinimum": true, "maximum": 100},
                 "y": {"$ref": "#/definitions/y", "type": "string"}},
             "definitions": {"y": {"type": "integer", "maximum": 9}}}),
         json!({"type": "array", "maxItems": 3, "items": [{"type": "integer"}, {"type": "string", "maxLength": 9}],
@@ -31,7 +31,7 @@ fn drafts() -> Vec<(&'static str, Vec<Value>)> {
     ];
     let six = vec![
         json!({"type": "object", "required": ["kind", "n"], "additionalProperties": false, "properties": {
-            "kind": {"const": "six"}, "n": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}}}),
+            "kind": {"const": "six"}, "n": {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 9}}}),
         json!({"type": "object", "minProperties": 1, "maxProperties": 3, "additionalProperties": {"type": "integer"},
             "propertyNames": {"pattern": "^[a-c]$"}}),
         json!({"type": "array", "maxItems": 4, "items": {"type": "integer"}, "contains": {"const": 7}}),
