@@ -7,6 +7,7 @@
 //! ```
 
 mod bounds;
+mod controls;
 mod cost;
 mod draft;
 mod exact;

@@ -35,7 +35,9 @@ fn executor(model: &str) -> ModelExecutor {
         ..Config::default()
     };
     let checkpoint = load::open(&model).unwrap();
-    load::executor(&model, checkpoint, None).unwrap().0
+    load::executor(&model, checkpoint, None, Default::default())
+        .unwrap()
+        .0
 }
 
 fn engine(config: EngineConfig) -> EngineHandle {

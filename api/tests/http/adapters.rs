@@ -69,7 +69,7 @@ fn server() -> TestServer {
 
 fn with_config(config: HttpConfig) -> TestServer {
     let behaviour = Behaviour {
-        adapters: true,
+        adapters: Some(registered),
         ..Behaviour::default()
     };
     TestServer::start(behaviour, EngineConfig::default(), config)
@@ -376,7 +376,7 @@ async fn the_routes_of_adapters_ask_for_the_admin_key() {
 #[actix_web::test]
 async fn a_request_finishes_with_an_adapter_that_is_unloaded_or_replaced_meanwhile() {
     let behaviour = Behaviour {
-        adapters: true,
+        adapters: Some(registered),
         endless: true,
         step: std::time::Duration::from_millis(5),
         ..Behaviour::default()

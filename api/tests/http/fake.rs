@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use actix_web::dev::ServerHandle;
 use actix_web::rt::System;
 use actix_web::web::Data;
+use hearth_api::adapters::Adapters;
 use hearth_api::config::HttpConfig;
 use hearth_api::grammars::{GrammarDefaults, Grammars};
 use hearth_api::served::Defaults;
@@ -46,8 +47,8 @@ pub struct Behaviour {
     pub max_new_tokens: Option<usize>,
     pub pooling: Pooling,
     pub formats: Formats,
-    /// Whether there are adapters, each of which has another letter come next.
-    pub adapters: bool,
+    /// Makes the adapters, if there are any; each of them has another letter come next.
+    pub adapters: Option<fn() -> Adapters>,
     /// Whether the answer repeats the text after `say: ` in the last message.
     pub echoes: bool,
 }
@@ -62,7 +63,7 @@ impl Default for Behaviour {
             max_new_tokens: None,
             pooling: Pooling::Last,
             formats: Formats::default(),
-            adapters: false,
+            adapters: None,
             echoes: false,
         }
     }
@@ -165,7 +166,11 @@ impl Executor for FakeExecutor {
     }
 
     fn adapter_slots(&self) -> usize {
-        if self.behaviour.adapters { 2 } else { 0 }
+        if self.behaviour.adapters.is_some() {
+            2
+        } else {
+            0
+        }
     }
 
     fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
@@ -376,10 +381,11 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
             load_format: "auto",
             ..ModelInfo::default()
         },
-        adapters: Arc::new(match behaviour.adapters {
-            true => crate::adapters::registered(),
-            false => hearth_api::adapters::Adapters::default(),
-        }),
+        adapters: Arc::new(
+            behaviour
+                .adapters
+                .map_or_else(Adapters::default, |make| make()),
+        ),
         pooling: behaviour.pooling,
         formats: behaviour.formats,
         engine_config: config,

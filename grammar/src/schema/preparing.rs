@@ -5,6 +5,7 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use super::bounds::{self, MAX_SCHEMA_BYTES};
+use super::controls::without_nul;
 use super::cost::Costs;
 use super::exact::exact;
 use super::locate::place_of;
@@ -80,7 +81,8 @@ impl Preparing {
         if let Some(unique) = &mut self.unique {
             unique.rules = rules;
         }
-        let rewritten = Value::Object(std::mem::take(&mut root));
+        let mut rewritten = Value::Object(std::mem::take(&mut root));
+        without_nul(&mut rewritten);
         self.costs.add_joined(&rewritten).map_err(|error| {
             let place = error
                 .pointer
