@@ -15,7 +15,9 @@ use hearth_shaders::check::{self, CASES_PER_SHAPE, Precision, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use crate::cpu_threads::CpuThreads;
-use crate::device::{Api, DeviceError, DeviceReport, DeviceSpec, Handle, Kind, open};
+#[cfg(not(test))]
+use crate::device::Kind;
+use crate::device::{Api, DeviceError, DeviceReport, DeviceSpec, Handle, open};
 use crate::driver_panic::caught;
 use crate::dtype::Dtype;
 use crate::kernel_check::{check_case, precision};

@@ -12,6 +12,10 @@ use super::spec::{Api, DeviceSpec};
 use super::{adapters, cpu, cuda};
 
 /// A device in the form that Burn takes.
+#[cfg_attr(
+    test,
+    expect(dead_code, reason = "unit tests compute on the CPU alone")
+)]
 pub(crate) enum Handle {
     Cpu,
     Cuda(CudaDevice),
