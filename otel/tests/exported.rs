@@ -26,6 +26,7 @@ fn everything() -> Telemetry {
         context: 100,
         page_size: 1,
         kv_slots: 1000,
+        host_slots: 500,
         prefix_cache: true,
         draft_positions: 2,
         draft_model: true,
@@ -39,10 +40,14 @@ fn everything() -> Telemetry {
         kv_held: 150,
         prompt_tokens: 40,
         cached_tokens: 30,
+        host_tokens: 10,
+        host_total: 500,
+        host_used: 20,
         ..EngineSnapshot::default()
     };
     telemetry.serve_model("m", facts, move || snapshot).unwrap();
     telemetry.serve_grammars("m", GrammarSnapshot::default);
+    telemetry.serve_adapters(2, || [vec!["a".to_owned()], Vec::new()]);
     let outcome = HttpOutcome {
         status: 200,
         error: None,
@@ -156,6 +161,12 @@ fn values_are_summed_over_labels_that_a_vocabulary_does_not_have() {
         line(&page, "vllm:generation_tokens_total{"),
         "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 2.0"
     );
+    assert!(page.contains("vllm:prefix_cache_hits_total{model_name=\"m\",engine=\"0\"} 30.0\n"));
+    for (tier, tokens) in [("device", 20), ("host", 10), ("remote", 0)] {
+        let labels = format!("{{model_name=\"m\",engine=\"0\",source=\"{tier}\"}}");
+        let start = format!("vllm:prompt_tokens_cached_by_source_total{labels}");
+        assert_eq!(line(&page, &start), format!("{start} {tokens}.0"));
+    }
     assert!(page.contains(
         "sglang:generation_tokens_total{model_name=\"m\",engine_type=\"unified\",is_streaming=\"true\"} 2.0\n"
     ));
