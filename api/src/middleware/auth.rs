@@ -16,7 +16,7 @@ use crate::clients::Caller;
 use crate::error::ApiError;
 use crate::exchange;
 use crate::middleware::cors;
-use crate::routes::{self, Access};
+use crate::routes::{self, Access, Route};
 use crate::state::AppState;
 
 /// The header in which Anthropic's clients send the key.
@@ -37,8 +37,12 @@ pub async fn check(
         // The path is percent-decoded, as it is when actix finds the handler: `/flush%5Fcache` is
         // `/flush_cache` too.
         let path = request.match_info().as_str();
-        let access = routes::find(path).map_or(Access::Key, |route| route.access);
-        caller(state, access, request.method(), request.headers())
+        let route = routes::find(path);
+        let access = route.map_or(Access::Key, |route| route.access);
+        // Where a path has the same row for both, a GET does what a POST does.
+        let acts = |route: &Route| route.methods.contains(&Method::POST);
+        let by_get = request.method() == Method::GET && route.is_some_and(acts);
+        caller(state, access, by_get, request.headers())
     });
     let error = match caller {
         None => None,
@@ -62,14 +66,15 @@ pub async fn check(
     Ok(request.into_response(response).map_into_right_body())
 }
 
-/// Finds the one who calls a route with this `access`.
+/// Finds the one who calls a route with this `access`, with a GET that changes something if
+/// `acts_by_get`.
 ///
 /// # Errors
 /// 401 or 403 for a request that may not.
 fn caller(
     state: &AppState,
     access: Access,
-    method: &Method,
+    acts_by_get: bool,
     headers: &HeaderMap,
 ) -> Result<Caller, ApiError> {
     let config = &state.config;
@@ -85,7 +90,7 @@ fn caller(
         ));
     }
     // An older browser does not say whose page asks for an image.
-    if changes && method == Method::GET && !has_header_of_a_program(headers) {
+    if changes && acts_by_get && !has_header_of_a_program(headers) {
         return Err(ApiError::forbidden(
             "send this request with POST, or with a header that a link or an image of a web page \
              cannot have, such as `Authorization` or `X-Requested-With`",

@@ -323,7 +323,9 @@ async fn a_rid_names_the_answer_and_the_request_that_is_aborted() {
         );
         assert!(answer.to_string().contains(says), "{answer}");
     }
-    let long = json!({"prompt": ["a", "b"], "max_tokens": 2000, "rid": ["left", "right"]});
+    let long = json!({
+        "prompt": ["a", "b"], "max_tokens": 2000, "temperature": 0, "rid": ["left", "right"],
+    });
     let running = ok(&server, COMPLETIONS, &long);
     let aborting = async {
         while server.state.loaded().unwrap().engine.stats().running < 2 {

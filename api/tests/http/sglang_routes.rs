@@ -71,14 +71,10 @@ async fn the_routes_about_the_model_and_the_load_have_what_the_router_reads() {
     assert_eq!((status, &answer["param"]), (400, &json!("timeout")));
     assert_eq!(get_json(&server, "/health_generate").await["status"], "ok");
     let loading = TestServer::start_loading(HttpConfig::default());
-    for path in [
-        "/model_info",
-        "/get_load",
-        "/health_generate",
-        "/flush_cache",
-    ] {
+    for path in ["/model_info", "/get_load", "/health_generate"] {
         assert_eq!(get(&loading, path).await.0, 503, "{path}");
     }
+    assert_eq!(flush(&loading, "").await, 503);
 }
 
 #[tokio::test]
@@ -330,11 +326,8 @@ async fn the_latest_steps_are_shown_as_a_trace() {
     let prompt_tokens = answer["meta_info"]["prompt_tokens"].as_u64().unwrap();
     server.wait_until_idle().await;
     let trace = async || {
-        let request = reqwest::Client::new()
-            .get(format!("{}/debug/trace", server.url))
-            .header("x-requested-with", "test");
-        let answer = request.send().await.unwrap();
-        let text = answer.error_for_status().unwrap().text().await;
+        let answer = reqwest::get(format!("{}/debug/trace", server.url)).await;
+        let text = answer.unwrap().error_for_status().unwrap().text().await;
         let trace: Value = serde_json::from_str(&text.unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap().clone();
         let is_step = |event: &Value| event["name"] == "forward" && event["ph"] == "X";
