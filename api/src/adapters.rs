@@ -94,6 +94,9 @@ struct State {
     sums: Vec<(String, Arc<Adapter>)>,
 }
 
+/// The numbers of an adapter, and its uses.
+type Numbers = (Arc<Adapter>, Arc<Uses>);
+
 /// The adapters of a served model.
 #[derive(Default)]
 pub struct Adapters {
@@ -273,7 +276,7 @@ impl Adapters {
     }
 
     /// The numbers of a registered adapter, read again if they are not in memory.
-    fn numbers(&self, id: usize) -> Result<Option<(Arc<Adapter>, Arc<Uses>)>, AdapterError> {
+    fn numbers(&self, id: usize) -> Result<Option<Numbers>, AdapterError> {
         let path = {
             let mut state = self.state();
             state.clock += 1;

@@ -160,8 +160,9 @@ fn shrink_kernel<E: Float, N: Size>(
     }
 }
 
+// The outer conditions are decided when the kernel is compiled, so they stay apart.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
+#[allow(clippy::too_many_arguments, clippy::collapsible_if)]
 fn expand_kernel<E: Float, H: Float>(
     y: &mut Array<E>,
     h: &Array<H>,

@@ -82,11 +82,11 @@ impl<B: Kernels> RandomStack<B> {
                 let a = &self.a[(slot * count + slice) * rank * input..][..here * input];
                 let h = reference::linear(x, a, None, input);
                 if here > 0 {
-                    for column in from..from + width {
-                        y[column] += f64::from(self.bias[slot * output + column]);
+                    for (column, y) in y.iter_mut().enumerate().skip(from).take(*width) {
+                        *y += f64::from(self.bias[slot * output + column]);
                         for (j, h) in h.iter().enumerate() {
                             let b = self.b[(slot * rank + j) * output + column];
-                            y[column] += h * f64::from(b);
+                            *y += h * f64::from(b);
                         }
                     }
                 }
