@@ -118,6 +118,7 @@ fn the_list_of_keys_matches_the_struct() {
         otlp_endpoint: Some(String::new()),
         otlp_protocol: Some(OtlpProtocol::Http),
         collect_detailed_traces: Some(String::new()),
+        stall_trace_dir: Some("".into()),
         ..Config::default()
     };
     let json = serde_json::to_value(full).unwrap();
