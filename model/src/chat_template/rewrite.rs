@@ -246,7 +246,7 @@ impl Rewriter {
     fn arguments<'a>(&mut self, arguments: &[CallArg<'a>]) -> Vec<CallArg<'a>> {
         let argument = |argument: &CallArg<'a>| match argument {
             CallArg::Pos(expr) => CallArg::Pos(self.expression(expr)),
-            CallArg::Kwarg(name, expr) => CallArg::Kwarg(*name, self.expression(expr)),
+            CallArg::Kwarg(name, expr) => CallArg::Kwarg(name, self.expression(expr)),
             CallArg::PosSplat(expr) => CallArg::PosSplat(self.expression(expr)),
             CallArg::KwargSplat(expr) => CallArg::KwargSplat(self.expression(expr)),
         };
