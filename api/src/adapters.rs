@@ -27,7 +27,7 @@ const MAX_NAME: usize = 256;
 pub enum AdapterError {
     /// There is nothing at this path.
     NotFound(String),
-    /// What is there cannot be applied.
+    /// The contents cannot be applied.
     Refused(String),
     /// Its name is taken, or is no name.
     Name(String),
@@ -136,7 +136,7 @@ impl Adapters {
         }
     }
 
-    /// Whether the server takes adapters at all.
+    /// True if the server takes adapters at all.
     pub fn is_on(&self) -> bool {
         self.source.is_some()
     }

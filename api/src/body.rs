@@ -96,7 +96,7 @@ async fn collect(
         if size > limit {
             return Err(ApiError::body_too_large(limit));
         }
-        // What was declared takes no memory before it arrives.
+        // A declared size takes no memory before its bytes arrive.
         share.cover(size).await;
         if first.is_empty() && bytes.is_empty() {
             // Most bodies are one chunk, which is not copied.

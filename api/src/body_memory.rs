@@ -32,11 +32,11 @@ struct Taken {
     by_address: HashMap<IpAddr, Account>,
 }
 
-/// What bodies have taken of a bound.
+/// This is what bodies have taken of a bound.
 #[derive(Debug, Default)]
 struct Account {
     kib: usize,
-    /// Whether one of them goes on beyond the bound.
+    /// True if one of them goes on beyond the bound.
     exceeded: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Share {
     kib: usize,
     exceeds: bool,
     exceeds_address: bool,
-    /// Whether it has asked for memory, and so may be in the table of addresses.
+    /// True if it has asked for memory, and so may be in the table of addresses.
     asked: bool,
 }
 

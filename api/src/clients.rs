@@ -49,7 +49,7 @@ pub struct Limits {
 pub struct Client {
     pub name: String,
     secret: Secret,
-    /// Whether its key opens the routes that change the server.
+    /// True if its key opens the routes that change the server.
     pub admin: bool,
     limits: Limits,
     counts: Arc<Counts>,
@@ -137,7 +137,7 @@ impl Clients {
         Ok(keys)
     }
 
-    /// Whether clients need a key.
+    /// True if clients need a key.
     pub fn need_keys(&self) -> bool {
         self.own.is_some() || self.file.is_some()
     }
@@ -274,7 +274,7 @@ fn refilled(tokens: &mut (f64, Instant), limit: u64) -> f64 {
 pub struct Caller {
     /// `None` where no key is needed, or where it is `--admin-api-key`.
     pub client: Option<Arc<Client>>,
-    /// Whether it may change the server for everybody.
+    /// True if it may change the server for everybody.
     pub admin: bool,
 }
 

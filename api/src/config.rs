@@ -25,7 +25,7 @@ pub struct HttpConfig {
     pub admin_api_key: Option<Secret>,
     /// A file with several keys and their limits.
     pub api_keys_file: Option<PathBuf>,
-    /// Whether requests with different keys share no cached prefixes.
+    /// True if requests with different keys share no cached prefixes.
     pub isolate_caches: bool,
     /// Names and addresses by which clients may call the server, as a comma-separated list, or `*`
     /// for all; `None` for local ones if `host` is one, else all.

@@ -31,7 +31,7 @@ pub struct Exchange {
     pub operation: &'static str,
     /// Prompt tokens of requests that were submitted and have not started, over all exchanges.
     pub waiting_tokens: Arc<AtomicUsize>,
-    /// Whether requests with different API keys share no cached prefixes.
+    /// True if requests with different API keys share no cached prefixes.
     isolate_caches: bool,
     /// The address that the request came from.
     peer: Option<IpAddr>,

@@ -56,7 +56,7 @@ impl Default for GrammarDefaults {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GrammarOptions {
     pub jump_forward: Option<bool>,
-    /// Whether the output is steered to its end before its tokens run out.
+    /// True if the output is steered to its end before its tokens run out.
     pub complete: Option<bool>,
 }
 

@@ -204,7 +204,7 @@ impl Served {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// What a request computes with.
+    /// This is what a request computes with.
     ///
     /// # Errors
     /// The errors of [`Adapters::choose`].

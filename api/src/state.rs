@@ -15,7 +15,7 @@ use crate::telemetry;
 
 pub struct AppState {
     pub config: HttpConfig,
-    /// Those who have a key for this server.
+    /// The callers who have a key for this server.
     pub clients: Clients,
     pub started: Instant,
     pub telemetry: Telemetry,

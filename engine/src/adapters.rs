@@ -19,7 +19,7 @@ struct Slot {
     users: usize,
     /// When the adapter was used last, by `AdapterSlots::clock`.
     used: u64,
-    /// Whether the adapter has still to be copied to the device.
+    /// True if the adapter has still to be copied to the device.
     is_due: bool,
     /// The step until which no other adapter gets the slot.
     kept_until: u64,
@@ -94,13 +94,13 @@ impl AdapterSlots {
         all.filter(|index| self.is_free(*index)).count()
     }
 
-    /// Whether the adapter is in a slot, and requests with it may start.
+    /// True if the adapter is in a slot, and requests with it may start.
     pub fn is_ready(&self, digest: &str) -> bool {
         let slot = self.resident(digest);
         slot.is_some_and(|index| self.draining != Some(index))
     }
 
-    /// Whether a request with the adapter could start.
+    /// True if a request with the adapter could start.
     pub fn has_slot_for(&self, digest: &str) -> bool {
         match self.resident(digest) {
             Some(index) => self.draining != Some(index),
@@ -155,7 +155,7 @@ impl AdapterSlots {
         }
     }
 
-    /// Whether the slot that is being emptied is empty.
+    /// True if the slot that is being emptied is empty.
     pub fn is_drained(&self) -> bool {
         self.draining
             .is_some_and(|index| self.slots[index].users == 0)

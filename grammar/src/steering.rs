@@ -33,7 +33,7 @@ pub(crate) struct Steering {
 pub(crate) enum Steered {
     /// All that the grammar allows.
     Free,
-    /// Those that make the way no longer, and this one.
+    /// The ones that make the way no longer, and this one.
     Careful(u32),
     /// This one.
     Only(u32),
@@ -59,7 +59,7 @@ impl Steering {
         }
     }
 
-    /// What may come next with `left` tokens left. `leads` returns a way that still completes the
+    /// This is what may come next with `left` tokens left. `leads` returns a way that still completes the
     /// output of `walk`, and `search` finds one.
     pub fn next<W>(
         &mut self,

@@ -26,7 +26,7 @@ pub struct Quoting {
     starts: BTreeSet<(char, char)>,
     /// Their first characters.
     firsts: BTreeSet<char>,
-    /// Those of [`REASONING`] that are special tokens.
+    /// The marks of [`REASONING`] that are special tokens.
     reasoning: Vec<&'static str>,
 }
 

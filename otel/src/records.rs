@@ -94,7 +94,7 @@ pub struct Compilation {
 /// two saw it.
 #[derive(Clone, Debug)]
 pub struct KvTransfer {
-    /// Whether this server computed the prompt.
+    /// True if this server computed the prompt.
     pub sends: bool,
     /// When this server could have begun: its request was there, or its slots were reserved.
     pub asked: Instant,

@@ -14,7 +14,7 @@ const STALL: Duration = Duration::from_secs(30);
 pub struct StallLog {
     /// Where traces are written; `None` for a log line alone.
     dir: Option<PathBuf>,
-    /// Whether the current stall has been told.
+    /// True if the current stall has been told.
     is_told: bool,
 }
 

@@ -12,7 +12,7 @@ pub struct ModelText {
     template: Result<ChatTemplate, ChatTemplateError>,
     /// Bytes of the longest token.
     max_token_bytes: usize,
-    /// Whether special tokens in the messages of a chat stay text.
+    /// True if special tokens in the messages of a chat stay text.
     quote_messages: bool,
 }
 

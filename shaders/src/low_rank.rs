@@ -31,7 +31,7 @@ pub struct LowRankStack<B: Backend> {
 }
 
 impl<B: Backend> LowRankStack<B> {
-    /// Whether an adapter of `index` changes this matrix.
+    /// True if an adapter of `index` changes this matrix.
     pub fn changes(&self, index: &AdapterIndex<B>) -> bool {
         let slices = self.slices.len();
         let of_slot = |slot: usize| &self.host_ranks[slot * slices..][..slices];

@@ -17,7 +17,7 @@ pub struct Scaled {
     pub scale: f32,
 }
 
-/// What a request says about its model.
+/// This is what a request says about its model.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted<'a> {
     /// The base model, an adapter (vLLM), or `base:adapter` (SGLang).
@@ -28,7 +28,7 @@ pub struct Wanted<'a> {
     pub lora: Option<&'a [Scaled]>,
 }
 
-/// What a request computes with.
+/// This is what a request computes with.
 #[derive(Clone, Debug, Default)]
 pub struct Choice(pub Option<AdapterUse>);
 

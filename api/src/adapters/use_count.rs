@@ -22,12 +22,12 @@ impl Uses {
     }
 }
 
-/// What a request computes with.
+/// This is what a request computes with.
 #[derive(Clone, Debug)]
 pub struct AdapterUse {
     /// The name that the answer has for the model, where the request selected an adapter by it.
     pub name: Option<String>,
-    /// What traces call it: the name of the adapter, or of several.
+    /// This is what traces call it: the name of the adapter, or of several.
     pub label: String,
     pub adapter: Arc<Adapter>,
     pub(super) uses: Vec<Arc<Uses>>,
@@ -50,7 +50,7 @@ impl AdapterUse {
 #[derive(Debug)]
 pub struct InUse {
     uses: Vec<Arc<Uses>>,
-    /// Whether the choice has started; `None` for one that is not counted.
+    /// True if the choice has started; `None` for one that is not counted.
     counts: Option<bool>,
 }
 
@@ -63,7 +63,7 @@ impl InUse {
         }
     }
 
-    /// Whether any choice is counted.
+    /// True if any choice is counted.
     pub fn is_in_use(&self) -> bool {
         let mut uses = self.uses.iter();
         uses.any(|uses| uses.has_running() || uses.has_waiting())

@@ -46,7 +46,7 @@ pub struct MessagesRequest {
     output_config: Option<Object<OutputConfig>>,
     /// The older name of `output_config.format`.
     output_format: Option<Object<OutputFormat>>,
-    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     complete: Option<bool>,
     /// It has no effect, because every prefix is cached anyway.
     #[expect(dead_code, reason = "checked for its shape, and that is all")]

@@ -22,7 +22,7 @@ pub struct Marks {
     text: Texts,
     /// The allowed tokens by the number of bytes of the closing mark that the text ends with.
     free: Vec<TokenMask>,
-    /// Those of them that go on with the closing mark.
+    /// The part of them that goes on with the closing mark.
     closing: Vec<TokenMask>,
 }
 

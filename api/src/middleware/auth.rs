@@ -151,7 +151,7 @@ fn caller(
     }
 }
 
-/// Whether the request has a header that makes a browser ask the server first, or one that browsers
+/// True if the request has a header that makes a browser ask the server first, or one that browsers
 /// set themselves.
 fn has_header_of_a_program(headers: &HeaderMap) -> bool {
     let names = [AUTHORIZATION, X_API_KEY, X_REQUESTED_WITH, SEC_FETCH_SITE];

@@ -51,7 +51,7 @@ pub async fn check(
     Ok(request.into_response(response).map_into_right_body())
 }
 
-/// Whether a client may call the server `given`, which is a header `Host`.
+/// True if a client may call the server `given`, which is a header `Host`.
 fn is_allowed(config: &HttpConfig, given: &str) -> bool {
     let name = name_of(given).trim_end_matches('.').to_ascii_lowercase();
     if is_address(&name) {
@@ -96,7 +96,7 @@ fn is_local(name: &str) -> bool {
     name == "localhost" || name.ends_with(".localhost")
 }
 
-/// Whether the server listens for this machine alone.
+/// True if the server listens for this machine alone.
 fn is_loopback(host: &str) -> bool {
     let address: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     address.map_or_else(|| is_local(host), |address| address.is_loopback())

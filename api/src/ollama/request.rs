@@ -34,7 +34,7 @@ pub struct ChatRequest {
     pub format: Option<Format>,
     /// Requests with different salts share no prefixes (vLLM's field).
     pub cache_salt: Option<String>,
-    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     pub complete: Option<bool>,
     keep_alive: Option<KeepAlive>,
     tools: Option<GivenTools>,
@@ -56,7 +56,7 @@ pub struct GenerateRequest {
     pub format: Option<Format>,
     /// Requests with different salts share no prefixes (vLLM's field).
     pub cache_salt: Option<String>,
-    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     pub complete: Option<bool>,
     keep_alive: Option<KeepAlive>,
     suffix: Option<String>,
@@ -373,7 +373,7 @@ pub fn check_model(served: &Served, given: &str) -> Result<(), ApiError> {
     AppState::check_model(served, Some(named(served, given)))
 }
 
-/// What a request computes with, by the name of its model.
+/// This is what a request computes with, by the name of its model.
 ///
 /// # Errors
 /// 404 with Ollama's message.

@@ -61,7 +61,7 @@ macro_rules! generation_request {
             pub json_whitespace: Option<$crate::fields::structured::JsonWhitespace>,
             /// Whether tokens that the grammar forces are appended without sampling them.
             pub jump_forward: Option<bool>,
-            /// Whether the output is steered to its end before its tokens run out.
+            /// True if the output is steered to its end before its tokens run out.
             pub complete: Option<bool>,
             /// `false` drafts nothing for this request.
             pub speculative: Option<bool>,

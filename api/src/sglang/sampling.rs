@@ -49,7 +49,7 @@ pub struct Sampling {
     regex: Option<String>,
     ebnf: Option<String>,
     structural_tag: Option<SchemaOrNone>,
-    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     complete: Option<bool>,
     stream_interval: Option<i64>,
     beam_width: Option<i64>,

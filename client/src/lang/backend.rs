@@ -92,7 +92,7 @@ pub struct Completion {
     pub logprobs: Vec<TokenLogprob>,
     /// The outputs after the first one, where [`Call::n`] asks for them.
     pub others: Vec<Output>,
-    /// Of all outputs together.
+    /// For all outputs together.
     pub usage: Usage,
     /// The texts of the output's tokens, which make up `text`. `None` if the back end does not give
     /// them.
@@ -100,7 +100,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Of `outputs`, which are all of a call's.
+    /// For `outputs`, which are all of a call's.
     pub fn of(outputs: impl IntoIterator<Item = Output>, usage: Usage) -> Self {
         let mut outputs = outputs.into_iter();
         let Output {

@@ -400,7 +400,7 @@ mod tests {
             of_a.clone(),
             of("", Some(&a)),
             of("salt", Some(&b)),
-            // What a caller may try to meet the adapter's keys.
+            // A caller may try this to meet the adapter's keys.
             of(&of_a, None),
             of(&of_a[1..], None),
         ];

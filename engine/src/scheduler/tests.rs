@@ -32,7 +32,7 @@ struct Bench {
     ids: Vec<RequestId>,
     /// Whether no request arrives or is withdrawn while the device is busy.
     quiet: bool,
-    /// Whether some requests have adapters.
+    /// True if some requests have adapters.
     adapters: bool,
 }
 

@@ -21,7 +21,7 @@ pub struct Fixture {
     pub copies: Copies,
     /// The digests of the adapters that were loaded, with their slots.
     pub loaded: Arc<Mutex<Vec<(u32, String)>>>,
-    /// Whether the next load of an adapter fails.
+    /// True if the next load of an adapter fails.
     pub fail_load: Arc<AtomicBool>,
 }
 

@@ -38,7 +38,7 @@ fn store(before: Option<u64>, token: u32, adapter: u64) -> u64 {
     mix(before.unwrap_or(0x5eed) ^ adapter, u64::from(token) + 1)
 }
 
-/// What the digest of an adapter changes.
+/// This is what the digest of an adapter changes.
 fn change(digest: &str) -> u64 {
     digest
         .bytes()
@@ -150,11 +150,11 @@ pub struct FakeModel {
     /// What the latest forward pass sampled at each of its rows.
     pub latest: Vec<Option<u32>>,
     pub samples_on_device: bool,
-    /// What the adapter in each slot changes.
+    /// This is what the adapter in each slot changes.
     pub adapters: [Option<u64>; ADAPTER_SLOTS],
     /// The digests of the adapters that were loaded.
     pub loaded: Arc<Mutex<Vec<(u32, String)>>>,
-    /// Whether the next load of an adapter fails.
+    /// True if the next load of an adapter fails.
     pub fail_load: Arc<AtomicBool>,
     /// With a gate, the completion of each forward pass waits for one permit, until the sender is
     /// gone.

@@ -30,7 +30,7 @@ pub(crate) struct Preparing {
     unique: Option<Unique>,
 }
 
-/// Whether `uniqueItems` may be enforced beside the grammar, and the rules for it.
+/// True if `uniqueItems` may be enforced beside the grammar, and the rules for it.
 #[derive(Debug)]
 struct Unique {
     rules: Option<Rules>,

@@ -95,7 +95,7 @@ impl Shortest<'_> {
                     .unwrap_or(NONE));
             }
         }
-        // What holds together is counted together, which is more than is needed.
+        // Conditions that hold together are counted together, which is more than is needed.
         if let Some(Value::Array(list)) = map.get("allOf") {
             list.iter().for_each(|inner| add(self.of(inner)));
         }

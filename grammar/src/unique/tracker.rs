@@ -32,11 +32,11 @@ struct Level {
     value: Vec<Id>,
     /// The number of items that are complete.
     items: usize,
-    /// What an array whose items must differ has.
+    /// This is what an array whose items must differ has.
     seen: Option<Arc<Seen>>,
     /// Where in the text the current item begins.
     begin: usize,
-    /// Whether a key, and not a value, comes next.
+    /// True if a key, and not a value, comes next.
     expects_key: bool,
 }
 

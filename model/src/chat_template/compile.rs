@@ -54,7 +54,7 @@ impl std::fmt::Display for Fault {
 pub(super) struct Compiled {
     pub instructions: Instructions<'static>,
     pub blocks: BTreeMap<&'static str, Instructions<'static>>,
-    /// Whether rendering it may recurse on the stack.
+    /// True if rendering it may recurse on the stack.
     pub recurses: bool,
 }
 

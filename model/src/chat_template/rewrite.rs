@@ -28,7 +28,7 @@ const OWN_CALLS: [&str; 6] = [
 /// A rewritten template.
 pub(super) struct Rewritten<'a> {
     pub tree: Stmt<'a>,
-    /// Whether rendering it may recurse on the stack: it has macros or blocks.
+    /// True if rendering it may recurse on the stack: it has macros or blocks.
     pub recurses: bool,
 }
 
@@ -229,7 +229,7 @@ impl Rewriter {
         }
     }
 
-    /// What is called keeps its form, by which functions and methods are told apart.
+    /// A called expression keeps its form, by which functions and methods are told apart.
     fn called<'a>(&mut self, expr: &Expr<'a>) -> Expr<'a> {
         match expr {
             Expr::GetAttr(node) => {
@@ -409,7 +409,7 @@ fn is_self(expr: &Expr<'_>) -> bool {
     matches!(expr, Expr::Var(name) if name.id == "self")
 }
 
-/// Whether an assignment to `target` changes a namespace.
+/// True if an assignment to `target` changes a namespace.
 fn stores(target: &Expr<'_>) -> bool {
     match target {
         Expr::GetAttr(_) => true,

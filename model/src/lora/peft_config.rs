@@ -20,7 +20,7 @@ const WITHOUT_EFFECT: [&str; 17] = [
     // It is for layers that store their weights transposed, which these models do not have.
     "fan_in_fan_out",
     "inference_mode",
-    // Whether it takes effect is in `init_lora_weights`.
+    // True if it takes effect is in `init_lora_weights`.
     "loftq_config",
     "lora_dropout",
     "lora_ga_config",
@@ -34,12 +34,12 @@ const WITHOUT_EFFECT: [&str; 17] = [
     "task_type",
 ];
 
-/// What `adapter_config.json` says about the modules and their scales.
+/// This is what `adapter_config.json` says about the modules and their scales.
 pub struct PeftConfig {
     rank: usize,
     alpha: f64,
     rslora: bool,
-    /// Whether `lora_B` has a bias.
+    /// True if `lora_B` has a bias.
     pub bias: bool,
     ranks: Vec<(Regex, f64)>,
     alphas: Vec<(Regex, f64)>,
@@ -181,7 +181,7 @@ fn check_kind(json: &Map<String, Value>) -> Result<(), LoraError> {
     }
 }
 
-/// Whether a value switches nothing on.
+/// True if a value switches nothing on.
 fn is_off(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

@@ -274,7 +274,7 @@ impl<B: Kernels> AdapterStacks<B> {
         apply(self.stack(layer, projection), index, x, y)
     }
 
-    /// Whether an adapter of `index` changes a projection of a layer.
+    /// True if an adapter of `index` changes a projection of a layer.
     pub(super) fn changes(
         &self,
         layer: usize,

@@ -15,7 +15,7 @@ use super::golden::{
 };
 
 const RANK: usize = 16;
-/// Those that PEFT saved, with what it computes.
+/// The ones that PEFT saved, with what it computes.
 const ADAPTERS: [&str; 7] = [
     "list",
     "lora-bias",

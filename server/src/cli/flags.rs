@@ -270,7 +270,7 @@ pub struct ServeFlags {
     #[arg(long, value_name = "FILE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_keys_file: Option<PathBuf>,
-    /// Whether requests with different API keys share cached prefixes, by which one client can find
+    /// True if requests with different API keys share cached prefixes, by which one client can find
     /// out what another one has asked [default: none]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

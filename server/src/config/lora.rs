@@ -34,7 +34,7 @@ struct SglangPath {
 /// The adapters of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterSettings {
-    /// Those that it starts with.
+    /// The ones that it starts with.
     pub given: Vec<Registration>,
     /// Slots on the device.
     pub slots: usize,

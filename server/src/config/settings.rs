@@ -135,7 +135,7 @@ pub struct Config {
     /// TOML file with several API keys and their limits. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_keys_file: Option<PathBuf>,
-    /// Whether requests with different API keys share cached prefixes.
+    /// True if requests with different API keys share cached prefixes.
     pub cache_isolation: CacheIsolation,
     /// Names and addresses by which clients may call this server, as a comma-separated list, or `*`
     /// for all. Default: localhost and loopback addresses if `host` is one, else all.

@@ -40,7 +40,7 @@ pub struct ResponseRequest {
     bootstrap_port: Option<Each<WholeNumber>>,
     bootstrap_room: Option<Each<WholeNumber>>,
     pub text: Option<Object<Text>>,
-    /// Whether an output that must follow a grammar is steered to its end before its tokens run out.
+    /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     complete: Option<bool>,
     pub stream: Option<bool>,
     /// Whether the server stores the response; the default is true.

@@ -18,7 +18,7 @@ pub(in super::super) struct Exact<'a> {
     pub definitions: &'a Map<String, Value>,
     pub languages: Languages,
     pub strictness: Strictness,
-    /// Whether `uniqueItems` is enforced beside the grammar.
+    /// True if `uniqueItems` is enforced beside the grammar.
     pub unique_beside: bool,
     pub ignored: &'a mut Ignored,
     /// The rewritten definitions by name; `None` for those that are to be rewritten.

@@ -12,7 +12,7 @@ use crate::language::Language;
 pub(super) const TYPES: [&str; 6] = ["null", "boolean", "number", "string", "array", "object"];
 /// Conditions on objects whose negation can be left out beside that of another one.
 const LEFT_OUT: [&str; 3] = ["additionalProperties", "patternProperties", "propertyNames"];
-/// Of an array in which some item breaks a rule, one of this many first items does.
+/// In an array in which some item breaks a rule, one of this many first items does.
 const MAX_WRONG_ITEMS: usize = 2;
 /// The most names of a pattern of names that is negated.
 const MAX_NAMES: usize = 8;
