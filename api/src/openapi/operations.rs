@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::anthropic::request as anthropic;
 use crate::debug;
 use crate::dialect::Dialect;
-use crate::fields::adapters::ScaledAdapters;
+use crate::fields::adapters::ScaledAdapter;
 use crate::ollama::request as ollama;
 use crate::openai::adapters as openai_adapters;
 use crate::openai::chat_request::ChatRequest;
@@ -77,9 +77,13 @@ fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Val
         Dialect::Anthropic => "AnthropicError",
         Dialect::Ollama => "OllamaError",
     };
+    let mut schema = reference(error);
+    if matches!(path, "/load_lora_adapter" | "/unload_lora_adapter") {
+        schema = json!({"anyOf": [schema, reference("LoadedLoraAdapters")]});
+    }
     let error = json!({
         "description": "refused, in the words of this API",
-        "content": {"application/json": {"schema": reference(error)}},
+        "content": {"application/json": {"schema": schema}},
     });
     let mut operation = json!({
         "summary": what.replace('`', ""),
@@ -138,7 +142,10 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
             "UnloadLoraRequest",
             schema::<openai_adapters::UnloadRequest>(),
         ),
-        "/lora-adapters" => ("LoraScales", schema::<ScaledAdapters>()),
+        "/lora-adapters" => (
+            "LoraScales",
+            json!({"type": "array", "items": schema::<ScaledAdapter>()}),
+        ),
         "/load_lora_adapter" => (
             "SglangLoadLoraRequest",
             schema::<sglang_adapters::LoadRequest>(),
@@ -176,7 +183,8 @@ fn described(mut schema: Value, path: &str) -> Value {
     );
     for [name, state, note] in table(&heading).into_iter().flatten() {
         let name = name.trim_matches('`');
-        if let Some(Value::Object(property)) = schema["properties"].get_mut(name) {
+        let properties = schema.get_mut("properties");
+        if let Some(Value::Object(property)) = properties.and_then(|all| all.get_mut(name)) {
             let words = match note {
                 "" => state.to_owned(),
                 note => format!("{state}: {note}"),
