@@ -32,7 +32,7 @@ struct Taken {
     by_address: HashMap<IpAddr, Account>,
 }
 
-/// This is what bodies have taken of a bound.
+/// The part of a bound that bodies have taken.
 #[derive(Debug, Default)]
 struct Account {
     kib: usize,

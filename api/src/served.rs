@@ -204,7 +204,7 @@ impl Served {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// This is what a request computes with.
+    /// The base model or the adapters that a request computes with.
     ///
     /// # Errors
     /// The errors of [`Adapters::choose`].

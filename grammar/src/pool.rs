@@ -55,7 +55,7 @@ struct State {
     closed: bool,
 }
 
-/// This is what is done for one party. It is forgotten when nothing waits or runs for it, except while
+/// The work that is done for one party. It is forgotten when nothing waits or runs for it, except while
 /// others are busy: whoever comes back then has not used up less than they have.
 #[derive(Default)]
 struct Party {

@@ -59,7 +59,7 @@ impl Steering {
         }
     }
 
-    /// This is what may come next with `left` tokens left. `leads` returns a way that still completes the
+    /// The tokens that may come next with `left` tokens left. `leads` returns a way that still completes the
     /// output of `walk`, and `search` finds one.
     pub fn next<W>(
         &mut self,

@@ -14,7 +14,7 @@ pub(crate) const TOKENIZER_BYTES: u64 = 512 << 20;
 /// Opens a regular file.
 ///
 /// # Errors
-/// What the path leads to is something else, or cannot be opened.
+/// The path leads to something else than a regular file, or cannot be opened.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     // Asked before opening, because a pipe without a writer is not opened until it has one.
     require_regular(&path.metadata()?)?;

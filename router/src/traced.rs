@@ -54,7 +54,7 @@ impl Traced {
     /// Follows the response to its last byte.
     ///
     /// # Errors
-    /// That of the response.
+    /// The error of the response.
     pub fn follow(
         mut self,
         response: Result<ServiceResponse<impl MessageBody + 'static>, Error>,

@@ -17,7 +17,7 @@ pub struct Scaled {
     pub scale: f32,
 }
 
-/// This is what a request says about its model.
+/// The fields with which a request selects its model and adapters.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted<'a> {
     /// The base model, an adapter (vLLM), or `base:adapter` (SGLang).
@@ -28,7 +28,7 @@ pub struct Wanted<'a> {
     pub lora: Option<&'a [Scaled]>,
 }
 
-/// This is what a request computes with.
+/// The base model or the adapters that a request computes with.
 #[derive(Clone, Debug, Default)]
 pub struct Choice(pub Option<AdapterUse>);
 

@@ -22,12 +22,12 @@ impl Uses {
     }
 }
 
-/// This is what a request computes with.
+/// The base model or the adapters that a request computes with.
 #[derive(Clone, Debug)]
 pub struct AdapterUse {
     /// The name that the answer has for the model, where the request selected an adapter by it.
     pub name: Option<String>,
-    /// This is what traces call it: the name of the adapter, or of several.
+    /// The name in traces: that of the adapter, or of several.
     pub label: String,
     pub adapter: Arc<Adapter>,
     pub(super) uses: Vec<Arc<Uses>>,

@@ -373,7 +373,7 @@ pub fn check_model(served: &Served, given: &str) -> Result<(), ApiError> {
     AppState::check_model(served, Some(named(served, given)))
 }
 
-/// This is what a request computes with, by the name of its model.
+/// The model or the adapter that the name in a request selects.
 ///
 /// # Errors
 /// 404 with Ollama's message.

@@ -118,7 +118,7 @@ impl FakeExecutor {
         self.echoed(&batch.slot_table[first..end])
     }
 
-    /// This is what the adapter of a row leaves out.
+    /// The number of letters that the adapter of a row leaves out.
     fn skipped(&self, batch: &ForwardBatch, row: usize) -> u32 {
         let mut after = 0;
         let mut sequences = batch.sequences.iter();

@@ -16,7 +16,7 @@ use hearth_server::load;
 
 use super::best::Done;
 
-/// This is what the command line names.
+/// The back end that the command line names.
 pub enum Target {
     /// The flags of `hearth serve`.
     Engine(Vec<String>),

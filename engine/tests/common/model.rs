@@ -38,7 +38,7 @@ fn store(before: Option<u64>, token: u32, adapter: u64) -> u64 {
     mix(before.unwrap_or(0x5eed) ^ adapter, u64::from(token) + 1)
 }
 
-/// This is what the digest of an adapter changes.
+/// The change that an adapter with this `digest` makes.
 fn change(digest: &str) -> u64 {
     digest
         .bytes()
@@ -150,7 +150,7 @@ pub struct FakeModel {
     /// What the latest forward pass sampled at each of its rows.
     pub latest: Vec<Option<u32>>,
     pub samples_on_device: bool,
-    /// This is what the adapter in each slot changes.
+    /// The change that the adapter in each slot makes.
     pub adapters: [Option<u64>; ADAPTER_SLOTS],
     /// The digests of the adapters that were loaded.
     pub loaded: Arc<Mutex<Vec<(u32, String)>>>,

@@ -7,9 +7,9 @@ use crate::vocabulary::Vocabulary;
 
 /// The most tokens of a way.
 const MAX_WAY: usize = 600;
-/// This is what is tried between strings, in this order: ends, values, and what must come before them.
+/// Texts to try between strings, in this order: ends, values, and what must come before them.
 const BETWEEN: &[u8] = b"}]01234567\"[{tnf-89,: \n)>;.";
-/// This is what is tried within a string after its end. Digits and letters take turns, so that no repetition
+/// Texts to try within a string after its end. Digits and letters take turns, so that no repetition
 /// within a pattern lasts for ever.
 const WITHIN: &[u8] = b"0aA1-@.bB2/:cC3 _+dD4eE5fF6gG7hH8iI9jJ{}[]kKlLmMnNoOpPqQrRsStTuUvVwWxXyYzZ\
                         ,;()<>!?#$%&*'=|~^`";

@@ -32,7 +32,7 @@ struct Level {
     value: Vec<Id>,
     /// The number of items that are complete.
     items: usize,
-    /// This is what an array whose items must differ has.
+    /// The items so far of an array whose items must differ.
     seen: Option<Arc<Seen>>,
     /// Where in the text the current item begins.
     begin: usize,

@@ -15,7 +15,7 @@ use crate::weights::Weights;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// This is what PEFT puts before the name of every module.
+/// The prefix that PEFT gives the name of every module.
 const PREFIX: &str = "base_model.model.";
 /// The longest configuration.
 const MAX_CONFIG: u64 = 4 << 20;

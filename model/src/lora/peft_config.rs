@@ -34,7 +34,7 @@ const WITHOUT_EFFECT: [&str; 17] = [
     "task_type",
 ];
 
-/// This is what `adapter_config.json` says about the modules and their scales.
+/// The part of `adapter_config.json` about the modules and their scales.
 pub struct PeftConfig {
     rank: usize,
     alpha: f64,

@@ -34,7 +34,7 @@ fn prompt(adapter: &str) -> Vec<u32> {
     integers(&golden(adapter).join("golden.safetensors"), "prompt")
 }
 
-/// This is what PEFT generates after the prompt: the greedy continuation.
+/// The tokens that PEFT generates after the prompt: the greedy continuation.
 fn continuation(adapter: &str) -> Vec<u32> {
     integers(&golden(adapter).join("golden.safetensors"), "decode_tokens")
 }

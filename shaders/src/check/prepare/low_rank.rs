@@ -60,7 +60,7 @@ impl<B: Kernels> RandomStack<B> {
         Self { stack, a, b, bias }
     }
 
-    /// This is what `y` becomes for rows with these `slots`, counted from 1.
+    /// The expected `y` for rows with these `slots`, counted from 1.
     fn changed(&self, x: &[f32], y: &[f32], slots: &[u32], input: usize) -> Vec<f64> {
         let LowRankStack {
             slices,

@@ -18,7 +18,7 @@ async fn every_kind_of_grammar_is_followed_under_every_name() {
     let cases = [
         ("regex", json!(date), whole(date)),
         ("guided_regex", json!(date), whole(date)),
-        // This is what Rust's dialect does not have, in the spelling of ECMA-262 and Python.
+        // Features that Rust's dialect does not have, in the spelling of ECMA-262 and Python.
         (
             "regex",
             json!("(?=.*[0-9])(?!0)[a-c0-9]{3}\\Z"),
