@@ -19,8 +19,9 @@ import tempfile
 import time
 import urllib.request
 
-import gguf
 import numpy
+
+import random_gguf
 
 here = os.path.dirname(os.path.abspath(__file__))
 arguments = argparse.ArgumentParser()
@@ -32,69 +33,22 @@ arguments.add_argument("--rounds", type=int, default=1)
 arguments.add_argument("--instances", type=int, default=4)
 arguments = arguments.parse_args()
 KV_TOKENS = 32768
-END = 256
-
-
-def byte_texts():
-    """The characters that byte-level vocabularies write bytes with."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
 
 
 def write_model(path):
-    with open(os.path.join(arguments.model, "config.json")) as file:
-        config = json.load(file)
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    width = config.get("head_dim") or hidden // heads
-    random = numpy.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(8192)
-    writer.add_embedding_length(hidden)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_dimension_count(width)
-    writer.add_rope_freq_base(10000.0)
-    # A merge is required; its text does not occur.
-    tokens = [*byte_texts(), "<|end|>", "\u0120\u0120"]
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([1] * END + [3, 1])
-    writer.add_token_merges(["\u0120 \u0120"])
-    writer.add_eos_token_id(END)
-    writer.add_bos_token_id(END)
-    writer.add_add_bos_token(False)
+    config = random_gguf.read_config(arguments.model)
+    hidden, tokens = config["hidden_size"], 258
+    letters = [byte for byte in range(128) if chr(byte).isalnum()]
 
-    def add(name, shape, kind=gguf.GGMLQuantizationType.Q8_0, only=None, scale=1.0):
-        values = random.standard_normal(shape, dtype=numpy.float32) * scale / shape[-1] ** 0.5
-        if only is not None:
-            values[[row for row in range(shape[0]) if row not in only]] = 0
-        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    def embedding(random):
+        return random.standard_normal((tokens, hidden), dtype=numpy.float32)
 
-    letters = {byte for byte in range(128) if chr(byte).isalnum()}
-    add("token_embd.weight", (len(tokens), hidden), scale=hidden**0.5)
-    add("output.weight", (len(tokens), hidden), only=letters, scale=8.0)
-    norm = numpy.ones(hidden, dtype=numpy.float32)
-    writer.add_tensor("output_norm.weight", norm)
-    for layer in range(config["num_hidden_layers"]):
-        writer.add_tensor(f"blk.{layer}.attn_norm.weight", norm)
-        writer.add_tensor(f"blk.{layer}.ffn_norm.weight", norm)
-        for name, shape in [
-            ("attn_q", (heads * width, hidden)), ("attn_k", (kv_heads * width, hidden)),
-            ("attn_v", (kv_heads * width, hidden)), ("attn_output", (hidden, heads * width)),
-            ("ffn_gate", (inner, hidden)), ("ffn_up", (inner, hidden)), ("ffn_down", (hidden, inner)),
-        ]:
-            add(f"blk.{layer}.{name}.weight", shape)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    def output(random):
+        values = numpy.zeros((tokens, hidden), dtype=numpy.float32)
+        values[letters] = random.standard_normal((len(letters), hidden), dtype=numpy.float32) * (8 / hidden**0.5)
+        return values
+
+    random_gguf.write_model(path, config, random_gguf.Type.Q8_0, [], embedding, output)
 
 
 def free_port():

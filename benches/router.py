@@ -41,7 +41,7 @@ def start(arguments, port, ready):
 
 def measured(url, requests_in_flight, count, output):
     command = [LOAD, "--url", url, "--concurrency", str(requests_in_flight), "--requests", str(count),
-               "--prompt-tokens", "32", "--output-tokens", str(output), "--json"]
+               "--prompts", "words", "--prompt-tokens", "32", "--output-tokens", str(output), "--json"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 

@@ -55,9 +55,12 @@ pub struct Rendered {
 }
 
 impl Conversation {
-    /// The conversation of `messages`, to be continued if its last message is the assistant's.
+    /// The conversation of `messages`, to be continued if its last message is the assistant's and
+    /// calls no tool.
     pub fn of(messages: Vec<Value>) -> Self {
-        let continues = messages.last().is_some_and(|m| m["role"] == "assistant");
+        let continues = messages
+            .last()
+            .is_some_and(|m| m["role"] == "assistant" && m.get("tool_calls").is_none());
         Self {
             messages: messages.into(),
             continues,

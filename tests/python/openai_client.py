@@ -467,6 +467,31 @@ def test_responses_stream():
     assert numbers == list(range(len(numbers))), numbers
 
 
+def test_responses_tools():
+    functions = [{"type": "function", "strict": True, **tool["function"]} for tool in TOOLS]
+    asked = {
+        "model": MODEL, "tools": functions, "tool_choice": "required", "parallel_tool_calls": False,
+        "temperature": 0, "max_output_tokens": 200,
+    }
+    first = client.responses.create(input="Is it wet?", **asked)
+    (call,) = first.output
+    arguments = json.loads(call.arguments)
+    assert call.type == "function_call" and call.name in ("weather", "news"), first
+    assert arguments["city"] in ("Oslo", "Rome") and 1 <= arguments["days"] <= 9, arguments
+    with client.responses.stream(input="Is it wet?", **asked) as stream:
+        kinds = [event.type for event in stream]
+        (streamed,) = stream.get_final_response().output
+    assert (streamed.name, streamed.arguments) == (call.name, call.arguments), streamed
+    assert "response.function_call_arguments.delta" in kinds, kinds
+    assert "response.function_call_arguments.done" in kinds, kinds
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "Rain."}
+    asked["tool_choice"], asked["max_output_tokens"] = "none", 8
+    stored = client.responses.create(input=[result], previous_response_id=first.id, **asked)
+    sent = [{"role": "user", "content": "Is it wet?"}, call.to_dict(), result]
+    sent = client.responses.create(input=sent, **asked)
+    assert stored.output_text and stored.output_text == sent.output_text, (stored, sent)
+
+
 def test_responses_parse():
     class Answer(BaseModel):
         sure: bool

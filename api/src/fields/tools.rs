@@ -40,6 +40,8 @@ pub enum Spelling {
     OpenAi,
     /// `{"name", "description", "input_schema", "strict"}`
     Anthropic,
+    /// `{"type": "function", "name", "description", "parameters", "strict"}`
+    Responses,
 }
 
 impl GivenTools {
@@ -62,6 +64,7 @@ impl GivenTools {
             let tool = match spelling {
                 Spelling::OpenAi => openai(fields)?,
                 Spelling::Anthropic => anthropic(fields)?,
+                Spelling::Responses => responses(fields)?,
             };
             let name = &tool.signature.name;
             if tools.iter().any(|other| other.signature.name == *name) {
@@ -74,12 +77,23 @@ impl GivenTools {
     }
 }
 
-fn openai(mut fields: Fields) -> Result<Tool, ApiError> {
+/// Takes the type of a tool: the client runs functions, and OpenAI's own servers the others.
+fn take_function_type(fields: &mut Fields) -> Result<(), ApiError> {
     let kind = fields.text("type")?;
     if kind.as_deref() != Some("function") {
         let given = kind.map_or("none".to_owned(), |kind| format!("{kind:?}"));
         return Err(out_of_bounds(&fields.at("type"), "function", given));
     }
+    Ok(())
+}
+
+fn responses(mut fields: Fields) -> Result<Tool, ApiError> {
+    take_function_type(&mut fields)?;
+    tool(fields, "parameters")
+}
+
+fn openai(mut fields: Fields) -> Result<Tool, ApiError> {
+    take_function_type(&mut fields)?;
     let path = fields.at("function");
     let Some(function) = fields.take("function") else {
         return Err(out_of_bounds(&path, "an object", "none"));
@@ -197,30 +211,32 @@ impl Fields {
     }
 }
 
-/// OpenAI's `tool_choice`.
+/// OpenAI's `tool_choice`. `FLAT`: as `/v1/responses` spells a function, `{"type", "name"}`; chats
+/// spell it `{"type", "function": {"name"}}`.
 #[derive(Debug)]
-pub struct ToolChoice(pub Choice);
+pub struct ToolChoice<const FLAT: bool = false>(pub Choice);
 
-impl<'de> Deserialize<'de> for ToolChoice {
+impl<'de, const FLAT: bool> Deserialize<'de> for ToolChoice<FLAT> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Named {
             r#type: String,
-            function: Object<Name>,
+            function: Option<Object<Name>>,
+            name: Option<String>,
         }
         #[derive(serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Name {
             name: String,
         }
-        struct Choices;
-        impl<'de> Visitor<'de> for Choices {
-            type Value = ToolChoice;
+        struct Choices<const FLAT: bool>;
+        impl<'de, const FLAT: bool> Visitor<'de> for Choices<FLAT> {
+            type Value = ToolChoice<FLAT>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("auto, none, required or a function's name in an object")
             }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<ToolChoice, E> {
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
                 match text {
                     "auto" => Ok(ToolChoice(Choice::Auto)),
                     "none" => Ok(ToolChoice(Choice::None)),
@@ -228,15 +244,28 @@ impl<'de> Deserialize<'de> for ToolChoice {
                     _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
                 }
             }
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ToolChoice, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
                 let named = Named::deserialize(MapAccessDeserializer::new(map))?;
                 if named.r#type != "function" {
                     return Err(de::Error::custom("its type must be function"));
                 }
-                Ok(ToolChoice(Choice::Named(named.function.0.name)))
+                let (key, name, other) = match FLAT {
+                    true => ("name", named.name, named.function.is_some()),
+                    false => {
+                        let name = named.function.map(|function| function.0.name);
+                        ("function", name, named.name.is_some())
+                    }
+                };
+                match name {
+                    Some(name) if !other => Ok(ToolChoice(Choice::Named(name))),
+                    None => Err(de::Error::missing_field(key)),
+                    Some(_) => Err(de::Error::custom(format!(
+                        "it must have the fields type and {key} only"
+                    ))),
+                }
             }
         }
-        deserializer.deserialize_any(Choices)
+        deserializer.deserialize_any(Choices::<FLAT>)
     }
 }
 

@@ -119,7 +119,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     let conversation = Conversation {
         messages: request.template_messages()?,
         tools: plan.template.take(),
-        kwargs: request.chat_template_kwargs.take().unwrap_or_default().0,
+        kwargs: request.take_variables(),
         continues,
         closed: request.add_generation_prompt == Some(false),
     };

@@ -1,7 +1,7 @@
 //! The JSON of a request to `/v1/chat/completions`.
 
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::{alternatives, at_least};
@@ -11,6 +11,7 @@ use crate::fields::speculation::{Prediction, SpeculationFields};
 use crate::fields::tools::{GivenTools, Spelling, ToolChoice};
 use crate::fields::wire::Object;
 use crate::openai::generation_request::generation_request;
+use crate::openai::hints::{Effort, ServiceTier, Verbosity};
 use crate::reader::Reasoning;
 use crate::tool_plan::Asking;
 
@@ -41,13 +42,21 @@ generation_request! {
         modalities: Option<Capped<String, 2>>,
         audio: Option<IgnoredAny>,
         prediction: Option<Object<Prediction>>,
-        reasoning_effort: Option<IgnoredAny>,
-        verbosity: Option<IgnoredAny>,
-        service_tier: Option<String>,
-        store: Option<bool>,
+        reasoning_effort: Option<Effort>,
         web_search_options: Option<IgnoredAny>,
-        prompt_cache_key: Option<IgnoredAny>,
-        safety_identifier: Option<IgnoredAny>,
+        // Hints, which are checked for their types and have no effect.
+        #[serde(rename = "verbosity")]
+        _verbosity: Option<Verbosity>,
+        #[serde(rename = "service_tier")]
+        _service_tier: Option<ServiceTier>,
+        #[serde(rename = "store")]
+        _store: Option<bool>,
+        #[serde(rename = "prompt_cache_key")]
+        _prompt_cache_key: Option<String>,
+        #[serde(rename = "prompt_cache_retention")]
+        _prompt_cache_retention: Option<String>,
+        #[serde(rename = "safety_identifier")]
+        _safety_identifier: Option<String>,
     }
 }
 
@@ -71,18 +80,7 @@ impl ChatRequest {
                 }),
             ),
             ("audio", self.audio.is_some()),
-            ("reasoning_effort", self.reasoning_effort.is_some()),
-            ("verbosity", self.verbosity.is_some()),
-            (
-                "service_tier",
-                self.service_tier
-                    .as_ref()
-                    .is_some_and(|t| t != "auto" && t != "default"),
-            ),
-            ("store", self.store == Some(true)),
             ("web_search_options", self.web_search_options.is_some()),
-            ("prompt_cache_key", self.prompt_cache_key.is_some()),
-            ("safety_identifier", self.safety_identifier.is_some()),
         ];
         match fields.into_iter().find(|(_, given)| *given) {
             Some((field, _)) => Err(ApiError::unsupported(field)),
@@ -96,6 +94,15 @@ impl ChatRequest {
     /// 400 for no messages, an unknown role, a message without content, tool calls.
     pub fn template_messages(&self) -> Result<Value, ApiError> {
         template_messages(&self.messages)
+    }
+
+    /// Takes out the extra variables for the chat template.
+    pub fn take_variables(&mut self) -> Map<String, Value> {
+        let mut variables = self.chat_template_kwargs.take().unwrap_or_default().0;
+        if let Some(effort) = self.reasoning_effort {
+            effort.add_to(&mut variables);
+        }
+        variables
     }
 
     /// Takes out the fields about tools.

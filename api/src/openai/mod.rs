@@ -10,6 +10,7 @@ pub(super) mod completion_request;
 pub mod completions;
 pub mod embeddings;
 mod generation_request;
+mod hints;
 mod logprobs;
 mod response;
 pub mod responses;

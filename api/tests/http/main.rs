@@ -22,6 +22,7 @@ mod programs;
 #[path = "../../../client/tests/language/random.rs"]
 mod random;
 mod refusals;
+mod response_tools;
 mod responses;
 mod routers;
 mod sglang;

@@ -200,10 +200,9 @@ async fn what_is_not_implemented_and_what_is_not_known_is_refused_by_name() {
     let server = TestServer::plain();
     for (field, value) in [
         ("functions", json!([{}])),
-        ("reasoning_effort", json!("high")),
         ("audio", json!({})),
         ("modalities", json!(["audio"])),
-        ("store", json!(true)),
+        ("web_search_options", json!({})),
     ] {
         refused(
             &server,

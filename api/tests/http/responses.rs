@@ -173,13 +173,31 @@ async fn what_a_response_cannot_be_asked_for_is_refused_by_name() {
     let server = TestServer::plain();
     let cases = [
         ("input", json!([])),
-        ("input[0].type", json!([{"type": "function_call_output"}])),
+        (
+            "input[0].type",
+            json!([{"type": "item_reference", "id": "x"}]),
+        ),
+        (
+            "input[0].call_id",
+            json!([{"type": "function_call_output", "output": "x"}]),
+        ),
+        (
+            "input[0].name",
+            json!([{"type": "message", "role": "user", "content": "x", "name": "y"}]),
+        ),
+        (
+            "input[0].encrypted_content",
+            json!([{"type": "reasoning", "summary": [], "encrypted_content": "x"}]),
+        ),
         ("input[0].role", json!([{"role": "tool", "content": "x"}])),
         ("input[0].content", json!([{"role": "user"}])),
         ("max_output_tokens", json!(0)),
         ("temperature", json!(3)),
-        ("tools", json!([{"type": "web_search"}])),
-        ("reasoning", json!({"effort": "low"})),
+        ("tools[0].type", json!([{"type": "web_search"}])),
+        ("tool_choice", json!("required")),
+        ("reasoning.effort", json!({"effort": "much"})),
+        ("include", json!(["message.output_text.logprobs"])),
+        ("service_tier", json!("gold")),
         ("truncation", json!("auto")),
         (
             "text.format.schema",

@@ -32,7 +32,7 @@ pub fn calling(format: Format) -> Formats {
     }
 }
 
-fn reasoning(format: reasoning::Format, tools: Option<Format>) -> Formats {
+pub fn reasoning(format: reasoning::Format, tools: Option<Format>) -> Formats {
     Formats {
         tools,
         reasoning: Some(format),

@@ -16,7 +16,7 @@ const MOST_LOOKED_AT: usize = 128;
 
 /// A request waits for a prefix that a running request is still computing if at least this many
 /// tokens of it are not cached yet.
-const WORTH_WAITING: usize = 32;
+const WORTH_WAITING: usize = 8;
 
 impl Scheduler {
     fn is_full(&self) -> bool {

@@ -3,13 +3,13 @@
 use serde_json::{Map, Value, json};
 
 use crate::generate::Finish;
+use crate::openai::responses::output::Item;
 use crate::tally::Counts;
 
 /// The id of a response, and the fields that it repeats from its request.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub id: String,
-    pub message_id: String,
     pub model: String,
     /// Seconds since 1970.
     pub created: u64,
@@ -19,7 +19,13 @@ pub struct Answer {
     /// The request's value, or the server's default.
     pub temperature: f64,
     pub top_p: f64,
-    pub format: Value,
+    /// `text`, `reasoning`, `tools`, `tool_choice` and `parallel_tool_calls` as OpenAI's answers
+    /// repeat them.
+    pub text: Value,
+    pub reasoning: Value,
+    pub tools: Value,
+    pub tool_choice: Value,
+    pub parallel_tool_calls: bool,
     pub store: bool,
     pub background: bool,
     pub metadata: Map<String, Value>,
@@ -42,15 +48,15 @@ impl Answer {
             "metadata": self.metadata,
             "model": self.model,
             "output": [],
-            "parallel_tool_calls": true,
+            "parallel_tool_calls": self.parallel_tool_calls,
             "previous_response_id": self.previous_response_id,
-            "reasoning": {"effort": null, "summary": null},
+            "reasoning": self.reasoning,
             "service_tier": "default",
             "store": self.store,
             "temperature": self.temperature,
-            "text": {"format": self.format},
-            "tool_choice": "auto",
-            "tools": [],
+            "text": self.text,
+            "tool_choice": self.tool_choice,
+            "tools": self.tools,
             "top_logprobs": 0,
             "top_p": self.top_p,
             "truncation": "disabled",
@@ -60,10 +66,16 @@ impl Answer {
     }
 
     /// The response with all of its output.
-    pub fn finished(&self, text: &str, finish: Option<&Finish>, counts: Counts) -> Value {
+    pub fn finished(&self, items: &[Item], finish: Option<&Finish>, counts: Counts) -> Value {
         let status = status(finish);
         let mut response = self.pending(status);
-        response["output"] = json!([self.message(text, status)]);
+        let last = items.len().saturating_sub(1);
+        let items = items.iter().enumerate();
+        let output = items.map(|(index, item)| match index == last {
+            true => item.json(status),
+            false => item.json("completed"),
+        });
+        response["output"] = output.collect();
         response["usage"] = usage(counts);
         if status == "incomplete" {
             response["incomplete_details"] = json!({"reason": "max_output_tokens"});
@@ -77,29 +89,6 @@ impl Answer {
         response["error"] = json!({"code": "server_error", "message": message});
         response
     }
-
-    /// The one item of the output.
-    pub fn message(&self, text: &str, status: &str) -> Value {
-        json!({
-            "id": self.message_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": [part(text)],
-        })
-    }
-
-    /// The message item before it has any text.
-    pub fn empty_message(&self) -> Value {
-        let mut message = self.message("", "in_progress");
-        message["content"] = json!([]);
-        message
-    }
-}
-
-/// The content of an item.
-pub fn part(text: &str) -> Value {
-    json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
 /// The status of a response by its finish reason. An abort (SGLang's) counts as a cancellation.

@@ -10,19 +10,22 @@ use hearth_engine::output::TextOptions;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::conversation::{self, Conversation};
+use crate::conversation::{self, Conversation, Rendered};
 use crate::error::ApiError;
-use crate::fields::structured::{Asked, compile};
+use crate::fields::structured::{Asked, StructuredFields, compile};
 use crate::generate::{Job, Updates, submit};
 use crate::middleware::request_id::RequestId;
 use crate::openai::responses::answer::Answer;
+use crate::openai::responses::output::Output;
 use crate::openai::responses::request::{ResponseRequest, in_format};
 use crate::openai::responses::stored::Stored;
 use crate::openai::responses::stream::Events;
+use crate::reader::Reasoning;
 use crate::respond::{collected, streamed};
 use crate::served::Served;
 use crate::state::{AppState, unix_time};
 use crate::tally::Tally;
+use crate::tool_plan::Reading;
 use crate::{body, exchange, offload, prompt};
 
 const ROUTE: &str = "/v1/responses";
@@ -32,6 +35,7 @@ struct Prepared {
     job: Job,
     asked: Option<Asked>,
     answer: Answer,
+    reading: Reading,
     /// The conversation so far, without instructions.
     messages: Vec<Value>,
     stream: bool,
@@ -56,21 +60,22 @@ pub async fn create(
     let updates = submit(&served, job)?;
     let tally = Tally::new(RequestId::of(&request), ROUTE, 1, 1);
     let (answer, messages) = (prepared.answer, prepared.messages);
+    let output = Output::new(served, &prepared.reading);
     if prepared.stream {
         let format = Events {
             keep: answer.store.then_some(state),
             answer,
             messages,
-            text: String::new(),
+            output,
             sent: 0,
         };
         return Ok(streamed(updates, tally, format));
     }
     if answer.background {
-        let response = in_background(updates, tally, answer, messages, state);
+        let response = in_background(updates, tally, (answer, output), messages, state);
         return Ok(HttpResponse::Ok().json(response));
     }
-    let (response, messages) = finished(updates, tally, &answer, messages).await?;
+    let (response, messages) = finished(updates, tally, &answer, output, messages).await?;
     if answer.store {
         state.responses.keep(Stored {
             response: response.clone(),
@@ -85,7 +90,7 @@ pub async fn create(
 fn in_background(
     updates: Updates,
     tally: Tally,
-    answer: Answer,
+    (answer, output): (Answer, Output),
     messages: Vec<Value>,
     state: Data<AppState>,
 ) -> Value {
@@ -97,7 +102,7 @@ fn in_background(
         running: Some(handle),
     });
     let computed = async move {
-        let (response, messages) = match finished(updates, tally, &answer, messages).await {
+        let (response, messages) = match finished(updates, tally, &answer, output, messages).await {
             Ok(done) => done,
             Err(error) => (answer.failed(&error.message), Vec::new()),
         };
@@ -113,12 +118,15 @@ async fn finished(
     updates: Updates,
     mut tally: Tally,
     answer: &Answer,
+    mut output: Output,
     mut messages: Vec<Value>,
 ) -> Result<(Value, Vec<Value>), ApiError> {
     let whole = collected(updates, &mut tally).await?.into_iter().next();
     let whole = whole.unwrap_or_default();
-    let response = answer.finished(&whole.text, whole.finish.as_ref(), tally.counts(0));
-    messages.push(json!({"role": "assistant", "content": whole.text}));
+    output.push(whole.text);
+    output.finish();
+    let response = answer.finished(&output.items, whole.finish.as_ref(), tally.counts(0));
+    messages.push(output.message());
     Ok((response, messages))
 }
 
@@ -131,7 +139,13 @@ fn prepare(
     let mut request: ResponseRequest = body::parse(bytes)?;
     let adapter = served.choose_model(request.model.as_deref())?;
     request.refuse_unsupported()?;
-    let (asked, format) = request.take_format(served.grammars.defaults.whitespace)?;
+    let whitespace = served.grammars.defaults.whitespace;
+    let (asking, tools, tool_choice) = request.take_tools()?;
+    let parallel_tool_calls = asking.parallel.unwrap_or(true);
+    let compact = StructuredFields::default().is_compact(whitespace);
+    let mut plan = asking.plan(served, compact)?;
+    let (asked, text) = request.take_text(whitespace, plan.lark.take())?;
+    plan.refuse_beside(asked.as_ref()).map_err(in_format)?;
     let metadata = request.labels()?;
     let labels = metadata
         .iter()
@@ -140,12 +154,18 @@ fn prepare(
     let mut messages = before(&request, state)?;
     conversation::refuse_too_many(served, messages.len() + request.input.given())
         .map_err(of_input)?;
-    messages.extend(request.input.messages()?);
+    request.input.extend(&mut messages)?;
     let instructions = request.instructions.as_deref();
     let instructions = instructions.map(|text| json!({"role": "system", "content": text}));
     let whole = instructions.into_iter().chain(messages.iter().cloned());
-    let prompt = Conversation::of(whole.collect()).encode(served);
-    let prompt = prompt.map_err(of_input)?.prompt;
+    let mut conversation = Conversation::of(whole.collect());
+    conversation.tools = plan.template.take();
+    let reasoning = request.reasoning.take().map(|reasoning| reasoning.0);
+    let reasoning = reasoning.unwrap_or_default();
+    if let Some(effort) = reasoning.effort {
+        effort.add_to(&mut conversation.kwargs);
+    }
+    let Rendered { prompt, begin } = conversation.encode(served).map_err(of_input)?;
     let limit = request.token_limit()?;
     let max_tokens =
         prompt::output_limit(served, "input", prompt.len(), "max_output_tokens", limit)?;
@@ -159,7 +179,10 @@ fn prepare(
     let mut job = Job {
         prompts: vec![prompt],
         copies: 1,
-        text: TextOptions::default(),
+        text: TextOptions {
+            skip_special: !plan.shows_special(served, begin),
+            ..TextOptions::default()
+        },
         namespace: sampling.namespace()?,
         adapter,
         priority,
@@ -170,7 +193,6 @@ fn prepare(
     };
     let answer = Answer {
         id: format!("resp_{}", Uuid::now_v7().simple()),
-        message_id: format!("msg_{}", Uuid::now_v7().simple()),
         model: job.model(served),
         created: unix_time(),
         instructions: request.instructions,
@@ -180,7 +202,11 @@ fn prepare(
             .temperature
             .unwrap_or_else(|| decimal(params.temperature)),
         top_p: request.top_p.unwrap_or_else(|| decimal(params.top_p)),
-        format,
+        text,
+        reasoning: reasoning.repeated(),
+        tools,
+        tool_choice,
+        parallel_tool_calls,
         store: request.store != Some(false),
         background: request.background == Some(true),
         metadata,
@@ -189,8 +215,9 @@ fn prepare(
     job.params = params;
     Ok(Prepared {
         job,
-        asked,
+        asked: asked.map(|asked| asked.after_reasoning(begin)),
         answer,
+        reading: plan.reading(begin, Reasoning::Apart { streamed: true }),
         messages,
         stream: request.stream == Some(true),
     })

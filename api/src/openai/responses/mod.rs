@@ -3,6 +3,8 @@
 
 mod answer;
 pub mod create;
+mod input;
+mod output;
 pub(crate) mod request;
 pub mod stored;
 mod stream;

@@ -1,20 +1,20 @@
 //! The JSON of a request to `/v1/responses`.
 
-use std::fmt;
-
-use serde::de::{self, Deserialize, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value, json};
 
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::bounds::at_least;
-use crate::fields::capped::{Capped, Noticed, Word};
 use crate::fields::disaggregation::{Disaggregation, WholeNumber};
 use crate::fields::each::Each;
-use crate::fields::messages::MAX_MESSAGES;
 use crate::fields::sampling::{Labels, MAX_LABELS, SamplingFields};
 use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
+use crate::fields::tools::{GivenTools, Spelling, ToolChoice};
 use crate::fields::wire::Object;
 use crate::grammars::{GrammarOptions, Whitespace};
+use crate::openai::hints::{Include, ReasoningFields, ServiceTier, Verbosity};
+use crate::openai::responses::input::Input;
+use crate::tool_plan::{Asking, Choice, Lark, Tool};
 
 /// A request. It also has the fields that this server does not implement, so that they are refused
 /// by name unless their value changes nothing.
@@ -50,29 +50,44 @@ pub struct ResponseRequest {
     pub metadata: Option<Labels>,
     pub user: Option<String>,
     truncation: Option<String>,
-    tools: Option<Noticed>,
-    tool_choice: Option<Word>,
-    /// It has no effect, because there are no tools.
-    #[expect(dead_code, reason = "checked for its type, and that is all")]
+    tools: Option<GivenTools>,
+    tool_choice: Option<ToolChoice<true>>,
     parallel_tool_calls: Option<bool>,
-    max_tool_calls: Option<IgnoredAny>,
     top_logprobs: Option<i64>,
-    include: Option<Noticed>,
-    reasoning: Option<IgnoredAny>,
-    service_tier: Option<String>,
-    stream_options: Option<IgnoredAny>,
+    pub reasoning: Option<Object<ReasoningFields>>,
     conversation: Option<IgnoredAny>,
     prompt: Option<IgnoredAny>,
-    prompt_cache_key: Option<IgnoredAny>,
-    prompt_cache_retention: Option<IgnoredAny>,
-    safety_identifier: Option<IgnoredAny>,
+    // Hints, which are checked for their types and have no effect.
+    /// A bound on the calls of OpenAI's own tools, of which this server has none.
+    #[serde(rename = "max_tool_calls")]
+    _max_tool_calls: Option<i64>,
+    include: Option<Include>,
+    #[serde(rename = "service_tier")]
+    _service_tier: Option<ServiceTier>,
+    #[serde(rename = "stream_options")]
+    _stream_options: Option<Object<StreamOptions>>,
+    #[serde(rename = "prompt_cache_key")]
+    _prompt_cache_key: Option<String>,
+    #[serde(rename = "prompt_cache_retention")]
+    _prompt_cache_retention: Option<String>,
+    #[serde(rename = "safety_identifier")]
+    _safety_identifier: Option<String>,
+}
+
+/// The options of a stream.
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StreamOptions {
+    /// Events of OpenAI's servers have a field of random length. Those of this server never do.
+    #[serde(rename = "include_obfuscation")]
+    _include_obfuscation: Option<bool>,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Text {
     format: Option<Object<Format>>,
-    verbosity: Option<IgnoredAny>,
+    verbosity: Option<Verbosity>,
 }
 
 #[derive(Debug, serde::Deserialize)]
@@ -88,176 +103,21 @@ struct Format {
     _strict: Option<bool>,
 }
 
-/// The input: the user's words, or a conversation.
-#[derive(Debug)]
-pub struct Input(Capped<Object<Item>, MAX_MESSAGES>);
-
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Item {
-    r#type: Option<String>,
-    role: Option<String>,
-    content: Option<Content>,
-    // Fields that the items of an answer have, and that clients send back with them.
-    #[serde(rename = "id")]
-    _id: Option<String>,
-    #[serde(rename = "status")]
-    _status: Option<String>,
-}
-
-/// A string, or a list of text parts.
-#[derive(Debug)]
-struct Content(String);
-
-#[derive(Debug, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Part {
-    r#type: String,
-    text: Option<String>,
-    #[serde(rename = "annotations")]
-    _annotations: Option<Noticed>,
-    #[serde(rename = "logprobs")]
-    _logprobs: Option<Noticed>,
-}
-
-impl<'de> Deserialize<'de> for Input {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Items;
-        impl<'de> Visitor<'de> for Items {
-            type Value = Input;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of items")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Input, E> {
-                let item = Item {
-                    r#type: None,
-                    role: Some("user".to_owned()),
-                    content: Some(Content(text.to_owned())),
-                    _id: None,
-                    _status: None,
-                };
-                Ok(Input(Capped {
-                    items: vec![Object(item)],
-                    given: 1,
-                }))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, seq: A) -> Result<Input, A::Error> {
-                Capped::from_seq(seq).map(Input)
-            }
-        }
-        deserializer.deserialize_any(Items)
-    }
-}
-
-impl<'de> Deserialize<'de> for Content {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextOrParts;
-        impl<'de> Visitor<'de> for TextOrParts {
-            type Value = Content;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string or a list of parts")
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Content, E> {
-                Ok(Content(text.to_owned()))
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Content, A::Error> {
-                let mut texts = Vec::new();
-                while let Some(Object(part)) = seq.next_element::<Object<Part>>()? {
-                    if !matches!(part.r#type.as_str(), "input_text" | "output_text" | "text") {
-                        return Err(de::Error::custom(format!(
-                            "part of type {:?}: the served model takes text only",
-                            part.r#type
-                        )));
-                    }
-                    let text = part.text.ok_or_else(|| de::Error::missing_field("text"))?;
-                    texts.push(text);
-                }
-                Ok(Content(texts.join("\n")))
-            }
-        }
-        deserializer.deserialize_any(TextOrParts)
-    }
-}
-
-impl Input {
-    /// The number of messages, those that were not kept included.
-    pub fn given(&self) -> usize {
-        self.0.given
-    }
-
-    /// The messages as the chat template sees them.
-    ///
-    /// # Errors
-    /// 400 for an item that is no message, and for an unknown role.
-    pub fn messages(&self) -> Result<Vec<Value>, ApiError> {
-        if self.0.given == 0 {
-            return Err(out_of_bounds("input", "at least 1 item", "0 items"));
-        }
-        let items = self.0.items.iter().enumerate();
-        items.map(|(index, item)| item.message(index)).collect()
-    }
-}
-
-impl Item {
-    fn message(&self, index: usize) -> Result<Value, ApiError> {
-        let at = |field: &str| format!("input[{index}].{field}");
-        if let Some(other) = self.r#type.as_deref().filter(|&kind| kind != "message") {
-            return Err(out_of_bounds(&at("type"), "message", format!("{other:?}")));
-        }
-        let role = match self.role.as_deref() {
-            Some(role @ ("user" | "assistant" | "system")) => role,
-            // OpenAI renamed the system role, but templates know only the old name.
-            Some("developer") => "system",
-            other => {
-                let bound = "one of system, developer, user, assistant";
-                let given = other.map_or("none".to_owned(), |role| format!("{role:?}"));
-                return Err(out_of_bounds(&at("role"), bound, given));
-            }
-        };
-        let Some(Content(text)) = &self.content else {
-            return Err(out_of_bounds(&at("content"), "a string or parts", "null"));
-        };
-        Ok(json!({"role": role, "content": text}))
-    }
-}
-
 impl ResponseRequest {
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
     pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        let some = |list: &Option<Noticed>| list.as_ref().is_some_and(|list| list.given > 0);
-        let word = self.tool_choice.as_ref().map(|Word(word)| word.as_deref());
-        let is_not = |given: &Option<String>, plain: &[&str]| {
-            given
-                .as_deref()
-                .is_some_and(|given| !plain.contains(&given))
-        };
-        let verbosity = self.text.as_ref().is_some_and(|t| t.verbosity.is_some());
+        let truncates = self.truncation.as_deref();
+        let logprobs = self
+            .include
+            .as_ref()
+            .is_some_and(Include::asks_for_logprobs);
         let fields = [
-            ("tools", some(&self.tools)),
-            (
-                "tool_choice",
-                !matches!(word, None | Some(Some("none" | "auto"))),
-            ),
-            ("max_tool_calls", self.max_tool_calls.is_some()),
             ("top_logprobs", self.top_logprobs.is_some_and(|n| n != 0)),
-            ("include", some(&self.include)),
-            ("reasoning", self.reasoning.is_some()),
-            ("text.verbosity", verbosity),
-            ("truncation", is_not(&self.truncation, &["disabled"])),
-            (
-                "service_tier",
-                is_not(&self.service_tier, &["auto", "default"]),
-            ),
-            ("stream_options", self.stream_options.is_some()),
+            ("include", logprobs),
+            ("truncation", truncates.is_some_and(|t| t != "disabled")),
             ("conversation", self.conversation.is_some()),
             ("prompt", self.prompt.is_some()),
-            ("prompt_cache_key", self.prompt_cache_key.is_some()),
-            (
-                "prompt_cache_retention",
-                self.prompt_cache_retention.is_some(),
-            ),
-            ("safety_identifier", self.safety_identifier.is_some()),
         ];
         if let Some((field, _)) = fields.into_iter().find(|(_, asked)| *asked) {
             return Err(ApiError::unsupported(field));
@@ -274,6 +134,31 @@ impl ResponseRequest {
             return refused("stream", "");
         }
         Ok(())
+    }
+
+    /// Takes out the fields about tools, and as the answer repeats them: the tools and the choice.
+    ///
+    /// # Errors
+    /// 400 with field, bound and value.
+    pub fn take_tools(&mut self) -> Result<(Asking, Value, Value), ApiError> {
+        let tools = self.tools.take();
+        let tools = tools.map_or(Ok(Vec::new()), |t| t.check(Spelling::Responses))?;
+        let choice = self.tool_choice.take().map(|ToolChoice(choice)| choice);
+        let repeated = tools.iter().map(repeated).collect();
+        let choice_repeated = match choice.as_ref() {
+            None | Some(Choice::Auto) => "auto".into(),
+            Some(Choice::None) => "none".into(),
+            Some(Choice::Required) => "required".into(),
+            Some(Choice::Named(name)) => json!({"type": "function", "name": name}),
+        };
+        let asking = Asking {
+            // Clients give it beside an empty list, too.
+            parallel: self.parallel_tool_calls.filter(|_| !tools.is_empty()),
+            tools,
+            choice,
+            parallel_field: "parallel_tool_calls",
+        };
+        Ok((asking, repeated, choice_repeated))
     }
 
     /// Moves out the fields of a router that pairs prefill with decode servers.
@@ -319,28 +204,37 @@ impl ResponseRequest {
         at_least("max_output_tokens", 1, self.max_output_tokens)
     }
 
-    /// Takes out the format: the grammar that it asks for, and its JSON as the answer repeats it.
+    /// Takes out `text`: the grammar that it or `calls` asks for, and its JSON as the answer repeats
+    /// it.
     ///
     /// # Errors
     /// 400 for an unknown format, or one without its schema.
-    pub fn take_format(
+    pub fn take_text(
         &mut self,
         whitespace: Whitespace,
+        calls: Option<Lark>,
     ) -> Result<(Option<Asked>, Value), ApiError> {
-        let format = self.text.as_mut().and_then(|text| text.0.format.take());
-        let options = GrammarOptions::completing(self.complete);
-        let nothing = StructuredFields {
-            options,
-            ..StructuredFields::default()
+        let (format, verbosity) = match self.text.as_mut() {
+            Some(Object(text)) => (text.format.take(), text.verbosity),
+            None => (None, None),
+        };
+        let mut text = json!({"format": {"type": "text"}});
+        if let Some(verbosity) = verbosity {
+            text["verbosity"] = json!(verbosity);
+        }
+        let fields = |fields: StructuredFields| StructuredFields {
+            options: GrammarOptions::completing(self.complete),
+            calls,
+            ..fields
         };
         let Some(Object(format)) = format else {
-            let asked = nothing.asked(whitespace, false)?;
-            return Ok((asked, json!({"type": "text"})));
+            let asked = fields(StructuredFields::default()).asked(whitespace, false)?;
+            return Ok((asked, text));
         };
         let kind = format.r#type.as_str();
-        let mut repeated = json!({"type": kind});
-        let mut fields = match (kind, format.schema) {
-            ("text", None) => return Ok((nothing.asked(whitespace, false)?, repeated)),
+        text["format"]["type"] = kind.into();
+        let given = match (kind, format.schema) {
+            ("text", None) => StructuredFields::default(),
             ("json_object", None) => StructuredFields {
                 response_format: serde_json::from_value(json!({"type": "json_object"})).ok(),
                 ..StructuredFields::default()
@@ -366,20 +260,33 @@ impl ResponseRequest {
             }
         };
         if let Some(name) = format.name {
-            repeated["name"] = name.into();
+            text["format"]["name"] = name.into();
             // OpenAI's clients expect the key in the answer. The schema itself is not kept.
-            repeated["schema"] = json!({});
+            text["format"]["schema"] = json!({});
         }
-        fields.options = options;
-        let asked = fields.asked(whitespace, false).map_err(in_format)?;
-        Ok((asked, repeated))
+        let asked = fields(given).asked(whitespace, false).map_err(in_format)?;
+        Ok((asked, text))
     }
+}
+
+/// A tool as the answer repeats it.
+fn repeated(tool: &Tool) -> Value {
+    let mut repeated = tool.json["function"].clone();
+    repeated["type"] = "function".into();
+    repeated["strict"] = tool.strict.into();
+    repeated
 }
 
 const SCHEMA: &str = "text.format.schema";
 
 /// An error about a schema, whose field has another name in this API.
 pub fn in_format(mut error: ApiError) -> ApiError {
+    if error.param.as_deref() == Some("tools") {
+        let format = "`text.format`";
+        error.message = error.message.replacen("`json_schema`", format, 1);
+        error.message = error.message.replacen("`response_format`", format, 1);
+        return error;
+    }
     let name = format!("`{SCHEMA}`");
     error.message = error.message.replacen("`json_schema`", &name, 1);
     error.param = Some(SCHEMA.to_owned());

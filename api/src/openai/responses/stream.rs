@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::generate::Update;
-use crate::openai::responses::answer::{Answer, part, status};
+use crate::openai::responses::answer::{Answer, status};
+use crate::openai::responses::output::{Change, Item, Kind, Output};
 use crate::openai::responses::stored::Stored;
 use crate::respond::ChunkFormat;
 use crate::sse;
@@ -21,7 +22,7 @@ pub struct Events {
     pub keep: Option<Data<AppState>>,
     /// The conversation that the response answers.
     pub messages: Vec<Value>,
-    pub text: String,
+    pub output: Output,
     /// The number of events so far.
     pub sent: usize,
 }
@@ -34,42 +35,32 @@ impl Events {
         sse::push_named(out, kind, &event);
     }
 
-    /// Writes an event about the one message or its one part.
-    fn push_item(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {
-        event["output_index"] = 0.into();
-        self.push(kind, event, out);
-    }
-
-    fn push_part(&mut self, kind: &str, mut event: Value, out: &mut Vec<u8>) {
-        event["item_id"] = self.answer.message_id.as_str().into();
-        event["content_index"] = 0.into();
-        self.push_item(kind, event, out);
-    }
-
     fn start(&mut self, out: &mut Vec<u8>) {
         let response = self.answer.pending("in_progress");
         self.push("response.created", json!({"response": response}), out);
         self.push("response.in_progress", json!({"response": response}), out);
-        let item = self.answer.empty_message();
-        self.push_item("response.output_item.added", json!({"item": item}), out);
-        self.push_part(
-            "response.content_part.added",
-            json!({"part": part("")}),
-            out,
-        );
+    }
+
+    /// Writes what has changed. `status` is that of an item which is closed.
+    fn tell(&mut self, changes: Vec<Change>, status: &str, out: &mut Vec<u8>) {
+        let last = changes.len().saturating_sub(1);
+        for (position, change) in changes.into_iter().enumerate() {
+            let status = if position == last {
+                status
+            } else {
+                "completed"
+            };
+            let index = match change {
+                Change::Opened(index) | Change::Grew(index, _) | Change::Closed(index) => index,
+            };
+            for (kind, mut event) in events(&self.output.items[index], &change, status) {
+                event["output_index"] = index.into();
+                self.push(kind, event, out);
+            }
+        }
     }
 
     fn end(&mut self, response: Value, status: &'static str, out: &mut Vec<u8>) {
-        let text = std::mem::take(&mut self.text);
-        let done = json!({"text": text, "logprobs": []});
-        self.push_part("response.output_text.done", done, out);
-        self.push_part(
-            "response.content_part.done",
-            json!({"part": part(&text)}),
-            out,
-        );
-        let item = self.answer.message(&text, status);
-        self.push_item("response.output_item.done", json!({"item": item}), out);
         let kind = match status {
             "incomplete" => "response.incomplete",
             "cancelled" => "response.cancelled",
@@ -78,7 +69,7 @@ impl Events {
         self.push(kind, json!({"response": response}), out);
         if let Some(state) = &self.keep {
             let mut messages = std::mem::take(&mut self.messages);
-            messages.push(json!({"role": "assistant", "content": text}));
+            messages.push(self.output.message());
             state.responses.keep(Stored {
                 response,
                 messages: Arc::new(messages),
@@ -88,24 +79,84 @@ impl Events {
     }
 }
 
+/// The events that tell a change of `item`, without their `output_index`.
+fn events(item: &Item, change: &Change, status: &str) -> Vec<(&'static str, Value)> {
+    let is_message = item.kind == Kind::Message;
+    let of_part = |mut event: Value| {
+        event["item_id"] = item.id.as_str().into();
+        if !matches!(item.kind, Kind::Call { .. }) {
+            event["content_index"] = 0.into();
+        }
+        if is_message && event.get("part").is_none() {
+            event["logprobs"] = json!([]);
+        }
+        event
+    };
+    let (delta, done) = match item.kind {
+        Kind::Reasoning => (
+            "response.reasoning_text.delta",
+            "response.reasoning_text.done",
+        ),
+        Kind::Message => ("response.output_text.delta", "response.output_text.done"),
+        Kind::Call { .. } => (
+            "response.function_call_arguments.delta",
+            "response.function_call_arguments.done",
+        ),
+    };
+    let part = |part: Value| of_part(json!({ "part": part }));
+    match (change, &item.kind) {
+        (Change::Grew(_, text), _) => vec![(delta, of_part(json!({ "delta": text })))],
+        (Change::Opened(_), kind) => {
+            let added = json!({"item": item.opened()});
+            let mut events = vec![("response.output_item.added", added)];
+            if !matches!(kind, Kind::Call { .. }) {
+                let empty = Item {
+                    text: String::new(),
+                    ..item.clone()
+                };
+                events.push(("response.content_part.added", part(empty.part())));
+            }
+            events
+        }
+        (Change::Closed(_), kind) => {
+            let ended = (
+                "response.output_item.done",
+                json!({"item": item.json(status)}),
+            );
+            match kind {
+                Kind::Call { name, .. } => {
+                    let whole = json!({"name": name, "arguments": item.text});
+                    vec![(done, of_part(whole)), ended]
+                }
+                _ => vec![
+                    (done, of_part(json!({"text": item.text}))),
+                    ("response.content_part.done", part(item.part())),
+                    ended,
+                ],
+            }
+        }
+    }
+}
+
 impl ChunkFormat for Events {
     fn update(&mut self, index: usize, update: Update, tally: &Tally, out: &mut Vec<u8>) {
         match update {
             Update::Started { .. } => self.start(out),
-            Update::Text(piece) if !piece.text.is_empty() => {
-                self.text.push_str(&piece.text);
-                let delta = json!({"delta": piece.text, "logprobs": []});
-                self.push_part("response.output_text.delta", delta, out);
+            Update::Text(piece) => {
+                let changes = self.output.push(piece.text);
+                self.tell(changes, "completed", out);
             }
             Update::Finished(finish) => {
-                let counts = tally.counts(index);
-                let response = self.answer.finished(&self.text, Some(&finish), counts);
-                self.end(response, status(Some(&finish)), out);
+                let changes = self.output.finish();
+                let ended = status(Some(&finish));
+                self.tell(changes, ended, out);
+                let items = &self.output.items;
+                let response = self
+                    .answer
+                    .finished(items, Some(&finish), tally.counts(index));
+                self.end(response, ended, out);
             }
-            Update::Text(_)
-            | Update::PromptLogprobs(_)
-            | Update::Embedding(_)
-            | Update::Failed(_) => {}
+            Update::PromptLogprobs(_) | Update::Embedding(_) | Update::Failed(_) => {}
         }
     }
 
