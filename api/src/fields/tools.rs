@@ -60,6 +60,11 @@ impl GivenTools {
         }
         let mut tools: Vec<Tool> = Vec::new();
         for (index, value) in self.list.into_iter().enumerate() {
+            // OpenAI's own servers run it. Coding agents offer it to every server; here the model is
+            // not told of it.
+            if spelling == Spelling::Responses && value["type"] == "web_search" {
+                continue;
+            }
             let fields = Fields::new(value, format!("tools[{index}]"))?;
             let tool = match spelling {
                 Spelling::OpenAi => openai(fields)?,

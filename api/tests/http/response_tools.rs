@@ -245,11 +245,12 @@ async fn results_of_calls_continue_a_stored_response_or_its_items() {
 async fn fields_that_coding_agents_send_are_accepted() {
     let server = server(calling(Format::Hermes), true);
     let hints = json!({
-        "tool_choice": "auto", "parallel_tool_calls": false, "store": false,
+        "tool_choice": "auto", "parallel_tool_calls": true, "store": false,
         "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k",
         "reasoning": {"effort": "high", "summary": "auto"}, "service_tier": "priority",
         "text": {"verbosity": "low"}, "safety_identifier": "s", "max_tool_calls": 3,
-        "stream_options": {"include_obfuscation": false},
+        "stream_options": {"include_obfuscation": false}, "client_metadata": {"a": "b"},
+        "tools": [{"type": "web_search", "external_web_access": false}],
     });
     let answer = ok(&server, RESPONSES, &say("yes", hints)).await;
     assert_eq!(answer["output"][0]["content"][0]["text"], "yes");
@@ -261,7 +262,7 @@ async fn fields_that_coding_agents_send_are_accepted() {
         answer["reasoning"],
         json!({"effort": "high", "summary": "auto"})
     );
-    assert_eq!(answer["parallel_tool_calls"], false);
+    assert_eq!(answer["tools"], json!([]));
     let chat = json!({"messages": [{"role": "user", "content": "say: yes"}], "temperature": 0,
                       "reasoning_effort": "low", "verbosity": "low", "store": true,
                       "service_tier": "flex", "prompt_cache_key": "k", "safety_identifier": "s"});

@@ -193,7 +193,7 @@ async fn what_a_response_cannot_be_asked_for_is_refused_by_name() {
         ("input[0].content", json!([{"role": "user"}])),
         ("max_output_tokens", json!(0)),
         ("temperature", json!(3)),
-        ("tools[0].type", json!([{"type": "web_search"}])),
+        ("tools[0].type", json!([{"type": "file_search"}])),
         ("tool_choice", json!("required")),
         ("reasoning.effort", json!({"effort": "much"})),
         ("include", json!(["message.output_text.logprobs"])),

@@ -70,6 +70,8 @@ pub struct ResponseRequest {
     _prompt_cache_key: Option<String>,
     #[serde(rename = "prompt_cache_retention")]
     _prompt_cache_retention: Option<String>,
+    #[serde(rename = "client_metadata")]
+    _client_metadata: Option<Labels>,
     #[serde(rename = "safety_identifier")]
     _safety_identifier: Option<String>,
 }
