@@ -6,7 +6,7 @@ use hearth_client::sse_data;
 use serde_json::{Value, json};
 
 use super::fake::TestServer;
-use super::tools::{calling, reasoning, schema, server};
+use super::tools::{calling, follows_schema, reasoning, schema, server};
 use super::{ok, post};
 
 const RESPONSES: &str = "/v1/responses";
@@ -192,7 +192,7 @@ async fn a_choice_is_obeyed_and_repeated() {
             json!({"tool_choice": {"type": "function", "name": "news"}}),
         ),
         (
-            "tool_choice",
+            "tool_choice.name",
             json!({"tool_choice": {"type": "function", "function": {"name": "weather"}}}),
         ),
         (
@@ -208,6 +208,26 @@ async fn a_choice_is_obeyed_and_repeated() {
             "{answer}"
         );
     }
+}
+
+#[tokio::test]
+async fn a_schema_begins_where_the_reasoning_ends() {
+    let server = server(reasoning(reasoning::Format::DeepseekR1, None), true);
+    let format = json!({"type": "json_schema", "name": "n", "schema": schema()});
+    let body = json!({"input": "say: {so}</think>maybe", "temperature": 0, "max_output_tokens": 400,
+                      "text": {"format": format}});
+    let answer = ok(&server, RESPONSES, &body).await;
+    assert_eq!(
+        answer["output"][0]["content"][0]["text"], "{so}",
+        "{answer}"
+    );
+    follows_schema(answer["output"][1]["content"][0]["text"].as_str().unwrap());
+    let events = events(&server, body).await;
+    let streamed = &events.last().unwrap()["response"];
+    assert_eq!(
+        without_ids(&streamed["output"]),
+        without_ids(&answer["output"])
+    );
 }
 
 /// What the chat template gets is seen from the number of tokens: one for each byte.
