@@ -227,7 +227,13 @@ fn push(
         });
         let events = served
             .disaggregation
-            .events(&served.engine, generation, room, prompt)
+            .events(
+                &served.engine,
+                generation,
+                room,
+                prompt,
+                adapter.map(|adapter| adapter.adapter.digest.as_str()),
+            )
             .map_err(|error| ApiError::field("bootstrap_room", error))?;
         let choice = Choice {
             generation: Some(events),

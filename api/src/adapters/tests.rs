@@ -1,3 +1,6 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
 use super::*;
 use crate::error::ApiError;
 
@@ -198,6 +201,59 @@ fn no_more_adapters_than_fit_are_in_memory_and_the_others_are_read_again() {
     assert_eq!(in_memory(), "bc");
     assert_eq!(digest(&adapters, model("a")).unwrap(), "path/a");
     assert_eq!(in_memory(), "ac");
+}
+
+/// Reads of `old` after the first one wait until they are let go.
+struct Slow {
+    reads: AtomicUsize,
+    began: Mutex<Sender<()>>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl AdapterSource for Slow {
+    fn read(&self, path: &str) -> Result<Adapter, AdapterError> {
+        if path == "old" && self.reads.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.began.lock().unwrap().send(()).unwrap();
+            self.go.lock().unwrap().recv().unwrap();
+        }
+        Ok(adapter(path.to_owned()))
+    }
+
+    fn combined(&self, _: &[(Arc<Adapter>, f32)]) -> Result<Adapter, AdapterError> {
+        Err(AdapterError::Refused("no sums".to_owned()))
+    }
+}
+
+#[test]
+fn an_adapter_that_is_replaced_while_it_is_read_again_is_the_new_one() {
+    let ((began, has_begun), (let_go, go)) = (channel(), channel());
+    let source = Slow {
+        reads: AtomicUsize::new(0),
+        began: Mutex::new(began),
+        go: Mutex::new(go),
+    };
+    let adapters = Adapters::new(Arc::new(source), 1, 1, None);
+    let register = |name: &str, path: &str| {
+        let given = Registration {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            ..Registration::default()
+        };
+        adapters.register(given, "base", true).unwrap();
+    };
+    register("a", "old");
+    // There is room for one, so that the first is forgotten.
+    register("b", "b");
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| digest(&adapters, model("a")).unwrap());
+        has_begun.recv().unwrap();
+        register("a", "new");
+        // It is forgotten again.
+        assert_eq!(digest(&adapters, model("b")).unwrap(), "b");
+        let_go.send(()).unwrap();
+        assert_eq!(reading.join().unwrap(), "new");
+    });
+    assert_eq!(digest(&adapters, model("a")).unwrap(), "new");
 }
 
 #[test]
