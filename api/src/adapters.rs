@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hearth_engine::Adapter;
 
-pub use choice::{Choice, MAX_SCALED, Scaled, Wanted};
+pub use choice::{Choice, MAX_SCALED, NO_MODEL, Scaled, Wanted};
 pub use lora_dir::LoraDir;
 use use_count::Uses;
-pub use use_count::{AdapterUse, InUse};
+pub use use_count::{AdapterLabels, AdapterUse, InUse};
 
 /// The most adapters that can be registered, and the longest name.
 const MAX_ADAPTERS: usize = 1024;

@@ -222,7 +222,7 @@ fn push(
         let record = siblings.as_ref().map(|siblings| {
             let params = job.params.clone();
             let mut record = Record::new(siblings, &generation, params, prompt.len());
-            record.adapter = adapter.map(|adapter| adapter.label.clone());
+            record.adapter = adapter.map(|adapter| adapter.labels.clone());
             record
         });
         let events = served

@@ -293,3 +293,15 @@ fn a_path_of_a_request_stays_below_the_directory() {
     }
     std::fs::remove_dir_all(root).unwrap();
 }
+
+#[test]
+fn what_telemetry_calls_adapters_is_bounded() {
+    let one = AdapterLabels::of(&["a"]);
+    assert_eq!((&*one.traces, &*one.metrics), ("a", "a"));
+    let two = AdapterLabels::of(&["a", "b"]);
+    assert_eq!((&*two.traces, &*two.metrics), ("a+b", "_SEVERAL"));
+    // 129 characters of two bytes, the last of which would end beyond the bound.
+    let long = AdapterLabels::of(&["a", &"ä".repeat(127), "b"]);
+    assert_eq!(long.traces, format!("a+{}", "ä".repeat(127)));
+    assert_eq!(long.traces.len(), MAX_NAME);
+}
