@@ -74,6 +74,13 @@ def finish(writer):
     writer.close()
 
 
+def byte_texts():
+    """The characters that byte-level vocabularies write bytes with."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = iter(range(256, 512))
+    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
+
+
 def write_model(path):
     random = numpy.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
@@ -86,8 +93,9 @@ def write_model(path):
     writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
     writer.add_rope_dimension_count(WIDTH)
     writer.add_rope_freq_base(10000.0)
-    # Words that no text has, and one merge, because a list of them is required.
-    tokens = [chr(0x4E00 + index) for index in range(VOCAB - 2)] + ["<|end|>", "\u0120\u0120"]
+    # Bytes, and words that no text has; a merge is required.
+    words = [f"<{index}>" for index in range(VOCAB - 258)]
+    tokens = [*byte_texts(), *words, "<|end|>", "\u0120\u0120"]
     writer.add_vocab_size(VOCAB)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
