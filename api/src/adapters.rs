@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hearth_engine::Adapter;
 
-pub use choice::{Choice, MAX_SCALED, Scaled, Wanted};
+pub use choice::{Choice, MAX_SCALED, NO_MODEL, Scaled, Wanted};
 pub use lora_dir::LoraDir;
 use use_count::Uses;
-pub use use_count::{AdapterUse, InUse};
+pub use use_count::{AdapterLabels, AdapterUse, InUse};
 
 /// The most adapters that can be registered, and the longest name.
 const MAX_ADAPTERS: usize = 1024;
@@ -79,6 +79,8 @@ pub struct Listed {
 struct Registered {
     id: usize,
     as_given: Registration,
+    /// Changes when another adapter takes its place.
+    version: u64,
     /// `None` while it is not in the host's memory.
     adapter: Option<Arc<Adapter>>,
     used: u64,
@@ -194,7 +196,7 @@ impl Adapters {
             Some(_) if !replace => return Err(taken()),
             Some(index) => {
                 let there = &mut state.list[index];
-                (there.as_given, there.used) = (given, used);
+                (there.as_given, there.version, there.used) = (given, used, used);
                 there.adapter = Some(adapter);
             }
             None if state.list.len() >= MAX_ADAPTERS => {
@@ -207,6 +209,7 @@ impl Adapters {
                 state.list.push(Registered {
                     id,
                     as_given: given,
+                    version: used,
                     adapter: Some(adapter),
                     used,
                     uses: Arc::default(),
@@ -277,29 +280,35 @@ impl Adapters {
 
     /// The numbers of a registered adapter, read again if they are not in memory.
     fn numbers(&self, id: usize) -> Result<Option<Numbers>, AdapterError> {
-        let path = {
+        loop {
+            let (path, version) = {
+                let mut state = self.state();
+                state.clock += 1;
+                let clock = state.clock;
+                let Some(there) = state.list.iter_mut().find(|there| there.id == id) else {
+                    return Ok(None);
+                };
+                there.used = clock;
+                if let Some(adapter) = &there.adapter {
+                    return Ok(Some((Arc::clone(adapter), Arc::clone(&there.uses))));
+                }
+                (there.as_given.path.clone(), there.version)
+            };
+            let adapter = Arc::new(self.read(&path)?);
             let mut state = self.state();
-            state.clock += 1;
-            let clock = state.clock;
             let Some(there) = state.list.iter_mut().find(|there| there.id == id) else {
                 return Ok(None);
             };
-            there.used = clock;
-            if let Some(adapter) = &there.adapter {
-                return Ok(Some((Arc::clone(adapter), Arc::clone(&there.uses))));
+            if there.version != version {
+                // Another adapter has taken its place meanwhile.
+                continue;
             }
-            there.as_given.path.clone()
-        };
-        let adapter = Arc::new(self.read(&path)?);
-        let mut state = self.state();
-        let Some(there) = state.list.iter_mut().find(|there| there.id == id) else {
-            return Ok(None);
-        };
-        // Another request may have read it meanwhile, or a new adapter may have its name.
-        let adapter = Arc::clone(there.adapter.get_or_insert(adapter));
-        let uses = Arc::clone(&there.uses);
-        state.forget_unused(self.most_in_memory);
-        Ok(Some((adapter, uses)))
+            // Another request may have read it meanwhile.
+            let adapter = Arc::clone(there.adapter.get_or_insert(adapter));
+            let uses = Arc::clone(&there.uses);
+            state.forget_unused(self.most_in_memory);
+            return Ok(Some((adapter, uses)));
+        }
     }
 
     /// The sum of `parts`, which is made once for requests with the same parts.

@@ -76,7 +76,8 @@ impl Disaggregation {
     }
 
     /// The events of a request that was submitted to `engine` with [`transfer`](Self::transfer) if
-    /// it has a room, and without if it has none. `prompt` are its token ids.
+    /// it has a room, and without if it has none. `prompt` are its token ids, and `adapter` is the
+    /// digest of its adapter.
     ///
     /// # Errors
     /// Another request has the same room; the text says so.
@@ -86,8 +87,9 @@ impl Disaggregation {
         generation: Generation,
         room: Option<&Room>,
         prompt: &[u32],
+        adapter: Option<&str>,
     ) -> Result<Events, String> {
-        let digest = || hearth_transfer::digest::of_prompt(prompt);
+        let digest = || hearth_transfer::digest::of_prompt(prompt, adapter);
         let engine = || engine.clone();
         Ok(Events(match (self, room) {
             (Self::Null, _) | (_, None) => Part::Whole(generation),

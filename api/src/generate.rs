@@ -222,12 +222,18 @@ fn push(
         let record = siblings.as_ref().map(|siblings| {
             let params = job.params.clone();
             let mut record = Record::new(siblings, &generation, params, prompt.len());
-            record.adapter = adapter.map(|adapter| adapter.label.clone());
+            record.adapter = adapter.map(|adapter| adapter.labels.clone());
             record
         });
         let events = served
             .disaggregation
-            .events(&served.engine, generation, room, prompt)
+            .events(
+                &served.engine,
+                generation,
+                room,
+                prompt,
+                adapter.map(|adapter| adapter.adapter.digest.as_str()),
+            )
             .map_err(|error| ApiError::field("bootstrap_room", error))?;
         let choice = Choice {
             generation: Some(events),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use hearth_engine::{DraftCounts, FinishReason, Generation, SamplingParams};
 use hearth_otel::{Ending, KvTransfer, RequestNumbers, RequestRecord, RequestSpan, RequestTimes};
 
+use crate::adapters::AdapterLabels;
 use crate::exchange::Exchange;
 
 /// Preemptions of a request that its trace shows at the most, and runs of forced tokens.
@@ -79,8 +80,8 @@ pub struct Record {
     tokens: usize,
     detokenized: Option<(Instant, Instant, Duration)>,
     transfer: Option<KvTransfer>,
-    /// The name of the adapter that it computes with.
-    pub adapter: Option<String>,
+    /// The adapter that it computes with.
+    pub adapter: Option<AdapterLabels>,
     ended: bool,
 }
 
@@ -191,7 +192,13 @@ impl Record {
         if self.first_token.is_none() {
             self.first_token = Some(at);
             let waited = at.saturating_duration_since(exchange.clock.start());
-            engine.first_token(exchange.operation, exchange.streams(), waited.as_secs_f64());
+            let adapter = self.adapter.as_ref().map(|adapter| &*adapter.metrics);
+            engine.first_token(
+                exchange.operation,
+                exchange.streams(),
+                adapter,
+                waited.as_secs_f64(),
+            );
         }
     }
 
@@ -259,6 +266,7 @@ impl Record {
             engine.ended(&RequestNumbers {
                 operation: exchange.operation,
                 stream,
+                adapter: self.adapter.as_ref().map(|adapter| &*adapter.metrics),
                 ending,
                 duration: times.duration().as_secs_f64(),
                 queue: seconds(times.queue()),
@@ -285,7 +293,7 @@ impl Record {
                 cached_tokens: self.cached_tokens,
                 completion_tokens,
                 preemptions: self.preemptions,
-                adapter: self.adapter.take(),
+                adapter: self.adapter.take().map(|adapter| adapter.traces),
                 forced_tokens: self.forced_tokens,
                 drafted_tokens: self.drafts.drafted,
                 accepted_tokens: self.drafts.accepted,

@@ -164,6 +164,35 @@ fn many_adapters_take_turns_in_the_slots() {
     }
 }
 
+/// A request that is preempted, or whose prefix was evicted to the host's memory and comes back from
+/// there, meets keys and values of its own adapter alone.
+#[test]
+fn preempted_requests_and_prefixes_in_the_host_keep_their_adapters() {
+    let config = EngineConfig {
+        retract_every: Some(5),
+        ..EngineConfig::default()
+    };
+    let fixture = Fixture::with_host(config, 300, 4000);
+    let adapters = [None, Some("a"), Some("b"), Some("c")];
+    // All have the same prompts, so that nothing but the adapter tells them apart.
+    let of = |n: usize| (adapters[n % 4], prompt(n as u64 / 4 % 3, 80));
+    for round in 0..3 {
+        let requests = (0..24).map(|n| {
+            let (digest, prompt) = of(n);
+            with(digest, &prompt, 20)
+        });
+        for (n, answer) in fixture.run_at_once(requests).into_iter().enumerate() {
+            let (digest, prompt) = of(n);
+            let want = expected_of(digest, &prompt, 20);
+            assert_eq!(answer.tokens, want, "round {round}, {digest:?}");
+        }
+    }
+    let stats = fixture.engine.stats();
+    assert!(stats.preemptions > 10, "{stats:?}");
+    assert!(stats.loaded_tokens > 100, "{stats:?}");
+    fixture.assert_idle_and_conserved();
+}
+
 #[test]
 fn a_withdrawn_request_that_waited_for_a_slot_leaves_nothing_behind() {
     let (fixture, permits) = Fixture::gated(EngineConfig::default(), 4096);

@@ -53,9 +53,11 @@ pub const REJECTION: &str = "llm.rejection.reason";
 pub const POSITION: &str = "llm.speculation.position";
 pub const REFUSAL: &str = "llm.grammar.refusal.reason";
 pub const DROP_REASON: &str = "hearth.log.drop_reason";
+/// Left out for requests of the base model.
+pub const ADAPTER: &str = "llm.lora.adapter";
 
-const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM];
-const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ERROR];
+const GEN_AI: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ADAPTER];
+const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ADAPTER, ERROR];
 const HTTP: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS, ERROR];
 const HTTP_BODY: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS];
 const NONE: &[&str] = &[MODEL];
@@ -162,7 +164,7 @@ pub const ENGINE: &[Instrument] = &[
         "Time of all forwards that a request took part in (with --collect-detailed-traces)."),
     histogram("llm.request.model_execute_time", "s", NONE, &[Buckets::ModelTime],
         "Time of all forwards that a request took part in, with synchronisation and sampling (with --collect-detailed-traces)."),
-    number("llm.requests", Kind::Counter, "{request}", &[MODEL, REASON, STREAM],
+    number("llm.requests", Kind::Counter, "{request}", &[MODEL, REASON, STREAM, ADAPTER],
         "Continuations that ended, by how they ended."),
     number("llm.requests_without_decode", Kind::Counter, "{request}", NONE,
         "Continuations that ended with one token or none, which have no time per output token."),

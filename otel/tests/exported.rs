@@ -61,7 +61,7 @@ fn everything() -> Telemetry {
     engine.accepted(2);
     engine.tokenized(0.001);
     engine.started(true, 40);
-    engine.first_token("chat", true, 0.03);
+    engine.first_token("chat", true, Some("rhymes"), 0.03);
     engine.token(true, None);
     engine.token(true, Some(0.01));
     engine.longest(2);
@@ -80,6 +80,7 @@ fn everything() -> Telemetry {
     let numbers = RequestNumbers {
         operation: "chat",
         stream: true,
+        adapter: Some("rhymes"),
         ending: Ending::Length,
         duration: 0.5,
         queue: Some(0.001),
@@ -175,6 +176,30 @@ fn values_are_summed_over_labels_that_a_vocabulary_does_not_have() {
     assert!(line(&page, "vllm:kv_cache_usage_perc{").ends_with("} 0.2"));
     assert!(line(&page, "vllm:gpu_prefix_cache_hit_rate{").ends_with("} 0.75"));
     assert!(line(&page, "sglang:cache_hit_rate{").ends_with("} 0.75"));
+}
+
+#[test]
+fn opentelemetrys_names_tell_adapters_apart_and_other_vocabularies_add_them_up() {
+    let page = everything().scrape(TextFormat::Prometheus);
+    let count = |name: &str, adapter: &str| {
+        let lines = page.lines().filter(|line| line.starts_with(name));
+        let mut lines = lines.filter(|line| line.contains(adapter));
+        let value = lines.next().unwrap().rsplit(' ').next().unwrap();
+        assert_eq!(lines.next(), None, "{name}");
+        value.to_owned()
+    };
+    let adapter = "llm_lora_adapter=\"rhymes\"";
+    for name in [
+        "gen_ai_server_time_to_first_token_seconds_count{",
+        "gen_ai_server_request_duration_seconds_count{",
+        "gen_ai_server_time_per_output_token_seconds_count{",
+        "llm_requests_total{",
+    ] {
+        assert_eq!(count(name, adapter), "1.0", "{name}");
+    }
+    let ended = "finished_reason=\"length\"";
+    assert_eq!(count("vllm:request_success_total{", ended), "1.0");
+    assert_eq!(count("vllm:e2e_request_latency_seconds_count{", "m"), "1.0");
 }
 
 #[test]

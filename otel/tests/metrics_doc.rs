@@ -11,8 +11,8 @@ use hearth_otel::rows::{self, Label, Row, Shape, Source};
 const ABSENT: &[(&str, &str)] = &[
     ("`sglang:spec_*` but the two above", "draft trees"),
     (
-        "`vllm:lora_requests_info`, `sglang:lora_*`",
-        "LoRA adapters",
+        "`sglang:lora_*`",
+        "SGLang's pool of adapters; `vllm:lora_requests_info` and the attribute `llm.lora.adapter` tell who uses them",
     ),
     (
         "the other `sglang:hicache_*` and `vllm:kv_offload_*`, `vllm:nixl_*`, `vllm:mooncake_*`",

@@ -10,8 +10,8 @@ use std::thread;
 
 use anyhow::{Result, anyhow};
 
+use crate::corpus::Conversation;
 use crate::corpus::mixture::{LONG, Mixture, SHORT};
-use crate::corpus::{Split, conversation};
 use crate::tokenizer::{Encoded, Encoder, PAD_ID};
 
 /// One step's input: `rows * length` tokens, the token after each, and where to learn.
@@ -54,7 +54,11 @@ pub struct BatchShape {
     /// Every `long_every`th batch has a third of the rows, each three times as long, with longer
     /// conversations; 0 for none.
     pub long_every: u64,
+    pub corpus: Corpus,
 }
+
+/// Conversation `index` of a seed, of a mixture of tasks.
+pub type Corpus = fn(&Mixture, u64, u64) -> Conversation;
 
 impl BatchShape {
     fn of_step(&self, step: u64) -> (usize, usize, &'static Mixture) {
@@ -84,7 +88,7 @@ pub fn batch(encoder: &Encoder, shape: BatchShape, seed: u64, step: u64) -> Resu
     ];
     let mut misses = 0;
     for index in 0..STRIDE {
-        let next = conversation(mixture, seed, Split::Train, step * STRIDE + index);
+        let next = (shape.corpus)(mixture, seed, step * STRIDE + index);
         let encoded = encoder.conversation(&next)?;
         let room = |row: &Encoded| row.ids.len() + encoded.ids.len() <= length + 1;
         // The search starts at another row each time, because otherwise the first rows would get
@@ -166,11 +170,13 @@ impl Batches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::corpus::{Split, conversation};
 
     const SHAPE: BatchShape = BatchShape {
         rows: 6,
         length: 256,
         long_every: 4,
+        corpus: |mixture, seed, index| conversation(mixture, seed, Split::Train, index),
     };
 
     #[test]

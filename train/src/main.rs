@@ -1,7 +1,8 @@
 //! `hearth-train` makes hearth-tiny, the model that is compiled into `hearth`: its corpus
-//! ([`corpus`]), its tokenizer ([`tokenizer`]), its weights ([`trainer`]) and the measurement of
-//! its abilities ([`evaluate`]). The binary needs no other files.
+//! ([`corpus`]), its tokenizer ([`tokenizer`]), its weights ([`trainer`]), adapters of it
+//! ([`adapter`]) and the measurement of its abilities ([`evaluate`]). The binary needs no other files.
 
+mod adapter;
 mod backend;
 mod batches;
 mod card;
@@ -62,6 +63,7 @@ fn main() -> Result<()> {
             checkpoint::write_tokenizer(&out, &json)
         }
         Command::Train(options) => backend::train(&options),
+        Command::Adapter(options) => adapter::train(&options),
         Command::Evaluate(options) => backend::evaluate(&options),
     }
 }

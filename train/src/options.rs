@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 
+use crate::corpus::styles::Style;
+
 /// Makes hearth-tiny: its corpus, its tokenizer, its weights, its evaluation.
 #[derive(Debug, Parser)]
 #[command(name = "hearth-train", version, about)]
@@ -35,6 +37,9 @@ pub enum Command {
     },
     /// Train, evaluate and write a checkpoint in Hugging Face's format.
     Train(TrainOptions),
+    /// Train an adapter (LoRA) that gives hearth-tiny's answers another style, on the CPU in a few
+    /// minutes, and write it as PEFT does.
+    Adapter(AdapterOptions),
     /// Evaluate the checkpoint in `--out` again and rewrite its model card. Of the other options,
     /// only those about the device, the prompts and the stories apply.
     Evaluate(TrainOptions),
@@ -106,6 +111,39 @@ pub struct TrainOptions {
     pub workers: usize,
     #[command(flatten)]
     pub shape: Shape,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct AdapterOptions {
+    #[arg(long, value_enum)]
+    pub style: Style,
+    /// Folder that receives adapter_config.json and adapter_model.safetensors.
+    #[arg(long)]
+    pub out: PathBuf,
+    /// Folder of the model that is adapted.
+    #[arg(long, default_value = "model/hearth-tiny")]
+    pub base: PathBuf,
+    #[arg(long, default_value_t = 4)]
+    pub rank: usize,
+    /// The scale is this divided by the rank.
+    #[arg(long, default_value_t = 8.0)]
+    pub alpha: f64,
+    #[arg(long, default_value_t = 400)]
+    pub steps: u64,
+    /// Rows of a batch.
+    #[arg(long, default_value_t = 6)]
+    pub batch: usize,
+    /// Tokens of a row.
+    #[arg(long, default_value_t = 128)]
+    pub length: usize,
+    /// Peak learning rate.
+    #[arg(long, default_value_t = 5e-3)]
+    pub lr: f64,
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Held-out requests that are answered at the end.
+    #[arg(long, default_value_t = 40)]
+    pub prompts: u64,
 }
 
 /// The model's size.

@@ -17,6 +17,7 @@ use hearth_model::weights::Weights;
 
 use crate::batches::{Batch, BatchShape, Batches};
 use crate::checkpoint;
+use crate::corpus::{Split, conversation};
 use crate::evaluate::{Grid, evaluate, table};
 use crate::gradients::clip;
 use crate::measure::measure;
@@ -32,7 +33,7 @@ const INIT_STD: f64 = 0.04;
 /// the device for a moment.
 const REPORT_EVERY: u64 = 20;
 
-type Autodiff<B> = burn_autodiff::Autodiff<B>;
+pub type Autodiff<B> = burn_autodiff::Autodiff<B>;
 
 /// Trains a model on `B` and writes everything to `options.out`.
 pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<()> {
@@ -75,6 +76,7 @@ pub fn train<B: Backend>(options: &TrainOptions, device: &B::Device) -> Result<(
         rows: options.batch,
         length: options.length,
         long_every: options.long_every,
+        corpus: |mixture, seed, index| conversation(mixture, seed, Split::Train, index),
     };
     let shards = Shards::new(match (options.device, options.shards) {
         (DeviceKind::Cpu, 0) => std::thread::available_parallelism().map_or(1, |n| n.get()),
@@ -138,7 +140,7 @@ fn save<B: Backend>(
 
 /// The mean negative log-likelihood of the answers' tokens, or the share of a part of a batch in
 /// it.
-fn loss<B: Backend>(
+pub fn loss<B: Backend>(
     model: &Transformer<Autodiff<B>>,
     config: &ModelConfig,
     batch: &Batch,

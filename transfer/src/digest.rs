@@ -23,9 +23,11 @@ impl Digest {
     }
 }
 
-/// The digest of a prompt's token ids.
-pub fn of_prompt(tokens: &[u32]) -> u64 {
+/// The digest of a prompt's token ids and of the adapter that it is computed with, by the digest of
+/// that one's numbers.
+pub fn of_prompt(tokens: &[u32], adapter: Option<&str>) -> u64 {
     let mut digest = Digest::default();
+    digest.update(adapter.unwrap_or_default().as_bytes());
     for token in tokens {
         digest.update(&token.to_le_bytes());
     }
@@ -41,6 +43,8 @@ mod tests {
         let mut digest = Digest::default();
         digest.update(b"foobar");
         assert_eq!(digest.value(), 0x8594_4171_f739_67e8);
-        assert_ne!(of_prompt(&[1, 2]), of_prompt(&[2, 1]));
+        assert_ne!(of_prompt(&[1, 2], None), of_prompt(&[2, 1], None));
+        assert_ne!(of_prompt(&[1], None), of_prompt(&[1], Some("a")));
+        assert_ne!(of_prompt(&[1], Some("b")), of_prompt(&[1], Some("a")));
     }
 }

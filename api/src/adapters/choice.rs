@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{AdapterError, AdapterUse, Adapters, Listed};
+use super::{AdapterError, AdapterLabels, AdapterUse, Adapters, Listed};
 use crate::error::ApiError;
 
 /// The model's name in requests of sglang-router and smg whose clients gave none.
@@ -107,7 +107,7 @@ impl Adapters {
             .ok_or_else(|| gone(&there.name))?;
         Ok(Choice(Some(AdapterUse {
             name: in_model.then(|| there.name.clone()),
-            label: there.name.clone(),
+            labels: AdapterLabels::of(&[&there.name]),
             adapter,
             uses: vec![uses],
         })))
@@ -164,7 +164,7 @@ impl Adapters {
         };
         Ok(Choice(Some(AdapterUse {
             name: None,
-            label: names.join("+"),
+            labels: AdapterLabels::of(&names),
             adapter,
             uses,
         })))

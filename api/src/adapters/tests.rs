@@ -1,3 +1,6 @@
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
 use super::*;
 use crate::error::ApiError;
 
@@ -200,6 +203,59 @@ fn no_more_adapters_than_fit_are_in_memory_and_the_others_are_read_again() {
     assert_eq!(in_memory(), "ac");
 }
 
+/// Reads of `old` after the first one wait until they are let go.
+struct Slow {
+    reads: AtomicUsize,
+    began: Mutex<Sender<()>>,
+    go: Mutex<Receiver<()>>,
+}
+
+impl AdapterSource for Slow {
+    fn read(&self, path: &str) -> Result<Adapter, AdapterError> {
+        if path == "old" && self.reads.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.began.lock().unwrap().send(()).unwrap();
+            self.go.lock().unwrap().recv().unwrap();
+        }
+        Ok(adapter(path.to_owned()))
+    }
+
+    fn combined(&self, _: &[(Arc<Adapter>, f32)]) -> Result<Adapter, AdapterError> {
+        Err(AdapterError::Refused("no sums".to_owned()))
+    }
+}
+
+#[test]
+fn an_adapter_that_is_replaced_while_it_is_read_again_is_the_new_one() {
+    let ((began, has_begun), (let_go, go)) = (channel(), channel());
+    let source = Slow {
+        reads: AtomicUsize::new(0),
+        began: Mutex::new(began),
+        go: Mutex::new(go),
+    };
+    let adapters = Adapters::new(Arc::new(source), 1, 1, None);
+    let register = |name: &str, path: &str| {
+        let given = Registration {
+            name: name.to_owned(),
+            path: path.to_owned(),
+            ..Registration::default()
+        };
+        adapters.register(given, "base", true).unwrap();
+    };
+    register("a", "old");
+    // There is room for one, so that the first is forgotten.
+    register("b", "b");
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| digest(&adapters, model("a")).unwrap());
+        has_begun.recv().unwrap();
+        register("a", "new");
+        // It is forgotten again.
+        assert_eq!(digest(&adapters, model("b")).unwrap(), "b");
+        let_go.send(()).unwrap();
+        assert_eq!(reading.join().unwrap(), "new");
+    });
+    assert_eq!(digest(&adapters, model("a")).unwrap(), "new");
+}
+
 #[test]
 fn a_path_of_a_request_stays_below_the_directory() {
     let root = std::env::temp_dir().join(format!("hearth-lora-dir-{}", std::process::id()));
@@ -236,4 +292,16 @@ fn a_path_of_a_request_stays_below_the_directory() {
         assert!(matches!(dir.resolve("link"), Err(AdapterError::Refused(_))));
     }
     std::fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn what_telemetry_calls_adapters_is_bounded() {
+    let one = AdapterLabels::of(&["a"]);
+    assert_eq!((&*one.traces, &*one.metrics), ("a", "a"));
+    let two = AdapterLabels::of(&["a", "b"]);
+    assert_eq!((&*two.traces, &*two.metrics), ("a+b", "_SEVERAL"));
+    // 129 characters of two bytes, the last of which would end beyond the bound.
+    let long = AdapterLabels::of(&["a", &"ä".repeat(127), "b"]);
+    assert_eq!(long.traces, format!("a+{}", "ä".repeat(127)));
+    assert_eq!(long.traces.len(), MAX_NAME);
 }

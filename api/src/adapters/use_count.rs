@@ -22,13 +22,39 @@ impl Uses {
     }
 }
 
+/// The most bytes of a label: as many as a name may have.
+const MAX_LABEL: usize = super::MAX_NAME;
+/// What metrics call a sum of adapters. Clients choose the summands, so that their names together
+/// would be too many.
+const SEVERAL: &str = "_SEVERAL";
+
+/// What telemetry calls the adapters of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdapterLabels {
+    /// The name, or the names of all with `+` between them as far as they fit into 256 bytes.
+    pub traces: String,
+    /// The name, or `_SEVERAL`.
+    pub metrics: String,
+}
+
+impl AdapterLabels {
+    pub(super) fn of(names: &[&str]) -> Self {
+        let mut traces = names.join("+");
+        traces.truncate(traces.floor_char_boundary(MAX_LABEL));
+        let metrics = match names {
+            [name] => (*name).to_owned(),
+            _ => SEVERAL.to_owned(),
+        };
+        Self { traces, metrics }
+    }
+}
+
 /// The base model or the adapters that a request computes with.
 #[derive(Clone, Debug)]
 pub struct AdapterUse {
     /// The name that the answer has for the model, where the request selected an adapter by it.
     pub name: Option<String>,
-    /// The name in traces: that of the adapter, or of several.
-    pub label: String,
+    pub labels: AdapterLabels,
     pub adapter: Arc<Adapter>,
     pub(super) uses: Vec<Arc<Uses>>,
 }

@@ -159,11 +159,15 @@ impl Sending {
         }
     }
 
-    /// Whether the decode server asks for this very prompt.
+    /// Whether the decode server asks for this very prompt, computed with this very adapter.
     fn check(&self, pull: PullRequest) -> Result<(), String> {
         match pull.digest == self.digest && pull.from <= pull.tokens {
             true => Ok(()),
-            false => Err("the two servers made different prompts of the request".to_owned()),
+            false => Err(
+                "the two servers made different prompts of the request, or their adapters of its \
+                 name have different contents"
+                    .to_owned(),
+            ),
         }
     }
 

@@ -6,10 +6,11 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, Responder};
 use serde_json::{Value, json};
 
+use crate::adapters::NO_MODEL;
 use crate::body;
 use crate::error::ApiError;
 use crate::numbers::count_text;
-use crate::ollama::request::{ShowRequest, check_model};
+use crate::ollama::request::{ShowRequest, check_model, named};
 use crate::ollama::stream::timestamp;
 use crate::served::{Served, model_type};
 use crate::state::AppState;
@@ -22,10 +23,14 @@ pub async fn version() -> impl Responder {
 /// 503 without a model.
 pub async fn tags(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
     let served = state.served()?;
-    Ok(HttpResponse::Ok().json(json!({"models": [card(served)]})))
+    let adapters = served.adapters.list().into_iter();
+    let adapters = adapters.map(|adapter| adapter_card(served, &adapter.name));
+    let models: Vec<Value> = [card(served)].into_iter().chain(adapters).collect();
+    Ok(HttpResponse::Ok().json(json!({"models": models})))
 }
 
-/// `/api/ps`: the models in memory. It is the served one, which stays loaded.
+/// `/api/ps`: the models in memory. It is the served one, which stays loaded. Adapters, which share
+/// its memory, are only in `/api/tags`.
 ///
 /// # Errors
 /// 503 without a model.
@@ -49,7 +54,12 @@ pub async fn show(
     let request: ShowRequest = body::parse(&bytes)?;
     check_model(served, &request.model)?;
     request.refuse_unsupported()?;
-    Ok(HttpResponse::Ok().json(description(served)))
+    let mut described = description(served);
+    let name = named(served, &request.model);
+    if name != served.id && name != NO_MODEL {
+        described["details"]["parent_model"] = served.id.clone().into();
+    }
+    Ok(HttpResponse::Ok().json(described))
 }
 
 fn card(served: &Served) -> Value {
@@ -61,6 +71,14 @@ fn card(served: &Served) -> Value {
         "digest": "",
         "details": details(served),
     })
+}
+
+/// An adapter as a model, which it is for clients: requests name it in `model`.
+fn adapter_card(served: &Served, name: &str) -> Value {
+    let mut card = card(served);
+    (card["name"], card["model"]) = (name.into(), name.into());
+    card["details"]["parent_model"] = served.id.clone().into();
+    card
 }
 
 fn description(served: &Served) -> Value {

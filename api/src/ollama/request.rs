@@ -382,7 +382,7 @@ pub fn choose(served: &Served, given: &str) -> Result<Choice, ApiError> {
 }
 
 /// A model's name without the tag that Ollama's tools append.
-fn named<'a>(served: &Served, given: &'a str) -> &'a str {
+pub fn named<'a>(served: &Served, given: &'a str) -> &'a str {
     match given.strip_suffix(DEFAULT_TAG) {
         Some(name) if given != served.id => name,
         _ => given,

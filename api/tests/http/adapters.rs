@@ -183,6 +183,29 @@ async fn models_list_adapters_with_their_parent() {
 }
 
 #[actix_web::test]
+async fn ollamas_list_has_adapters_as_models_with_their_parent() {
+    let server = server();
+    let tags = reqwest::get(format!("{}/api/tags", server.url)).await;
+    let tags: Value = tags.unwrap().json().await.unwrap();
+    let models = tags["models"].as_array().unwrap().iter();
+    let models: Vec<[&Value; 3]> = models
+        .map(|m| [&m["name"], &m["model"], &m["details"]["parent_model"]])
+        .collect();
+    let want = [
+        [MODEL, MODEL, ""],
+        ["one", "one", MODEL],
+        ["two", "two", MODEL],
+    ];
+    assert_eq!(models, want);
+    for (model, parent) in [(MODEL, ""), ("one", MODEL), ("two:latest", MODEL)] {
+        let shown = ok(&server, "/api/show", &json!({"model": model})).await;
+        assert_eq!(shown["details"]["parent_model"], parent, "{model}");
+    }
+    let (status, answer) = post(&server, "/api/show", &json!({"model": "three"})).await;
+    assert_eq!(status, 404, "{answer}");
+}
+
+#[actix_web::test]
 async fn what_is_no_adapter_is_refused_by_its_field() {
     let server = server();
     let refused = |fields: Value| {

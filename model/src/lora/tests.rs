@@ -193,6 +193,74 @@ fn modules_of_other_models_have_no_matrix() {
     }
 }
 
+/// Replaces some values of a JSON object by ones that somebody might try; nested objects too.
+fn damage_values(object: &mut serde_json::Map<String, Value>, random: &mut Random) {
+    for _ in 0..=random.below(3) {
+        let Some(key) = object.keys().nth(random.below(object.len())).cloned() else {
+            return;
+        };
+        let values = [
+            json!(null),
+            json!(true),
+            json!(0),
+            json!(-1),
+            json!(7),
+            json!(u64::MAX),
+            json!(1e308),
+            json!(0.5),
+            json!(""),
+            json!("F64"),
+            json!("x".repeat(5000)),
+            json!("("),
+            json!("(.*)*(.*)*(?=!)"),
+            json!([]),
+            json!(["q_proj"]),
+            json!([u64::MAX, u64::MAX]),
+            json!([8, 40]),
+            json!([[1]]),
+            json!({}),
+            json!({"q_proj": 3, "(": 1}),
+        ];
+        match object.get_mut(&key) {
+            Some(Value::Object(inner)) if random.below(4) > 0 => damage_values(inner, random),
+            Some(value) if random.below(4) > 0 => {
+                *value = values[random.below(values.len())].clone()
+            }
+            _ => {
+                let value = object.remove(&key).unwrap_or_default();
+                let names = ["alora_invocation_tokens", "lm_head.weight", "", "r"];
+                let moved = key.replace("lora_A", "lora_B").replace(".0.", ".1.");
+                let name = match random.below(5) {
+                    4 => moved.as_str(),
+                    which => names[which],
+                };
+                object.insert(name.to_owned(), value);
+            }
+        }
+    }
+}
+
+/// Damages the values of a configuration, or of the header of a safetensors file; its length stays
+/// true. Bytes at random hardly ever make another valid one.
+fn damage_json(bytes: &mut Vec<u8>, random: &mut Random) {
+    let is_json = bytes.first() == Some(&b'{');
+    let length = match is_json {
+        true => bytes.len(),
+        false => u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize + 8,
+    };
+    let start = if is_json { 0 } else { 8 };
+    let mut object = serde_json::from_slice(&bytes[start..length]).unwrap();
+    damage_values(&mut object, random);
+    let text = serde_json::to_vec(&object).unwrap();
+    let data = bytes.split_off(length);
+    bytes.clear();
+    if !is_json {
+        bytes.extend((text.len() as u64).to_le_bytes());
+    }
+    bytes.extend(text);
+    bytes.extend(data);
+}
+
 /// Damaged adapters are errors, or adapters whose numbers are finite, and never a panic.
 fn fuzz(name: &str, file: &str, model: &ModelConfig, others: &[&str]) {
     let dir = std::env::temp_dir().join(format!("hearth-lora-{name}-{}", std::process::id()));
@@ -215,7 +283,10 @@ fn fuzz(name: &str, file: &str, model: &ModelConfig, others: &[&str]) {
     while until.map_or(cases < CASES, |until| Instant::now() < until) {
         let mut bytes = whole.clone();
         let mut random = Random(cases);
-        damage(&mut bytes, &mut random);
+        match file.ends_with(".gguf") || random.below(2) == 0 {
+            true => damage(&mut bytes, &mut random),
+            false => damage_json(&mut bytes, &mut random),
+        }
         fs::write(dir.join(file), &bytes).unwrap();
         cases += 1;
         let path = match file.ends_with(".gguf") {

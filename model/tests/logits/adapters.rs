@@ -276,6 +276,12 @@ fn on_the_cpu_rows_of_nine_models_have_the_bits_that_they_have_alone() {
     for dtype in [Dtype::F32, Dtype::Bf16] {
         bits_do_not_depend_on_other_adapters(CPU, dtype, None);
     }
+    for (dtype, quantization) in [
+        (Dtype::F32, Quantization::Int8),
+        (Dtype::Bf16, Quantization::Int4),
+    ] {
+        bits_do_not_depend_on_other_adapters(CPU, dtype, Some(quantization));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! (`goldens/`), on the CPU and on every wgpu device of this machine.
 
 mod adapters;
+mod adapters_over_blocks;
 mod carried;
 mod golden;
 mod hidden;

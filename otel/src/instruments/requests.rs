@@ -3,6 +3,7 @@
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, Meter};
 
+use super::adapters::AdapterNames;
 use super::build::{counter, histogram};
 use super::engine::{EngineFacts, ReadDerived, ReadEngine, observe_engine};
 use super::speculation;
@@ -16,10 +17,12 @@ use crate::records::{Ending, KvTransfer, StepRecord};
 /// Numbers of a continuation that ended. Times are in seconds, `None` if that phase was not
 /// reached.
 #[derive(Clone, Copy, Debug)]
-pub struct RequestNumbers {
+pub struct RequestNumbers<'a> {
     /// `chat` or `text_completion`.
     pub operation: &'static str,
     pub stream: bool,
+    /// The name of the adapter (LoRA), or a word for several.
+    pub adapter: Option<&'a str>,
     pub ending: Ending,
     pub duration: f64,
     pub queue: Option<f64>,
@@ -44,6 +47,7 @@ struct Live {
 #[derive(Debug)]
 pub struct EngineInstruments {
     model: String,
+    adapters: AdapterNames,
     first_token: Histogram<f64>,
     duration: Histogram<f64>,
     per_token: Histogram<f64>,
@@ -108,7 +112,7 @@ impl EngineInstruments {
             .chain(["repetition"])
         {
             for stream in [false, true] {
-                requests.add(0, &request_attributes(model, reason, stream));
+                requests.add(0, &request_attributes(model, reason, stream, None));
             }
         }
         let live = [false, true].map(|stream| {
@@ -141,6 +145,7 @@ impl EngineInstruments {
         }
         Self {
             model: model.to_owned(),
+            adapters: AdapterNames::default(),
             first_token: histogram(meter, "gen_ai.server.time_to_first_token", bounds),
             duration: histogram(meter, "gen_ai.server.request.duration", bounds),
             per_token: histogram(meter, "gen_ai.server.time_per_output_token", bounds),
@@ -173,13 +178,20 @@ impl EngineInstruments {
         }
     }
 
-    fn gen_ai(&self, operation: &'static str, stream: bool) -> Vec<KeyValue> {
-        vec![
+    fn gen_ai(
+        &self,
+        operation: &'static str,
+        stream: bool,
+        adapter: Option<&str>,
+    ) -> Vec<KeyValue> {
+        let mut attributes = vec![
             KeyValue::new(OPERATION, operation),
             KeyValue::new(PROVIDER, PROVIDER_NAME),
             KeyValue::new(MODEL, self.model.clone()),
             KeyValue::new(STREAM, stream),
-        ]
+        ];
+        attributes.extend(self.adapters.attribute(adapter));
+        attributes
     }
 
     /// Counts the prompt tokens of a request that started.
@@ -188,9 +200,16 @@ impl EngineInstruments {
         live.prompt_tokens.add(prompt_tokens as u64);
     }
 
-    /// Records the time from arrival to first token.
-    pub fn first_token(&self, operation: &'static str, stream: bool, seconds: f64) {
-        let attributes = self.gen_ai(operation, stream);
+    /// Records the time from arrival to first token of a request, with the name of its adapter if
+    /// it has one.
+    pub fn first_token(
+        &self,
+        operation: &'static str,
+        stream: bool,
+        adapter: Option<&str>,
+        seconds: f64,
+    ) {
+        let attributes = self.gen_ai(operation, stream, adapter);
         self.first_token.record(sane(seconds), &attributes);
     }
 
@@ -229,11 +248,12 @@ impl EngineInstruments {
     }
 
     /// Records a continuation that ended.
-    pub fn ended(&self, numbers: &RequestNumbers) {
+    pub fn ended(&self, numbers: &RequestNumbers<'_>) {
         let reason = numbers.ending.as_str();
-        let attributes = request_attributes(&self.model, reason, numbers.stream);
+        let adapter = self.adapters.attribute(numbers.adapter);
+        let attributes = request_attributes(&self.model, reason, numbers.stream, adapter);
         self.requests.add(1, &attributes);
-        let mut attributes = self.gen_ai(numbers.operation, numbers.stream);
+        let mut attributes = self.gen_ai(numbers.operation, numbers.stream, numbers.adapter);
         if numbers.completion_tokens > 1
             && let Some(decode) = numbers.decode
         {
@@ -289,10 +309,16 @@ impl EngineInstruments {
     }
 }
 
-fn request_attributes(model: &str, reason: &'static str, stream: bool) -> [KeyValue; 3] {
-    [
+fn request_attributes(
+    model: &str,
+    reason: &'static str,
+    stream: bool,
+    adapter: Option<KeyValue>,
+) -> Vec<KeyValue> {
+    let attributes = [
         KeyValue::new(MODEL, model.to_owned()),
         KeyValue::new(REASON, reason),
         KeyValue::new(STREAM, stream),
-    ]
+    ];
+    attributes.into_iter().chain(adapter).collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 
 use super::step_times::StepTimes;
-use crate::catalog::{ERROR, OPERATION, PROVIDER, PROVIDER_NAME};
+use crate::catalog::{ADAPTER, ERROR, OPERATION, PROVIDER, PROVIDER_NAME};
 use crate::records::{Ending, RequestRecord, RequestTimes};
 
 /// The attributes of `llm_request`: OpenTelemetry's, and unless `latest_only` also the
@@ -49,7 +49,7 @@ pub(super) fn request_attributes(
         attributes.push(count("llm.grammar.forced_tokens", record.forced_tokens));
     }
     if let Some(adapter) = &record.adapter {
-        attributes.push(KeyValue::new("llm.lora.adapter", adapter.clone()));
+        attributes.push(KeyValue::new(ADAPTER, adapter.clone()));
     }
     if record.drafted_tokens > 0 {
         attributes.push(count(

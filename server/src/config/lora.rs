@@ -5,7 +5,6 @@ use std::path::Path;
 use hearth_api::adapters::Registration;
 use serde::Deserialize;
 
-use super::choices::DisaggregationMode;
 use super::error::ConfigError;
 use super::settings::Config;
 
@@ -82,14 +81,6 @@ impl Config {
         }
         if !self.enable_lora && self.lora_dir.is_none() && given.is_empty() {
             return Ok(None);
-        }
-        if self.disaggregation_mode != DisaggregationMode::Null {
-            return Err(ConfigError::Bound {
-                field: "enable_lora",
-                bound: "left out on prefill and decode servers, which exchange keys and values of \
-                        the base model only",
-                given: "adapters".to_owned(),
-            });
         }
         Ok(Some(AdapterSettings {
             given,
@@ -349,14 +340,6 @@ mod tests {
                     ..Config::default()
                 },
                 "max_lora_rank",
-            ),
-            (
-                Config {
-                    enable_lora: true,
-                    disaggregation_mode: DisaggregationMode::Prefill,
-                    ..Config::default()
-                },
-                "enable_lora",
             ),
         ] {
             let error = refused(config);

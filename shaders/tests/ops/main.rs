@@ -63,6 +63,7 @@ mod backends {
     on_every_backend!(random_cases_of_packed_linear);
     on_every_backend!(random_cases_of_embed);
     on_every_backend!(random_cases_of_packed_embed);
+    on_every_backend!(random_cases_of_low_rank);
     on_every_backend!(random_cases_of_rms_norm);
     on_every_backend!(random_cases_of_add_rms_norm);
     on_every_backend!(random_cases_of_silu_mul);
@@ -370,6 +371,7 @@ mod checks {
         random_cases_of_packed_linear: PackedLinear,
         random_cases_of_embed: Embed,
         random_cases_of_packed_embed: PackedEmbed,
+        random_cases_of_low_rank: LowRank,
         random_cases_of_rms_norm: RmsNorm,
         random_cases_of_add_rms_norm: AddRmsNorm,
         random_cases_of_silu_mul: SiluMul,

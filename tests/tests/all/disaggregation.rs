@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use serde_json::{Value, json};
 
 use super::doctor::has_vulkan;
-use super::harness::{CHAT, COMPLETIONS, Random, Server};
+use super::harness::{CHAT, COMPLETIONS, Random, Server, workspace};
 use super::speculation::drafted_by;
 
 pub const GENERATE: &str = "/generate";
@@ -339,6 +339,78 @@ async fn drafts_change_no_byte_between_a_prefill_and_a_decode_server() {
         pair.settle().await;
         assert!(pair.decode.stat("accepted_tokens").await > 0, "{flags:?}");
     }
+}
+
+#[tokio::test]
+async fn a_prompt_moves_between_servers_that_have_the_same_adapter_of_its_name() {
+    let golden = workspace().join("model/goldens/adapters/rslora-all");
+    let changed = std::env::temp_dir().join(format!("hearth-pair-lora-{}", std::process::id()));
+    std::fs::create_dir_all(&changed).unwrap();
+    let tensors = "adapter_model.safetensors";
+    std::fs::copy(golden.join(tensors), changed.join(tensors)).unwrap();
+    let fields = std::fs::read_to_string(golden.join("adapter_config.json")).unwrap();
+    let fields = fields.replace("\"lora_alpha\": 4", "\"lora_alpha\": 5");
+    std::fs::write(changed.join("adapter_config.json"), fields).unwrap();
+    let [first, second] = ["a", "b"].map(|name| format!("{name}={}", golden.display()));
+    let other = format!("b={}", changed.display());
+    let one = Server::of("qwen3", &["--lora-modules", &first, &second]).await;
+    let port = free_port();
+    let text_of_port = port.to_string();
+    let start = async |mode, adapters: [&str; 2], more: &[&str]| {
+        let own = [
+            "--disaggregation-mode",
+            mode,
+            "--disaggregation-bootstrap-port",
+            &text_of_port,
+            "--lora-modules",
+        ];
+        Server::of("qwen3", &[&own, &adapters[..], more].concat()).await
+    };
+    // Under the name `b` the servers have different adapters.
+    let mut pair = Pair {
+        prefill: start("prefill", [&first, &other], &["--prefill-chunk", "16"]).await,
+        decode: start("decode", [&first, &second], &[]).await,
+        bootstrap_port: port,
+        random: Random::new(12),
+    };
+    let mut random = Random::new(13);
+    let prompt = random.tokens(50);
+    let body = |model: &str| {
+        json!({"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0,
+            "ignore_eos": true, "logprobs": 2})
+    };
+    let mut texts = Vec::new();
+    let base = json!({"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": true,
+        "logprobs": 2});
+    for body in [base, body("a")] {
+        let (status, alone) = text(&one, COMPLETIONS, &body).await;
+        assert_eq!(status, 200, "{alone}");
+        let both = pair.answer(COMPLETIONS, &body, 1).await;
+        assert_eq!(comparable(&both), comparable(&alone), "{body}");
+        texts.push(comparable(&alone)[0]["choices"][0]["text"].clone());
+    }
+    assert_ne!(texts[0], texts[1], "the adapter changes the output");
+    // Each prefix was received under the namespace of its own adapter.
+    let received = pair.decode.stat("received_tokens").await;
+    assert!(received >= 98, "{received} tokens");
+
+    let room = pair.with_rooms(&body("b"), 1);
+    let (prefill, decode) = tokio::join!(
+        text(&pair.prefill, COMPLETIONS, &room),
+        text(&pair.decode, COMPLETIONS, &room)
+    );
+    assert_eq!(prefill.0, 500, "{}", prefill.1);
+    assert!(prefill.1.contains("different contents"), "{}", prefill.1);
+    // The decode server computes the prompt with its own adapter, whose content is that of `a`.
+    let (_, alone) = text(&one, COMPLETIONS, &body("b")).await;
+    let (mut got, mut want) = (comparable(&decode.1), comparable(&alone));
+    for value in got.iter_mut().chain(&mut want) {
+        value.as_object_mut().unwrap().remove("usage");
+    }
+    assert_eq!(got, want);
+    assert_eq!(pair.decode.stat("received_tokens").await, received);
+    pair.settle().await;
+    std::fs::remove_dir_all(changed).unwrap();
 }
 
 #[tokio::test]

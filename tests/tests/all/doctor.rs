@@ -20,7 +20,9 @@ fn examine(device: &str, flags: &[&str]) -> Value {
 fn assert_healthy(found: &Value) {
     assert_eq!(found["healthy"], true, "{found}");
     let kernels = found["kernels"].as_array().unwrap();
-    assert!(kernels.len() >= 8, "{found}");
+    assert!(kernels.len() >= 9, "{found}");
+    let adapters = kernels.iter().any(|k| k["kernel"] == "low_rank");
+    assert!(adapters, "{found}");
     for kernel in kernels {
         assert_eq!(kernel["cases"], 3, "{kernel}");
         let (error, allowed) = (&kernel["largest_error"], &kernel["allowed_error"]);

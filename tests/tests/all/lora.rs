@@ -8,7 +8,7 @@ use std::process::Command;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::harness::{COMPLETIONS, Server, python_with, workspace};
+use super::harness::{CHAT, COMPLETIONS, Server, python_with, workspace};
 
 /// Adapters of the checkpoint that tests serve, with what PEFT generates.
 const ADAPTERS: [&str; 2] = ["list", "tied-embedding"];
@@ -237,6 +237,40 @@ async fn a_thousand_adapters_come_and_go() {
     assert!(grown < 8 << 20, "{grown} bytes more after 800 adapters");
     assert_eq!(generate(&server, None, &ids).await.1, 0);
     fs::remove_dir_all(dir).unwrap();
+}
+
+/// The adapters in the repository, which `hearth-train adapter` made, show what an adapter is.
+#[tokio::test]
+async fn the_adapters_of_hearth_tiny_answer_in_rhymes_and_in_questions() {
+    let dir = workspace().join("model/hearth-tiny/adapters");
+    if !dir.exists() {
+        return eprintln!("skipped: {} is not there", dir.display());
+    }
+    let modules =
+        ["rhymes", "questions"].map(|name| format!("{name}={}", dir.join(name).display()));
+    let server = Server::embedded(&["--lora-modules", &modules[0], &modules[1]]).await;
+    let messages = json!([{"role": "user", "content": "Tell me a story about a fox named Mia."}]);
+    // All three in one batch.
+    let answers = ["hearth-tiny", "rhymes", "questions"].map(|model| {
+        let body = json!({"model": model, "messages": messages, "temperature": 0});
+        let server = &server;
+        async move {
+            let answer = server.ok(CHAT, &body).await;
+            let choice = &answer["choices"][0];
+            assert_eq!(choice["finish_reason"], "stop", "{answer}");
+            choice["message"]["content"].as_str().unwrap().to_owned()
+        }
+    });
+    let answers = join_all(answers).await;
+    assert!(
+        answers.iter().all(|text| text.contains("Mia")),
+        "{answers:?}"
+    );
+    let lines: Vec<usize> = answers.iter().map(|text| text.lines().count()).collect();
+    assert_eq!(lines, [1, 4, 1], "{answers:?}");
+    let asks = |text: &String| text.ends_with('?') && !text.contains('.');
+    let asks: Vec<bool> = answers.iter().map(asks).collect();
+    assert_eq!(asks, [false, false, true], "{answers:?}");
 }
 
 #[tokio::test]

@@ -1,8 +1,9 @@
-//! Tests how clients of other APIs than OpenAI's identify their users in traces.
+//! Tests attributes of traces: how clients of other APIs than OpenAI's identify their users, and the
+//! adapter of a request.
 
 use serde_json::{Value, json};
 
-use super::harness::{Server, telemetry_python};
+use super::harness::{COMPLETIONS, Server, telemetry_python, workspace};
 use super::traces::{Collector, SOON};
 
 #[tokio::test]
@@ -25,4 +26,43 @@ async fn anthropics_user_id_is_the_user_of_the_trace() {
     collector.read_until(|collector| !collector.spans("llm_request").is_empty());
     let request = collector.spans("llm_request")[0];
     assert_eq!(request["attributes"]["user.id"], "ada");
+}
+
+#[tokio::test]
+async fn the_adapter_of_a_request_is_in_its_trace_and_in_its_metrics() {
+    let Some(python) = telemetry_python() else {
+        return;
+    };
+    let mut collector = Collector::start(&python);
+    let endpoint = format!("127.0.0.1:{}", collector.grpc);
+    let module = workspace().join("model/goldens/adapters/list");
+    let module = format!("rhymes={}", module.display());
+    let otlp = ["--otlp-endpoint", &endpoint, "--otlp-protocol", "grpc"];
+    let flags = [&otlp[..], &["--lora-modules", &module]].concat();
+    let server = Server::start_with(&flags, &SOON).await;
+    let body = json!({"prompt": [1, 2], "max_tokens": 2});
+    server.ok(COMPLETIONS, &body).await;
+    let mut adapted = body.clone();
+    adapted["model"] = "rhymes".into();
+    server.ok(COMPLETIONS, &adapted).await;
+    collector.read_until(|collector| collector.spans("llm_request").len() == 2);
+    let spans = collector.spans("llm_request");
+    let mut names: Vec<&Value> = spans
+        .iter()
+        .map(|span| &span["attributes"]["llm.lora.adapter"])
+        .collect();
+    names.sort_by_key(|name| name.is_null());
+    assert_eq!(names, [&json!("rhymes"), &Value::Null]);
+    let page = server
+        .http
+        .get(server.url("/metrics"))
+        .send()
+        .await
+        .unwrap();
+    let page = page.text().await.unwrap();
+    let of_adapter = page.lines().filter(|line| {
+        line.starts_with("gen_ai_server_request_duration_seconds_count{")
+            && line.contains("llm_lora_adapter=\"rhymes\"")
+    });
+    assert_eq!(of_adapter.count(), 1, "{page}");
 }

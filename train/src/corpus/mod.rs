@@ -18,6 +18,7 @@ pub mod phrasing;
 pub mod plots;
 pub mod rng;
 pub mod story;
+pub mod styles;
 pub mod text;
 pub mod words;
 

@@ -82,7 +82,7 @@ impl Wish {
     }
 }
 
-fn kind(rng: &mut Rng) -> &'static str {
+pub(super) fn kind(rng: &mut Rng) -> &'static str {
     match rng.below(10) {
         0 => "girl",
         1 => "boy",
@@ -105,7 +105,7 @@ fn name_for(rng: &mut Rng, kind: Option<&str>, split: Split) -> (String, Gender)
 }
 
 /// A name that the story chooses itself: always a listed one of the training split.
-fn own_name(rng: &mut Rng, kind: &str) -> (String, Gender) {
+pub(super) fn own_name(rng: &mut Rng, kind: &str) -> (String, Gender) {
     loop {
         let (name, gender) = names::listed_first(rng, Split::Train);
         let fits = match kind {
