@@ -199,8 +199,15 @@ def types():
     rows, columns = 3, 256
     # Where the f16 scales lie in a block.
     two = (Type.Q4_1, Type.Q5_1, Type.Q4_K, Type.Q5_K)
-    scales = {Type.Q6_K: [208], **{kind: [0, 2] for kind in two}}
+    scales = {
+        Type.Q2_K: [80, 82],
+        Type.Q3_K: [108],
+        Type.Q6_K: [208],
+        Type.MXFP4: [],
+        **{kind: [0, 2] for kind in two},
+    }
     names = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+    names += ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
     for index, name in enumerate(names):
         kind = Type[name]
         if name in ("F32", "F16", "BF16"):

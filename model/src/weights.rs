@@ -4,7 +4,6 @@
 //! A file of any size opens at once, because its pages are read when a tensor is. Files come from
 //! strangers, so each header is checked against its file before any data is handed out.
 
-mod blocks;
 mod dummy;
 mod error;
 mod file_names;
@@ -22,13 +21,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use hearth_shaders::BlockFormat;
 use indicatif::ProgressBar;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::dtype::Dtype;
 use crate::regular_file::{self, TOKENIZER_BYTES};
-pub use blocks::BlockType;
 pub use error::WeightError;
 pub(crate) use file_names::{INDEX, SINGLE};
 pub use format::Format;
@@ -218,7 +217,7 @@ impl Weights {
     }
 
     /// A format of blocks that some tensor is stored in, if there is one.
-    pub fn blocks(&self) -> Option<BlockType> {
+    pub fn blocks(&self) -> Option<BlockFormat> {
         let Source::Files { entries, .. } = &self.source else {
             return None;
         };

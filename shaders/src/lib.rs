@@ -152,14 +152,15 @@ pub type Fetched = Box<dyn FnOnce() -> Result<Vec<i32>, String>>;
 /// A Burn backend with the operations of a paged transformer. Operations without a [`Summation`]
 /// parameter compute each row by itself, so their results never depend on the batch.
 pub trait Kernels: Backend {
-    /// Whether [`Self::project`] and [`Self::embed`] accept matrices that are packed in `format`.
-    fn packs(_format: BlockFormat) -> bool {
+    /// Whether [`Self::project`] accepts matrices whose parts, one below another, are packed in
+    /// `formats`, and [`Self::embed`] those of one part.
+    fn packs(_formats: &[BlockFormat]) -> bool {
         false
     }
 
     /// Copies a packed matrix to the device. The result stands for a matrix of floats, but only
     /// [`Self::project`] and [`Self::embed`] accept it, and [`Self::packs`] must be true for its
-    /// format. It is multiplied with `activations`, and [`Self::embed`] returns this type.
+    /// formats. It is multiplied with `activations`, and [`Self::embed`] returns this type.
     fn packed(
         _matrix: BlockMatrix,
         _activations: DType,

@@ -8,7 +8,8 @@ use super::*;
 use crate::checkpoint::{Checkpoint, LoadFormat};
 use crate::dtype::Dtype;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{BlockType, Format, Weights};
+use crate::weights::{Format, Weights};
+use hearth_shaders::BlockFormat;
 
 fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
@@ -141,7 +142,7 @@ fn every_type_has_the_bits_of_the_reference_dequantisation() {
         .iter()
         .map(|(_, tensor)| tensor.format.clone())
         .collect();
-    for block in BlockType::ALL {
+    for block in BlockFormat::integers() {
         assert!(blocks.contains(&Format::Blocks(block)), "{block:?}");
     }
     let path = goldens().join("gguf/types.gguf");
@@ -149,7 +150,7 @@ fn every_type_has_the_bits_of_the_reference_dequantisation() {
     let weights = Weights::from_file(path, map, tensors);
     let expected = golden("types.safetensors");
     let expected = SafeTensors::deserialize(&expected).unwrap();
-    assert_eq!(expected.len(), 3 + BlockType::ALL.len());
+    assert_eq!(expected.len(), 3 + BlockFormat::integers().count());
     for (name, tensor) in expected.tensors() {
         let view = weights.get(&name, tensor.shape()).unwrap();
         let values = view.to_f32();

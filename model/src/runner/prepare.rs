@@ -38,14 +38,14 @@ pub(super) fn prepare<B: Kernels>(
     let weights = &checkpoint.weights;
     let blocks = Blocks {
         quantized: choose_blocks(options.quantization, weights, dtype, at)?,
-        bf16: dtype == Dtype::Bf16 && B::packs(BlockFormat::Bf16),
+        bf16: dtype == Dtype::Bf16 && B::packs(&[BlockFormat::Bf16]),
     };
     let largest = options.largest_matrix.unwrap_or(u64::MAX);
     let largest = largest.min(at.max_binding);
     memory::check_bindings(&config, dtype, at, largest, |name, shape| {
         blocks.matrix_bytes::<B>(weights, name, shape, dtype)
     })?;
-    let packed = blocks.integers(&config, weights);
+    let packed = blocks.integers::<B>(&config, weights);
     if options.check_kernels && !at.is_cpu() {
         let rank = match options.adapters.slots {
             0 => 0,
@@ -101,7 +101,7 @@ pub(super) fn prepare<B: Kernels>(
         hidden_size: config.hidden_size,
         device: at.to_string(),
         dtype,
-        quantization: blocks.describe(&config, weights),
+        quantization: blocks.describe::<B>(&config, weights),
         kv_slots: budget.slots,
         host_slots: options.host_slots,
         max_model_len: budget.max_model_len,

@@ -1,19 +1,16 @@
 //! Which matrices are packed in blocks for serving, and how they are packed.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor, TensorPrimitive};
 use hearth_shaders::{BlockFormat, BlockMatrix, Kernels};
-use rayon::prelude::*;
 
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
-use crate::weights::{BlockType, Format, Quantization, WeightError, Weights, quantise};
-
-/// Rows that are rounded in parallel before they are put in their places.
-const ROWS: usize = 512;
+use crate::weights::{Format, Quantization, WeightError, Weights, quantise};
 
 /// Which matrices are in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,12 +33,19 @@ pub enum Quantized {
 
 impl Blocks {
     /// The format of the blocks of the matrix `name`, if it is in blocks. Stacked matrices are in
-    /// blocks only if all matrices of the stack have the same format.
-    pub(super) fn format(self, weights: &Weights, name: &str) -> Option<BlockFormat> {
+    /// blocks only if all matrices of the stack are, in formats that the backend takes together.
+    pub(super) fn format<B: Kernels>(self, weights: &Weights, name: &str) -> Option<BlockFormat> {
         let quantized = match self.quantized {
             Quantized::None => None,
             Quantized::Rounded(quantization) => Some(quantization.format(name)),
-            Quantized::Stored => stored_stack(weights, name),
+            Quantized::Stored => {
+                let stack = stack(name).into_iter();
+                let formats = stack.map(|name| stored_blocks(weights, &name));
+                let formats: Option<Vec<BlockFormat>> = formats.collect();
+                formats
+                    .filter(|formats| B::packs(formats))
+                    .and(stored_blocks(weights, name))
+            }
         };
         quantized.or(self.bf16.then_some(BlockFormat::Bf16))
     }
@@ -69,19 +73,24 @@ impl Blocks {
         [rows, columns]: [usize; 2],
         dtype: Dtype,
     ) -> u64 {
-        let bytes = match self.format(weights, name) {
+        let bytes = match self.format::<B>(weights, name) {
             Some(format) => B::packed_bytes(format, rows, columns),
             None => rows * columns * dtype.size(),
         };
         bytes as u64
     }
 
-    /// The formats of quantized blocks that occur among the matrices.
-    pub fn integers(self, config: &ModelConfig, weights: &Weights) -> [Option<BlockFormat>; 2] {
+    /// The formats of quantized blocks that occur among the matrices, of those that GPUs compute
+    /// with.
+    pub fn integers<B: Kernels>(
+        self,
+        config: &ModelConfig,
+        weights: &Weights,
+    ) -> [Option<BlockFormat>; 2] {
         let tensors = config.tensors().into_iter();
         let names = tensors.filter(|(_, shape)| shape.len() == 2);
         let formats: Vec<_> = names
-            .filter_map(|(name, _)| self.format(weights, &name))
+            .filter_map(|(name, _)| self.format::<B>(weights, &name))
             .collect();
         [BlockFormat::Q8_0, BlockFormat::Q4_0]
             .map(|format| formats.contains(&format).then_some(format))
@@ -89,13 +98,13 @@ impl Blocks {
 
     /// The formats of the quantized matrices as text; `None` if all matrices are in the type that
     /// the model is served in.
-    pub fn describe(self, config: &ModelConfig, weights: &Weights) -> Option<String> {
+    pub fn describe<B: Kernels>(self, config: &ModelConfig, weights: &Weights) -> Option<String> {
         if let Quantized::Rounded(quantization) = self.quantized {
             return Some(quantization.to_string());
         }
         let names = config.tensors().into_iter().map(|(name, _)| name);
         let kinds: BTreeSet<_> = names
-            .filter_map(|name| self.format(weights, &name))
+            .filter_map(|name| self.format::<B>(weights, &name))
             .filter(|format| *format != BlockFormat::Bf16)
             .map(|format| format!("{format:?}"))
             .collect();
@@ -123,79 +132,69 @@ fn stack(name: &str) -> Vec<String> {
     vec![name.to_owned()]
 }
 
-/// The format of blocks that all matrices of the stack of `name` are stored in, if they share one.
-fn stored_stack(weights: &Weights, name: &str) -> Option<BlockFormat> {
-    let mut formats = stack(name)
-        .into_iter()
-        .map(|name| stored_blocks(weights, &name));
-    let first = formats.next()??;
-    formats.all(|other| other == Some(first)).then_some(first)
-}
-
-/// The format of blocks that `name` is stored in, if kernels compute with it.
+/// The format of blocks that `name` is stored in, if it is in blocks.
 fn stored_blocks(weights: &Weights, name: &str) -> Option<BlockFormat> {
     match weights.format(name)? {
-        Format::Blocks(BlockType::Q8_0) => Some(BlockFormat::Q8_0),
-        Format::Blocks(BlockType::Q4_0) => Some(BlockFormat::Q4_0),
+        Format::Blocks(format) => Some(format),
         _ => None,
     }
 }
 
-/// Stacks the matrices `parts` (`[rows, columns]` each) and packs the rows `within` of the stack in
-/// blocks, for activations of the type `activations`.
+/// Stacks the matrices `parts` (`[rows, columns]` each, in `formats`) and packs the rows `within` of
+/// the stack in blocks, for activations of the type `activations`.
 ///
 /// # Errors
 /// A tensor is missing or malformed, or a row has a value that blocks cannot represent.
 pub(super) fn stacked<B: Kernels>(
     weights: &Weights,
     parts: &[(String, usize)],
+    formats: &[BlockFormat],
     within: Range<usize>,
     columns: usize,
-    format: BlockFormat,
     activations: Dtype,
     device: &B::Device,
 ) -> Result<Param<Tensor<B, 2>>, WeightError> {
-    let mut matrix = BlockMatrix::zeros(format, within.len(), columns);
-    // Rows of the preceding parts.
+    // The rows of the stack that come from each part.
     let mut before = 0;
-    for (name, rows) in parts {
-        let here = within.start.max(before)..within.end.min(before + rows);
-        if here.is_empty() {
-            before += rows;
-            continue;
-        }
-        let (from, to) = (here.start - before, here.end - before);
-        let first = here.start - within.start;
+    let ranges = parts.iter().map(|(_, rows)| {
+        let first = before;
+        before += rows;
+        (first, within.start.max(first)..within.end.min(before))
+    });
+    let pieces: Vec<_> = ranges
+        .zip(parts.iter().zip(formats))
+        .filter(|((_, here), _)| !here.is_empty())
+        .collect();
+    let sizes: Vec<_> = pieces
+        .iter()
+        .map(|((_, here), (_, format))| (**format, here.len()))
+        .collect();
+    let mut matrix = BlockMatrix::zeros(&sizes, columns);
+    for ((first, here), ((name, rows), format)) in pieces {
+        let to = here.start - within.start..here.end - within.start;
+        let from = here.start - first;
         let view = weights.get(name, &[*rows, columns])?;
-        if stored_blocks(weights, name) == Some(format) {
-            for row in from..to {
-                matrix.set_row(first + row - from, view.row_bytes(row));
-            }
-        } else if format == BlockFormat::Bf16 {
+        let set = if stored_blocks(weights, name) == Some(*format) {
+            matrix.set_rows(to, |row| Some(Cow::Borrowed(view.row_bytes(from + row))))
+        } else if *format == BlockFormat::Bf16 {
             let encoded = view.to_dtype(Dtype::Bf16);
-            let encoded = encoded.chunks_exact(columns * Dtype::Bf16.size());
-            for (row, bytes) in encoded.enumerate().take(to).skip(from) {
-                matrix.set_row(first + row - from, bytes);
-            }
+            let bytes = columns * Dtype::Bf16.size();
+            matrix.set_rows(to, |row| {
+                Some(Cow::Borrowed(&encoded[(from + row) * bytes..][..bytes]))
+            })
         } else {
-            for start in (from..to).step_by(ROWS) {
-                let rounded = (start..(start + ROWS).min(to)).into_par_iter().map(|row| {
-                    let mut values = vec![0.0; columns];
-                    view.row(row, &mut values);
-                    quantise::row(format, &values)
-                });
-                for (row, blocks) in rounded.collect::<Vec<_>>().into_iter().enumerate() {
-                    let blocks = blocks.ok_or_else(|| WeightError::NotFinite {
-                        tensor: name.clone(),
-                        row: start + row,
-                    })?;
-                    matrix.set_row(first + start - from + row, &blocks);
-                }
-            }
-        }
+            matrix.set_rows(to, |row| {
+                let mut values = vec![0.0; columns];
+                view.row(from + row, &mut values);
+                quantise::row(*format, &values).map(Cow::Owned)
+            })
+        };
+        set.map_err(|row| WeightError::NotFinite {
+            tensor: name.clone(),
+            row: from + row,
+        })?;
         drop(view);
         weights.release(name);
-        before += rows;
     }
     let matrix = B::packed(matrix, DType::from(activations), device);
     let matrix = TensorPrimitive::Float(matrix);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use burn::module::Param;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Shape, Tensor, TensorData};
-use hearth_shaders::{BlockFormat, Kernels, LineBytes, upload};
+use hearth_shaders::{Kernels, LineBytes, upload};
 
 use super::blocks::{self, Blocks};
 use super::parameters::{Layer, Transformer};
@@ -69,8 +69,14 @@ impl<B: Kernels> Transformer<B> {
         largest: u64,
         device: &B::Device,
     ) -> Result<Self, WeightError> {
-        let stacked = |parts: &[(String, usize)], within, columns, format: BlockFormat| {
-            blocks::stacked::<B>(weights, parts, within, columns, format, vector, device)
+        let stacked = |parts: &[(String, usize)], within, columns| {
+            let formats = parts
+                .iter()
+                .map(|(name, _)| blocks.format::<B>(weights, name));
+            let formats: Vec<_> = formats.collect::<Option<_>>()?;
+            Some(blocks::stacked::<B>(
+                weights, parts, &formats, within, columns, vector, device,
+            ))
         };
         let rows_of_a_part = |name: &str, [rows, columns]: [usize; 2]| {
             let fits = |rows| {
@@ -88,7 +94,6 @@ impl<B: Kernels> Transformer<B> {
                 vector,
                 device,
                 serving: Some(Serving {
-                    blocks,
                     stacked: &stacked,
                     rows_of_a_part: &rows_of_a_part,
                 }),
@@ -97,17 +102,16 @@ impl<B: Kernels> Transformer<B> {
     }
 }
 
-/// Stacks several matrices, or a range of their rows, into one matrix in blocks.
+/// Stacks several matrices, or a range of their rows, into one matrix in blocks; `None` if they are
+/// not to be in blocks.
 type StackBlocks<'a, B> = &'a dyn Fn(
     &[(String, usize)],
     Range<usize>,
     usize,
-    BlockFormat,
-) -> Result<Param<Tensor<B, 2>>, WeightError>;
+) -> Option<Result<Param<Tensor<B, 2>>, WeightError>>;
 
 /// How matrices are made that only serve.
 struct Serving<'a, B: Backend> {
-    blocks: Blocks,
     stacked: StackBlocks<'a, B>,
     /// Rows of each part of a table `[rows, columns]`.
     rows_of_a_part: &'a dyn Fn(&str, [usize; 2]) -> usize,
@@ -180,9 +184,9 @@ impl<B: Backend> Loader<'_, B> {
     ) -> Result<Param<Tensor<B, 2>>, WeightError> {
         let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
         if let Some(serving) = &self.serving
-            && let Some(format) = serving.blocks.format(self.weights, &parts[0].0)
+            && let Some(matrix) = (serving.stacked)(parts, 0..rows, columns)
         {
-            return (serving.stacked)(parts, 0..rows, columns, format);
+            return matrix;
         }
         let shapes = parts
             .iter()
@@ -215,9 +219,10 @@ impl<B: Backend> Loader<'_, B> {
         columns: usize,
     ) -> Result<Param<Tensor<B, 2>>, WeightError> {
         if let Some(serving) = &self.serving
-            && let Some(format) = serving.blocks.format(self.weights, name)
+            && let Some(matrix) =
+                (serving.stacked)(&[(name.to_owned(), rows)], within.clone(), columns)
         {
-            return (serving.stacked)(&[(name.to_owned(), rows)], within, columns, format);
+            return matrix;
         }
         let row = columns * self.matrix.size();
         let mut bytes = LineBytes::for_weights(within.len() * row);

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::blocks::BlockType;
+use hearth_shaders::BlockFormat;
+
 use crate::dtype::Dtype;
 
 /// How the elements of a tensor are stored.
@@ -10,7 +11,7 @@ use crate::dtype::Dtype;
 pub enum Format {
     Float(Dtype),
     /// Small integers with a scale for each block.
-    Blocks(BlockType),
+    Blocks(BlockFormat),
     /// Any other format, by the name that the file format has for it.
     Other(String),
 }
@@ -31,28 +32,29 @@ impl Format {
             0 => Format::Float(Dtype::F32),
             1 => Format::Float(Dtype::F16),
             30 => Format::Float(Dtype::Bf16),
-            2 => Format::Blocks(BlockType::Q4_0),
-            3 => Format::Blocks(BlockType::Q4_1),
-            6 => Format::Blocks(BlockType::Q5_0),
-            7 => Format::Blocks(BlockType::Q5_1),
-            8 => Format::Blocks(BlockType::Q8_0),
-            12 => Format::Blocks(BlockType::Q4_K),
-            13 => Format::Blocks(BlockType::Q5_K),
-            14 => Format::Blocks(BlockType::Q6_K),
+            2 => Format::Blocks(BlockFormat::Q4_0),
+            3 => Format::Blocks(BlockFormat::Q4_1),
+            6 => Format::Blocks(BlockFormat::Q5_0),
+            7 => Format::Blocks(BlockFormat::Q5_1),
+            8 => Format::Blocks(BlockFormat::Q8_0),
+            10 => Format::Blocks(BlockFormat::Q2_K),
+            11 => Format::Blocks(BlockFormat::Q3_K),
+            12 => Format::Blocks(BlockFormat::Q4_K),
+            13 => Format::Blocks(BlockFormat::Q5_K),
+            14 => Format::Blocks(BlockFormat::Q6_K),
+            20 => Format::Blocks(BlockFormat::IQ4_NL),
+            23 => Format::Blocks(BlockFormat::IQ4_XS),
+            39 => Format::Blocks(BlockFormat::MXFP4),
             other => {
-                const NAMES: [(u32, &str); 22] = [
+                const NAMES: [(u32, &str); 17] = [
                     (9, "Q8_1"),
-                    (10, "Q2_K"),
-                    (11, "Q3_K"),
                     (15, "Q8_K"),
                     (16, "IQ2_XXS"),
                     (17, "IQ2_XS"),
                     (18, "IQ3_XXS"),
                     (19, "IQ1_S"),
-                    (20, "IQ4_NL"),
                     (21, "IQ3_S"),
                     (22, "IQ2_S"),
-                    (23, "IQ4_XS"),
                     (24, "I8"),
                     (25, "I16"),
                     (26, "I32"),
@@ -61,7 +63,6 @@ impl Format {
                     (29, "IQ1_M"),
                     (34, "TQ1_0"),
                     (35, "TQ2_0"),
-                    (39, "MXFP4"),
                     (40, "NVFP4"),
                 ];
                 let name = NAMES.iter().find(|(number, _)| *number == other);

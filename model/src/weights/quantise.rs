@@ -50,7 +50,7 @@ pub(crate) fn row(format: BlockFormat, values: &[f32]) -> Option<Vec<u8>> {
         let scale = match format {
             BlockFormat::Q8_0 => q8_0(block, &mut bytes),
             BlockFormat::Q4_0 => q4_0(block, &mut bytes),
-            BlockFormat::Bf16 => unreachable!("bf16 is not rounded to integers"),
+            other => unreachable!("weights are not rounded to {other:?}"),
         };
         // An infinite value makes the scale infinite, but NaN does not show in it.
         if !scale.is_finite() || block.iter().any(|value| !value.is_finite()) {
@@ -102,7 +102,6 @@ fn q4_0(block: &[f32; BLOCK], bytes: &mut Vec<u8>) -> f16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::weights::blocks::BlockType;
 
     fn values() -> Vec<f32> {
         (0..320u32)
@@ -112,11 +111,7 @@ mod tests {
 
     fn decoded(format: BlockFormat, bytes: &[u8], count: usize) -> Vec<f32> {
         let mut out = vec![0.0; count];
-        match format {
-            BlockFormat::Q8_0 => BlockType::Q8_0.decode(bytes, &mut out),
-            BlockFormat::Q4_0 => BlockType::Q4_0.decode(bytes, &mut out),
-            BlockFormat::Bf16 => unreachable!("no integers"),
-        }
+        format.decode(bytes, &mut out);
         out
     }
 

@@ -3,31 +3,41 @@
 //! elements of every row of the group.
 //!
 //! bf16 is packed for the CPU's matrix tiles ([`super::amx`]), where there are any. The rest of
-//! this text is about GGML's blocks of 32 elements with one scale (`Q8_0`, `Q4_0`), whose products
-//! are computed in integers.
+//! this text is about GGML's blocks of small integers ([`format`]), whose products are computed in
+//! integers.
 //!
-//! Elements are stored as unsigned integers, with 128 or 8 added; what this adds to a sum is
+//! Elements are stored as unsigned integers, with an offset added; what this adds to a sum is
 //! computed from the activations alone and subtracted. **Activations are rounded** to 8 bits with
-//! one scale for every 32 of them ([`activations`]), as llama.cpp does for these types, except that
-//! a scale is f32 here. The 32 products of a block are then summed exactly, and the sums of the
-//! blocks are added in f32 in their order. A result therefore has the same bits alone and in any
-//! batch, and with every instruction set.
+//! one scale for every 32 of them ([`activations`]), as llama.cpp does for `Q8_0` and `Q4_0` (except
+//! that a scale is f32 here); for larger blocks llama.cpp has one scale for every 256. The products
+//! of the elements that share a scale are then summed exactly, and these sums are scaled and added
+//! in f32 in the order of the columns. A result therefore has the same bits alone and in any batch,
+//! and with every instruction set.
 
 mod activations;
-mod lanes;
+mod format;
+pub(super) mod lanes;
 mod product;
+mod rows;
+mod stored;
 #[cfg(test)]
 mod tests;
+pub(super) mod units;
+
+use std::borrow::Cow;
+use std::ops::Range;
 
 use cubecl::bytes::Bytes;
-use half::{bf16, f16};
+use half::f16;
+use rayon::prelude::*;
 
 pub use activations::Activations;
+pub use format::BlockFormat;
 
 use super::arena::LineBytes;
 use super::output::Output;
 
-/// Elements of a block.
+/// Elements of a block of the smaller formats, and activations with one scale.
 pub const BLOCK: usize = 32;
 /// Rows of a group.
 const ROWS: usize = 16;
@@ -35,137 +45,116 @@ const ROWS: usize = 16;
 const TASK_GROUPS: usize = 8;
 /// Bytes that are read at once: four bytes of each row of a group.
 pub const LINE: usize = 64;
-/// Columns of a unit. A unit is two blocks of each row of a group, so that their scales fill a
-/// line: first the line of scales, if the format has scales, then the elements of the first blocks,
-/// then those of the second blocks.
+/// Activations are padded to a multiple of this, which divides the columns of every unit.
 pub const UNIT: usize = 2 * BLOCK;
+/// The most matrices that are stacked: those of queries, keys and values.
+const MOST_PARTS: usize = 3;
+/// Bytes of the header, a line of u64: the number of columns, the number of parts, and for each part
+/// its rows and its format.
+const WORD: usize = size_of::<u64>();
+const _: () = assert!((2 + 2 * MOST_PARTS) * WORD <= LINE);
 
-/// How the elements of a block of 32 are stored, under GGML's names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BlockFormat {
-    /// An f16 scale and 32 signed bytes.
-    Q8_0,
-    /// An f16 scale and 32 numbers from -8 to 7 in 16 bytes, with 8 added. The first half of the
-    /// block is in the low bits of the bytes.
-    Q4_0,
-    /// 32 bf16, little-endian, for CPUs with matrix tiles.
-    Bf16,
-}
-
-impl BlockFormat {
-    /// Bytes of a block.
-    pub fn bytes(self) -> usize {
-        self.scale() + self.quants()
-    }
-
-    /// Bytes of the scale of a block.
-    fn scale(self) -> usize {
-        match self {
-            BlockFormat::Q8_0 | BlockFormat::Q4_0 => size_of::<f16>(),
-            BlockFormat::Bf16 => 0,
-        }
-    }
-
-    /// Bytes of the elements of a block.
-    pub fn quants(self) -> usize {
-        match self {
-            BlockFormat::Q8_0 => BLOCK,
-            BlockFormat::Q4_0 => BLOCK / 2,
-            BlockFormat::Bf16 => BLOCK * size_of::<bf16>(),
-        }
-    }
-
-    /// The number that is added to elements so that they are not negative.
-    fn offset(self) -> i32 {
-        match self {
-            BlockFormat::Q8_0 => 128,
-            BlockFormat::Q4_0 => 8,
-            BlockFormat::Bf16 => 0,
-        }
-    }
-
-    /// Bytes of a unit.
-    pub fn unit_bytes(self) -> usize {
-        2 * ROWS * self.bytes()
-    }
-}
-
-/// A matrix in blocks, `[rows, columns]`, packed for the kernels. The last block of a row is padded
-/// with zeros.
+/// A matrix in blocks, `[rows, columns]`, packed for the kernels. It consists of parts one below
+/// another, each of which has its own format. Rows are padded with zeros to whole units.
 pub struct BlockMatrix {
     bytes: LineBytes,
 }
 
-/// Bytes at the start of a matrix: the number of rows, the number of columns, and the format. The
-/// units begin at the next line.
-const HEADER: usize = 3 * size_of::<u64>();
-
 impl BlockMatrix {
-    /// The size of a matrix in bytes.
-    pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
-        let units = rows.div_ceil(ROWS) * columns.div_ceil(UNIT);
-        LINE + units * format.unit_bytes()
+    /// The size of a matrix in bytes. `parts` are the format and the number of rows of each part.
+    pub fn bytes(parts: &[(BlockFormat, usize)], columns: usize) -> usize {
+        let parts = parts.iter();
+        LINE + parts
+            .map(|(format, rows)| rows.div_ceil(ROWS) * group_bytes(*format, columns))
+            .sum::<usize>()
     }
 
-    /// A matrix of zeros.
-    pub fn zeros(format: BlockFormat, rows: usize, columns: usize) -> Self {
-        let mut bytes = LineBytes::for_weights(Self::bytes(format, rows, columns));
-        let number = match format {
-            BlockFormat::Q8_0 => 8,
-            BlockFormat::Q4_0 => 4,
-            BlockFormat::Bf16 => 16,
-        };
-        for (word, value) in [rows, columns, number].into_iter().enumerate() {
-            let to = &mut bytes[word * size_of::<u64>()..][..size_of::<u64>()];
-            to.copy_from_slice(&(value as u64).to_le_bytes());
+    /// A matrix of zeros. Neighbours in `parts` with the same format become one part.
+    ///
+    /// # Panics
+    /// There are no parts or more than three, or a format has blocks of 256 and they do not divide
+    /// the columns.
+    pub fn zeros(parts: &[(BlockFormat, usize)], columns: usize) -> Self {
+        let mut merged: Vec<(BlockFormat, usize)> = Vec::new();
+        for (format, rows) in parts {
+            assert!(
+                format.elements() <= BLOCK || columns.is_multiple_of(format.elements()),
+                "{columns} columns in {format:?}"
+            );
+            match merged.last_mut() {
+                Some((last, before)) if last == format => *before += rows,
+                _ => merged.push((*format, *rows)),
+            }
+        }
+        assert!(
+            (1..=MOST_PARTS).contains(&merged.len()),
+            "{} parts of a packed matrix",
+            merged.len()
+        );
+        let mut bytes = LineBytes::for_weights(Self::bytes(&merged, columns));
+        let parts = merged
+            .iter()
+            .flat_map(|(format, rows)| [*rows, *format as usize]);
+        let header = [columns, merged.len()].into_iter().chain(parts);
+        for (word, value) in bytes.chunks_exact_mut(WORD).zip(header) {
+            word.copy_from_slice(&(value as u64).to_le_bytes());
         }
         Self { bytes }
     }
 
-    /// Sets a row from GGML's `blocks`, which are `columns.div_ceil(32)` blocks in their order. For
-    /// [`BlockFormat::Bf16`], `blocks` has one element for each column instead.
+    /// Sets the rows `rows`, which lie in one part, in parallel. `row` returns the blocks of a row,
+    /// by its index from 0 to the length of `rows`: those of a file in their order, or for
+    /// [`BlockFormat::Bf16`] one element for each column.
+    ///
+    /// # Errors
+    /// The index of a row for which `row` returned nothing.
     ///
     /// # Panics
-    /// The row does not exist, or `blocks` has another length.
-    pub fn set_row(&mut self, row: usize, blocks: &[u8]) {
-        let view = View::of(&self.bytes);
-        let (format, columns) = (view.format, view.columns);
-        let units = columns.div_ceil(UNIT);
-        assert!(row < view.rows, "row {row} of {}", view.rows);
-        let expected = match format {
-            BlockFormat::Q8_0 | BlockFormat::Q4_0 => columns.div_ceil(BLOCK) * format.bytes(),
-            BlockFormat::Bf16 => columns * size_of::<bf16>(),
-        };
-        assert_eq!(
-            blocks.len(),
-            expected,
-            "bytes of a row of {columns} columns"
-        );
-        let (group, lane) = (row / ROWS, row % ROWS);
-        let at = LINE + group * units * format.unit_bytes();
-        let group = &mut self.bytes[at..][..units * format.unit_bytes()];
-        for (index, block) in blocks.chunks(format.bytes()).enumerate() {
-            let unit = &mut group[index / 2 * format.unit_bytes()..][..format.unit_bytes()];
-            let (scales, quants) = unit.split_at_mut(2 * ROWS * format.scale());
-            let half = index % 2;
-            let (scale, elements) = block.split_at(format.scale());
-            scales[scale.len() * (half * ROWS + lane)..][..scale.len()].copy_from_slice(scale);
-            let lines = &mut quants[half * ROWS * format.quants()..];
-            for (line, four) in lines.chunks_exact_mut(LINE).zip(elements.chunks(4)) {
-                let to = &mut line[4 * lane..][..four.len()];
-                to.copy_from_slice(four);
-                if format == BlockFormat::Q8_0 {
-                    // From signed to unsigned, with 128 added.
-                    to.iter_mut().for_each(|byte| *byte ^= 0x80);
-                }
+    /// The rows do not exist or lie in several parts, or a row has another length.
+    pub fn set_rows<'b>(
+        &mut self,
+        rows: Range<usize>,
+        row: impl Fn(usize) -> Option<Cow<'b, [u8]>> + Sync,
+    ) -> Result<(), usize> {
+        let mut at = LINE;
+        let found = View::parts(&self.bytes).find_map(|view| {
+            let from = at;
+            at += view.units.len();
+            let within = view.first <= rows.start && rows.end <= view.first + view.rows;
+            within.then_some((from..at, view.format, view.columns, view.first))
+        });
+        let (range, format, columns, first) =
+            found.unwrap_or_else(|| panic!("rows {rows:?} are not in one part"));
+        let (per_block, block_bytes) = format.layout().stored;
+        let expected = columns.div_ceil(per_block) * block_bytes;
+        // Counted from the first row of the part.
+        let within = rows.start - first..rows.end - first;
+        let groups = self.bytes[range].par_chunks_exact_mut(group_bytes(format, columns));
+        groups.enumerate().try_for_each(|(index, group)| {
+            let here = index * ROWS..(index + 1) * ROWS;
+            for at in here.start.max(within.start)..here.end.min(within.end) {
+                let blocks = row(at - within.start).ok_or(at - within.start)?;
+                assert_eq!(
+                    blocks.len(),
+                    expected,
+                    "bytes of a row of {columns} columns"
+                );
+                rows::write(format, group, at % ROWS, &blocks);
             }
-        }
+            Ok(())
+        })
     }
 
-    /// The matrix as bytes, for [`View::of`].
+    /// The matrix as bytes, for [`View::parts`].
     pub fn into_bytes(self) -> Bytes {
         self.bytes.into_bytes()
     }
+}
+
+/// Bytes of 16 rows.
+fn group_bytes(format: BlockFormat, columns: usize) -> usize {
+    let layout = format.layout();
+    columns.div_ceil(layout.unit()) * layout.unit_bytes()
 }
 
 /// The number of groups per task, so that all `threads` get the same number of tasks.
@@ -174,100 +163,109 @@ pub fn groups_per_task(groups: usize, threads: usize) -> usize {
     groups.div_ceil(tasks).max(1)
 }
 
-/// `y = x W^T + b`: `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is
-/// written.
-pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
-    match weight.format {
-        BlockFormat::Q8_0 | BlockFormat::Q4_0 => product::linear(x, weight, bias, y),
+/// The groups of all `parts` in tasks of consecutive groups of one part.
+pub fn tasks<'a>(parts: &[View<'a>]) -> Vec<(View<'a>, Range<usize>)> {
+    let groups = |view: &View| view.rows.div_ceil(ROWS);
+    let all = parts.iter().map(groups).sum();
+    let per_task = groups_per_task(all, rayon::current_num_threads());
+    let of_part = |view: &View<'a>| {
+        let (view, groups) = (*view, groups(view));
+        let starts = (0..groups).step_by(per_task);
+        starts.map(move |first| (view, first..(first + per_task).min(groups)))
+    };
+    parts.iter().flat_map(of_part).collect()
+}
+
+/// `y = x W^T + b`: `x` `[tokens, columns]`, `weight` the bytes of a [`BlockMatrix`] `[rows,
+/// columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written.
+pub fn linear(x: &[f32], weight: &[u8], bias: Option<&[f32]>, y: Output) {
+    let parts: Vec<View<'_>> = View::parts(weight).collect();
+    match parts[0].format {
         #[cfg(target_arch = "x86_64")]
-        BlockFormat::Bf16 => super::amx::floats::linear(x, weight, bias, y),
+        BlockFormat::Bf16 => super::amx::floats::linear(x, View::of(weight), bias, y),
         #[cfg(not(target_arch = "x86_64"))]
         BlockFormat::Bf16 => unreachable!("bf16 blocks on a CPU without matrix tiles"),
+        _ => product::linear(x, &parts, bias, y),
     }
 }
 
-/// A packed matrix, as [`BlockMatrix`] has packed it.
+/// Rows and columns of the matrix with these bytes.
+pub fn shape(bytes: &[u8]) -> [usize; 2] {
+    let parts = View::parts(bytes);
+    parts.fold([0, 0], |[rows, _], view| [rows + view.rows, view.columns])
+}
+
+/// A part of a packed matrix, as [`BlockMatrix`] has packed it.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     pub format: BlockFormat,
+    /// The rows of the matrix before this part.
+    pub first: usize,
     pub rows: usize,
     pub columns: usize,
     pub(super) units: &'a [u8],
 }
 
 impl<'a> View<'a> {
-    /// Reads the header of a matrix.
+    /// The parts of a matrix.
     ///
     /// # Panics
     /// `bytes` are not those of a [`BlockMatrix`].
+    pub fn parts(bytes: &'a [u8]) -> impl Iterator<Item = Self> {
+        let (header, mut rest) = bytes.split_at(LINE);
+        let words = header.as_chunks::<WORD>().0;
+        let word = |index: usize| u64::from_le_bytes(words[index]) as usize;
+        let (columns, mut first) = (word(0), 0);
+        (0..word(1)).map(move |part| {
+            let (rows, format) = (word(2 + 2 * part), BlockFormat::ALL[word(3 + 2 * part)]);
+            let length = rows.div_ceil(ROWS) * group_bytes(format, columns);
+            let (units, after) = rest.split_at(length);
+            let view = Self {
+                format,
+                first,
+                rows,
+                columns,
+                units,
+            };
+            (first, rest) = (first + rows, after);
+            view
+        })
+    }
+
+    /// The only part of a matrix.
+    ///
+    /// # Panics
+    /// `bytes` are not those of a [`BlockMatrix`], or it has several parts.
     pub fn of(bytes: &'a [u8]) -> Self {
-        let words = bytes[..HEADER].as_chunks::<8>().0;
-        let [rows, columns, number] =
-            std::array::from_fn(|word| u64::from_le_bytes(words[word]) as usize);
-        let format = match number {
-            8 => BlockFormat::Q8_0,
-            4 => BlockFormat::Q4_0,
-            16 => BlockFormat::Bf16,
-            other => panic!("packed matrix: {other} bits is not a known format"),
-        };
-        let length = rows.div_ceil(ROWS) * columns.div_ceil(UNIT) * format.unit_bytes();
-        Self {
-            format,
-            rows,
-            columns,
-            units: &bytes[LINE..LINE + length],
+        let mut parts = Self::parts(bytes);
+        match (parts.next(), parts.next()) {
+            (Some(view), None) => view,
+            _ => panic!("a packed matrix of several formats"),
         }
     }
 
     /// Bytes of a group of 16 rows.
     pub fn group_bytes(self) -> usize {
-        self.columns.div_ceil(UNIT) * self.format.unit_bytes()
+        group_bytes(self.format, self.columns)
     }
 
-    /// The scale of a block of integers, and its elements with the format's offset added.
+    /// The units of a group.
+    pub fn group(self, group: usize) -> &'a [u8] {
+        &self.units[group * self.group_bytes()..][..self.group_bytes()]
+    }
+
+    /// The f16 scale of a block of 32 integers, and its elements with the format's offset added.
     pub fn block(self, row: usize, index: usize) -> (f16, [u8; BLOCK]) {
-        let (group, lane) = (row / ROWS, row % ROWS);
-        let unit = group * self.group_bytes() + index / 2 * self.format.unit_bytes();
-        let (scales, quants) =
-            self.units[unit..][..self.format.unit_bytes()].split_at(2 * ROWS * self.format.scale());
-        let half = index % 2;
-        let lines = &quants[half * ROWS * self.format.quants()..];
-        let byte = |i: usize| lines[i / 4 * LINE + 4 * lane + i % 4];
-        let at = 2 * (half * ROWS + lane);
-        let scale = f16::from_le_bytes([scales[at], scales[at + 1]]);
-        let elements = std::array::from_fn(|i| match self.format {
-            BlockFormat::Q4_0 => byte(i % 16) >> (i / 16 * 4) & 0xf,
-            BlockFormat::Q8_0 | BlockFormat::Bf16 => byte(i),
-        });
-        (scale, elements)
+        let (layout, group) = (self.format.layout(), self.group(row / ROWS));
+        let scale = rows::scale(&layout, group, row % ROWS, index);
+        (
+            f16::from_le_bytes(scale),
+            rows::elements(&layout, group, row % ROWS, index),
+        )
     }
 
     /// The elements of a row, dequantised. `out` has `columns` elements.
     pub fn row(self, row: usize, out: &mut [f32]) {
-        let (group, lane) = (row / ROWS, row % ROWS);
-        let group = &self.units[group * self.group_bytes()..][..self.group_bytes()];
-        for (index, out) in out.chunks_mut(BLOCK).enumerate() {
-            let unit = &group[index / 2 * self.format.unit_bytes()..][..self.format.unit_bytes()];
-            let (scales, quants) = unit.split_at(2 * ROWS * self.format.scale());
-            let half = index % 2;
-            let lines = &quants[half * ROWS * self.format.quants()..];
-            // Byte `i` of this row's block.
-            let byte = |i: usize| lines[i / 4 * LINE + 4 * lane + i % 4];
-            let scale = || {
-                let at = 2 * (half * ROWS + lane);
-                f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32()
-            };
-            let dequantised =
-                |element: u8| (i32::from(element) - self.format.offset()) as f32 * scale();
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = match self.format {
-                    BlockFormat::Q8_0 => dequantised(byte(i)),
-                    BlockFormat::Q4_0 => dequantised(byte(i % 16) >> (i / 16 * 4) & 0xf),
-                    BlockFormat::Bf16 => {
-                        bf16::from_le_bytes([byte(2 * i), byte(2 * i + 1)]).to_f32()
-                    }
-                };
-            }
-        }
+        rows::read(self.format, self.group(row / ROWS), row % ROWS, out);
     }
 }

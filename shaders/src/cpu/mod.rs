@@ -60,13 +60,13 @@ macro_rules! with_stored {
 const BLOCKS: DType = DType::U8;
 
 impl Kernels for Flex {
-    fn packs(format: BlockFormat) -> bool {
-        match format {
-            BlockFormat::Q8_0 | BlockFormat::Q4_0 => true,
+    fn packs(formats: &[BlockFormat]) -> bool {
+        match formats {
             #[cfg(target_arch = "x86_64")]
-            BlockFormat::Bf16 => amx::available(),
-            #[cfg(not(target_arch = "x86_64"))]
-            BlockFormat::Bf16 => false,
+            [BlockFormat::Bf16, others @ ..] => {
+                amx::available() && others.iter().all(|other| *other == BlockFormat::Bf16)
+            }
+            formats => !formats.contains(&BlockFormat::Bf16),
         }
     }
 
@@ -78,7 +78,7 @@ impl Kernels for Flex {
     }
 
     fn packed_bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
-        BlockMatrix::bytes(format, rows, columns)
+        BlockMatrix::bytes(&[(format, rows)], columns)
     }
 
     fn rounds_activations() -> bool {
@@ -140,7 +140,7 @@ impl Kernels for Flex {
         let y = unsafe {
             Output::filled(tokens, output, |y| {
                 if weight.dtype() == BLOCKS {
-                    blocks::linear(x, blocks::View::of(elements(&weight)), bias, y);
+                    blocks::linear(x, elements(&weight), bias, y);
                 } else {
                     with_stored!(&weight, w => linear::linear(x, w, bias, y, input));
                 }
@@ -315,8 +315,7 @@ fn sizes(stack: &LowRankStack<Flex>) -> low_rank::Sizes<'_> {
 /// Rows and columns of a matrix of weights, packed or not.
 fn matrix_dims(matrix: &FlexTensor) -> [usize; 2] {
     if matrix.dtype() == BLOCKS {
-        let view = blocks::View::of(elements(matrix));
-        return [view.rows, view.columns];
+        return blocks::shape(elements(matrix));
     }
     dims(matrix)
 }

@@ -48,17 +48,19 @@ pub struct Packed<R: CubeRuntime> {
     activations: DType,
 }
 
-/// Whether the kernels of this module support `format`.
-pub fn packs(format: BlockFormat) -> bool {
-    bits(format).is_some()
+/// Whether the kernels of this module support a matrix whose parts are in `formats`.
+pub fn packs(formats: &[BlockFormat]) -> bool {
+    let first = formats.first().copied();
+    first
+        .is_some_and(|first| bits(first).is_some() && formats.iter().all(|format| *format == first))
 }
 
-/// Bits of an element; `None` if the elements are floats.
+/// Bits of an element; `None` if the kernels do not support the format.
 fn bits(format: BlockFormat) -> Option<usize> {
     match format {
         BlockFormat::Q8_0 => Some(8),
         BlockFormat::Q4_0 => Some(4),
-        BlockFormat::Bf16 => None,
+        _ => None,
     }
 }
 
@@ -79,7 +81,7 @@ pub fn upload<R: CubeRuntime>(
     let (value, bits) = match view.format {
         BlockFormat::Q8_0 => (QuantValue::Q8F, 8),
         BlockFormat::Q4_0 => (QuantValue::Q4F, 4),
-        BlockFormat::Bf16 => unreachable!("the backend does not pack bf16"),
+        other => unreachable!("the backend does not pack {other:?}"),
     };
     let param = match activations {
         DType::F32 => QuantParam::F32,

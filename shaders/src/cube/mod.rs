@@ -49,8 +49,8 @@ where
     I: IntElement,
     BT: BoolElement,
 {
-    fn packs(format: BlockFormat) -> bool {
-        blocks::packs(format)
+    fn packs(formats: &[BlockFormat]) -> bool {
+        blocks::packs(formats)
     }
 
     fn packed(matrix: BlockMatrix, activations: DType, device: &R::Device) -> CubeTensor<R> {

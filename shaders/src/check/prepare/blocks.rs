@@ -1,5 +1,7 @@
 //! Matrices in blocks of integers.
 
+use std::borrow::Cow;
+
 use half::f16;
 
 use crate::check::Random;
@@ -12,9 +14,10 @@ pub(super) fn blocks(
     columns: usize,
     random: &mut Random,
 ) -> (Vec<f32>, BlockMatrix) {
-    let mut matrix = BlockMatrix::zeros(format, rows, columns);
+    let mut matrix = BlockMatrix::zeros(&[(format, rows)], columns);
     let mut values = Vec::with_capacity(rows * columns);
-    for row in 0..rows {
+    let mut blocks = Vec::with_capacity(rows);
+    for _ in 0..rows {
         let (mut bytes, mut row_values) = (Vec::new(), Vec::new());
         for _ in 0..columns.div_ceil(BLOCK) {
             // Some scales are so small that f16 represents them as subnormals.
@@ -39,12 +42,14 @@ pub(super) fn blocks(
                     row_values.extend(elements.iter().map(|byte| value(byte & 0xf)));
                     row_values.extend(elements.iter().map(|byte| value(byte >> 4)));
                 }
-                BlockFormat::Bf16 => unreachable!("Bf16 has no blocks of integers"),
+                other => unreachable!("GPUs have no matrices in {other:?}"),
             }
             bytes.extend(elements);
         }
-        matrix.set_row(row, &bytes);
+        blocks.push(bytes);
         values.extend_from_slice(&row_values[..columns]);
     }
+    let set = matrix.set_rows(0..rows, |row| Some(Cow::Borrowed(&*blocks[row])));
+    assert_eq!(set, Ok(()), "every row is there");
     (values, matrix)
 }

@@ -1,17 +1,21 @@
 //! `y = x W^T + b` on the tiles, for weights in blocks of small integers and many tokens.
 //!
-//! A tile instruction multiplies 16 tokens by 16 rows of `W` over one block. The sums are exact;
-//! they are scaled and added up in vectors in the same way as [`product`](crate::cpu::blocks) does
+//! A tile instruction multiplies 16 tokens by 16 rows of `W` over the 32 or 16 columns that share a
+//! scale. The sums are exact; they are scaled and added up in vectors in the same way as [`product`](crate::cpu::blocks) does
 //! it for few tokens, so the bits are the same.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::{ROW_BYTES, SIDE, Tiles, available};
 use crate::cpu::aligned::Aligned;
-use crate::cpu::blocks::{Activations, BLOCK, BlockFormat, LINE, UNIT, View, groups_per_task};
+use crate::cpu::blocks::lanes::Lanes;
+use crate::cpu::blocks::lanes::x86::Avx512Vnni;
+use crate::cpu::blocks::units::{self, with_format};
+use crate::cpu::blocks::{Activations, BLOCK, BlockFormat, LINE, View, tasks};
 use crate::cpu::output::Output;
 
 /// The fewest tokens for which tiles are faster. Measured with and without tiles: 16 tokens take 31
@@ -28,95 +32,106 @@ struct Tile([i32; SIDE * SIDE]);
 struct Panel {
     /// `[block][8][row][4]`
     bytes: Aligned<i8>,
-    /// `[block][row]`
+    /// `[part][row]`
     scales: Aligned<f32>,
+    /// `[part][row]`; only for formats that have minimums.
+    minimums: Aligned<f32>,
 }
 
-/// The tokens of `x` are in tiles of 16. All of `y` `[tokens, rows]` is written.
-pub fn linear(x: &Activations, weight: View<'_>, bias: Option<&[f32]>, y: Output) {
+/// The tokens of `x` are in tiles of 16. `parts` are all parts of a matrix `[rows, columns]`, `bias`
+/// is `[rows]`. All of `y` `[tokens, rows]` is written.
+pub fn linear(x: &Activations, parts: &[View<'_>], bias: Option<&[f32]>, y: Output) {
     assert!(
         available() && x.side == SIDE,
         "linear: matrix tiles are not available"
     );
-    assert_eq!(x.width, weight.columns.next_multiple_of(UNIT));
-    assert_eq!(
-        (y.tokens, y.width),
-        (x.tokens, weight.rows),
-        "linear: shape of y"
-    );
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), weight.rows, "linear: length of bias");
-    }
-    let groups = weight.rows.div_ceil(SIDE);
-    let per_task = groups_per_task(groups, rayon::current_num_threads());
-    (0..groups.div_ceil(per_task))
+    tasks(parts)
         .into_par_iter()
-        .for_each_init(Panel::default, |panel, task| {
-            let first = task * per_task;
-            // SAFETY: `available` holds, which includes the vector instructions; the lengths were
-            // checked above; tasks write disjoint columns of `y`; the shapes are valid.
+        .for_each_init(Panel::default, |panel, (weight, groups)| {
+            assert_eq!(x.width % weight.format.layout().unit(), 0);
+            // SAFETY: `available` holds, which includes the vector instructions; the caller checked
+            // the shapes; tasks write disjoint columns of `y`.
             unsafe {
-                let _tiles = Tiles::shaped([
-                    (SIDE, ROW_BYTES),
-                    (SIDE, ROW_BYTES),
-                    (SIDE, BLOCK),
-                    (SIDE, BLOCK),
-                    (BLOCK / 4, ROW_BYTES),
-                    (BLOCK / 4, ROW_BYTES),
-                    // The last two registers are not used.
-                    (SIDE, ROW_BYTES),
-                    (SIDE, ROW_BYTES),
-                ]);
-                for group in first..(first + per_task).min(groups) {
-                    panel.unpack(weight, group);
-                    products(x, panel, weight, group, bias, y);
-                }
+                with_format!(weight.format, FORMAT => {
+                    rows::<FORMAT>(x, weight, groups, panel, bias, y);
+                });
             }
         });
+}
+
+/// Multiplies all tokens by some groups of rows.
+///
+/// # Safety
+/// The tiles must be available, `weight` and `x` must have the same columns, and the rows of the
+/// groups must be this task's.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn rows<const FORMAT: usize>(
+    x: &Activations,
+    weight: View<'_>,
+    groups: Range<usize>,
+    panel: &mut Panel,
+    bias: Option<&[f32]>,
+    y: Output,
+) {
+    let part = const { units::layout::<FORMAT>() }.part;
+    // SAFETY: the caller guarantees the tiles, and the shapes are valid: 16 tokens by the columns
+    // of a part, and these columns, four to a row, by 16 rows.
+    unsafe {
+        let _tiles = Tiles::shaped([
+            (SIDE, ROW_BYTES),
+            (SIDE, ROW_BYTES),
+            (SIDE, part),
+            (SIDE, part),
+            (part / 4, ROW_BYTES),
+            (part / 4, ROW_BYTES),
+            // The last two registers are not used.
+            (SIDE, ROW_BYTES),
+            (SIDE, ROW_BYTES),
+        ]);
+        for group in groups {
+            panel.unpack::<FORMAT>(weight.group(group), x.width);
+            products::<FORMAT>(x, panel, weight, group, bias, y);
+        }
+    }
 }
 
 impl Panel {
     /// Unpacks a group to signed bytes and f32 scales.
     ///
     /// # Safety
-    /// The tiles must be available, and `weight` must have the group.
-    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-    unsafe fn unpack(&mut self, weight: View<'_>, group: usize) {
-        let format = weight.format;
-        let blocks = weight.columns.next_multiple_of(UNIT) / BLOCK;
-        self.bytes.resize(blocks * BLOCK * SIDE);
-        self.scales.resize(blocks * SIDE);
-        let units = &weight.units[group * weight.group_bytes()..][..weight.group_bytes()];
-        let (bytes, scales) = (self.bytes.as_mut_ptr(), self.scales.as_mut_ptr());
-        for (unit, lines) in units.chunks_exact(format.unit_bytes()).enumerate() {
-            for half in 0..2 {
-                let block = 2 * unit + half;
-                // SAFETY: a unit consists of one line of scales and the lines of two blocks, and
-                // `resize` made room for 32 elements and a scale of 16 rows for each block.
-                unsafe {
-                    let scale = _mm256_loadu_si256(lines.as_ptr().add(half * LINE / 2).cast());
-                    _mm512_storeu_ps(scales.add(block * SIDE), _mm512_cvtph_ps(scale));
-                    let quants = lines.as_ptr().add(LINE + half * SIDE * format.quants());
-                    let line = |i: usize| _mm512_loadu_si512(quants.add(i * LINE).cast());
-                    let to = |i: usize| bytes.add(block * BLOCK * SIDE + i * LINE).cast();
-                    match format {
-                        BlockFormat::Q8_0 => {
-                            let offset = _mm512_set1_epi8(i8::MIN);
-                            for i in 0..8 {
-                                _mm512_storeu_si512(to(i), _mm512_xor_si512(line(i), offset));
-                            }
-                        }
-                        BlockFormat::Q4_0 => {
-                            let (mask, offset) = (_mm512_set1_epi8(0xf), _mm512_set1_epi8(8));
-                            for i in 0..4 {
-                                let both = line(i);
-                                let low = _mm512_and_si512(both, mask);
-                                let high = _mm512_and_si512(_mm512_srli_epi16::<4>(both), mask);
-                                _mm512_storeu_si512(to(i), _mm512_sub_epi8(low, offset));
-                                _mm512_storeu_si512(to(i + 4), _mm512_sub_epi8(high, offset));
-                            }
-                        }
-                        BlockFormat::Bf16 => unreachable!("bf16 has no scales"),
+    /// The CPU must have the instructions, and `group` must have `width` columns.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+    unsafe fn unpack<const FORMAT: usize>(&mut self, group: &[u8], width: usize) {
+        let layout = const { units::layout::<FORMAT>() };
+        let parts = width / layout.part;
+        self.bytes.resize(width * SIDE);
+        self.scales.resize(parts * SIDE);
+        if layout.scales.minimums() {
+            self.minimums.resize(parts * SIDE);
+        }
+        let offset = _mm512_set1_epi8(layout.offset as i8);
+        let per_unit = layout.unit() / layout.part;
+        for (unit, bytes) in group.chunks_exact(layout.unit_bytes()).enumerate() {
+            // SAFETY: a unit consists of its scales and the lines of its blocks, and `resize` made
+            // room for the elements of 16 rows and for their scales.
+            unsafe {
+                for part in 0..per_unit {
+                    let at = (unit * per_unit + part) * SIDE;
+                    let scales = units::scales::<Avx512Vnni, FORMAT>(bytes.as_ptr(), part);
+                    _mm512_storeu_ps(self.scales.as_mut_ptr().add(at), scales);
+                    if layout.scales.minimums() {
+                        let least = units::minimums::<Avx512Vnni, FORMAT>(bytes.as_ptr(), part);
+                        _mm512_storeu_ps(self.minimums.as_mut_ptr().add(at), least);
+                    }
+                }
+                let lines = bytes.as_ptr().add(layout.scale_bytes());
+                for block in 0..layout.unit() / BLOCK {
+                    let lines = lines.add(block * layout.block_bytes());
+                    let fours = units::elements::<Avx512Vnni, FORMAT>(lines);
+                    let to = (unit * layout.unit() + block * BLOCK) * SIDE;
+                    for (four, elements) in fours.into_iter().enumerate() {
+                        let to = self.bytes.as_mut_ptr().add(to + four * LINE);
+                        _mm512_storeu_si512(to.cast(), _mm512_sub_epi8(elements, offset));
                     }
                 }
             }
@@ -127,10 +142,10 @@ impl Panel {
 /// Multiplies all tokens by a group of rows.
 ///
 /// # Safety
-/// The tiles must be shaped as `linear` does it, `x` and `panel` must have the same number of
-/// blocks, and the rows of the group must be this task's.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-unsafe fn products(
+/// The tiles must be shaped as `rows` does it, `x` and `panel` must have the same number of
+/// columns, and the rows of the group must be this task's.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn products<const FORMAT: usize>(
     x: &Activations,
     panel: &Panel,
     weight: View<'_>,
@@ -138,8 +153,8 @@ unsafe fn products(
     bias: Option<&[f32]>,
     y: Output,
 ) {
-    let row = group * SIDE;
-    let rows = (weight.rows - row).min(SIDE);
+    let rows = (weight.rows - group * SIDE).min(SIDE);
+    let row = weight.first + group * SIDE;
     let mask = u16::MAX >> (SIDE - rows);
     let bias = match bias {
         // SAFETY: the slice has `rows` elements, as many as the mask has bits.
@@ -151,8 +166,9 @@ unsafe fn products(
         let at = tile * blocks * SIDE;
         let values = &x.values[at * BLOCK..][..blocks * SIDE * BLOCK];
         let scales = &x.scales[at..][..blocks * SIDE];
+        let sums = &x.sums[at..][..blocks * SIDE];
         // SAFETY: the slices have all the blocks of the tile, and so has `panel`.
-        let totals = unsafe { totals(values, scales, panel, blocks) };
+        let totals = unsafe { totals::<FORMAT>(values, scales, sums, panel, blocks) };
         let token = tile * SIDE;
         for (t, total) in totals.into_iter().enumerate().take(x.tokens - token) {
             // SAFETY: the token exists, the mask has as many bits as the group has rows, and the
@@ -168,32 +184,49 @@ unsafe fn products(
 /// Multiplies 16 tokens by 16 rows. Returns a vector of rows for each token.
 ///
 /// # Safety
-/// The tiles must be shaped as `linear` does it, and all operands must have `blocks` blocks, an
-/// even number.
-#[target_feature(enable = "avx512f")]
+/// The tiles must be shaped as `rows` does it, and all operands must have `blocks` blocks, an even
+/// number.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 #[inline]
-unsafe fn totals(values: &[i8], scales: &[f32], panel: &Panel, blocks: usize) -> [__m512; SIDE] {
-    // While one pair of blocks is scaled in vectors, the tiles multiply the next pair.
+unsafe fn totals<const FORMAT: usize>(
+    values: &[i8],
+    scales: &[f32],
+    x_sums: &[[i32; 2]],
+    panel: &Panel,
+    blocks: usize,
+) -> [__m512; SIDE] {
+    let layout = const { units::layout::<FORMAT>() };
+    let (per_block, pairs) = (BLOCK / layout.part, blocks * BLOCK / layout.part / 2);
+    // While one pair of parts is scaled in vectors, the tiles multiply the next pair.
     let mut sums = [[Tile([0; SIDE * SIDE]); 2]; 2];
     let mut totals = [_mm512_setzero_ps(); SIDE];
-    // SAFETY: the caller guarantees `blocks` blocks of 16 tokens in `values` and `scales` and of 16
-    // rows in `panel`. The tiles of `sums` are aligned to 64 bytes.
+    // SAFETY: the caller guarantees `blocks` blocks of 16 tokens in `values`, `scales` and `x_sums`
+    // and of 16 rows in `panel`. The tiles of `sums` are aligned to 64 bytes.
     unsafe {
-        pair(values.as_ptr(), panel.bytes.as_ptr(), &mut sums[0]);
-        for unit in 0..blocks / 2 {
-            if unit + 1 < blocks / 2 {
-                let at = (unit + 1) * UNIT * SIDE;
-                let (x, w) = (values.as_ptr().add(at), panel.bytes.as_ptr().add(at));
-                pair(x, w, &mut sums[(unit + 1) % 2]);
+        pair::<FORMAT>(values.as_ptr(), panel.bytes.as_ptr(), &mut sums[0]);
+        for at in 0..pairs {
+            if at + 1 < pairs {
+                let next = (at + 1) * 2 * layout.part * SIDE;
+                let (x, w) = (values.as_ptr().add(next), panel.bytes.as_ptr().add(next));
+                pair::<FORMAT>(x, w, &mut sums[(at + 1) % 2]);
             }
-            for (half, sums) in sums[unit % 2].iter().enumerate() {
-                let at = (2 * unit + half) * SIDE;
-                let rows = _mm512_loadu_ps(panel.scales.as_ptr().add(at));
-                let tokens = scales.as_ptr().add(at);
+            for (half, sums) in sums[at % 2].iter().enumerate() {
+                let part = 2 * at + half;
+                let rows = _mm512_loadu_ps(panel.scales.as_ptr().add(part * SIDE));
+                let block = part / per_block * SIDE;
                 for (t, total) in totals.iter_mut().enumerate() {
                     let sums = _mm512_load_si512(sums.0.as_ptr().add(t * SIDE).cast());
-                    let scale = _mm512_mul_ps(rows, _mm512_set1_ps(*tokens.add(t)));
-                    *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scale, *total);
+                    let x_scale = *scales.get_unchecked(block + t);
+                    *total = Avx512Vnni::add_scaled(*total, sums, rows, x_scale);
+                }
+                if layout.scales.minimums() {
+                    let rows = _mm512_loadu_ps(panel.minimums.as_ptr().add(part * SIDE));
+                    for (t, total) in totals.iter_mut().enumerate() {
+                        let sums = *x_sums.get_unchecked(block + t);
+                        let sum = Activations::sum(sums, layout.part, part % per_block);
+                        let x = *scales.get_unchecked(block + t) * sum as f32;
+                        *total = Avx512Vnni::add_times(*total, rows, x);
+                    }
                 }
             }
         }
@@ -201,14 +234,18 @@ unsafe fn totals(values: &[i8], scales: &[f32], panel: &Panel, blocks: usize) ->
     totals
 }
 
-/// Multiplies two blocks and stores their sums.
+/// Multiplies two consecutive parts and stores their sums.
 ///
 /// # Safety
-/// The tiles must be shaped as `linear` does it, and `x` and `w` must have two blocks of 16 tokens
-/// or rows.
+/// The tiles must be shaped as `rows` does it, and `x` and `w` must have two parts of 16 tokens or
+/// rows.
 #[inline(always)]
-unsafe fn pair(x: *const i8, w: *const i8, sums: &mut [Tile; 2]) {
-    // SAFETY: the caller guarantees shaped tiles and two blocks at `x` and `w`; `sums` has room for
+unsafe fn pair<const FORMAT: usize>(x: *const i8, w: *const i8, sums: &mut [Tile; 2]) {
+    let part = const { units::layout::<FORMAT>() }.part;
+    // The second part is in the next block, or in the second half of the same block.
+    let x_next = if part == BLOCK { BLOCK * SIDE } else { part };
+    let second = (x.wrapping_add(x_next), w.wrapping_add(part * SIDE));
+    // SAFETY: the caller guarantees shaped tiles and two parts at `x` and `w`; `sums` has room for
     // two tiles. The instructions change only tile registers, which the compiler does not use, and
     // the memory of `sums`.
     unsafe {
@@ -218,13 +255,15 @@ unsafe fn pair(x: *const i8, w: *const i8, sums: &mut [Tile; 2]) {
             "tileloadd tmm2, [{x} + {x_row}*1]",
             "tileloadd tmm4, [{w} + {row_bytes}*1]",
             "tdpbssd tmm0, tmm2, tmm4",
-            "tileloadd tmm3, [{x} + {x_row}*1 + 512]",
-            "tileloadd tmm5, [{w} + {row_bytes}*1 + 512]",
+            "tileloadd tmm3, [{x_second} + {x_row}*1]",
+            "tileloadd tmm5, [{w_second} + {row_bytes}*1]",
             "tdpbssd tmm1, tmm3, tmm5",
             "tilestored [{sums} + {row_bytes}*1], tmm0",
             "tilestored [{sums} + {row_bytes}*1 + 1024], tmm1",
             x = in(reg) x,
             w = in(reg) w,
+            x_second = in(reg) second.0,
+            w_second = in(reg) second.1,
             x_row = in(reg) BLOCK,
             row_bytes = in(reg) ROW_BYTES,
             sums = in(reg) sums.as_mut_ptr(),

@@ -1,5 +1,7 @@
 //! Tests products with bf16 on the tiles against f64. Those with blocks are tested with the blocks.
 
+use std::borrow::Cow;
+
 use cubecl::bytes::Bytes;
 use half::bf16;
 
@@ -25,14 +27,13 @@ fn rounded(values: &[f32]) -> Vec<bf16> {
 
 fn packed(weight: &[bf16], columns: usize) -> Bytes {
     let rows = weight.len() / columns;
-    let mut matrix = BlockMatrix::zeros(BlockFormat::Bf16, rows, columns);
-    for (row, values) in weight.chunks_exact(columns).enumerate() {
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| value.to_le_bytes())
-            .collect();
-        matrix.set_row(row, &bytes);
-    }
+    let mut matrix = BlockMatrix::zeros(&[(BlockFormat::Bf16, rows)], columns);
+    let row = |row: usize| {
+        let values = weight[row * columns..][..columns].iter();
+        let bytes = values.flat_map(|value| value.to_le_bytes());
+        Some(Cow::Owned(bytes.collect()))
+    };
+    assert_eq!(matrix.set_rows(0..rows, row), Ok(()));
     matrix.into_bytes()
 }
 

@@ -18,8 +18,8 @@ pub struct Activations {
     pub values: Aligned<i8>,
     /// The scale of each block; NaN if the block has a value that is not finite.
     pub scales: Aligned<f32>,
-    /// The sum of the values of each block.
-    pub sums: Aligned<i32>,
+    /// The sum of the values of each half of a block, because some weights have a scale for every 16.
+    pub sums: Aligned<[i32; 2]>,
     pub tokens: usize,
     /// Elements of a token, padded to whole units.
     pub width: usize,
@@ -28,6 +28,15 @@ pub struct Activations {
 }
 
 impl Activations {
+    /// The sum of the values of the part `part` of a block, whose parts have `elements` elements.
+    #[inline(always)]
+    pub fn sum(sums: [i32; 2], elements: usize, part: usize) -> i32 {
+        match elements {
+            BLOCK => sums[0] + sums[1],
+            _ => sums[part],
+        }
+    }
+
     /// Rounds `x` `[tokens, columns]`.
     pub fn round(x: &[f32], columns: usize, side: usize) -> Self {
         let (tokens, width) = (x.len() / columns, columns.next_multiple_of(UNIT));
@@ -71,7 +80,7 @@ struct Tiles<'a> {
     side: usize,
     values: &'a mut [[i8; BLOCK]],
     scales: &'a mut [f32],
-    sums: &'a mut [i32],
+    sums: &'a mut [[i32; 2]],
 }
 
 impl Task for Tiles<'_> {
@@ -95,9 +104,9 @@ impl Task for Tiles<'_> {
     }
 }
 
-/// Rounds a block. Returns its scale and the sum of the rounded values.
+/// Rounds a block. Returns its scale and the sums of the rounded values of each half.
 #[inline(always)]
-fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, i32) {
+fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, [i32; 2]) {
     const INFINITY: u32 = f32::INFINITY.to_bits();
     // Without the sign bit, floats are ordered like their bits, and NaN comes last.
     let mut lanes = [0u32; BLOCK / 2];
@@ -110,23 +119,25 @@ fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, i32) {
     }
     if largest >= INFINITY {
         *to = [0; BLOCK];
-        return (f32::NAN, 0);
+        return (f32::NAN, [0; 2]);
     }
     let largest = f32::from_bits(largest);
     if largest < SMALLEST {
         *to = [0; BLOCK];
-        return (0.0, 0);
+        return (0.0, [0; 2]);
     }
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let inverse = 127.0 / largest;
-    let mut sum = 0;
-    for i in 0..BLOCK {
-        let value = (x[i] * inverse + ROUND)
-            .to_bits()
-            .wrapping_sub(ROUND.to_bits()) as i32;
-        to[i] = value as i8;
-        sum += value;
+    let mut sums = [0; 2];
+    for (half, sum) in sums.iter_mut().enumerate() {
+        for i in half * BLOCK / 2..(half + 1) * BLOCK / 2 {
+            let value = (x[i] * inverse + ROUND)
+                .to_bits()
+                .wrapping_sub(ROUND.to_bits()) as i32;
+            to[i] = value as i8;
+            *sum += value;
+        }
     }
-    (largest / 127.0, sum)
+    (largest / 127.0, sums)
 }

@@ -1,7 +1,7 @@
 //! 16 lanes, one for each row of a group, with the instructions that multiply bytes.
 
 #[cfg(target_arch = "x86_64")]
-mod x86;
+pub mod x86;
 
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::amx;
@@ -35,16 +35,25 @@ pub trait Lanes {
     }
     /// Loads 64 bytes, which need not be aligned: four bytes of each row.
     unsafe fn bytes(line: *const u8) -> Self::Bytes;
-    /// The low four bits of each byte.
-    unsafe fn low(bytes: Self::Bytes) -> Self::Bytes;
-    /// The high four bits of each byte.
-    unsafe fn high(bytes: Self::Bytes) -> Self::Bytes;
+    /// Each byte shifted to the right by `right` bits, or to the left if that is negative, and then
+    /// masked. The mask must clear every bit that is not of the same byte.
+    unsafe fn take(bytes: Self::Bytes, right: i32, mask: u8) -> Self::Bytes;
+    unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
+    /// The entries of `table` at indices below 16.
+    unsafe fn look_up(table: [u8; 16], indices: Self::Bytes) -> Self::Bytes;
     unsafe fn splat(value: i32) -> Self::Sums;
     /// Adds to `sums` the products of each row's four bytes with the four bytes at `x`.
     unsafe fn add_dot(sums: Self::Sums, bytes: Self::Bytes, x: *const i8) -> Self::Sums;
     unsafe fn zero() -> Self::Floats;
     /// Loads 16 f16.
-    unsafe fn scales(from: *const u8) -> Self::Floats;
+    unsafe fn halves(from: *const u8) -> Self::Floats;
+    /// Loads 16 bf16.
+    unsafe fn brains(from: *const u8) -> Self::Floats;
+    /// Loads 16 unsigned bytes, shifted to the right by `right` bits and then masked.
+    unsafe fn unsigned(from: *const u8, right: u32, mask: u8) -> Self::Floats;
+    /// Loads 16 signed bytes.
+    unsafe fn signed(from: *const u8) -> Self::Floats;
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
     /// `total + sums * (scales * x_scale)`, rounded after the product in brackets and at the end.
     unsafe fn add_scaled(
         total: Self::Floats,
@@ -52,6 +61,8 @@ pub trait Lanes {
         scales: Self::Floats,
         x_scale: f32,
     ) -> Self::Floats;
+    /// `total + values * x`, rounded once.
+    unsafe fn add_times(total: Self::Floats, values: Self::Floats, x: f32) -> Self::Floats;
     unsafe fn to_array(floats: Self::Floats) -> [f32; 16];
 }
 
@@ -186,12 +197,19 @@ impl Lanes for Portable {
         unsafe { line.cast::<[u8; 64]>().read() }
     }
     #[inline(always)]
-    unsafe fn low(bytes: [u8; 64]) -> [u8; 64] {
-        bytes.map(|byte| byte & 0xf)
+    unsafe fn take(bytes: [u8; 64], right: i32, mask: u8) -> [u8; 64] {
+        match right {
+            0.. => bytes.map(|byte| byte >> right & mask),
+            _ => bytes.map(|byte| byte << -right & mask),
+        }
     }
     #[inline(always)]
-    unsafe fn high(bytes: [u8; 64]) -> [u8; 64] {
-        bytes.map(|byte| byte >> 4)
+    unsafe fn or(a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        std::array::from_fn(|i| a[i] | b[i])
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: [u8; 16], indices: [u8; 64]) -> [u8; 64] {
+        indices.map(|index| table[usize::from(index & 0xf)])
     }
     #[inline(always)]
     unsafe fn splat(value: i32) -> [i32; 16] {
@@ -213,11 +231,33 @@ impl Lanes for Portable {
         [0.0; 16]
     }
     #[inline(always)]
-    unsafe fn scales(from: *const u8) -> [f32; 16] {
+    unsafe fn halves(from: *const u8) -> [f32; 16] {
         // SAFETY: the caller guarantees that 32 bytes are readable; arrays of bytes need no
         // alignment.
         let halves = unsafe { from.cast::<[[u8; 2]; 16]>().read() };
         halves.map(|half| half::f16::from_le_bytes(half).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8) -> [f32; 16] {
+        // SAFETY: the caller guarantees that 32 bytes are readable; arrays of bytes need no
+        // alignment.
+        let brains = unsafe { from.cast::<[[u8; 2]; 16]>().read() };
+        brains.map(|brain| half::bf16::from_le_bytes(brain).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8, right: u32, mask: u8) -> [f32; 16] {
+        // SAFETY: the caller guarantees that 16 bytes are readable.
+        let bytes = unsafe { from.cast::<[u8; 16]>().read() };
+        bytes.map(|byte| f32::from(byte >> right & mask))
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> [f32; 16] {
+        // SAFETY: the caller guarantees that 16 bytes are readable.
+        unsafe { from.cast::<[i8; 16]>().read() }.map(f32::from)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        std::array::from_fn(|row| a[row] * b[row])
     }
     #[inline(always)]
     unsafe fn add_scaled(
@@ -227,6 +267,10 @@ impl Lanes for Portable {
         x_scale: f32,
     ) -> [f32; 16] {
         std::array::from_fn(|row| (sums[row] as f32).mul_add(scales[row] * x_scale, total[row]))
+    }
+    #[inline(always)]
+    unsafe fn add_times(total: [f32; 16], values: [f32; 16], x: f32) -> [f32; 16] {
+        std::array::from_fn(|row| values[row].mul_add(x, total[row]))
     }
     #[inline(always)]
     unsafe fn to_array(floats: [f32; 16]) -> [f32; 16] {

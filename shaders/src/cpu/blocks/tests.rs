@@ -7,8 +7,6 @@ use super::product::linear_on;
 use super::*;
 use crate::cpu::output::Output;
 
-const FORMATS: [BlockFormat; 2] = [BlockFormat::Q8_0, BlockFormat::Q4_0];
-
 /// The generator SplitMix64.
 struct Random(u64);
 
@@ -31,44 +29,66 @@ impl Random {
 
     /// The blocks of a row: random bytes, with scales around 0.01.
     fn blocks(&mut self, format: BlockFormat, columns: usize) -> Vec<u8> {
-        let count = columns.div_ceil(BLOCK);
+        let count = columns.div_ceil(format.elements());
         let mut bytes: Vec<u8> = (0..count * format.bytes())
             .map(|_| self.next() as u8)
             .collect();
         for block in bytes.chunks_exact_mut(format.bytes()) {
-            block[..2].copy_from_slice(&f16::from_f32(self.float() * 0.02).to_le_bytes());
+            for at in halves(format) {
+                let half = f16::from_f32(self.float() * 0.02);
+                block[*at..][..2].copy_from_slice(&half.to_le_bytes());
+            }
+            if format == BlockFormat::MXFP4 {
+                block[0] = 110 + block[0] % 16;
+            }
         }
         bytes
     }
 }
 
-/// The value of an element, from the definition of the format in GGUF files.
-fn element(format: BlockFormat, blocks: &[u8], column: usize) -> f64 {
-    let block = &blocks[column / BLOCK * format.bytes()..];
-    let scale = f16::from_le_bytes([block[0], block[1]]).to_f64();
-    let i = column % BLOCK;
-    let quant = match format {
-        BlockFormat::Q8_0 => i32::from(block[2 + i] as i8),
-        BlockFormat::Q4_0 => i32::from(block[2 + i % 16] >> (i / 16 * 4) & 0xf) - 8,
-        BlockFormat::Bf16 => unreachable!("no quants"),
-    };
-    f64::from(quant) * scale
+/// Where the f16 lie in a block: the scale, and then the minimum.
+fn halves(format: BlockFormat) -> &'static [usize] {
+    match format {
+        BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Q8_0 => &[0],
+        BlockFormat::IQ4_NL | BlockFormat::IQ4_XS => &[0],
+        BlockFormat::Q2_K => &[80, 82],
+        BlockFormat::Q3_K => &[108],
+        BlockFormat::MXFP4 => &[],
+        BlockFormat::Q4_1 | BlockFormat::Q5_1 | BlockFormat::Q4_K | BlockFormat::Q5_K => &[0, 2],
+        BlockFormat::Q6_K => &[208],
+        BlockFormat::Bf16 => &[],
+    }
+}
+
+/// The values of a row, which the goldens of GGUF files prove right.
+fn values(format: BlockFormat, blocks: &[u8], columns: usize) -> Vec<f32> {
+    let mut values = vec![0.0; columns.next_multiple_of(format.elements())];
+    format.decode(blocks, &mut values);
+    values.truncate(columns);
+    values
 }
 
 fn packed(format: BlockFormat, rows: &[Vec<u8>], columns: usize) -> Bytes {
-    let mut matrix = BlockMatrix::zeros(format, rows.len(), columns);
-    for (row, blocks) in rows.iter().enumerate() {
-        matrix.set_row(row, blocks);
-    }
+    let mut matrix = BlockMatrix::zeros(&[(format, rows.len())], columns);
+    let set = matrix.set_rows(0..rows.len(), |row| Some(Cow::Borrowed(&*rows[row])));
+    assert_eq!(set, Ok(()));
     matrix.into_bytes()
 }
 
 fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<f32> {
-    let weight = View::of(weight);
-    let mut y = vec![f32::NAN; x.len() / weight.columns * weight.rows];
-    let to = Output::of(&mut y, weight.rows);
-    linear_on(level, x, weight, bias, to);
+    let [rows, columns] = shape(weight);
+    let parts: Vec<View> = View::parts(weight).collect();
+    let mut y = vec![f32::NAN; x.len() / columns * rows];
+    linear_on(level, x, &parts, bias, Output::of(&mut y, rows));
     y
+}
+
+/// [`SHAPES`] with columns in whole blocks of a format.
+fn shapes(format: BlockFormat) -> impl Iterator<Item = (usize, usize, usize)> {
+    let whole = if format.elements() > BLOCK { 256 } else { 1 };
+    SHAPES
+        .map(|(tokens, rows, columns)| (tokens, rows, columns.next_multiple_of(whole)))
+        .into_iter()
 }
 
 /// `(tokens, rows, columns)`: incomplete tiles, blocks and units.
@@ -90,15 +110,16 @@ const SHAPES: [(usize, usize, usize); 12] = [
 #[test]
 fn a_packed_row_has_the_values_of_its_blocks() {
     let mut random = Random(1);
-    for format in FORMATS {
-        for (_, rows, columns) in SHAPES {
+    for format in BlockFormat::integers() {
+        for (_, rows, columns) in shapes(format) {
             let rows: Vec<_> = (0..rows).map(|_| random.blocks(format, columns)).collect();
             let matrix = packed(format, &rows, columns);
             let mut out = vec![f32::NAN; columns];
             for (row, blocks) in rows.iter().enumerate() {
                 View::of(&matrix).row(row, &mut out);
-                for (column, got) in out.iter().enumerate() {
-                    assert_eq!(f64::from(*got), element(format, blocks, column));
+                let want = values(format, blocks, columns);
+                for (got, want) in out.iter().zip(want) {
+                    assert_eq!(got.to_bits(), want.to_bits(), "{format:?}");
                 }
             }
         }
@@ -128,8 +149,9 @@ fn rounded_activations_are_off_by_at_most_half_a_step() {
         }
         for block in 0..4 {
             let values = &rounded.values[token * 128 + block * BLOCK..][..BLOCK];
-            let sum: i32 = values.iter().map(|value| i32::from(*value)).sum();
-            assert_eq!(sum, rounded.sums[token * 4 + block]);
+            let (low, high) = values.split_at(BLOCK / 2);
+            let sum = |half: &[i8]| half.iter().map(|value| i32::from(*value)).sum::<i32>();
+            assert_eq!([sum(low), sum(high)], rounded.sums[token * 4 + block]);
         }
     }
 }
@@ -137,12 +159,14 @@ fn rounded_activations_are_off_by_at_most_half_a_step() {
 #[test]
 fn every_level_computes_the_products_within_the_rounding_of_activations() {
     let mut random = Random(3);
-    for format in FORMATS {
-        for (tokens, rows, columns) in SHAPES {
+    for format in BlockFormat::integers() {
+        for (tokens, rows, columns) in shapes(format) {
             let x = random.floats(tokens * columns);
             let bias = random.floats(rows);
             let blocks: Vec<_> = (0..rows).map(|_| random.blocks(format, columns)).collect();
             let matrix = packed(format, &blocks, columns);
+            let rows_of = blocks.iter().map(|blocks| values(format, blocks, columns));
+            let values: Vec<Vec<f32>> = rows_of.collect();
             let mut first: Option<Vec<f32>> = None;
             for level in ByteLevel::list() {
                 let y = run(level, &x, &matrix, Some(&bias));
@@ -154,7 +178,7 @@ fn every_level_computes_the_products_within_the_rounding_of_activations() {
                             let largest = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
                             let step = f64::from(largest) / 127.0;
                             for (i, x) in x.iter().enumerate() {
-                                let w = element(format, &blocks[row], block * BLOCK + i);
+                                let w = f64::from(values[row][block * BLOCK + i]);
                                 sum += f64::from(*x) * w;
                                 bound += 0.5001 * step * w.abs() + 1e-6 * (f64::from(*x) * w).abs();
                             }
@@ -177,8 +201,8 @@ fn every_level_computes_the_products_within_the_rounding_of_activations() {
 #[test]
 fn a_token_has_the_same_bits_alone_and_among_others() {
     let mut random = Random(4);
-    for format in FORMATS {
-        for (tokens, rows, columns) in SHAPES {
+    for format in BlockFormat::integers() {
+        for (tokens, rows, columns) in shapes(format) {
             let x = random.floats(tokens * columns);
             let blocks: Vec<_> = (0..rows).map(|_| random.blocks(format, columns)).collect();
             let matrix = packed(format, &blocks, columns);
@@ -197,41 +221,98 @@ fn a_token_has_the_same_bits_alone_and_among_others() {
 }
 
 #[test]
-fn the_largest_bytes_do_not_overflow() {
-    for (format, quant, value) in [
-        (BlockFormat::Q8_0, 0x80, -128.0),
-        (BlockFormat::Q8_0, 0x7f, 127.0),
-        (BlockFormat::Q4_0, 0x00, -8.0),
-        (BlockFormat::Q4_0, 0xff, 7.0),
-    ] {
+fn the_largest_elements_do_not_overflow() {
+    for format in BlockFormat::integers() {
         let columns = 8192;
-        let mut row = vec![quant; columns / BLOCK * format.bytes()];
-        for block in row.chunks_exact_mut(format.bytes()) {
-            block[..2].copy_from_slice(&f16::ONE.to_le_bytes());
-        }
-        let matrix = packed(format, &[row], columns);
-        for level in ByteLevel::list() {
-            for x in [1.0, -1.0] {
-                let y = run(level, &vec![x; columns], &matrix, None)[0];
-                let exact = x * value * columns as f32;
-                assert!(
-                    (y - exact).abs() <= 1e-5 * exact.abs(),
-                    "{level:?}: {y}, not {exact}"
-                );
+        for byte in [0x00, 0x7f, 0x80, 0xff] {
+            let mut row = vec![byte; columns / format.elements() * format.bytes()];
+            for block in row.chunks_exact_mut(format.bytes()) {
+                for at in halves(format) {
+                    block[*at..][..2].copy_from_slice(&f16::ONE.to_le_bytes());
+                }
+                if format == BlockFormat::MXFP4 {
+                    block[0] = 128;
+                }
+            }
+            let values = values(format, &row, columns);
+            let exact: f64 = values.iter().map(|value| f64::from(*value)).sum();
+            let size: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
+            let matrix = packed(format, &[row], columns);
+            for level in ByteLevel::list() {
+                for x in [1.0, -1.0] {
+                    let y = run(level, &vec![x; columns], &matrix, None)[0];
+                    let exact = exact * f64::from(x);
+                    assert!(
+                        (f64::from(y) - exact).abs() <= 1e-5 * size,
+                        "{format:?} {level:?}: {y}, not {exact}"
+                    );
+                }
             }
         }
     }
 }
 
 #[test]
+fn parts_in_several_formats_give_the_bits_of_each_alone() {
+    use BlockFormat::{Q4_K, Q5_1, Q6_K, Q8_0};
+    let mut random = Random(7);
+    let columns = 512;
+    for formats in [[Q4_K, Q4_K, Q6_K], [Q8_0, Q5_1, Q4_K], [Q6_K; 3]] {
+        let rows = [33, 16, 7];
+        let blocks = formats.map(|format| {
+            let rows = (0..33).map(|_| random.blocks(format, columns));
+            rows.collect::<Vec<_>>()
+        });
+        let parts: Vec<_> = formats.into_iter().zip(rows).collect();
+        let mut matrix = BlockMatrix::zeros(&parts, columns);
+        let mut first = 0;
+        for (blocks, rows) in blocks.iter().zip(rows) {
+            let set = matrix.set_rows(first..first + rows, |row| {
+                Some(Cow::Borrowed(&*blocks[row]))
+            });
+            assert_eq!(set, Ok(()));
+            first += rows;
+        }
+        let matrix = matrix.into_bytes();
+        let merged: Vec<_> = View::parts(&matrix).map(|view| view.format).collect();
+        assert!(merged.is_sorted_by(|a, b| a != b), "{merged:?}");
+        assert_eq!(shape(&matrix), [first, columns]);
+        for tokens in [1, 40] {
+            let (x, bias) = (random.floats(tokens * columns), random.floats(first));
+            for level in ByteLevel::list() {
+                let together = run(level, &x, &matrix, Some(&bias));
+                let mut before = 0;
+                for ((format, rows), blocks) in parts.iter().zip(&blocks) {
+                    let alone = packed(*format, &blocks[..*rows], columns);
+                    let bias = &bias[before..before + rows];
+                    let alone = run(level, &x, &alone, Some(bias));
+                    let alone = alone.chunks_exact(*rows);
+                    for (alone, together) in alone.zip(together.chunks_exact(first)) {
+                        assert_eq!(alone, &together[before..before + rows], "{level:?}");
+                    }
+                    before += rows;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_that_cannot_be_made_is_named() {
+    let mut matrix = BlockMatrix::zeros(&[(BlockFormat::Q8_0, 40)], 32);
+    let row = |row| (row != 21).then(|| Cow::Owned(vec![0; 34]));
+    assert_eq!(matrix.set_rows(5..37, row), Err(21));
+}
+
+#[test]
 fn activations_that_are_not_finite_affect_their_own_token_only() {
     let mut random = Random(5);
-    for format in FORMATS {
-        let columns = 70;
+    for format in BlockFormat::integers() {
+        let columns = 70usize.next_multiple_of(format.elements());
         let blocks: Vec<_> = (0..3).map(|_| random.blocks(format, columns)).collect();
         let matrix = packed(format, &blocks, columns);
         let mut x = random.floats(3 * columns);
-        (x[5], x[columns + 69]) = (f32::NAN, f32::NEG_INFINITY);
+        (x[5], x[2 * columns - 1]) = (f32::NAN, f32::NEG_INFINITY);
         for level in ByteLevel::list() {
             let y = run(level, &x, &matrix, None);
             assert!(y[..6].iter().all(|y| y.is_nan()), "{level:?}: {y:?}");
@@ -243,11 +324,13 @@ fn activations_that_are_not_finite_affect_their_own_token_only() {
 #[test]
 fn a_scale_that_is_not_finite_affects_its_own_row_only() {
     let mut random = Random(6);
-    for format in FORMATS {
-        let mut blocks: Vec<_> = (0..3).map(|_| random.blocks(format, 64)).collect();
-        blocks[1][..2].copy_from_slice(&f16::NAN.to_le_bytes());
-        let matrix = packed(format, &blocks, 64);
-        let x = random.floats(64);
+    // A power of two is always finite.
+    for format in BlockFormat::integers().filter(|format| !halves(*format).is_empty()) {
+        let columns = 64.max(format.elements());
+        let mut blocks: Vec<_> = (0..3).map(|_| random.blocks(format, columns)).collect();
+        blocks[1][halves(format)[0]..][..2].copy_from_slice(&f16::NAN.to_le_bytes());
+        let matrix = packed(format, &blocks, columns);
+        let x = random.floats(columns);
         for level in ByteLevel::list() {
             let y = run(level, &x, &matrix, None);
             assert_eq!(

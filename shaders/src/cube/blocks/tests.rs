@@ -4,13 +4,14 @@ use super::*;
 fn words_hold_scales_and_elements_in_their_order() {
     // 40 columns: one full block and one that is padded with zeros.
     for (format, bits) in [(BlockFormat::Q8_0, 8), (BlockFormat::Q4_0, 4)] {
-        let mut matrix = BlockMatrix::zeros(format, 2, 40);
+        let mut matrix = BlockMatrix::zeros(&[(format, 2)], 40);
         let block = |seed: u8| -> Vec<u8> {
             (0..format.bytes() as u8)
                 .map(|i| i.wrapping_mul(37) ^ seed)
                 .collect()
         };
-        matrix.set_row(1, &[block(3), block(200)].concat());
+        let row = |_| Some([block(3), block(200)].concat().into());
+        assert_eq!(matrix.set_rows(1..2, row), Ok(()));
         let packed = matrix.into_bytes();
         let view = View::of(&packed);
         let words = words(view, bits);
@@ -46,15 +47,16 @@ fn a_product_in_parts_of_the_rows_is_the_whole_product() {
     let language = crate::device::ShaderLanguage::SpirV;
     let device = crate::device::open(instance, adapter, language).expect("the adapter opens");
     let (rows, columns) = (70, 64);
-    let mut matrix = BlockMatrix::zeros(BlockFormat::Q4_0, rows, columns);
-    for row in 0..rows {
+    let mut matrix = BlockMatrix::zeros(&[(BlockFormat::Q4_0, rows)], columns);
+    let set = matrix.set_rows(0..rows, |row| {
         let block = |index: usize| -> Vec<u8> {
             let scale = half::f16::from_f32(0.01 * (1 + row % 7) as f32);
             let elements = (0..16).map(|i| (i * 29 + row * 13 + index * 101) as u8);
             scale.to_le_bytes().into_iter().chain(elements).collect()
         };
-        matrix.set_row(row, &[block(0), block(1)].concat());
-    }
+        Some([block(0), block(1)].concat().into())
+    });
+    assert_eq!(set, Ok(()));
     let weight = upload::<burn_wgpu::WgpuRuntime>(matrix, DType::F32, &device);
     let packed = Packed::of(&weight).expect("in blocks");
     let x = packed.dequantised(0, 40, None);

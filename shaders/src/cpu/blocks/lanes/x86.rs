@@ -26,12 +26,23 @@ impl Lanes for Avx512Vnni {
         _mm512_loadu_si512(line.cast())
     }
     #[inline(always)]
-    unsafe fn low(bytes: __m512i) -> __m512i {
-        _mm512_and_si512(bytes, _mm512_set1_epi8(0xf))
+    unsafe fn take(bytes: __m512i, right: i32, mask: u8) -> __m512i {
+        // Shifts of 16 bits move bits between bytes, which the mask clears.
+        let count = _mm_cvtsi32_si128(right.abs());
+        let shifted = match right {
+            0.. => _mm512_srl_epi16(bytes, count),
+            _ => _mm512_sll_epi16(bytes, count),
+        };
+        _mm512_and_si512(shifted, _mm512_set1_epi8(mask as i8))
     }
     #[inline(always)]
-    unsafe fn high(bytes: __m512i) -> __m512i {
-        _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), _mm512_set1_epi8(0xf))
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: [u8; 16], indices: __m512i) -> __m512i {
+        let table = _mm_loadu_si128(table.as_ptr().cast());
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)
     }
     #[inline(always)]
     unsafe fn splat(value: i32) -> __m512i {
@@ -47,13 +58,39 @@ impl Lanes for Avx512Vnni {
         _mm512_setzero_ps()
     }
     #[inline(always)]
-    unsafe fn scales(from: *const u8) -> __m512 {
+    unsafe fn halves(from: *const u8) -> __m512 {
         _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8) -> __m512 {
+        let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8, right: u32, mask: u8) -> __m512 {
+        let bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast()));
+        let shifted = _mm512_srl_epi32(bytes, _mm_cvtsi32_si128(right as i32));
+        _mm512_cvtepi32_ps(_mm512_and_si512(
+            shifted,
+            _mm512_set1_epi32(i32::from(mask)),
+        ))
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> __m512 {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())))
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
     }
     #[inline(always)]
     unsafe fn add_scaled(total: __m512, sums: __m512i, scales: __m512, x_scale: f32) -> __m512 {
         let scales = _mm512_mul_ps(scales, _mm512_set1_ps(x_scale));
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, total)
+    }
+    #[inline(always)]
+    unsafe fn add_times(total: __m512, values: __m512, x: f32) -> __m512 {
+        _mm512_fmadd_ps(values, _mm512_set1_ps(x), total)
     }
     #[inline(always)]
     unsafe fn to_array(floats: __m512) -> [f32; 16] {
@@ -96,6 +133,42 @@ impl Dot for Widened {
     }
 }
 
+/// [`Lanes::take`] of a register.
+#[inline(always)]
+unsafe fn take(bytes: __m256i, right: i32, mask: u8) -> __m256i {
+    // Shifts of 16 bits move bits between bytes, which the mask clears.
+    let count = _mm_cvtsi32_si128(right.abs());
+    let shifted = match right {
+        0.. => _mm256_srl_epi16(bytes, count),
+        _ => _mm256_sll_epi16(bytes, count),
+    };
+    _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8))
+}
+
+/// Eight bf16.
+#[inline(always)]
+unsafe fn brains(from: *const u8) -> __m256 {
+    let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+}
+
+/// [`Lanes::unsigned`] of eight bytes.
+#[inline(always)]
+unsafe fn unsigned(from: *const u8, right: u32, mask: u8) -> __m256 {
+    let bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()));
+    let shifted = _mm256_srl_epi32(bytes, _mm_cvtsi32_si128(right as i32));
+    _mm256_cvtepi32_ps(_mm256_and_si256(
+        shifted,
+        _mm256_set1_epi32(i32::from(mask)),
+    ))
+}
+
+/// Eight signed bytes.
+#[inline(always)]
+unsafe fn signed(from: *const u8) -> __m256 {
+    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())))
+}
+
 /// Two registers of 256 bits, which stand for one of 512.
 pub struct Halves<D>(PhantomData<D>);
 
@@ -110,12 +183,20 @@ impl<D: Dot> Lanes for Halves<D> {
         [0, 32].map(|at| _mm256_loadu_si256(line.add(at).cast()))
     }
     #[inline(always)]
-    unsafe fn low(bytes: [__m256i; 2]) -> [__m256i; 2] {
-        bytes.map(|bytes| _mm256_and_si256(bytes, _mm256_set1_epi8(0xf)))
+    unsafe fn take(bytes: [__m256i; 2], right: i32, mask: u8) -> [__m256i; 2] {
+        [take(bytes[0], right, mask), take(bytes[1], right, mask)]
     }
     #[inline(always)]
-    unsafe fn high(bytes: [__m256i; 2]) -> [__m256i; 2] {
-        bytes.map(|bytes| _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), _mm256_set1_epi8(0xf)))
+    unsafe fn or(a: [__m256i; 2], b: [__m256i; 2]) -> [__m256i; 2] {
+        [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
+    }
+    #[inline(always)]
+    unsafe fn look_up(table: [u8; 16], indices: [__m256i; 2]) -> [__m256i; 2] {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        [
+            _mm256_shuffle_epi8(table, indices[0]),
+            _mm256_shuffle_epi8(table, indices[1]),
+        ]
     }
     #[inline(always)]
     unsafe fn splat(value: i32) -> [__m256i; 2] {
@@ -131,8 +212,27 @@ impl<D: Dot> Lanes for Halves<D> {
         [_mm256_setzero_ps(); 2]
     }
     #[inline(always)]
-    unsafe fn scales(from: *const u8) -> [__m256; 2] {
+    unsafe fn halves(from: *const u8) -> [__m256; 2] {
         [0, 16].map(|at| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast())))
+    }
+    #[inline(always)]
+    unsafe fn brains(from: *const u8) -> [__m256; 2] {
+        [brains(from), brains(from.add(16))]
+    }
+    #[inline(always)]
+    unsafe fn unsigned(from: *const u8, right: u32, mask: u8) -> [__m256; 2] {
+        [
+            unsigned(from, right, mask),
+            unsigned(from.add(8), right, mask),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn signed(from: *const u8) -> [__m256; 2] {
+        [signed(from), signed(from.add(8))]
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [__m256; 2], b: [__m256; 2]) -> [__m256; 2] {
+        [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])]
     }
     #[inline(always)]
     unsafe fn add_scaled(
@@ -148,6 +248,14 @@ impl<D: Dot> Lanes for Halves<D> {
         [
             add(total[0], sums[0], scales[0]),
             add(total[1], sums[1], scales[1]),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn add_times(total: [__m256; 2], values: [__m256; 2], x: f32) -> [__m256; 2] {
+        let x = _mm256_set1_ps(x);
+        [
+            _mm256_fmadd_ps(values[0], x, total[0]),
+            _mm256_fmadd_ps(values[1], x, total[1]),
         ]
     }
     #[inline(always)]
