@@ -1,7 +1,5 @@
 //! `POST /v1/responses`.
 
-use std::sync::Arc;
-
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::future::{AbortHandle, Abortable};
@@ -17,7 +15,7 @@ use crate::generate::{Job, Updates, submit};
 use crate::middleware::request_id::RequestId;
 use crate::openai::responses::answer::Answer;
 use crate::openai::responses::request::{ResponseRequest, in_format};
-use crate::openai::responses::stored::Stored;
+use crate::openai::responses::stored::{Keeper, owner};
 use crate::openai::responses::stream::Events;
 use crate::respond::{collected, streamed};
 use crate::served::Served;
@@ -58,7 +56,7 @@ pub async fn create(
     let (answer, messages) = (prepared.answer, prepared.messages);
     if prepared.stream {
         let format = Events {
-            keep: answer.store.then_some(state),
+            keep: answer.store.then(|| Keeper::new(state)),
             answer,
             messages,
             text: String::new(),
@@ -72,11 +70,7 @@ pub async fn create(
     }
     let (response, messages) = finished(updates, tally, &answer, messages).await?;
     if answer.store {
-        state.responses.keep(Stored {
-            response: response.clone(),
-            messages: Arc::new(messages),
-            running: None,
-        });
+        Keeper::new(state).keep(response.clone(), messages, None);
     }
     Ok(HttpResponse::Ok().json(response))
 }
@@ -91,17 +85,14 @@ fn in_background(
 ) -> Value {
     let response = answer.pending("in_progress");
     let (handle, registration) = AbortHandle::new_pair();
-    state.responses.keep(Stored {
-        response: response.clone(),
-        messages: Arc::new(messages.clone()),
-        running: Some(handle),
-    });
+    let keeper = Keeper::new(state);
+    keeper.keep(response.clone(), messages.clone(), Some(handle));
     let computed = async move {
         let (response, messages) = match finished(updates, tally, &answer, messages).await {
             Ok(done) => done,
             Err(error) => (answer.failed(&error.message), Vec::new()),
         };
-        state.responses.finish(response, messages);
+        keeper.finish(response, messages);
     };
     // When it is aborted it drops the updates, which cancels the generation.
     actix_web::rt::spawn(Abortable::new(computed, registration));
@@ -202,7 +193,7 @@ fn before(request: &ResponseRequest, state: &AppState) -> Result<Vec<Value>, Api
         return Ok(Vec::new());
     };
     let field = "previous_response_id";
-    let Some(stored) = state.responses.get(id) else {
+    let Some(stored) = state.responses.get(id, &owner()) else {
         let error = ApiError::response_not_found(id);
         return Err(ApiError {
             param: Some(field.to_owned()),
