@@ -163,7 +163,13 @@ fn begin(jobs: &[Job]) -> Result<Vec<InFlight>, ApiError> {
     };
     let sequences = jobs.iter().map(|job| job.prompts.len() * job.copies).sum();
     let tokens = jobs.iter().flat_map(|job| &job.prompts).map(Vec::len).sum();
-    client.begin(sequences, tokens)
+    let begun = client.begin(sequences, tokens);
+    if begun.is_err()
+        && let Some(engine) = exchange.as_ref().and_then(|e| e.telemetry.engine())
+    {
+        engine.client_refused(&client.name);
+    }
+    begun
 }
 
 /// Submits `job`, whose first choice is number `first`. Each choice takes one of `accounts`, if

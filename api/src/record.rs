@@ -263,6 +263,9 @@ impl Record {
         if let Some(engine) = exchange.telemetry.engine() {
             let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
             engine.unseen_tokens(stream, completion_tokens.saturating_sub(self.tokens));
+            if let Some(client) = exchange.client() {
+                engine.client_ended(&client.name, self.prompt_tokens, completion_tokens);
+            }
             engine.ended(&RequestNumbers {
                 operation: exchange.operation,
                 stream,

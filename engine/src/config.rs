@@ -1,5 +1,7 @@
 //! The operator's settings for scheduling and caching.
 
+use std::time::Duration;
+
 use hearth_radix::{EvictionPolicy, HostWritePolicy, PageSizeError, RadixTree};
 
 use crate::policy::SchedulePolicy;
@@ -19,6 +21,10 @@ pub struct EngineConfig {
     /// Prompt tokens that one request may have in a step even if its equal share of
     /// `max_batch_tokens` is smaller.
     pub prefill_chunk: usize,
+    /// How long a forward pass may take on a device with a
+    /// [watchdog](hearth_forward::Executor::has_watchdog), as far as measurements can tell; `None`
+    /// for no bound.
+    pub max_submission: Option<Duration>,
     /// Whether prompts reuse the KV of earlier ones. It is switched off for comparisons only.
     pub prefix_cache: bool,
     /// Tokens that are cached and matched together: a power of two from 1 to 64.
@@ -48,6 +54,7 @@ impl Default for EngineConfig {
             max_queue: 1024,
             max_batch_tokens: 2048,
             prefill_chunk: 512,
+            max_submission: Some(Duration::from_secs(1)),
             prefix_cache: true,
             page_size: 1,
             eviction: EvictionPolicy::default(),

@@ -31,6 +31,7 @@ pub(crate) struct Device {
     pub limits: ExecutorLimits,
     pub host_slots: usize,
     pub samples_on_device: bool,
+    pub has_watchdog: bool,
     pub kv_token_bytes: usize,
     pub adapter_slots: usize,
 }
@@ -64,6 +65,7 @@ impl Device {
             limits: sizes.limits,
             host_slots: sizes.host_slots,
             samples_on_device: sizes.samples_on_device,
+            has_watchdog: sizes.has_watchdog,
             kv_token_bytes: sizes.kv_token_bytes,
             adapter_slots: sizes.adapter_slots,
         })

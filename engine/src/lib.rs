@@ -60,6 +60,7 @@ mod slot_table;
 mod speculation;
 mod stats;
 mod step;
+mod submission_time;
 mod transfer;
 
 pub use cache_events::CacheObserver;

@@ -10,6 +10,7 @@ mod new_token_ratio;
 mod overlap;
 mod preemption;
 mod speculation;
+mod submission;
 mod transfer;
 
 use hearth_forward::ExecutorLimits;
@@ -28,6 +29,7 @@ use crate::request::Event;
 use crate::running::Running;
 use crate::speculation::DraftModel;
 use crate::stats::{EngineStats, KvStats};
+use crate::submission_time::{LEAST_CHUNK, SubmissionTime};
 use crate::transfer::KvTransfer;
 use new_token_ratio::NewTokenRatio;
 use speculation::SpeculationState;
@@ -78,6 +80,9 @@ pub(crate) struct Scheduler {
     new_token_ratio: NewTokenRatio,
     forced_text: ForcedTextPredictor,
     speculation: SpeculationState,
+    submission_time: SubmissionTime,
+    /// The request whose decode row comes first where not all rows fit into a step.
+    first_row: u64,
     /// Whether a request may be able to start that could not when admission was last tried.
     may_start: bool,
     /// Steps scheduled, for `config.retract_every`.
@@ -105,6 +110,8 @@ impl Scheduler {
             adapters: AdapterSlots::new(adapter_slots),
             waiting: WaitingQueue::new(config.schedule, config.page_size),
             speculation: SpeculationState::new(config.speculation),
+            submission_time: SubmissionTime::new(config.max_submission),
+            first_row: 0,
             config,
             limits,
             running: Vec::new(),
@@ -186,6 +193,7 @@ impl Scheduler {
         self.draft(batch);
         let mut scored_rows = (SCORED_LOGITS / self.limits.vocab_size).max(1);
         let mut prefills = Vec::new();
+        let left_out = self.rows_without_time();
         for (index, running) in self.running.iter_mut().enumerate() {
             if running.request.is_parked() {
                 continue;
@@ -199,6 +207,7 @@ impl Scheduler {
             match running.pending() {
                 // The next row depends on the grammar, which must not delay other requests.
                 _ if running.request.is_late() => {}
+                1 if left_out.contains(&index) => {}
                 1 => grant(batch, index, running, 1, &mut scored_rows),
                 _ => prefills.push(index),
             }
@@ -209,7 +218,7 @@ impl Scheduler {
     /// Divides the rest of the token budget among the prompts. At least half of it goes to the
     /// prompt that started first, so that it completes soon. The rest goes to the others in
     /// the order of how little they have left to compute, so that short prompts do not wait for
-    /// long ones.
+    /// long ones. The time that the step may take is divided in the same way.
     fn share_among_prefills(
         &mut self,
         prefills: &mut [usize],
@@ -219,6 +228,7 @@ impl Scheduler {
         let fair_share = self.config.max_batch_tokens / prefills.len().max(1);
         let most = self.config.prefill_chunk.max(fair_share);
         let running = &mut self.running;
+        let time = &self.submission_time;
         let Some((&mut first, others)) = prefills.split_first_mut() else {
             return;
         };
@@ -227,10 +237,19 @@ impl Scheduler {
         let wanted: usize = others.iter().map(|&index| chunk(running, index)).sum();
         let budget = self.config.max_batch_tokens - batch.tokens();
         let kept_for_others = wanted.min(budget / 2);
-        let order = std::iter::once((first, kept_for_others)).chain(others.iter().map(|&i| (i, 0)));
-        for (index, kept) in order {
+        let start = |running: &[Running], index: usize| running[index].kv.computed;
+        let cost = |&index: &usize| time.cost(start(running, index), chunk(running, index));
+        let seconds_for_others: f32 = others.iter().map(cost).sum();
+        let seconds_for_others = seconds_for_others.min(time.left(&batch.forward).seconds / 2.0);
+        let first = std::iter::once((first, kept_for_others, seconds_for_others, LEAST_CHUNK));
+        let order = first.chain(others.iter().map(|&index| (index, 0, 0.0, 0)));
+        for (index, kept, kept_seconds, least) in order {
             let budget = self.config.max_batch_tokens - batch.tokens() - kept;
             let tokens = chunk(running, index).min(budget);
+            let left = time.left(&batch.forward);
+            let seconds = left.seconds - kept_seconds;
+            let fitting = time.fitting(start(running, index), tokens.min(left.tokens), seconds);
+            let tokens = fitting.max(least.min(tokens));
             grant(batch, index, &mut running[index], tokens, scored_rows);
         }
     }

@@ -57,7 +57,10 @@ impl EngineCore {
         inbox: Arc<Inbox>,
     ) -> Self {
         let mut scheduler = Scheduler::new(
-            config,
+            EngineConfig {
+                max_submission: config.max_submission.filter(|_| device.has_watchdog),
+                ..config
+            },
             device.limits,
             device.host_slots,
             device.adapter_slots,
@@ -189,6 +192,7 @@ impl EngineCore {
             copied,
             mut output,
             lost,
+            lost_here,
             started,
             submitted,
             completed,
@@ -199,11 +203,14 @@ impl EngineCore {
         let sampled = output.as_mut().ok().map(|output| &mut output.sampled);
         self.scheduler.drop_ended_rows(&mut batch, sampled);
         let failed = lost || output.is_err();
+        let took = completed.saturating_duration_since(submitted);
+        match failed {
+            false => self.scheduler.note_submission(&batch, took),
+            true if lost_here => self.scheduler.note_loss(&batch, took),
+            true => {}
+        }
         match output {
-            Ok(mut output) if !lost => {
-                let took = completed.saturating_duration_since(submitted);
-                self.scheduler.complete(&batch, &mut output, took);
-            }
+            Ok(mut output) if !lost => self.scheduler.complete(&batch, &mut output, took),
             Err(error) if !lost => self.scheduler.fail(&batch, &error),
             Ok(_) => self.scheduler.lose_device(&batch, "the device is lost"),
             Err(error) => self.scheduler.lose_device(&batch, &error),

@@ -117,6 +117,7 @@ fn config() -> impl Strategy<Value = EngineConfig> {
             max_queue: 1024,
             max_batch_tokens,
             prefill_chunk,
+            max_submission: None,
             prefix_cache,
             page_size,
             eviction,

@@ -122,6 +122,12 @@ pub trait Executor {
         Err(ForwardError::other("this executor takes no adapters"))
     }
 
+    /// True if a driver resets the device when one forward pass takes too long. The engine then bounds
+    /// the time of each.
+    fn has_watchdog(&self) -> bool {
+        false
+    }
+
     /// Whether the device is gone, and with it the contents of both pools. The engine asks
     /// before and after every forward pass, and submits nothing until the executor is
     /// [open again](Self::reopen).

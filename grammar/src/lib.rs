@@ -19,6 +19,7 @@
 mod compiled;
 mod compiler;
 mod error;
+mod estimate;
 mod fsm;
 mod gbnf;
 mod grammar_cache;

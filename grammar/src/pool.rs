@@ -3,7 +3,8 @@
 //!
 //! Each party (a client, or its address) has a queue of its own. The next grammar is that of the
 //! party for which the threads have worked least: one that sends heavy grammars waits for its own,
-//! and the others do not.
+//! and the others do not. Grammars that look [heavy](is_heavy) run on all threads but one, which
+//! is left to the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use crate::compiled::Outcome;
 use crate::compiler::Compiler;
 use crate::error::GrammarError;
+use crate::estimate::is_heavy;
 use crate::spec::Spec;
 use crate::ticket::Ticket;
 
@@ -25,6 +27,14 @@ const MAX_WAITING_OF_PARTY: usize = 64;
 const STACK_BYTES: usize = 256 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
+
+/// A grammar that waits.
+struct Waiting {
+    ticket: Arc<Ticket>,
+    /// True if compiling it may take long.
+    heavy: bool,
+    work: Work,
+}
 
 /// The queue of grammars to be compiled is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,16 +52,18 @@ pub struct CompilePool {
     queue: Arc<Queue>,
 }
 
-#[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    /// The most heavy grammars that are compiled at once.
+    most_heavy: usize,
 }
 
 #[derive(Default)]
 struct State {
     parties: BTreeMap<String, Party>,
     waiting: usize,
+    heavy_running: usize,
     closed: bool,
 }
 
@@ -59,7 +71,7 @@ struct State {
 /// others are busy: whoever comes back then has not used up less than they have.
 #[derive(Default)]
 struct Party {
-    waiting: VecDeque<(Arc<Ticket>, Work)>,
+    waiting: VecDeque<Waiting>,
     running: usize,
     /// The time that threads have worked for it.
     used: Duration,
@@ -78,11 +90,12 @@ impl CompilePool {
     /// # Errors
     /// If a thread cannot be started.
     pub fn start(compiler: Arc<Compiler>, threads: usize) -> std::io::Result<Self> {
+        let threads = threads.max(1);
         let pool = Self {
             compiler,
-            queue: Arc::default(),
+            queue: Arc::new(Queue::new(threads)),
         };
-        for index in 0..threads.max(1) {
+        for index in 0..threads {
             let queue = Arc::clone(&pool.queue);
             let builder = thread::Builder::new()
                 .name(format!("hearth-grammar-{index}"))
@@ -91,8 +104,12 @@ impl CompilePool {
         }
         let compiler = Arc::clone(&pool.compiler);
         // The queue is empty, so this does not fail.
-        let warm_up = Box::new(move || compiler.warm_up());
-        let _ = pool.queue.push("", Arc::default(), warm_up);
+        let warm_up = Waiting {
+            ticket: Arc::default(),
+            heavy: false,
+            work: Box::new(move || compiler.warm_up()),
+        };
+        let _ = pool.queue.push("", warm_up);
         Ok(pool)
     }
 
@@ -118,6 +135,7 @@ impl CompilePool {
     ) -> Result<Arc<Ticket>, PoolFull> {
         let ticket = Arc::new(Ticket::default());
         let (compiler, held) = (Arc::clone(&self.compiler), Arc::clone(&ticket));
+        let heavy = is_heavy(&spec);
         let work: Work =
             Box::new(move || {
                 held.set_started();
@@ -126,7 +144,12 @@ impl CompilePool {
                     Err(GrammarError::invalid("the grammar cannot be compiled"))
                 }));
             });
-        self.queue.push(party, Arc::clone(&ticket), work)?;
+        let waiting = Waiting {
+            ticket: Arc::clone(&ticket),
+            heavy,
+            work,
+        };
+        self.queue.push(party, waiting)?;
         Ok(ticket)
     }
 }
@@ -139,11 +162,19 @@ impl Drop for CompilePool {
 }
 
 impl Queue {
+    fn new(threads: usize) -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            most_heavy: (threads - 1).max(1),
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, party: &str, ticket: Arc<Ticket>, work: Work) -> Result<(), PoolFull> {
+    fn push(&self, party: &str, waiting: Waiting) -> Result<(), PoolFull> {
         let mut state = self.state();
         state.drop_cancelled();
         if state.waiting >= MAX_WAITING {
@@ -161,7 +192,7 @@ impl Queue {
         if own.waiting.len() >= MAX_WAITING_OF_PARTY {
             return Err(PoolFull::Party);
         }
-        own.waiting.push_back((ticket, work));
+        own.waiting.push_back(waiting);
         state.waiting += 1;
         drop(state);
         self.changed.notify_one();
@@ -173,7 +204,7 @@ impl Queue {
         let mut state = self.state();
         loop {
             state.drop_cancelled();
-            let Some((party, work)) = state.next() else {
+            let Some((party, next)) = state.next(self.most_heavy) else {
                 if state.closed {
                     return;
                 }
@@ -186,31 +217,37 @@ impl Queue {
             drop(state);
             let began = Instant::now();
             // A reply may panic, if anything.
-            let _ = catch_unwind(AssertUnwindSafe(work));
+            let _ = catch_unwind(AssertUnwindSafe(next.work));
             state = self.state();
-            state.done(&party, began.elapsed());
+            state.done(&party, next.heavy, began.elapsed());
         }
     }
 }
 
 impl State {
-    /// Takes the next work, of the party that has been served least.
-    fn next(&mut self) -> Option<(String, Work)> {
-        let waiting = self
-            .parties
-            .iter()
-            .filter(|(_, party)| !party.waiting.is_empty());
+    /// Takes the next grammar, of the party that has been served least.
+    fn next(&mut self, most_heavy: usize) -> Option<(String, Waiting)> {
+        let may_be_heavy = self.heavy_running < most_heavy;
+        let first = |party: &Party| {
+            let mut waiting = party.waiting.iter();
+            waiting.position(|waiting| may_be_heavy || !waiting.heavy)
+        };
+        let can_run = self.parties.iter();
+        let can_run = can_run.filter_map(|(name, party)| Some((name, party, first(party)?)));
         // Time that is running now is not counted yet.
-        let least = waiting.min_by_key(|(_, party)| (party.running, party.used));
-        let name = least?.0.clone();
+        let least = can_run.min_by_key(|(_, party, _)| (party.running, party.used));
+        let (name, _, index) = least?;
+        let name = name.clone();
         let party = self.parties.get_mut(&name)?;
-        let (_, work) = party.waiting.pop_front()?;
+        let next = party.waiting.remove(index)?;
         party.running += 1;
         self.waiting -= 1;
-        Some((name, work))
+        self.heavy_running += usize::from(next.heavy);
+        Some((name, next))
     }
 
-    fn done(&mut self, name: &str, took: Duration) {
+    fn done(&mut self, name: &str, heavy: bool, took: Duration) {
+        self.heavy_running -= usize::from(heavy);
         if let Some(party) = self.parties.get_mut(name) {
             party.running -= 1;
             party.used += took;
@@ -225,7 +262,9 @@ impl State {
     fn drop_cancelled(&mut self) {
         let mut left = 0;
         for party in self.parties.values_mut() {
-            party.waiting.retain(|(ticket, _)| !ticket.is_cancelled());
+            party
+                .waiting
+                .retain(|waiting| !waiting.ticket.is_cancelled());
             left += party.waiting.len();
         }
         self.waiting = left;
@@ -238,25 +277,29 @@ mod tests {
 
     use super::*;
 
-    fn work(report: &mpsc::Sender<&'static str>, name: &'static str, took: Duration) -> Work {
+    fn work(report: &mpsc::Sender<&'static str>, name: &'static str, took: Duration) -> Waiting {
         let report = report.clone();
-        Box::new(move || {
-            thread::sleep(took);
-            report.send(name).unwrap();
-        })
+        Waiting {
+            ticket: Arc::default(),
+            heavy: false,
+            work: Box::new(move || {
+                thread::sleep(took);
+                report.send(name).unwrap();
+            }),
+        }
     }
 
     #[test]
     fn the_party_that_was_served_least_is_next() {
-        let queue = Queue::default();
+        let queue = Queue::new(1);
         let (report, reports) = mpsc::channel();
         for _ in 0..3 {
             let heavy = work(&report, "heavy", Duration::from_millis(20));
-            queue.push("a", Arc::default(), heavy).unwrap();
+            queue.push("a", heavy).unwrap();
         }
         for _ in 0..3 {
             let light = work(&report, "light", Duration::ZERO);
-            queue.push("b", Arc::default(), light).unwrap();
+            queue.push("b", light).unwrap();
         }
         queue.state().closed = true;
         queue.serve();
@@ -269,20 +312,51 @@ mod tests {
     }
 
     #[test]
+    fn heavy_grammars_of_many_parties_leave_a_thread_to_the_others() {
+        let queue = Arc::new(Queue::new(2));
+        let (report, reports) = mpsc::channel();
+        let heavy = || Waiting {
+            heavy: true,
+            ..work(&report, "heavy", Duration::from_millis(50))
+        };
+        for party in ["a", "b", "c"] {
+            queue.push(party, heavy()).unwrap();
+        }
+        for _ in 0..3 {
+            let light = work(&report, "light", Duration::ZERO);
+            queue.push("a", light).unwrap();
+        }
+        queue.state().closed = true;
+        let other = Arc::clone(&queue);
+        let other = thread::spawn(move || other.serve());
+        queue.serve();
+        other.join().unwrap();
+        let order: Vec<_> = reports.try_iter().collect();
+        assert_eq!(
+            order,
+            ["light", "light", "light", "heavy", "heavy", "heavy"]
+        );
+        assert_eq!(queue.state().heavy_running, 0);
+    }
+
+    #[test]
     fn one_party_cannot_fill_the_queue_and_cancelled_work_makes_room() {
-        let queue = Queue::default();
+        let queue = Queue::new(1);
         let (report, reports) = mpsc::channel();
         let ticket = Arc::<Ticket>::default();
         for _ in 0..MAX_WAITING_OF_PARTY {
-            let one = work(&report, "one", Duration::ZERO);
-            queue.push("a", Arc::clone(&ticket), one).unwrap();
+            let one = Waiting {
+                ticket: Arc::clone(&ticket),
+                ..work(&report, "one", Duration::ZERO)
+            };
+            queue.push("a", one).unwrap();
         }
         let more = || work(&report, "more", Duration::ZERO);
-        let full = queue.push("a", Arc::default(), more());
+        let full = queue.push("a", more());
         assert_eq!(full, Err(PoolFull::Party));
-        queue.push("b", Arc::default(), more()).unwrap();
+        queue.push("b", more()).unwrap();
         ticket.cancel();
-        queue.push("a", Arc::default(), more()).unwrap();
+        queue.push("a", more()).unwrap();
         queue.state().closed = true;
         queue.serve();
         assert_eq!(reports.try_iter().collect::<Vec<_>>(), ["more", "more"]);

@@ -52,6 +52,7 @@ pub const PHASE: &str = "llm.phase";
 pub const REJECTION: &str = "llm.rejection.reason";
 pub const POSITION: &str = "llm.speculation.position";
 pub const REFUSAL: &str = "llm.grammar.refusal.reason";
+pub const CLIENT: &str = "llm.client";
 pub const DROP_REASON: &str = "hearth.log.drop_reason";
 /// Left out for requests of the base model.
 pub const ADAPTER: &str = "llm.lora.adapter";
@@ -61,6 +62,7 @@ const GEN_AI_ERROR: &[&str] = &[OPERATION, PROVIDER, MODEL, STREAM, ADAPTER, ERR
 const HTTP: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS, ERROR];
 const HTTP_BODY: &[&str] = &[METHOD, SCHEME, ROUTE, STATUS];
 const NONE: &[&str] = &[MODEL];
+const OF_CLIENT: &[&str] = &[MODEL, CLIENT];
 const PROCESS: &[&str] = &[];
 const LOG_DROPPED: &[&str] = &[DROP_REASON];
 
@@ -170,6 +172,14 @@ pub const ENGINE: &[Instrument] = &[
         "Continuations that ended with one token or none, which have no time per output token."),
     number("llm.admission_rejections", Kind::Counter, "{request}", &[MODEL, REJECTION],
         "Requests refused because a limit of the queue was reached."),
+    number("llm.client.requests", Kind::Counter, "{request}", OF_CLIENT,
+        "Continuations that ended, by the name of the API key; nothing is counted where no key is needed, and keys beyond 1024 are one."),
+    number("llm.client.refusals", Kind::Counter, "{request}", OF_CLIENT,
+        "Requests that a limit of their API key refused."),
+    number("llm.client.prompt_tokens", Kind::Counter, "{token}", OF_CLIENT,
+        "Prompt tokens of these continuations, cached ones included."),
+    number("llm.client.generation_tokens", Kind::Counter, "{token}", OF_CLIENT,
+        "Tokens that these continuations generated."),
     number("llm.prompt_tokens", Kind::Counter, "{token}", &[MODEL, STREAM],
         "Prompt tokens of started requests, cached ones included."),
     number("llm.generation_tokens", Kind::Counter, "{token}", &[MODEL, STREAM], "Generated tokens."),

@@ -3,12 +3,14 @@
 //!
 //! - `requests`: histograms and counters of requests and engine steps, recorded as they end.
 //! - `transfers`: histograms and counters of transfers of keys and values.
+//! - `clients`: counters of each API key.
 //! - `http`: histograms and counters of HTTP exchanges.
 //! - `engine`, `speculation`, `grammar`, `adapters`, `process`: values that are read at each collection.
 //! - `build`: makes an instrument from its entry in the catalog.
 
 mod adapters;
 mod build;
+mod clients;
 mod engine;
 mod grammar;
 mod http;

@@ -94,6 +94,8 @@ fn everything() -> Telemetry {
         preemptions: 0,
     };
     engine.ended(&numbers);
+    engine.client_ended("ann", 40, 2);
+    engine.client_refused("ann");
     let now = Instant::now();
     telemetry.steps()(StepRecord {
         started: now,
@@ -200,6 +202,32 @@ fn opentelemetrys_names_tell_adapters_apart_and_other_vocabularies_add_them_up()
     let ended = "finished_reason=\"length\"";
     assert_eq!(count("vllm:request_success_total{", ended), "1.0");
     assert_eq!(count("vllm:e2e_request_latency_seconds_count{", "m"), "1.0");
+}
+
+#[test]
+fn clients_have_series_of_their_own_up_to_a_bound() {
+    let telemetry = everything();
+    let engine = telemetry.engine().unwrap();
+    let of = |page: &str, client: &str| {
+        let start = format!(
+            "llm_client_generation_tokens_total{{gen_ai_request_model=\"m\",llm_client=\"{client}\"}} "
+        );
+        let line = page.lines().find_map(|line| line.strip_prefix(&start));
+        line.map(str::to_owned)
+    };
+    let page = telemetry.scrape(TextFormat::Prometheus);
+    assert_eq!(of(&page, "ann").as_deref(), Some("2.0"));
+    for client in 0..2000 {
+        engine.client_ended(&format!("c{client}"), 1, 1);
+    }
+    engine.client_ended("ann", 1, 1);
+    let page = telemetry.scrape(TextFormat::Prometheus);
+    assert_eq!(of(&page, "ann").as_deref(), Some("3.0"));
+    assert_eq!(of(&page, "(others)").as_deref(), Some("977.0"));
+    let series = page
+        .lines()
+        .filter(|line| line.starts_with("llm_client_requests_total{"));
+    assert_eq!(series.count(), 1025);
 }
 
 #[test]

@@ -95,7 +95,9 @@ pub async fn dispatch(
     if pool.policy.needs_prompt() {
         prompt = Prompt::read(incoming.prompt, body);
         let endpoint = incoming.endpoint;
-        prompt.known = token_prompt(router, upstream, &[pool], endpoint, &prompt, body).await;
+        let headers = &incoming.headers;
+        prompt.known =
+            token_prompt(router, upstream, &[pool], endpoint, &prompt, headers, body).await;
     }
     let keeper = glance
         .previous_response

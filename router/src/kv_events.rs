@@ -74,6 +74,15 @@ struct ServerInfo {
     /// Null until the model is loaded.
     model: Option<String>,
     kv_events: Option<Announced>,
+    #[serde(default)]
+    config: Settings,
+}
+
+/// The part of a worker's settings that counts here.
+#[derive(Default, Deserialize)]
+struct Settings {
+    #[serde(default)]
+    cache_isolation: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -107,6 +116,8 @@ async fn announced(router: &Router, worker: &Worker) -> Result<Option<Source>, A
     let Ok(info) = serde_json::from_slice::<ServerInfo>(&body) else {
         return Ok(None);
     };
+    let isolation = info.config.cache_isolation.as_deref();
+    worker.kv.set_isolated(isolation == Some("key"));
     match (info.kv_events, info.model) {
         (Some(announced), _) => Ok(source(&announced, &worker.host)),
         (None, None) => Err(AskError::Loading),

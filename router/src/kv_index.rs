@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use hearth_events::{BlockHash, BlockStored, ExtraKey, KvEvent, Update};
@@ -92,12 +93,16 @@ struct Blocks {
 
 /// The blocks that one worker has cached.
 #[derive(Debug, Default)]
-pub struct KvIndex(Mutex<Blocks>);
+pub struct KvIndex {
+    blocks: Mutex<Blocks>,
+    /// True if requests with different API keys share nothing on the worker.
+    isolated: AtomicBool,
+}
 
 impl KvIndex {
     fn locked(&self) -> MutexGuard<'_, Blocks> {
         // Nothing that panics runs under this lock.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes in what the worker has published.
@@ -114,6 +119,17 @@ impl KvIndex {
             Update::Following { complete } => blocks.complete = Some(complete),
             Update::Events(events) => events.into_iter().for_each(|event| blocks.apply(event)),
         }
+    }
+
+    /// Sets whether the prompts of different API keys have namespaces of their own on the worker.
+    pub fn set_isolated(&self, isolated: bool) {
+        self.isolated.store(isolated, Ordering::Relaxed);
+    }
+
+    /// True if the prompts of different API keys have namespaces of their own on the worker, which
+    /// tells them where it is asked with the key.
+    pub fn is_isolated(&self) -> bool {
+        self.isolated.load(Ordering::Relaxed)
     }
 
     pub fn is_followed(&self) -> bool {

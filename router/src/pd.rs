@@ -68,8 +68,9 @@ pub async fn dispatch(
     if reads {
         prompt = Prompt::read(incoming.prompt, &incoming.body);
         let (pools, endpoint) = ([&router.prefill, &router.decode], incoming.endpoint);
-        let body = &incoming.body;
-        prompt.known = token_prompt(router, upstream, &pools, endpoint, &prompt, body).await;
+        let (headers, body) = (&incoming.headers, &incoming.body);
+        prompt.known =
+            token_prompt(router, upstream, &pools, endpoint, &prompt, headers, body).await;
     }
     let model: Option<String> = plan.fields.read("model");
     let wanted = Wanted {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use actix_web::web::Bytes;
 use reqwest::Method;
-use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -23,14 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest answer in bytes.
 const LONGEST_ANSWER: usize = 64 << 20;
 
-/// The tokens of a request's prompt; `None` if no worker of these pools publishes KV events, or the
-/// tokens could not be found out.
+/// The tokens of a request's prompt, whose `headers` tell its API key; `None` if no worker of these
+/// pools publishes KV events, or the tokens could not be found out.
 pub async fn token_prompt(
     router: &Router,
     upstream: &Upstream,
     pools: &[&Pool],
     endpoint: &str,
     prompt: &Prompt,
+    headers: &HeaderMap,
     body: &[u8],
 ) -> Option<TokenPrompt> {
     let mut workers = Vec::new();
@@ -41,22 +42,35 @@ pub async fn token_prompt(
     let worker = workers.into_iter().min_by_key(|worker| worker.load())?;
     let fields = Fields::parse(body).ok()?;
     let namespace = namespace(&fields);
-    if prompt.tokens {
+    let is_isolated = worker.kv.is_isolated();
+    if prompt.tokens && !is_isolated {
         let ids = prompt.units.clone();
         return Some(TokenPrompt { namespace, ids });
     }
-    let mut headers = router.own_headers();
+    let mut headers = match is_isolated {
+        true => keys_of(headers),
+        false => router.own_headers(),
+    };
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let asked = Outgoing {
         method: Method::POST,
         url: format!("{}/tokenize", worker.url),
         headers,
-        body: Some(Bytes::from(question(endpoint, &fields)?)),
+        body: Some(Bytes::from(match prompt.tokens {
+            // The answer has the namespace.
+            true => r#"{"prompt":""}"#.to_owned(),
+            false => question(endpoint, &fields)?,
+        })),
         leg: None,
     };
-    match timeout(PATIENCE, ids(upstream, asked)).await {
-        Ok(Ok(mut ids)) => {
+    match timeout(PATIENCE, answer(upstream, asked)).await {
+        Ok(Ok(answer)) => {
+            let mut ids = match prompt.tokens {
+                true => prompt.units.clone(),
+                false => answer.tokens,
+            };
             ids.truncate(LONGEST);
+            let namespace = answer.cache_namespace + &namespace;
             Some(TokenPrompt { namespace, ids })
         }
         Ok(Err(error)) => {
@@ -68,6 +82,14 @@ pub async fn token_prompt(
             None
         }
     }
+}
+
+/// The headers with the API key of a request.
+fn keys_of(headers: &HeaderMap) -> HeaderMap {
+    let is_key = |name: &str| name == AUTHORIZATION.as_str() || name == "x-api-key";
+    let own = headers.iter().filter(|(name, _)| is_key(name.as_str()));
+    own.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 /// The namespace that Hearth's workers use for a request.
@@ -112,11 +134,15 @@ fn question(endpoint: &str, fields: &Fields<'_>) -> Option<String> {
     Some(body)
 }
 
-async fn ids(upstream: &Upstream, asked: Outgoing) -> Result<Vec<u32>, String> {
-    #[derive(Deserialize)]
-    struct Answer {
-        tokens: Vec<u32>,
-    }
+#[derive(Deserialize)]
+struct Answer {
+    tokens: Vec<u32>,
+    /// What the namespaces of this API key begin with, where keys have their own.
+    #[serde(default)]
+    cache_namespace: String,
+}
+
+async fn answer(upstream: &Upstream, asked: Outgoing) -> Result<Answer, String> {
     let opened = upstream.open(asked).await;
     let opened = opened.map_err(|error| error.to_string())?;
     let status = opened.status;
@@ -125,8 +151,7 @@ async fn ids(upstream: &Upstream, asked: Outgoing) -> Result<Vec<u32>, String> {
     if !status.is_success() {
         return Err(format!("status {status}"));
     }
-    let answer: Answer = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-    Ok(answer.tokens)
+    serde_json::from_slice(&body).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

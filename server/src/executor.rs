@@ -211,6 +211,10 @@ impl Executor for ModelExecutor {
         })
     }
 
+    fn has_watchdog(&self) -> bool {
+        !self.report.device.starts_with("cpu")
+    }
+
     fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, stderr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use hearth_api::disaggregation::Disaggregation;
@@ -48,6 +49,7 @@ pub fn load(config: &Config) -> Result<Served> {
     let sizes = Sizes {
         running: engine_config.max_running,
         tokens: engine_config.max_batch_tokens,
+        max_submission: engine_config.max_submission,
     };
     let kv_bytes = Arc::new(AtomicU64::new(0));
     let taken = Arc::clone(&kv_bytes);
@@ -268,6 +270,8 @@ fn engine_config(config: &Config) -> Result<EngineConfig> {
                 .saturating_add(config.max_running_requests)
         }),
         prefill_chunk: config.prefill_chunk,
+        max_submission: (config.max_submission_ms > 0)
+            .then(|| Duration::from_millis(config.max_submission_ms)),
         prefix_cache: config.prefix_cache,
         page_size: config.page_size,
         eviction: config.radix_eviction_policy.into(),

@@ -1,6 +1,8 @@
 //! Forward passes of every size that serving will ask for, before the first client waits for one:
 //! a GPU's kernels are compiled by size class when they first run.
 
+use std::time::{Duration, Instant};
+
 use hearth_forward::{
     CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, KvCopy, SampleParams,
     SampleRequest, SequenceSpan,
@@ -16,6 +18,8 @@ pub struct Sizes {
     pub running: usize,
     /// Tokens, of prompts and outputs together.
     pub tokens: usize,
+    /// How long one may take; `None` for no bound.
+    pub max_submission: Option<Duration>,
 }
 
 /// The batches to run, so that all later ones find their kernels compiled: the matrix
@@ -122,7 +126,9 @@ fn chunk(length: usize, context: usize, samples_on_device: bool) -> ForwardBatch
 }
 
 /// Runs all of [`batches`] and reports after each one to `progress` how many of how many are done.
-/// Then it copies slots to the host and back, if the host has any.
+/// Batches that would take longer than a forward pass may are left out: the engine makes none of
+/// them, and the driver may reset the device. Then it copies slots to the host and back, if the host
+/// has any.
 ///
 /// # Errors
 /// A forward pass or a copy fails, so this model cannot serve.
@@ -132,10 +138,20 @@ pub fn warm_up(
     mut progress: impl FnMut(usize, usize),
 ) -> Result<(), ForwardError> {
     let batches = batches(executor.limits(), sizes, executor.samples_on_device());
+    let bound = sizes.max_submission.unwrap_or(Duration::MAX);
+    // The time of a token in the largest batch that took a good part of the bound.
+    let mut token = Duration::ZERO;
     for (done, batch) in batches.iter().enumerate() {
-        // All sample parameters use the same kernels.
-        let greedy = SampleRequest::Token(SampleParams::GREEDY);
-        executor.forward(batch, &mut || vec![greedy.clone(); batch.sample_rows.len()])?;
+        let tokens = batch.tokens.len() as u32;
+        if token.saturating_mul(tokens) > bound {
+            tracing::debug!(tokens, "not warmed up: it would take too long");
+            continue;
+        }
+        // The first time counts the compilation of kernels, too.
+        let took = timed(executor, batch)?;
+        if took > bound / 4 && tokens >= LEAST_MEASURED {
+            token = timed(executor, batch)? / tokens;
+        }
         progress(done + 1, batches.len());
     }
     let slots = executor.host_slots().min(executor.limits().kv_slots);
@@ -151,9 +167,23 @@ pub fn warm_up(
     Ok(())
 }
 
+/// Fewer tokens take as long as one, because reading the weights takes most of the time.
+const LEAST_MEASURED: u32 = 16;
+
+/// Runs `batch`, and returns how long that took.
+fn timed(executor: &mut impl Executor, batch: &ForwardBatch) -> Result<Duration, ForwardError> {
+    let started = Instant::now();
+    // All sample parameters use the same kernels.
+    let greedy = SampleRequest::Token(SampleParams::GREEDY);
+    executor.forward(batch, &mut || vec![greedy.clone(); batch.sample_rows.len()])?;
+    Ok(started.elapsed())
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use hearth_forward::{ForwardOutput, SampleRequests};
 
     use super::*;
 
@@ -211,6 +241,7 @@ mod tests {
         let sizes = Sizes {
             running: 64,
             tokens: 576,
+            max_submission: None,
         };
         let run = sizes_of(100_000, 4096, sizes);
         for rows in [1, 8, 9, 64] {
@@ -246,7 +277,12 @@ mod tests {
             .flat_map(|n| [(n, false), (n, true)])
         {
             let tokens = 24 + running;
-            let batches = batches(limits, Sizes { running, tokens }, samples);
+            let sizes = Sizes {
+                running,
+                tokens,
+                max_submission: None,
+            };
+            let batches = batches(limits, sizes, samples);
             for numbers in matrix_rows(&batches) {
                 let few = numbers.range(..=9).copied();
                 assert!(few.eq(1..=9), "{running}, {samples}: {numbers:?}");
@@ -264,6 +300,7 @@ mod tests {
         let sizes = Sizes {
             running: 5,
             tokens: 29,
+            max_submission: None,
         };
         let batches = batches(limits, sizes, true);
         let mut seen = BTreeSet::new();
@@ -280,11 +317,58 @@ mod tests {
         assert_eq!(seen, all.into_iter().flatten().collect());
     }
 
+    /// An executor whose forward passes take a tenth of a millisecond for each token.
+    struct Slow {
+        longest: usize,
+    }
+
+    impl Executor for Slow {
+        type Submission = ();
+
+        fn limits(&self) -> ExecutorLimits {
+            ExecutorLimits {
+                kv_slots: 2048,
+                max_model_len: 512,
+                vocab_size: 10,
+            }
+        }
+
+        fn submit(
+            &mut self,
+            batch: &ForwardBatch,
+            _: &mut SampleRequests<'_>,
+        ) -> Result<(), ForwardError> {
+            self.longest = self.longest.max(batch.tokens.len());
+            std::thread::sleep(Duration::from_micros(100 * batch.tokens.len() as u64));
+            Ok(())
+        }
+
+        fn complete(&mut self, (): ()) -> Result<ForwardOutput, ForwardError> {
+            Ok(ForwardOutput::default())
+        }
+    }
+
+    #[test]
+    fn batches_that_would_take_too_long_are_left_out() {
+        for (max_submission, most) in [(None, 257), (Some(Duration::from_millis(10)), 100)] {
+            let sizes = Sizes {
+                running: 1,
+                tokens: 257,
+                max_submission,
+            };
+            let mut executor = Slow { longest: 0 };
+            warm_up(&mut executor, sizes, |_, _| {}).unwrap();
+            assert!(executor.longest <= most, "{}", executor.longest);
+            assert!(executor.longest > most / 4, "{}", executor.longest);
+        }
+    }
+
     #[test]
     fn small_pools_and_short_models_bound_the_batches() {
         let sizes = Sizes {
             running: 64,
             tokens: 576,
+            max_submission: None,
         };
         assert!(sizes_of(1, 1, sizes).iter().all(|size| *size == (1, 1)));
         let run = sizes_of(

@@ -7,6 +7,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use crate::error::{ApiError, out_of_bounds};
+use crate::exchange::Exchange;
 use crate::fields::capped::{Capped, Variables};
 use crate::fields::each::Each;
 use crate::fields::messages::{MAX_MESSAGES, Message, template_messages};
@@ -104,6 +105,10 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
             answer["token_strs"] = ids.iter().map(|&id| token_text(served, id)).collect();
         }
         answer["tokens"] = ids.into();
+        // A router that knows what is cached looks under the name of the caller's key.
+        if let Some(namespace) = own_namespace() {
+            answer["cache_namespace"] = namespace.into();
+        }
         answer
     };
     let tools = request.tools.take();
@@ -188,6 +193,12 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
             prompt::encode_chat(served, "messages", &text, special).map(single)
         }
     }
+}
+
+/// What the namespaces of the caller's prompts begin with in the prefix cache, if its API key has some
+/// of its own.
+fn own_namespace() -> Option<String> {
+    Exchange::current()?.own_namespace(None)
 }
 
 fn token_text(served: &Served, id: u32) -> Value {

@@ -170,6 +170,55 @@ async fn a_key_has_limits_which_others_do_not_feel() {
 }
 
 #[tokio::test]
+async fn a_stored_response_is_its_keys_own() {
+    let file = KeysFile::new("stored");
+    let server = server(&file, false);
+    let ask = |more: Value| {
+        let mut body = json!({"model": MODEL, "input": "abc", "max_output_tokens": 2});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let bodies = [
+        json!({}),
+        json!({"background": true}),
+        json!({"stream": true}),
+    ];
+    for body in bodies {
+        let request = reqwest::Client::new()
+            .post(format!("{}/v1/responses", server.url))
+            .bearer_auth("key-of-ann")
+            .json(&ask(body.clone()));
+        let text = request.send().await.unwrap().text().await.unwrap();
+        let (_, id) = text.split_once("\"id\":\"resp_").unwrap();
+        let id = format!("resp_{}", id.split('"').next().unwrap());
+        server.wait_until_idle().await;
+        let call = async |key: &str, method: reqwest::Method, path: &str| {
+            let url = format!("{}/v1/responses/{id}{path}", server.url);
+            let request = reqwest::Client::new().request(method, url);
+            let response = request.bearer_auth(format!("key-of-{key}")).send().await;
+            response.unwrap().status().as_u16()
+        };
+        use reqwest::Method;
+        for key in ["bob", "root"] {
+            assert_eq!(call(key, Method::GET, "").await, 404, "{body}");
+            assert_eq!(call(key, Method::POST, "/cancel").await, 404, "{body}");
+            assert_eq!(call(key, Method::DELETE, "").await, 404, "{body}");
+            let next = ask(json!({"previous_response_id": id}));
+            let (status, answer) = post(&server, key, "/v1/responses", &next).await;
+            assert_eq!(status, 404, "{answer}");
+        }
+        assert_eq!(call("ann", Method::GET, "").await, 200, "{body}");
+        let next = ask(json!({"previous_response_id": id}));
+        let (status, answer) = post(&server, "ann", "/v1/responses", &next).await;
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(call("ann", Method::DELETE, "").await, 200, "{body}");
+        assert_eq!(call("ann", Method::GET, "").await, 404, "{body}");
+    }
+}
+
+#[tokio::test]
 async fn keys_share_no_prefixes_where_caches_are_isolated() {
     let file = KeysFile::new("isolated");
     let cached = async |server: &TestServer, key: &str, salt: Option<&str>| {

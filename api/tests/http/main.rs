@@ -12,6 +12,7 @@ mod completions;
 mod embeddings;
 mod fake;
 mod fuzz;
+mod grammars;
 mod keys;
 mod lifecycle;
 mod loads;

@@ -16,6 +16,7 @@ pub(super) struct ExecutorSizes {
     pub limits: ExecutorLimits,
     pub host_slots: usize,
     pub samples_on_device: bool,
+    pub has_watchdog: bool,
     pub kv_token_bytes: usize,
     pub adapter_slots: usize,
 }
@@ -39,6 +40,7 @@ pub(super) fn run<E: Executor>(
         limits: executor.limits(),
         host_slots: executor.host_slots(),
         samples_on_device: executor.samples_on_device(),
+        has_watchdog: executor.has_watchdog(),
         kv_token_bytes: executor.kv_token_bytes(),
         adapter_slots: executor.adapter_slots(),
     }));

@@ -34,6 +34,8 @@ pub(crate) struct Completion {
     /// The device is lost, and with it the contents of all slots. Every step in flight
     /// completes then.
     pub lost: bool,
+    /// The device was lost while it carried out this step.
+    pub lost_here: bool,
     /// The work itself, whose buffers are reused.
     pub work: StepWork,
     pub at: Instant,

@@ -128,10 +128,12 @@ impl<E: Executor> Worker<E> {
             let (requests, tokens) = (batch.sequences.len(), batch.tokens.len());
             tracing::error!(requests, tokens, "forward failed: {error}");
         }
+        let lost = refused || is_lost || self.executor.is_lost();
         Completion {
             copied,
             output,
-            lost: refused || is_lost || self.executor.is_lost(),
+            lost,
+            lost_here: lost && !refused && !after_loss,
             work,
             at: Instant::now(),
         }

@@ -43,6 +43,7 @@ impl Scheduler {
         let has_other_work = self.may_start
             || self.waiting.has_parked()
             || self.kv.has_copies()
+            || !self.all_rows_have_time()
             || self.config.retract_every.is_some_and(retracts);
         if has_other_work || before.sample_kinds.len() != before.grants.len() {
             return None;

@@ -42,6 +42,8 @@ pub(super) struct CompletedStep {
     pub output: Result<ForwardOutput, String>,
     /// Whether the device is lost. All other steps in flight complete then, too.
     pub lost: bool,
+    /// The device was lost while it carried out this step.
+    pub lost_here: bool,
     /// When the step began, which is no earlier than the completion of the step before it.
     pub started: Instant,
     /// When the device could begin the step: when it had been submitted and the step before it
@@ -154,6 +156,7 @@ impl InFlight {
             copied,
             output,
             lost,
+            lost_here,
             work,
             at,
         } = self.device.receive();
@@ -167,6 +170,7 @@ impl InFlight {
             copied,
             output,
             lost,
+            lost_here,
             started: step.started.max(before),
             submitted: step.submitted.max(before),
             completed: at,

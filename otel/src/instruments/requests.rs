@@ -5,6 +5,7 @@ use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, M
 
 use super::adapters::AdapterNames;
 use super::build::{counter, histogram};
+use super::clients::ClientInstruments;
 use super::engine::{EngineFacts, ReadDerived, ReadEngine, observe_engine};
 use super::speculation;
 use super::transfers::TransferInstruments;
@@ -78,6 +79,7 @@ pub struct EngineInstruments {
     step_prefills: BoundHistogram<f64>,
     step_decodes: BoundHistogram<f64>,
     transfers: TransferInstruments,
+    clients: ClientInstruments,
 }
 
 /// A duration that can be recorded: 0 in place of a negative or non-finite one.
@@ -175,6 +177,7 @@ impl EngineInstruments {
             step_prefills: bound_with("llm.engine.step.rows", PHASE, "prefill"),
             step_decodes: bound_with("llm.engine.step.rows", PHASE, "decode"),
             transfers: TransferInstruments::new(meter, &model_attribute, bounds),
+            clients: ClientInstruments::new(meter, model),
         }
     }
 
@@ -285,6 +288,16 @@ impl EngineInstruments {
         self.computed.record(computed as f64);
         self.max_tokens.record(numbers.max_tokens as f64);
         self.preemptions.record(numbers.preemptions as f64);
+    }
+
+    /// Counts a continuation of the API key with this name.
+    pub fn client_ended(&self, name: &str, prompt_tokens: usize, generation_tokens: usize) {
+        self.clients.ended(name, prompt_tokens, generation_tokens);
+    }
+
+    /// Counts a request that a limit of its API key refused.
+    pub fn client_refused(&self, name: &str) {
+        self.clients.refused(name);
     }
 
     /// Records a transfer that ended.

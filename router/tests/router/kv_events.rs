@@ -1,6 +1,8 @@
 //! Routing by what workers say that they have cached.
 
-use hearth_events::{BlockHash, BlockStored, EventBatch, KvEvent, KvEventsConfig, Publisher};
+use hearth_events::{
+    BlockHash, BlockStored, EventBatch, ExtraKey, KvEvent, KvEventsConfig, Publisher,
+};
 use hearth_router::{KvEventsMode, PolicyKind, RouterConfig};
 use serde_json::{Value, json};
 
@@ -15,6 +17,11 @@ struct Publishing {
 
 impl Publishing {
     fn start(name: &str) -> Self {
+        Self::with_isolation(name, false)
+    }
+
+    /// With isolated caches, the key `key-of-X` has the namespace `key:1:X:`.
+    fn with_isolation(name: &str, isolated: bool) -> Self {
         let any = "tcp://*:0".to_owned();
         let settings = KvEventsConfig {
             endpoint: any.clone(),
@@ -30,13 +37,19 @@ impl Publishing {
             "replay_endpoint": publisher.replay_endpoint().map(ToString::to_string),
             "topic": "kv",
             "block_size": 1,
-        }});
+        }, "config": {"cache_isolation": if isolated { "key" } else { "none" }}});
         let own = json!({"worker": name});
         fake.answer(move |seen| {
             Reply::json(
                 200,
                 match seen.path.as_str() {
                     "/server_info" => info.clone(),
+                    "/tokenize" if isolated => {
+                        let key = seen.headers.get("authorization").unwrap();
+                        let (_, name) = key.split_once("Bearer key-of-").unwrap();
+                        let namespace = format!("key:{}:{name}:", name.len());
+                        json!({"tokens": tokens(&question(seen)), "cache_namespace": namespace})
+                    }
                     "/tokenize" => json!({"tokens": tokens(&question(seen))}),
                     _ => own.clone(),
                 },
@@ -131,6 +144,37 @@ async fn requests_go_where_their_prefix_is() {
     knows(&router, &a.fake, 15).await;
     for _ in 0..8 {
         assert_eq!(router.who("a system prompt and more").await, "a");
+    }
+}
+
+#[actix_web::test]
+async fn keys_with_caches_of_their_own_are_told_apart() {
+    let [a, b] = ["a", "b"].map(|name| Publishing::with_isolation(name, true));
+    let stored_by = |text: &str, namespace: &str| {
+        let mut event = stored(text);
+        if let KvEvent::BlockStored(stored) = &mut event {
+            let mut keys = vec![None; text.len()];
+            keys[0] = Some(vec![ExtraKey::Text(namespace.to_owned())]);
+            stored.extra_keys = Some(keys);
+        }
+        event
+    };
+    a.publish(stored_by("a system prompt", "key:3:ann:"));
+    b.publish(stored_by("a system prompt", "key:3:bob:"));
+    let router = regular(&[&a.fake, &b.fake], cache_aware()).await;
+    knows(&router, &a.fake, 15).await;
+    knows(&router, &b.fake, 15).await;
+    let ask = async |key: &str, path: &str, body: Value| {
+        let request = router.client.post(format!("{}{path}", router.url));
+        let request = request.bearer_auth(format!("key-of-{key}")).json(&body);
+        let answer: Value = request.send().await.unwrap().json().await.unwrap();
+        answer["worker"].as_str().unwrap().to_owned()
+    };
+    for (key, worker) in [("ann", "a"), ("bob", "b"), ("ann", "a")] {
+        let text = json!({"text": "a system prompt and more"});
+        assert_eq!(ask(key, "/generate", text).await, worker);
+        let by_tokens = json!({"input_ids": tokens("a system pr")});
+        assert_eq!(ask(key, "/generate", by_tokens).await, worker);
     }
 }
 

@@ -111,6 +111,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_tokens: Option<usize>,
+    /// On a GPU, most milliseconds that one forward pass may take, by measurements: drivers reset a
+    /// device that is busy for some seconds; 0 means no bound [default: 1000]
+    #[arg(long, value_name = "MILLISECONDS")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_submission_ms: Option<u64>,
     /// Size of a second KV cache in host memory, in tokens, for prefixes that the device has no
     /// room for; 0 means none [default: 0]
     #[arg(long, value_name = "TOKENS")]

@@ -81,6 +81,7 @@ impl Config {
             "host_cache_write_policy",
             "max_running_requests",
             "max_batch_tokens",
+            "max_submission_ms",
             "schedule_policy",
             "max_queue",
             "prefill_chunk",

@@ -56,6 +56,8 @@ pub struct Config {
     /// Most tokens per step. Default: `prefill_chunk + max_running_requests`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_batch_tokens: Option<usize>,
+    /// Most milliseconds that a forward pass on a GPU may take, by measurements; 0 means no bound.
+    pub max_submission_ms: u64,
     /// Order in which waiting requests start.
     pub schedule_policy: SchedulePolicy,
     /// Most waiting sequences; further requests get status 503.
@@ -228,6 +230,7 @@ impl Default for Config {
             host_cache_write_policy: HostCacheWritePolicy::WriteBack,
             max_running_requests: 64,
             max_batch_tokens: None,
+            max_submission_ms: 1000,
             schedule_policy: SchedulePolicy::Lpm,
             max_queue: 512,
             prefill_chunk: 512,

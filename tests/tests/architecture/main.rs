@@ -8,6 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod imports;
+mod supply;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

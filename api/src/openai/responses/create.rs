@@ -1,7 +1,5 @@
 //! `POST /v1/responses`.
 
-use std::sync::Arc;
-
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
 use futures_util::future::{AbortHandle, Abortable};
@@ -18,7 +16,7 @@ use crate::middleware::request_id::RequestId;
 use crate::openai::responses::answer::Answer;
 use crate::openai::responses::output::Output;
 use crate::openai::responses::request::{ResponseRequest, in_format};
-use crate::openai::responses::stored::Stored;
+use crate::openai::responses::stored::{Keeper, owner};
 use crate::openai::responses::stream::Events;
 use crate::reader::Reasoning;
 use crate::respond::{collected, streamed};
@@ -63,7 +61,7 @@ pub async fn create(
     let output = Output::new(served, &prepared.reading);
     if prepared.stream {
         let format = Events {
-            keep: answer.store.then_some(state),
+            keep: answer.store.then(|| Keeper::new(state)),
             answer,
             messages,
             output,
@@ -77,11 +75,7 @@ pub async fn create(
     }
     let (response, messages) = finished(updates, tally, &answer, output, messages).await?;
     if answer.store {
-        state.responses.keep(Stored {
-            response: response.clone(),
-            messages: Arc::new(messages),
-            running: None,
-        });
+        Keeper::new(state).keep(response.clone(), messages, None);
     }
     Ok(HttpResponse::Ok().json(response))
 }
@@ -96,17 +90,14 @@ fn in_background(
 ) -> Value {
     let response = answer.pending("in_progress");
     let (handle, registration) = AbortHandle::new_pair();
-    state.responses.keep(Stored {
-        response: response.clone(),
-        messages: Arc::new(messages.clone()),
-        running: Some(handle),
-    });
+    let keeper = Keeper::new(state);
+    keeper.keep(response.clone(), messages.clone(), Some(handle));
     let computed = async move {
         let (response, messages) = match finished(updates, tally, &answer, output, messages).await {
             Ok(done) => done,
             Err(error) => (answer.failed(&error.message), Vec::new()),
         };
-        state.responses.finish(response, messages);
+        keeper.finish(response, messages);
     };
     // When it is aborted it drops the updates, which cancels the generation.
     actix_web::rt::spawn(Abortable::new(computed, registration));
@@ -229,7 +220,7 @@ fn before(request: &ResponseRequest, state: &AppState) -> Result<Vec<Value>, Api
         return Ok(Vec::new());
     };
     let field = "previous_response_id";
-    let Some(stored) = state.responses.get(id) else {
+    let Some(stored) = state.responses.get(id, &owner()) else {
         let error = ApiError::response_not_found(id);
         return Err(ApiError {
             param: Some(field.to_owned()),

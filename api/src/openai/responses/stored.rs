@@ -10,6 +10,7 @@ use futures_util::future::AbortHandle;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
+use crate::exchange::Exchange;
 use crate::state::AppState;
 
 /// Most responses that are stored. The oldest are dropped first.
@@ -19,6 +20,51 @@ const MAX_BYTES: usize = 64 * 1024 * 1024;
 /// How long each is stored.
 const TIME_TO_LIVE: Duration = Duration::from_secs(3600);
 
+/// Whose response it is: the name of the API key that made it; `None` where it was made without one
+/// of a name.
+pub type Owner = Option<String>;
+
+/// The owner of the responses that the current request makes, and the only one whose it sees.
+pub fn owner() -> Owner {
+    let exchange = Exchange::current()?;
+    exchange.client().map(|client| client.name.clone())
+}
+
+/// Where a response is stored, under its owner.
+pub struct Keeper {
+    state: Data<AppState>,
+    owner: Owner,
+}
+
+impl Keeper {
+    /// For a response that the current request makes.
+    pub fn new(state: Data<AppState>) -> Self {
+        let owner = owner();
+        Self { state, owner }
+    }
+
+    /// Stores a response with the conversation up to it; `running` ends its computation in the
+    /// background.
+    pub fn keep(&self, response: Value, messages: Vec<Value>, running: Option<AbortHandle>) {
+        self.state.responses.keep(Stored {
+            response,
+            messages: Arc::new(messages),
+            running,
+            owner: self.owner.clone(),
+        });
+    }
+
+    /// Stores the result of a computation in the background.
+    pub fn finish(&self, response: Value, messages: Vec<Value>) {
+        self.state.responses.replace_running(Stored {
+            response,
+            messages: Arc::new(messages),
+            running: None,
+            owner: self.owner.clone(),
+        });
+    }
+}
+
 /// A response, and the conversation up to it.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -27,6 +73,7 @@ pub struct Stored {
     pub messages: Arc<Vec<Value>>,
     /// Ends the computation of a response in the background.
     pub running: Option<AbortHandle>,
+    owner: Owner,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +99,7 @@ impl Responses {
     }
 
     /// Stores it under the response's id. A response with the same id is replaced.
-    pub fn keep(&self, stored: Stored) {
+    fn keep(&self, stored: Stored) {
         let id = stored.response["id"]
             .as_str()
             .unwrap_or_default()
@@ -75,27 +122,24 @@ impl Responses {
     fn replace_running(&self, stored: Stored) {
         let id = stored.response["id"].as_str().unwrap_or_default();
         let runs = |stored: &Stored| stored.running.is_some();
-        if self.get(id).is_some_and(|stored| runs(&stored)) {
+        if self
+            .get(id, &stored.owner)
+            .is_some_and(|stored| runs(&stored))
+        {
             self.keep(stored);
         }
     }
 
-    pub fn get(&self, id: &str) -> Option<Stored> {
+    /// The response with this id, if it is the `owner`'s. Somebody else's looks as if there were none.
+    pub fn get(&self, id: &str, owner: &Owner) -> Option<Stored> {
         let mut shelf = self.shelf();
         shelf.clear_out(Instant::now());
-        shelf.entries.get(id).map(|entry| entry.stored.clone())
+        let stored = &shelf.entries.get(id)?.stored;
+        (stored.owner == *owner).then(|| stored.clone())
     }
 
-    /// Stores the result of a computation in the background.
-    pub fn finish(&self, response: Value, messages: Vec<Value>) {
-        self.replace_running(Stored {
-            response,
-            messages: Arc::new(messages),
-            running: None,
-        });
-    }
-
-    fn remove(&self, id: &str) -> Option<Stored> {
+    fn remove(&self, id: &str, owner: &Owner) -> Option<Stored> {
+        self.get(id, owner)?;
         self.shelf().remove(id)
     }
 }
@@ -142,14 +186,16 @@ fn not_found(id: &str) -> ApiError {
 /// # Errors
 /// 404 for a response that is not stored, or not any more.
 pub async fn retrieve(state: Data<AppState>, id: Path<String>) -> Result<HttpResponse, ApiError> {
-    let stored = state.responses.get(&id).ok_or_else(|| not_found(&id))?;
+    let stored = state.responses.get(&id, &owner());
+    let stored = stored.ok_or_else(|| not_found(&id))?;
     Ok(HttpResponse::Ok().json(stored.response))
 }
 
 /// # Errors
 /// 404 for a response that is not stored, or not any more.
 pub async fn delete(state: Data<AppState>, id: Path<String>) -> Result<HttpResponse, ApiError> {
-    let stored = state.responses.remove(&id).ok_or_else(|| not_found(&id))?;
+    let stored = state.responses.remove(&id, &owner());
+    let stored = stored.ok_or_else(|| not_found(&id))?;
     if let Some(running) = stored.running {
         running.abort();
     }
@@ -160,7 +206,8 @@ pub async fn delete(state: Data<AppState>, id: Path<String>) -> Result<HttpRespo
 /// # Errors
 /// 404 for a response that is not stored, 400 for one that does not run in the background.
 pub async fn cancel(state: Data<AppState>, id: Path<String>) -> Result<HttpResponse, ApiError> {
-    let mut stored = state.responses.get(&id).ok_or_else(|| not_found(&id))?;
+    let stored = state.responses.get(&id, &owner());
+    let mut stored = stored.ok_or_else(|| not_found(&id))?;
     if stored.response["background"] != true {
         let message = "only a response that was made with `background` true can be cancelled";
         return Err(ApiError::bad_request(message));
@@ -184,7 +231,29 @@ mod tests {
             response: json!({"id": id.to_string()}),
             messages: Arc::new(vec![json!({"role": "user", "content": text})]),
             running: None,
+            owner: None,
         }
+    }
+
+    fn is_there(responses: &Responses, id: &str) -> bool {
+        responses.get(id, &None).is_some()
+    }
+
+    #[test]
+    fn a_response_is_seen_by_its_owner_alone() {
+        let responses = Responses::default();
+        let ann = Some("ann".to_owned());
+        responses.keep(Stored {
+            owner: ann.clone(),
+            ..stored(1, 10)
+        });
+        for other in [None, Some("bob".to_owned())] {
+            assert!(responses.get("1", &other).is_none());
+            assert!(responses.remove("1", &other).is_none());
+        }
+        assert!(responses.get("1", &ann).is_some());
+        assert!(responses.remove("1", &ann).is_some());
+        assert!(responses.get("1", &ann).is_none());
     }
 
     #[test]
@@ -193,11 +262,11 @@ mod tests {
         for id in 0..=MAX_RESPONSES {
             responses.keep(stored(id, 1));
         }
-        assert!(responses.get("0").is_none() && responses.get("1").is_some());
+        assert!(!is_there(&responses, "0") && is_there(&responses, "1"));
         responses.keep(stored(5000, MAX_BYTES / 2));
         responses.keep(stored(5001, MAX_BYTES / 2));
-        assert!(responses.get("5000").is_none() && responses.get("5001").is_some());
-        assert!(responses.get("1").is_none());
+        assert!(!is_there(&responses, "5000") && is_there(&responses, "5001"));
+        assert!(!is_there(&responses, "1"));
         let shelf = responses.shelf();
         assert_eq!((shelf.entries.len(), shelf.order.len()), (1, 1));
     }
@@ -207,7 +276,7 @@ mod tests {
         let responses = Responses::default();
         responses.keep(stored(1, 10));
         responses.keep(stored(2, 10));
-        responses.remove("1");
+        responses.remove("1", &None);
         let later = Instant::now() + TIME_TO_LIVE + Duration::from_secs(1);
         let mut shelf = responses.shelf();
         shelf.clear_out(later);
@@ -226,11 +295,18 @@ mod tests {
             ..stored(1, 10)
         };
         responses.keep(running.clone());
-        responses.remove("1");
-        responses.finish(json!({"id": "1"}), Vec::new());
-        assert!(responses.get("1").is_none());
+        responses.remove("1", &None);
+        let finish = |response: Value| {
+            responses.replace_running(Stored {
+                response,
+                ..stored(1, 0)
+            });
+        };
+        finish(json!({"id": "1"}));
+        assert!(!is_there(&responses, "1"));
         responses.keep(running);
-        responses.finish(json!({"id": "1", "status": "completed"}), Vec::new());
-        assert_eq!(responses.get("1").unwrap().response["status"], "completed");
+        finish(json!({"id": "1", "status": "completed"}));
+        let done = responses.get("1", &None).unwrap();
+        assert_eq!(done.response["status"], "completed");
     }
 }

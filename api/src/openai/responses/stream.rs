@@ -1,25 +1,21 @@
 //! A response as a stream of OpenAI's events.
 
-use std::sync::Arc;
-
-use actix_web::web::Data;
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
 use crate::generate::Update;
 use crate::openai::responses::answer::{Answer, status};
 use crate::openai::responses::output::{Change, Item, Kind, Output};
-use crate::openai::responses::stored::Stored;
+use crate::openai::responses::stored::Keeper;
 use crate::respond::ChunkFormat;
 use crate::sse;
-use crate::state::AppState;
 use crate::tally::Tally;
 
 /// Writes the events from `response.created` to `response.completed`.
 pub struct Events {
     pub answer: Answer,
     /// Where the response is stored at its end, if the request asks for that.
-    pub keep: Option<Data<AppState>>,
+    pub keep: Option<Keeper>,
     /// The conversation that the response answers.
     pub messages: Vec<Value>,
     pub output: Output,
@@ -67,14 +63,10 @@ impl Events {
             _ => "response.completed",
         };
         self.push(kind, json!({"response": response}), out);
-        if let Some(state) = &self.keep {
+        if let Some(keeper) = &self.keep {
             let mut messages = std::mem::take(&mut self.messages);
             messages.push(self.output.message());
-            state.responses.keep(Stored {
-                response,
-                messages: Arc::new(messages),
-                running: None,
-            });
+            keeper.keep(response, messages, None);
         }
     }
 }

@@ -1,0 +1,64 @@
+//! Grammars that cost much: their clients pay, and nobody else.
+
+use std::time::{Duration, Instant};
+
+use hearth_api::config::HttpConfig;
+use hearth_engine::EngineConfig;
+use serde_json::{Value, json};
+
+use super::fake::{Behaviour, MODEL, TestServer};
+use super::{COMPLETIONS, ok, post};
+
+fn following(pattern: &str) -> Value {
+    json!({"model": MODEL, "prompt": "a", "max_tokens": 4, "regex": pattern})
+}
+
+#[tokio::test]
+async fn heavy_grammars_hold_up_no_light_one_and_end_with_their_client() {
+    let server = TestServer::plain();
+    // Each takes some tenths of a second.
+    let heavy = (0..24).map(|i| following(&format!("((a|b){{0,250}}c{{0,{i}}}){{0,300}}x")));
+    let client = reqwest::Client::new();
+    let leaving: Vec<_> = heavy
+        .map(|body| {
+            let request = client
+                .post(format!("{}{COMPLETIONS}", server.url))
+                .json(&body);
+            tokio::spawn(request.send())
+        })
+        .collect();
+    let stats = server.state.loaded().unwrap().grammars.stats();
+    let began = Instant::now();
+    while stats().cache_misses < 24 {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // All come from one address, so their shares are equal.
+    let began = Instant::now();
+    ok(&server, COMPLETIONS, &following("[a-z]{1,9}")).await;
+    let light = began.elapsed();
+    assert!(light < Duration::from_secs(2), "{light:?}");
+    leaving.iter().for_each(tokio::task::JoinHandle::abort);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let compiled = stats().compilations;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(stats().compilations, compiled, "nobody waits for them");
+    assert!(compiled < 20, "{compiled} of 25 grammars were compiled");
+}
+
+#[tokio::test]
+async fn a_grammar_that_runs_out_of_its_budget_is_a_400_with_the_limits_name() {
+    let behaviour = Behaviour {
+        endless: true,
+        max_model_len: 4000,
+        ..Behaviour::default()
+    };
+    let server = TestServer::start(behaviour, EngineConfig::default(), HttpConfig::default());
+    let body = json!({"model": MODEL, "prompt": "a", "max_tokens": 3500,
+        "guided_grammar": "start: s\ns: s s | /[a-z]/ | s s s"});
+    let (status, answer) = post(&server, COMPLETIONS, &body).await;
+    assert_eq!(status, 400, "{answer}");
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert!(message.contains("max is 2000"), "{message}");
+    server.wait_until_idle().await;
+}
