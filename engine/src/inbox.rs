@@ -14,7 +14,7 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::command::Command;
+use crate::command::{Command, Look};
 use crate::request::{Event, Request, SubmitError};
 use crate::request_id::RequestId;
 use crate::stats::EngineStats;
@@ -31,6 +31,7 @@ struct State {
     withdrawn: Vec<(RequestId, Withdrawal)>,
     /// Each command with the id of the first request that arrived after it.
     commands: Vec<(RequestId, Command)>,
+    looks: Vec<Look>,
     step_completed: bool,
     phase: Phase,
     next_id: u64,
@@ -55,7 +56,12 @@ impl State {
         let requests = !self.requests.is_empty() || !self.withdrawn.is_empty();
         match wait {
             Wait::No => true,
-            Wait::ForMail => requests || !self.commands.is_empty() || self.phase != Phase::Open,
+            Wait::ForMail => {
+                requests
+                    || !self.commands.is_empty()
+                    || !self.looks.is_empty()
+                    || self.phase != Phase::Open
+            }
             Wait::ForStep { .. } => requests || self.step_completed,
         }
     }
@@ -79,6 +85,7 @@ impl Inbox {
             requests: VecDeque::new(),
             withdrawn: Vec::new(),
             commands: Vec::new(),
+            looks: Vec::new(),
             step_completed: false,
             phase: Phase::Open,
             next_id: 0,
@@ -151,6 +158,17 @@ impl Inbox {
         if state.phase != Phase::Stopped {
             let next = state.next_id();
             state.commands.push((next, make(next)));
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Passes on a look, which the engine thread answers when it has time: it wakes an idle engine
+    /// and delays no step. An engine that has stopped drops it.
+    pub fn look(&self, look: Look) {
+        let mut state = self.state();
+        if state.phase != Phase::Stopped {
+            state.looks.push(look);
         }
         drop(state);
         self.changed.notify_all();
@@ -246,6 +264,7 @@ impl Inbox {
             requests,
             withdrawn,
             commands,
+            looks: std::mem::take(&mut state.looks),
             commands_wait: !state.commands.is_empty(),
             phase: state.phase,
         }
@@ -271,7 +290,10 @@ impl Inbox {
         state.stats.waiting = 0;
         state.withdrawn.clear();
         let unserved = std::mem::take(&mut state.requests);
-        let unanswered = std::mem::take(&mut state.commands);
+        let unanswered = (
+            std::mem::take(&mut state.commands),
+            std::mem::take(&mut state.looks),
+        );
         drop(state);
         drop(unserved);
         drop(unanswered);

@@ -14,6 +14,7 @@ mod fake;
 mod fuzz;
 mod keys;
 mod lifecycle;
+mod live;
 mod loads;
 mod ollama;
 mod openapi;

@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bench;
+mod browser;
 mod deploy_manifests;
 mod disaggregation;
 mod disaggregation_faults;
