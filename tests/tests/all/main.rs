@@ -45,6 +45,7 @@ mod soak;
 mod sockets;
 mod speculation;
 mod structured;
+mod terminal;
 mod traces;
 mod traces_disaggregation;
 mod traces_labels;
