@@ -79,7 +79,7 @@ impl Engine {
         config.validate()?;
         let wanted_speculation = config.speculation;
         let heeds_priority = config.heeds_priority();
-        let inbox = Arc::new(Inbox::new(config.max_queue));
+        let inbox = Arc::new(Inbox::new(config.max_queue, config.max_running));
         let (report, built) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name("hearth-engine".to_owned())

@@ -38,6 +38,9 @@ struct State {
     /// The statistics that the engine thread published last. `waiting` does not count
     /// `requests`.
     stats: EngineStats,
+    /// Requests that could not start when `stats` were published, though they could if there were
+    /// room.
+    blocked: usize,
     /// When the engine thread last collected its mail after a step, or when work arrived while
     /// it was idle.
     heartbeat: Instant,
@@ -76,11 +79,14 @@ pub(crate) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
     limit: usize,
+    /// Requests that may run at a time.
+    places: usize,
 }
 
 impl Inbox {
-    /// An inbox that accepts requests while fewer than `limit` wait.
-    pub fn new(limit: usize) -> Self {
+    /// An inbox that accepts requests while fewer than `limit` wait, beside those that fill the free
+    /// ones of `places` at which requests run.
+    pub fn new(limit: usize, places: usize) -> Self {
         let state = State {
             requests: VecDeque::new(),
             withdrawn: Vec::new(),
@@ -90,12 +96,23 @@ impl Inbox {
             phase: Phase::Open,
             next_id: 0,
             stats: EngineStats::default(),
+            blocked: 0,
             heartbeat: Instant::now(),
         };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             limit,
+            places,
+        }
+    }
+
+    /// Places for requests that have just arrived. There are none while requests wait that were there
+    /// when the engine last looked, because what they lack is something else: slots, or an order.
+    fn free_places(&self, state: &State) -> usize {
+        match state.blocked {
+            0 => self.places.saturating_sub(state.stats.running),
+            _ => 0,
         }
     }
 
@@ -118,7 +135,8 @@ impl Inbox {
         if state.phase != Phase::Open {
             return Err(SubmitError::ShuttingDown);
         }
-        if state.waiting() + requests.len() > self.limit {
+        let room = self.limit.saturating_add(self.free_places(&state));
+        if state.waiting() + requests.len() > room {
             return Err(SubmitError::QueueFull { limit: self.limit });
         }
         let first = state.next_id();
@@ -279,6 +297,7 @@ impl Inbox {
     /// Makes `stats` what callers see, and what the bound of the queue counts.
     pub fn publish(&self, stats: EngineStats) {
         let mut state = self.state();
+        state.blocked = stats.waiting.saturating_sub(stats.deferred);
         state.stats = stats;
     }
 
