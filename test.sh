@@ -2,7 +2,7 @@
 # The gate: format, clippy with warnings denied, all tests, on the CPU, on lavapipe and on a
 # stand-in for CUDA.
 #
-# Installs what it needs where it can: lavapipe (Mesa's Vulkan on the CPU) with apt, and
+# Installs what it needs where it can: lavapipe (Mesa's Vulkan on the CPU) and Chromium with apt, and
 # a Python environment in .venv with the OpenAI client. Anything else is Rust.
 set -eu
 cd "$(dirname "$0")"
@@ -21,6 +21,10 @@ fi
 if ls /usr/share/vulkan/icd.d/lvp_icd* >/dev/null 2>&1; then
     # With lavapipe there, a Vulkan test that finds no adapter is a failure, not a skip.
     export HEARTH_REQUIRE_VULKAN=1
+fi
+if ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null && command -v apt-get >/dev/null; then
+    (root apt-get update -q && root apt-get install -y -q --no-install-recommends chromium) >/dev/null ||
+        echo "could not install Chromium: the page will not be tested in a browser"
 fi
 # The environment counts as made when the client imports: a broken one is made again.
 if ! .venv/bin/python -c 'import aiohttp, anthropic, grpc, kubernetes_validate, langchain_openai, msgspec, numpy, ollama, openai, opentelemetry.proto, prometheus_client, pybase64, requests, rotel, schemathesis, sglang_router, smg, tqdm, zmq' 2>/dev/null; then

@@ -100,6 +100,8 @@ pub struct PieceToken {
     pub logprobs: TokenLogprobs,
     /// Where the token's text begins, in characters of the output.
     pub offset: usize,
+    /// True if a grammar forced the token, so that it was not sampled.
+    pub forced: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -410,7 +412,7 @@ impl Choice {
                 Event::PromptLogprobs(logprobs) => return Some(Update::PromptLogprobs(logprobs)),
                 Event::Embedding(vector) => return Some(Update::Embedding(vector)),
                 Event::Token(token) => {
-                    let delta = self.take_token(token);
+                    let delta = self.take_token(token, false);
                     if let Some(update) = self.piece(delta) {
                         return Some(update);
                     }
@@ -422,7 +424,7 @@ impl Choice {
                     // All of them are one delta, because they came at once.
                     let mut all = TextDelta::default();
                     for token in tokens {
-                        let delta = self.take_token(token);
+                        let delta = self.take_token(token, true);
                         all.text += &delta.text;
                         all.tokens += delta.tokens;
                         all.stop = delta.stop;
@@ -478,10 +480,14 @@ impl Choice {
         }
     }
 
-    fn take_token(&mut self, token: TokenEvent) -> TextDelta {
+    fn take_token(&mut self, token: TokenEvent, forced: bool) -> TextDelta {
         let offset = self.text.offset();
         if let Some(logprobs) = token.logprob {
-            self.unreported.push(PieceToken { logprobs, offset });
+            self.unreported.push(PieceToken {
+                logprobs,
+                offset,
+                forced,
+            });
         }
         self.ids.push(token.id);
         self.drafts = token.drafts;

@@ -10,6 +10,7 @@
 //!   out of text; `tool_plan`, [`tools`], [`reasoning`] and [`reader`] find tool calls and
 //!   reasoning in the text that comes back; [`grammars`] holds what an output must follow.
 //! - [`programs`] runs programs of the front-end language beside the engine.
+//! - [`live`] lets people watch the server; `page/` is the page in the browser that draws it.
 //! - [`adapters`] holds the adapters (LoRA) that requests may select.
 //! - `exchange`, `record`, `tally` and [`telemetry`] measure.
 //! - [`disaggregation`] carries keys and values between a prefill server and a decode server.
@@ -37,6 +38,7 @@ mod exchange;
 mod fields;
 pub mod generate;
 pub mod grammars;
+pub mod live;
 mod metrics;
 mod middleware;
 pub mod numbers;
@@ -44,6 +46,7 @@ mod offload;
 mod ollama;
 mod openai;
 mod openapi;
+mod page;
 pub mod programs;
 pub mod prompt;
 pub mod reader;

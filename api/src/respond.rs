@@ -17,7 +17,7 @@ use crate::{sse, stall};
 /// A write to the socket collects the updates that are ready until it has this many bytes.
 const COALESCED_BYTES: usize = 16 * 1024;
 /// Tells nginx to pass a stream on at once, instead of buffering it.
-const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+pub const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// How a dialect writes the chunks of a stream.
 pub trait ChunkFormat {

@@ -22,7 +22,7 @@ use crate::sglang::{
     adapters as sglang_adapters, control, encode, generate, loads, model, score, server_info,
     tokens,
 };
-use crate::{debug, metrics, ollama, openapi, status};
+use crate::{debug, live, metrics, ollama, openapi, page, status};
 use Access::{Admin, Key, Open, Own};
 use Observation::{Observed, Quiet};
 use Operation::{Chat, Embeddings, TextCompletion};
@@ -96,11 +96,14 @@ const NONE: Operation = Operation::None;
 #[rustfmt::skip]
 pub static ROUTES: &[Route] = &[
     //    methods      path                         errors     access observed  operation       handler
-    route(GET,         "/",                         OpenAi,    Key,   Observed, NONE,           || to(status::root)),
+    route(GET,         "/",                         OpenAi,    Open,  Observed, NONE,           || to(page::root)),
+    route(GET,         "/ui/{file}",                OpenAi,    Open,  Quiet,    NONE,           || to(page::ui)),
     route(GET,         "/health",                   OpenAi,    Open,  Quiet,    NONE,           || to(status::health)),
     route(GET,         "/ready",                    OpenAi,    Open,  Quiet,    NONE,           || to(status::ready)),
     route(GET,         "/metrics",                  OpenAi,    Open,  Quiet,    NONE,           || to(metrics::metrics)),
     route(GET,         "/debug/trace",              Sglang,    Admin, Quiet,    NONE,           || to(debug::trace)),
+    route(GET,         "/live",                     OpenAi,    Admin, Quiet,    NONE,           || to(live::live)),
+    route(GET,         "/live/prefix",              OpenAi,    Admin, Quiet,    NONE,           || to(live::prefix)),
     route(GET,         "/version",                  OpenAi,    Key,   Quiet,    NONE,           || to(status::version)),
     route(GET,         "/openapi.json",             OpenAi,    Open,  Observed, NONE,           || to(openapi::document)),
     route(GET,         "/docs",                     OpenAi,    Open,  Observed, NONE,           || to(openapi::page)),

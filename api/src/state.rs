@@ -9,6 +9,7 @@ use hearth_otel::Telemetry;
 use crate::clients::{Clients, KeysError};
 use crate::config::HttpConfig;
 use crate::error::ApiError;
+use crate::live::Live;
 use crate::openai::responses::Responses;
 use crate::served::Served;
 use crate::telemetry;
@@ -23,6 +24,8 @@ pub struct AppState {
     pub responses: Responses,
     /// Prompt tokens of requests that were submitted and have not started.
     pub waiting_tokens: Arc<AtomicUsize>,
+    /// Those who watch the server.
+    pub live: Live,
     served: OnceLock<Served>,
     draining: AtomicBool,
 }
@@ -38,6 +41,7 @@ impl AppState {
             started: Instant::now(),
             telemetry,
             responses: Responses::default(),
+            live: Live::default(),
             served: OnceLock::new(),
             waiting_tokens: Arc::default(),
             draining: AtomicBool::new(false),
@@ -57,13 +61,17 @@ impl AppState {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// The model, for a new request.
     ///
     /// # Errors
     /// 503 while the model is loading, when the server is shutting down, and when the engine or the
     /// device is gone.
     pub fn served(&self) -> Result<&Served, ApiError> {
-        if self.draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             return Err(ApiError::unavailable(
                 "shutting_down",
                 "the server is shutting down",

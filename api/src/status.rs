@@ -28,13 +28,6 @@ pub async fn ready(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
     Ok(HttpResponse::Ok().json(json!({"status": "ready", "model": served.id})))
 }
 
-/// `/`: tools ask here whether a server is running.
-pub async fn root() -> impl Responder {
-    HttpResponse::Ok()
-        .content_type("text/plain; charset=utf-8")
-        .body("Hearth is running")
-}
-
 pub async fn version() -> impl Responder {
     HttpResponse::Ok().json(json!({"version": VERSION}))
 }

@@ -7,10 +7,17 @@ use crate::http::{Client, ClientError, Events};
 use crate::message::Message;
 
 /// Sampling options. The server chooses those that are `None`.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChatOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f32>,
+    /// -1 and 0 take all tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<f32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -43,6 +50,7 @@ impl Client {
         body["model"] = json!(model);
         body["messages"] = json!(messages);
         body["stream"] = json!(true);
+        body["stream_options"] = json!({"include_usage": true});
         self.stream("/v1/chat/completions", &body).await
     }
 }

@@ -4,6 +4,7 @@ use tokio::sync::oneshot;
 
 use crate::cache_events::CacheObserver;
 use crate::events::StepObserver;
+use crate::picture::{CachedPrefix, Picture};
 use crate::request_id::RequestId;
 use crate::transfer::TransferCommand;
 
@@ -94,4 +95,21 @@ pub(crate) enum Command {
     Observe(StepObserver),
     /// Reports every change of the prefix cache from now on to this observer.
     ObserveCache(Box<dyn CacheObserver>),
+}
+
+/// What somebody wants to see of the engine. Looks change nothing and wait for no step to end, so
+/// that the device does not become idle because of them.
+#[derive(Debug)]
+pub(crate) enum Look {
+    /// The engine and at most `nodes` nodes of the prefix cache.
+    Picture {
+        nodes: usize,
+        reply: oneshot::Sender<Picture>,
+    },
+    /// The last `most` tokens of the cached prefix that ends with `node`.
+    Prefix {
+        node: u64,
+        most: usize,
+        reply: oneshot::Sender<Option<CachedPrefix>>,
+    },
 }

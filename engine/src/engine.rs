@@ -10,7 +10,7 @@ use hearth_forward::{Executor, ExecutorLimits, panic_text};
 use tokio::sync::oneshot;
 
 use crate::cache_events::CacheObserver;
-use crate::command::{AbortTarget, CacheInUse, Command, PauseMode, Pending};
+use crate::command::{AbortTarget, CacheInUse, Command, Look, PauseMode, Pending};
 use crate::config::EngineConfig;
 use crate::device::Device;
 use crate::error::{BuildError, SpawnError};
@@ -18,6 +18,7 @@ use crate::events::StepObserver;
 use crate::generation::Generation;
 use crate::inbox::Inbox;
 use crate::limits::context_limit;
+use crate::picture::{CachedPrefix, Picture};
 use crate::request::{Request, SubmitError};
 use crate::request_id::RequestId;
 use crate::speculation::{DraftMethod, DraftModel, Speculation};
@@ -78,7 +79,7 @@ impl Engine {
         config.validate()?;
         let wanted_speculation = config.speculation;
         let heeds_priority = config.heeds_priority();
-        let inbox = Arc::new(Inbox::new(config.max_queue));
+        let inbox = Arc::new(Inbox::new(config.max_queue, config.max_running));
         let (report, built) = mpsc::sync_channel(1);
         let thread = thread::Builder::new()
             .name("hearth-engine".to_owned())
@@ -423,6 +424,25 @@ impl EngineHandle {
     ) -> Pending<T> {
         let (sender, receiver) = oneshot::channel();
         self.shared.inbox.command(|next| make(next, sender));
+        Pending(receiver)
+    }
+
+    /// The engine and at most `nodes` nodes of its prefix cache, at the next moment at which a step
+    /// is in flight or nothing is to be computed. The cost for the engine thread does not grow with
+    /// the cache, and no step waits for it.
+    pub fn picture(&self, nodes: usize) -> Pending<Picture> {
+        self.look(|reply| Look::Picture { nodes, reply })
+    }
+
+    /// The last `most` tokens of the prefix that ends with a `node` of a [`Picture`]; `None` if it
+    /// is no longer cached.
+    pub fn cached_prefix(&self, node: u64, most: usize) -> Pending<Option<CachedPrefix>> {
+        self.look(|reply| Look::Prefix { node, most, reply })
+    }
+
+    fn look<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Look) -> Pending<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.shared.inbox.look(make(sender));
         Pending(receiver)
     }
 

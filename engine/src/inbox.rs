@@ -14,7 +14,7 @@ use loom::sync::{Condvar, Mutex, MutexGuard};
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::command::Command;
+use crate::command::{Command, Look};
 use crate::request::{Event, Request, SubmitError};
 use crate::request_id::RequestId;
 use crate::stats::EngineStats;
@@ -31,12 +31,16 @@ struct State {
     withdrawn: Vec<(RequestId, Withdrawal)>,
     /// Each command with the id of the first request that arrived after it.
     commands: Vec<(RequestId, Command)>,
+    looks: Vec<Look>,
     step_completed: bool,
     phase: Phase,
     next_id: u64,
     /// The statistics that the engine thread published last. `waiting` does not count
     /// `requests`.
     stats: EngineStats,
+    /// Requests that could not start when `stats` were published, though they could if there were
+    /// room.
+    blocked: usize,
     /// When the engine thread last collected its mail after a step, or when work arrived while
     /// it was idle.
     heartbeat: Instant,
@@ -55,7 +59,12 @@ impl State {
         let requests = !self.requests.is_empty() || !self.withdrawn.is_empty();
         match wait {
             Wait::No => true,
-            Wait::ForMail => requests || !self.commands.is_empty() || self.phase != Phase::Open,
+            Wait::ForMail => {
+                requests
+                    || !self.commands.is_empty()
+                    || !self.looks.is_empty()
+                    || self.phase != Phase::Open
+            }
             Wait::ForStep { .. } => requests || self.step_completed,
         }
     }
@@ -70,25 +79,40 @@ pub(crate) struct Inbox {
     state: Mutex<State>,
     changed: Condvar,
     limit: usize,
+    /// Requests that may run at a time.
+    places: usize,
 }
 
 impl Inbox {
-    /// An inbox that accepts requests while fewer than `limit` wait.
-    pub fn new(limit: usize) -> Self {
+    /// An inbox that accepts requests while fewer than `limit` wait, beside those that fill the free
+    /// ones of `places` at which requests run.
+    pub fn new(limit: usize, places: usize) -> Self {
         let state = State {
             requests: VecDeque::new(),
             withdrawn: Vec::new(),
             commands: Vec::new(),
+            looks: Vec::new(),
             step_completed: false,
             phase: Phase::Open,
             next_id: 0,
             stats: EngineStats::default(),
+            blocked: 0,
             heartbeat: Instant::now(),
         };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
             limit,
+            places,
+        }
+    }
+
+    /// Places for requests that have just arrived. There are none while requests wait that were there
+    /// when the engine last looked, because what they lack is something else: slots, or an order.
+    fn free_places(&self, state: &State) -> usize {
+        match state.blocked {
+            0 => self.places.saturating_sub(state.stats.running),
+            _ => 0,
         }
     }
 
@@ -111,7 +135,8 @@ impl Inbox {
         if state.phase != Phase::Open {
             return Err(SubmitError::ShuttingDown);
         }
-        if state.waiting() + requests.len() > self.limit {
+        let room = self.limit.saturating_add(self.free_places(&state));
+        if state.waiting() + requests.len() > room {
             return Err(SubmitError::QueueFull { limit: self.limit });
         }
         let first = state.next_id();
@@ -151,6 +176,17 @@ impl Inbox {
         if state.phase != Phase::Stopped {
             let next = state.next_id();
             state.commands.push((next, make(next)));
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Passes on a look, which the engine thread answers when it has time: it wakes an idle engine
+    /// and delays no step. An engine that has stopped drops it.
+    pub fn look(&self, look: Look) {
+        let mut state = self.state();
+        if state.phase != Phase::Stopped {
+            state.looks.push(look);
         }
         drop(state);
         self.changed.notify_all();
@@ -246,6 +282,7 @@ impl Inbox {
             requests,
             withdrawn,
             commands,
+            looks: std::mem::take(&mut state.looks),
             commands_wait: !state.commands.is_empty(),
             phase: state.phase,
         }
@@ -260,6 +297,7 @@ impl Inbox {
     /// Makes `stats` what callers see, and what the bound of the queue counts.
     pub fn publish(&self, stats: EngineStats) {
         let mut state = self.state();
+        state.blocked = stats.waiting.saturating_sub(stats.deferred);
         state.stats = stats;
     }
 
@@ -271,7 +309,10 @@ impl Inbox {
         state.stats.waiting = 0;
         state.withdrawn.clear();
         let unserved = std::mem::take(&mut state.requests);
-        let unanswered = std::mem::take(&mut state.commands);
+        let unanswered = (
+            std::mem::take(&mut state.commands),
+            std::mem::take(&mut state.looks),
+        );
         drop(state);
         drop(unserved);
         drop(unanswered);

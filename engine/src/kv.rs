@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use hearth_forward::KvCopy;
-use hearth_radix::{CacheChange, KvUsage, OutOfSlots, Peeked, Prefix, PrefixLock, TieredCache};
+use hearth_radix::{
+    CacheChange, KvUsage, OutOfSlots, Outline, Peeked, Prefix, PrefixLock, TieredCache,
+};
 
 use crate::active::ActiveRequest;
 use crate::config::EngineConfig;
@@ -241,6 +243,21 @@ impl Kv {
     /// Frees the slots that belong to the request, and unlocks those of the cache.
     pub fn release(&mut self, kv: RequestKv) {
         self.cache.free(&kv.slots[kv.cached()..]);
+    }
+
+    /// At most `nodes` nodes of the cache, with the prefixes that `requests` read.
+    pub fn outline<'a>(
+        &mut self,
+        requests: impl Iterator<Item = &'a RequestKv>,
+        nodes: usize,
+    ) -> Outline {
+        let locks = requests.filter_map(|kv| kv.lock.as_ref());
+        self.cache.outline(locks, nodes)
+    }
+
+    /// The last `most` tokens of the prefix that ends with a `node`, and how many the node has.
+    pub fn cached_prefix(&self, node: u64, most: usize) -> Option<(Vec<u32>, usize)> {
+        self.cache.prefix_of(node, most)
     }
 
     /// Forgets all cached tokens that no request reads, including copies in the host's memory.

@@ -26,7 +26,7 @@
 //! | [`output`] | from tokens to text, stop strings included; on the caller's side |
 //! | `speculation` | drafts of the next tokens, and which of them are worth their rows |
 //! | `transfer` | reading and writing the KV of a request, for prefill/decode disaggregation |
-//! | `stats`, `events`, `cache_events`, `cache_reports` | what operators and observers see |
+//! | `stats`, `picture`, `events`, `cache_events`, `cache_reports` | what operators and observers see |
 //!
 //! **Architecture Invariant.** The engine names no tensor library and no HTTP library; it
 //! drives a model through [`hearth_forward::Executor`] only.
@@ -48,6 +48,7 @@ mod inbox;
 mod kv;
 mod limits;
 pub mod output;
+mod picture;
 mod policy;
 mod pooling;
 mod queue;
@@ -72,8 +73,10 @@ pub use events::{StepObserver, StepReport};
 pub use generation::Generation;
 pub use hearth_forward::Adapter;
 pub use hearth_radix::{
-    CacheChange, EvictionPolicy, HostWritePolicy, PageChange, PageSizeError, Tier,
+    CacheChange, EvictionPolicy, HostWritePolicy, NodeState, Outline, OutlinedNode, PageChange,
+    PageSizeError, Tier,
 };
+pub use picture::{CachedPrefix, MOST_RUNNING, Picture, RunningRequest};
 pub use policy::SchedulePolicy;
 pub use pooling::Pooling;
 pub use request::{DraftCounts, Event, FinishReason, Request, SubmitError, TokenEvent, Usage};

@@ -8,6 +8,7 @@ mod grammars;
 mod host_copies;
 mod new_token_ratio;
 mod overlap;
+mod picture;
 mod preemption;
 mod speculation;
 mod submission;

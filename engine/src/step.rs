@@ -13,12 +13,14 @@
 
 mod commands;
 mod in_flight;
+mod looks;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::batch::StepBatch;
 use crate::cache_reports::CacheReports;
+use crate::command::Look;
 use crate::config::EngineConfig;
 use crate::constraint::WaitBudget;
 use crate::device::Device;
@@ -43,6 +45,8 @@ pub(crate) struct EngineCore {
     awaits_transfers: bool,
     observer: Option<StepObserver>,
     cache_reports: CacheReports,
+    /// Looks that have not been answered yet.
+    looks: Vec<Look>,
     /// The statistics of the latest report.
     observed: EngineStats,
     /// Reports of completed steps, until there is time to pass them to the observer.
@@ -77,6 +81,7 @@ impl EngineCore {
             awaits_transfers: false,
             observer: None,
             cache_reports: CacheReports::default(),
+            looks: Vec::new(),
             observed: EngineStats::default(),
             reports: Vec::new(),
         };
@@ -245,6 +250,7 @@ impl EngineCore {
     /// Takes new requests in and, between two steps, carries out commands. Returns whether the
     /// engine is closed and has nothing left to do.
     fn receive(&mut self, mail: Mail) -> bool {
+        self.looks.extend(mail.looks);
         self.scheduler.enqueue(mail.requests);
         // This also ends requests that arrived and were withdrawn in the same mail.
         let device = self.in_flight.device();
@@ -309,6 +315,7 @@ impl EngineCore {
             ..self.scheduler.stats(self.steps)
         };
         self.inbox.publish(stats);
+        self.answer_looks(stats);
         for (consumer, event) in self.scheduler.take_final_events() {
             // A consumer that is gone needs no final event.
             let _ = consumer.send(event);

@@ -79,6 +79,7 @@ fn a_generation_that_is_stopped_counts_as_finished() {
 #[test]
 fn requests_that_belong_together_are_queued_together_or_not_at_all() {
     let bounds = EngineConfig {
+        max_running: 1,
         max_queue: 3,
         ..config()
     };
@@ -88,7 +89,7 @@ fn requests_that_belong_together_are_queued_together_or_not_at_all() {
         prompts.map(|prompt| request(&prompt, 3)).collect()
     };
     for (requests, error) in [
-        (requests(9, 4), SubmitError::QueueFull { limit: 3 }),
+        (requests(9, 5), SubmitError::QueueFull { limit: 3 }),
         (requests(2, 3), SubmitError::EmptyPrompt),
     ] {
         let refused = fixture.engine.submit_all(requests);
@@ -100,6 +101,31 @@ fn requests_that_belong_together_are_queued_together_or_not_at_all() {
     }
     fixture.assert_idle_and_conserved();
     assert_eq!(fixture.engine.stats().received, 3);
+}
+
+#[test]
+fn requests_that_fill_free_places_do_not_count_as_waiting() {
+    let bounds = EngineConfig {
+        max_running: 16,
+        max_queue: 2,
+        ..config()
+    };
+    let (fixture, permits) = Fixture::gated(bounds, 512);
+    let arrive = |seeds: std::ops::Range<u64>| {
+        let submit = |seed| fixture.engine.submit(request(&prompt(seed, 4), 3));
+        seeds.map(submit).collect::<Result<Vec<_>, _>>()
+    };
+    let mut accepted = arrive(0..12).expect("twelve have room at once");
+    accepted.extend(arrive(12..18).expect("sixteen run and two wait"));
+    assert_eq!(
+        arrive(18..19).unwrap_err(),
+        SubmitError::QueueFull { limit: 2 }
+    );
+    drop(permits);
+    for (seed, generation) in (0..).zip(accepted) {
+        assert_eq!(answer(generation).tokens, expected(&prompt(seed, 4), 3));
+    }
+    fixture.assert_idle_and_conserved();
 }
 
 #[test]

@@ -30,6 +30,23 @@ pub struct FlightRecorder {
     steps: Mutex<VecDeque<StepRecord>>,
 }
 
+/// Several steps, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepSums {
+    pub steps: usize,
+    /// The time until the batches were complete.
+    pub scheduler: Duration,
+    pub forward: Duration,
+    /// Forward passes, sampling and sending.
+    pub execute: Duration,
+    /// Tokens of sequences that computed more than one token in a step.
+    pub prefill_tokens: usize,
+    /// Sequences that computed one token, counted in each step.
+    pub decode_rows: usize,
+    /// When the latest of the steps ended; `None` without steps.
+    pub latest: Option<Instant>,
+}
+
 impl Default for FlightRecorder {
     fn default() -> Self {
         Self {
@@ -50,6 +67,23 @@ impl FlightRecorder {
             steps.pop_front();
         }
         steps.push_back(step.clone());
+    }
+
+    /// The steps that ended after `after`, added up.
+    pub fn sums(&self, after: Instant) -> StepSums {
+        let steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sums = StepSums::default();
+        let new = steps.iter().rev();
+        for step in new.take_while(|step| step.finished > after) {
+            sums.latest = sums.latest.max(Some(step.finished));
+            sums.steps += 1;
+            sums.scheduler += step.scheduler();
+            sums.forward += step.forward();
+            sums.execute += step.execute();
+            sums.prefill_tokens += step.prefill_tokens;
+            sums.decode_rows += step.decode_rows;
+        }
+        sums
     }
 
     /// The steps that ended within the `last` time before `now`, in Chrome's trace event format.
@@ -177,6 +211,23 @@ mod tests {
         let duration = forward["dur"].as_f64().expect("a number");
         assert!((duration - 800.0).abs() < 1.0, "{forward}");
         assert_eq!(forward["args"]["decode_rows"], 3);
+    }
+
+    #[test]
+    fn sums_have_the_steps_after_a_moment_alone() {
+        let recorder = FlightRecorder::default();
+        let begin = Instant::now();
+        assert_eq!(recorder.sums(begin), StepSums::default());
+        for second in 0..5 {
+            recorder.record(&step(begin + Duration::from_secs(second)));
+        }
+        let sums = recorder.sums(begin + Duration::from_secs(3));
+        assert_eq!((sums.steps, sums.decode_rows), (2, 6));
+        assert_eq!(sums.scheduler, Duration::from_micros(200));
+        assert_eq!(sums.forward, Duration::from_micros(1600));
+        assert_eq!(sums.execute, Duration::from_micros(1800));
+        let latest = sums.latest.expect("there are steps");
+        assert_eq!(recorder.sums(latest), StepSums::default());
     }
 
     #[test]

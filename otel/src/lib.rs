@@ -55,7 +55,7 @@ mod worker;
 pub use bounds::CustomBuckets;
 pub use error::TelemetryError;
 pub use exposition::Vocabulary;
-pub use flight::KEPT as STEPS_KEPT;
+pub use flight::{KEPT as STEPS_KEPT, StepSums};
 pub use instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
     RequestNumbers,

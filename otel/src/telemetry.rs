@@ -18,6 +18,7 @@ use crate::bounds::Bounds;
 use crate::error::TelemetryError;
 use crate::exporters::{metric_exporter, resource, runtime, tracer_provider};
 use crate::exposition::Exposition;
+use crate::flight::StepSums;
 use crate::flush::within;
 use crate::instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
@@ -252,6 +253,12 @@ impl Telemetry {
         let model = self.inner.model.get()?;
         let engine = (model.read)();
         Some(model.shared.flight.trace(Instant::now(), last, &engine))
+    }
+
+    /// The steps that ended after `after`, added up; `None` before a model is served.
+    pub fn step_sums(&self, after: Instant) -> Option<StepSums> {
+        let model = self.inner.model.get()?;
+        Some(model.shared.flight.sums(after))
     }
 
     /// Begins the span of an HTTP request; `None` if traces are off. `header` returns the value

@@ -77,6 +77,11 @@ impl Leaves {
         self.order.first().map(|&(_, id)| id)
     }
 
+    /// The leaves from the first to be evicted to the last.
+    pub fn in_order(&self) -> impl DoubleEndedIterator<Item = NodeId> {
+        self.order.iter().map(|&(_, id)| id)
+    }
+
     pub fn len(&self) -> usize {
         self.order.len()
     }

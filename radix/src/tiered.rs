@@ -10,6 +10,7 @@ use crate::check::Violation;
 use crate::evict::EvictionPolicy;
 use crate::host::{HostTier, HostWritePolicy};
 use crate::lock::PrefixLock;
+use crate::outline::Outline;
 use crate::page::{CacheChange, PageChange, Tier};
 use crate::tree::{PageSizeError, Peeked, RadixTree};
 
@@ -224,6 +225,25 @@ impl TieredCache {
     /// Drops every prefix of the host that no lock covers; returns how many slots that freed.
     pub fn forget_host(&mut self) -> usize {
         self.host.as_mut().map_or(0, |host| host.cache.flush())
+    }
+
+    /// A part of the device's tree, with the paths of `locks`; see
+    /// [`RadixTree::outline`](crate::RadixTree::outline). Leaves that would make room for
+    /// a twentieth of the pool are evicted soon.
+    pub fn outline<'a>(
+        &mut self,
+        locks: impl Iterator<Item = &'a PrefixLock>,
+        most: usize,
+    ) -> Outline {
+        let KvUsage { total, free, .. } = self.device.usage();
+        let soon = (total / 20).saturating_sub(free);
+        self.device.tree.outline(locks, most, soon)
+    }
+
+    /// The tokens that end with a node of the device's tree; see
+    /// [`RadixTree::prefix_of`](crate::RadixTree::prefix_of).
+    pub fn prefix_of(&self, id: u64, most: usize) -> Option<(Vec<u32>, usize)> {
+        self.device.tree.prefix_of(id, most)
     }
 
     pub fn page_size(&self) -> usize {

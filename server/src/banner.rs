@@ -28,7 +28,7 @@ pub fn banner(
     format!(
         "\
 Hearth {version} serves {id} ({architecture}, {parameters} parameters, {dtype})
-  at       {url}/v1
+  at       {url}/v1, and in a browser {url}/
   on       {device}
   memory   weights {weights}, KV cache {kv} ({slots} slots, one per token){headroom}{draft}
   context  {context} tokens per sequence; {running} sequences at once, {queue} waiting

@@ -1,29 +1,34 @@
 //! `hearth chat`: a conversation in the terminal, with a running server or with a model in this
 //! process.
+//!
+//! - `partner`: who answers.
+//! - `conversation`: the messages so far.
+//! - `commands`: what begins with a slash.
+//! - `input`, `buffer`, `keys`: the line editor.
+//! - `markdown`: answers, wrapped and with their marks as type.
 
-use std::io::{BufRead, IsTerminal, Write};
+mod buffer;
+mod commands;
+mod conversation;
+mod input;
+mod keys;
+mod markdown;
+mod partner;
 
-use anyhow::{Context, Result};
-use futures_util::StreamExt;
-use hearth_api::generate::{Job, Update, submit};
-use hearth_api::prompt;
-use hearth_api::served::{ChatPrompt, Served};
-use hearth_client::{ChatOptions, Client, Events, Message, Role};
-use hearth_engine::SamplingParams;
-use hearth_engine::output::TextOptions;
-use serde_json::{Map, json};
+use std::io::{IsTerminal, Write};
+use std::time::Instant;
+
+use anyhow::Result;
+use hearth_client::{ChatOptions, Client, ClientError};
 
 use crate::cli::ChatArgs;
 use crate::config::Config;
 use crate::load;
-
-const HELP: &str = "/clear forgets the conversation, /quit or Ctrl-D ends it.";
-
-/// The receiver that answers the messages.
-pub enum Partner {
-    Remote { client: Client, model: String },
-    Local(Box<Served>),
-}
+use commands::{Command, HELP};
+pub use conversation::Conversation;
+use input::{Input, Line};
+use markdown::Markdown;
+pub use partner::{Partner, Reply};
 
 /// Reads messages from standard input and prints the answers, until the input ends.
 ///
@@ -37,10 +42,10 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     let _logs;
     let partner = match &args.url {
         Some(url) => {
-            let client = Client::new(url)?;
+            let client = client(url, args.api_key.as_deref())?;
             let model = runtime
                 .block_on(client.first_model())
-                .context("cannot get the model's name from the server")?;
+                .map_err(|error| explained(error, url))?;
             Partner::Remote { client, model }
         }
         None => {
@@ -53,187 +58,176 @@ pub fn run(args: &ChatArgs) -> Result<()> {
         temperature: args.temperature,
         max_tokens: args.max_tokens,
         seed: args.seed,
+        ..ChatOptions::default()
     };
-    let interactive = std::io::stdin().is_terminal();
-    if interactive {
-        println!("Talking to {}. {HELP}", partner.name());
-    }
-    let mut conversation = Conversation::new(args.system.as_deref());
-    let mut out = std::io::stdout();
-    loop {
-        if interactive {
-            print!("\n> ");
-            out.flush()?;
-        }
-        let mut line = String::new();
-        if std::io::stdin().lock().read_line(&mut line)? == 0 {
-            return Ok(());
-        }
-        match line.trim() {
-            "" => {}
-            "/quit" | "/exit" => return Ok(()),
-            "/clear" => conversation.clear(),
-            text => {
-                conversation.say(text);
-                let answer = partner.answer(&conversation.messages, &options, &mut out);
-                match runtime.block_on(answer) {
-                    Ok(answer) => conversation.hear(answer),
-                    Err(error) => {
-                        eprintln!("\nerror: {error:#}");
-                        conversation.unsay();
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The messages of the conversation so far.
-#[derive(Debug, Default)]
-pub struct Conversation {
-    pub messages: Vec<Message>,
-    /// Number of system messages at the start: 0 or 1.
-    system: usize,
-}
-
-impl Conversation {
-    pub fn new(system: Option<&str>) -> Self {
-        let message = |content: &str| Message {
-            role: Role::System,
-            content: content.to_owned(),
-        };
-        let messages: Vec<Message> = system.map(message).into_iter().collect();
-        Self {
-            system: messages.len(),
-            messages,
-        }
-    }
-
-    /// Adds a message of the user.
-    pub fn say(&mut self, text: &str) {
-        self.messages.push(Message {
-            role: Role::User,
-            content: text.to_owned(),
-        });
-    }
-
-    /// Adds an answer of the model.
-    pub fn hear(&mut self, text: String) {
-        self.messages.push(Message {
-            role: Role::Assistant,
-            content: text,
-        });
-    }
-
-    /// Removes the last message, which was not answered.
-    pub fn unsay(&mut self) {
-        self.messages.pop();
-    }
-
-    /// Removes all messages but the system message.
-    pub fn clear(&mut self) {
-        self.messages.truncate(self.system);
-    }
-}
-
-impl Partner {
-    fn name(&self) -> &str {
-        match self {
-            Self::Remote { model, .. } => model,
-            Self::Local(served) => &served.id,
-        }
-    }
-
-    /// Writes the answer to `out` as it is generated, and returns it.
-    ///
-    /// # Errors
-    /// The request was refused, or the answer was interrupted.
-    pub async fn answer(
-        &self,
-        messages: &[Message],
-        options: &ChatOptions,
-        out: &mut impl Write,
-    ) -> Result<String> {
-        let mut answer = String::new();
-        let mut show = |text: &str| -> std::io::Result<()> {
-            answer.push_str(text);
-            out.write_all(text.as_bytes())?;
-            out.flush()
-        };
-        match self {
-            Self::Remote { client, model } => {
-                let mut events = client.chat(model, messages, options).await?;
-                while let Some(chunk) = events.next().await? {
-                    show(Events::text_of(&chunk))?;
-                }
-            }
-            Self::Local(served) => {
-                let mut updates = submit(served, job(served, messages, options)?)?;
-                while let Some((_, update)) = updates.next().await {
-                    match update {
-                        Update::Text(piece) => show(&piece.text)?,
-                        Update::Failed(error) => return Err(error.into()),
-                        _ => {}
-                    }
-                }
-            }
-        }
-        writeln!(out)?;
-        Ok(answer)
-    }
-}
-
-/// The request for a model in this process.
-fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<Job> {
-    let chat = ChatPrompt {
-        messages: &json!(messages),
-        tools: None,
-        add_generation_prompt: true,
-        kwargs: &Map::new(),
+    let mut session = Session {
+        runtime,
+        partner,
+        options,
+        conversation: Conversation::new(args.system.as_deref()),
+        input: Input::new(),
     };
-    let text = served.text.render_chat(&chat).map_err(anyhow::Error::msg)?;
-    let prompt = prompt::encode_chat(served, "messages", &text, false)?;
-    let max_tokens = prompt::output_limit(
-        served,
-        "messages",
-        prompt.len(),
-        "max_tokens",
-        options.max_tokens,
-    )?;
-    let defaults = served.defaults.params();
-    Ok(Job {
-        prompts: vec![prompt],
-        copies: 1,
-        params: SamplingParams {
-            max_tokens,
-            temperature: options.temperature.unwrap_or(defaults.temperature),
-            seed: options.seed,
-            ..defaults
-        },
-        text: TextOptions::default(),
-        prompt_field: "messages",
-        ..Job::default()
+    session.talk()
+}
+
+/// A client with the key that is given or that the environment has.
+fn client(url: &str, key: Option<&str>) -> Result<Client> {
+    let variable = |name| std::env::var(name).ok().filter(|key| !key.is_empty());
+    let key = key
+        .map(str::to_owned)
+        .or_else(|| variable("HEARTH_API_KEY"))
+        .or_else(|| variable("OPENAI_API_KEY"));
+    Ok(match key {
+        Some(key) => {
+            let bearer = format!("Bearer {key}");
+            Client::with_headers(url, &[("authorization", &bearer)])?
+        }
+        None => Client::new(url)?,
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What to do about an error of the first request.
+fn explained(error: ClientError, url: &str) -> anyhow::Error {
+    let advice = match &error {
+        ClientError::Transport { .. } => format!("is a server running at {url}?"),
+        ClientError::Refused { status: 401, .. } => {
+            "the server wants another key: --api-key, or the variable HEARTH_API_KEY".to_owned()
+        }
+        _ => "cannot get the model's name from the server".to_owned(),
+    };
+    anyhow::Error::new(error).context(advice)
+}
 
-    #[test]
-    fn clear_keeps_the_system_message_and_unsay_removes_the_last_one() {
-        let mut conversation = Conversation::new(Some("Be brief."));
-        conversation.say("one");
-        conversation.hear("two".to_owned());
-        conversation.say("three");
-        conversation.unsay();
-        assert_eq!(conversation.messages.len(), 3);
-        conversation.clear();
-        assert_eq!(conversation.messages.len(), 1);
-        assert_eq!(conversation.messages[0].role, Role::System);
-        let mut plain = Conversation::new(None);
-        plain.say("one");
-        plain.clear();
-        assert!(plain.messages.is_empty());
+struct Session {
+    runtime: tokio::runtime::Runtime,
+    partner: Partner,
+    options: ChatOptions,
+    conversation: Conversation,
+    input: Input,
+}
+
+impl Session {
+    fn talk(&mut self) -> Result<()> {
+        if self.input.is_interactive() {
+            println!(
+                "Talking to {}. /help lists the commands, Ctrl-D ends the chat.",
+                self.partner.name()
+            );
+        }
+        loop {
+            let line = match self.input.read()? {
+                Line::End => return Ok(()),
+                Line::Cancelled => {
+                    println!("Ctrl-D or /quit ends the chat.");
+                    continue;
+                }
+                Line::Text(line) => line,
+            };
+            match Command::parse(&line) {
+                Ok(None) if line.trim().is_empty() => {}
+                Ok(None) => {
+                    self.conversation.say(line.trim());
+                    self.answer()?;
+                }
+                Ok(Some(Command::Quit)) => return Ok(()),
+                Ok(Some(command)) => {
+                    if let Err(error) = self.execute(command) {
+                        eprintln!("error: {error:#}");
+                    }
+                }
+                Err(error) => eprintln!("error: {error}"),
+            }
+        }
+    }
+
+    fn execute(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::Quit => {}
+            Command::Help => println!("{HELP}"),
+            Command::Clear => {
+                self.conversation.clear();
+                println!("The conversation is forgotten.");
+            }
+            Command::System(text) => {
+                self.conversation.set_system(&text);
+                println!("The conversation begins anew with this system message.");
+            }
+            Command::Regenerate => {
+                anyhow::ensure!(
+                    self.conversation.take_back_answer(),
+                    "there is no answer to give again"
+                );
+                self.answer()?;
+            }
+            Command::Save(path) => {
+                self.conversation.save(&path)?;
+                println!("Saved {}.", path.display());
+            }
+            Command::Set(setting) => {
+                setting.apply(&mut self.options);
+                println!("{}", commands::settings(&self.options));
+            }
+            Command::ShowSettings => println!("{}", commands::settings(&self.options)),
+        }
+        Ok(())
+    }
+
+    /// Shows the answer to the conversation as it comes. Ctrl-C ends the answer and not the chat.
+    fn answer(&mut self) -> Result<()> {
+        let is_terminal = std::io::stdout().is_terminal();
+        let columns = self.input.columns();
+        let mut out = std::io::stdout().lock();
+        let mut markdown = Markdown::new(is_terminal.then_some(columns));
+        let mut reply = Reply::default();
+        let begin = Instant::now();
+        let interactive = self.input.is_interactive();
+        let outcome = self.runtime.block_on(async {
+            let mut show = |text: &str| -> std::io::Result<()> {
+                out.write_all(markdown.push(text).as_bytes())?;
+                out.flush()
+            };
+            let messages = &self.conversation.messages;
+            let answer = self
+                .partner
+                .answer(messages, &self.options, &mut reply, &mut show);
+            // Without a line editor Ctrl-C ends the program, as it ends others.
+            tokio::select! {
+                outcome = answer => Some(outcome),
+                _ = tokio::signal::ctrl_c(), if interactive => None,
+            }
+        });
+        writeln!(out, "{}", markdown.end())?;
+        let took = begin.elapsed().as_secs_f64();
+        match outcome {
+            Some(Err(error)) => {
+                eprintln!("error: {error:#}");
+                // A message without an answer would spoil the next one's prompt.
+                self.conversation.unsay();
+                return Ok(());
+            }
+            Some(Ok(())) => {}
+            None => writeln!(out, "{}", dim("(stopped)"))?,
+        }
+        if interactive && let Some(tokens) = reply.tokens.filter(|_| took > 0.0) {
+            let rate = tokens as f64 / took;
+            writeln!(
+                out,
+                "{}",
+                dim(&format!("{tokens} tokens, {rate:.1} tokens/s"))
+            )?;
+        }
+        match reply.text.is_empty() {
+            true => self.conversation.unsay(),
+            false => self.conversation.hear(reply.text),
+        }
+        Ok(())
+    }
+}
+
+/// Text for a terminal that matters less.
+fn dim(text: &str) -> String {
+    match std::io::stdout().is_terminal() {
+        true => format!("\x1b[2m{text}\x1b[0m"),
+        false => text.to_owned(),
     }
 }

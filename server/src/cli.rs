@@ -4,15 +4,18 @@
 //! - `flags`: flags that set the configuration.
 //! - `commands`: arguments of the other commands.
 //! - `router`: arguments of `router`.
+//! - `headings`: the headings of `--help`, completions and the man page.
 
 mod commands;
 mod flags;
+mod headings;
 mod router;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use commands::{BenchArgs, ChatArgs, DevicesArgs, DoctorArgs};
 pub use flags::{FileArgs, ModelFlags, ServeFlags};
+pub use headings::{command, print_completions, print_man_page};
 pub use router::{RouterArgs, RouterFlags};
 
 use crate::config::{Config, ConfigError};
@@ -31,6 +34,7 @@ Examples:
   hearth devices                            list the devices of this machine
   hearth doctor --device vulkan             test the kernels on a device, and time them
   hearth config > hearth.toml               save the configuration
+  hearth completions bash > /etc/bash_completion.d/hearth
 
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\": \"hearth-tiny\", \"messages\": [{\"role\": \"user\", \"content\": \"Tell me a story.\"}]}'
@@ -66,6 +70,13 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the resolved configuration as TOML
     Config(Box<ServeArgs>),
+    /// Print a script that completes this command line in a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page
+    Man,
 }
 
 #[derive(Debug, Default, Args)]

@@ -17,6 +17,7 @@ mod choices;
 mod error;
 mod layers;
 mod lora;
+mod nearest;
 mod parts;
 pub mod router;
 mod section;

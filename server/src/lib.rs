@@ -43,6 +43,11 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Router(args)) => router::run(&args),
         Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Completions { shell }) => {
+            cli::print_completions(shell);
+            Ok(())
+        }
+        Some(Command::Man) => Ok(cli::print_man_page()?),
         Some(Command::Devices(args)) => devices::run(&args),
         Some(Command::Doctor(args)) => doctor::run(&args),
     }

@@ -1,8 +1,8 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
-use hearth_server::cli::Cli;
+use clap::FromArgMatches;
+use hearth_server::cli::{self, Cli};
 
 // jemalloc was measured to be faster on Linux with glibc. On macOS it does not start with the
 // background threads that it is built with.
@@ -12,7 +12,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     quiet_drivers();
-    match hearth_server::run(Cli::parse()) {
+    let matches = cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    match hearth_server::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // Where standard error cannot be written to, the exit code is all there is.

@@ -1,5 +1,6 @@
 //! `hearth serve`: starts the server, and shuts it down on a signal.
 
+use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
@@ -34,9 +35,10 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub fn run(config: Config) -> Result<()> {
     let _logs = hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
     hearth_otel::log_panics();
-    for name in Config::unknown_environment() {
+    for (name, meant) in Config::unknown_environment() {
         tracing::warn!(
             name,
+            meant,
             "ignored this environment variable, which is not a setting of hearth"
         );
     }
@@ -51,6 +53,13 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     let state = Data::new(AppState::new(config.http(), telemetry)?);
     // The port opens before the model is loaded; until then /ready and the API return 503.
     let (server, addresses) = server::bind(state.clone())?;
+    if !state.clients.need_keys() && is_open_to_others(&config.host) {
+        tracing::warn!(
+            host = config.host,
+            "everybody who reaches this address may use the server: --api-key asks for a key, and \
+             --host 127.0.0.1 listens for this machine alone"
+        );
+    }
     let handle = server.handle();
     rt::spawn(server);
     // Without a file, a SIGHUP ends the process as it does any other.
@@ -99,14 +108,23 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
         rt::spawn(bootstrap.stop(false));
     }
     let stopped = async {
-        // The listener closes at once; connections close when their responses end.
-        tokio::join!(handle.stop(true), stop_engine(served, grace))
+        // Until the requests have ended, load balancers ask /ready, which answers 503, and
+        // Prometheus reads what the last requests did. Then the listener closes, and connections
+        // close when their responses have been sent.
+        stop_engine(served, grace).await;
+        handle.stop(true).await;
     };
     tokio::select! {
-        _ = stopped => tracing::info!("stopped"),
+        () = stopped => tracing::info!("stopped"),
         name = signals.next() => tracing::warn!(signal = name, "stopping at once after a second signal"),
     }
     Ok(())
+}
+
+/// Whether other machines may reach a server that listens on `host`.
+fn is_open_to_others(host: &str) -> bool {
+    let is_loopback = |address: IpAddr| address.is_loopback();
+    host != "localhost" && !host.parse().is_ok_and(is_loopback)
 }
 
 /// Loads the model on its own thread, which is left behind if a signal arrives first.

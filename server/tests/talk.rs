@@ -9,7 +9,7 @@ mod fake;
 
 use hearth_client::{ChatOptions, Client};
 use hearth_engine::EngineConfig;
-use hearth_server::chat::{Conversation, Partner};
+use hearth_server::chat::{Conversation, Partner, Reply};
 
 use fake::{Behaviour, MODEL, TestServer, served};
 
@@ -20,26 +20,30 @@ async fn says_the_alphabet(partner: Partner) {
         temperature: Some(0.0),
         ..ChatOptions::default()
     };
-    let mut shown = Vec::new();
-    let answer = partner
-        .answer(&conversation.messages, &options, &mut shown)
-        .await
-        .unwrap();
-    assert_eq!(answer, "abcdefghijklmnopqrstuvwxyz");
-    assert_eq!(String::from_utf8(shown).unwrap(), format!("{answer}\n"));
+    let answer = async |conversation: &Conversation, options: &ChatOptions| {
+        let (mut reply, mut shown) = (Reply::default(), String::new());
+        let mut show = |text: &str| {
+            shown += text;
+            Ok(())
+        };
+        partner
+            .answer(&conversation.messages, options, &mut reply, &mut show)
+            .await?;
+        assert_eq!(shown, reply.text);
+        anyhow::Ok(reply)
+    };
+    let whole = answer(&conversation, &options).await.unwrap();
+    assert_eq!(whole.text, "abcdefghijklmnopqrstuvwxyz");
+    // The token that ends an answer counts, too.
+    assert_eq!(whole.tokens, Some(27));
     let short = ChatOptions {
         max_tokens: Some(3),
         ..options
     };
-    let answer = partner
-        .answer(&conversation.messages, &short, &mut Vec::new())
-        .await
-        .unwrap();
-    assert_eq!(answer, "abc");
+    let cut = answer(&conversation, &short).await.unwrap();
+    assert_eq!((cut.text.as_str(), cut.tokens), ("abc", Some(3)));
     conversation.say("unspeakable");
-    let refused = partner
-        .answer(&conversation.messages, &short, &mut Vec::new())
-        .await;
+    let refused = answer(&conversation, &short).await;
     assert!(refused.unwrap_err().to_string().contains("refused"));
 }
 

@@ -18,16 +18,19 @@ pub fn chat(tokenizer: &dyn Detokenize, tokens: &[PieceToken]) -> ChatLogprobs {
             bytes,
         }
     };
-    let content = tokens
-        .iter()
-        .map(|PieceToken { logprobs, .. }| ChatLogprob {
+    let content = tokens.iter().map(
+        |PieceToken {
+             logprobs, forced, ..
+         }| ChatLogprob {
             chosen: alternative(logprobs.token, logprobs.logprob),
             top_logprobs: logprobs
                 .top
                 .iter()
                 .map(|&(token, lp)| alternative(token, lp))
                 .collect(),
-        });
+            forced: *forced,
+        },
+    );
     ChatLogprobs {
         content: content.collect(),
         refusal: None,
@@ -42,7 +45,10 @@ impl CompletionLogprobs {
         tokens: &[PieceToken],
         before: usize,
     ) {
-        for PieceToken { logprobs, offset } in tokens {
+        for PieceToken {
+            logprobs, offset, ..
+        } in tokens
+        {
             self.push(tokenizer, logprobs.token, Some(logprobs), before + offset);
         }
     }

@@ -118,6 +118,9 @@ pub struct ChatLogprob {
     #[serde(flatten)]
     pub chosen: Alternative,
     pub top_logprobs: Vec<Alternative>,
+    /// Hearth's own field: a grammar forced the token, so that it was not sampled.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub forced: bool,
 }
 
 #[derive(Debug, PartialEq, Serialize)]

@@ -6,6 +6,7 @@ use crate::anthropic::request as anthropic;
 use crate::debug;
 use crate::dialect::Dialect;
 use crate::fields::adapters::ScaledAdapter;
+use crate::live;
 use crate::ollama::request as ollama;
 use crate::openai::adapters as openai_adapters;
 use crate::openai::chat_request::ChatRequest;
@@ -219,6 +220,7 @@ fn answer(method: &str, path: &str) -> Value {
         "/lora-adapters" => json("LoraAdapters"),
         "/load_lora_adapter" | "/unload_lora_adapter" => json("LoadedLoraAdapters"),
         "/docs" => text("text/html"),
+        "/ui/{file}" => text("text/javascript"),
         "/health"
         | "/ready"
         | "/health_generate"
@@ -244,6 +246,10 @@ fn answer(method: &str, path: &str) -> Value {
         "/get_load" => json("Load"),
         "/v1/loads" => json("Loads"),
         "/debug/trace" => json("StepTrace"),
+        "/live" => json!({"text/event-stream": {"schema": {
+            "description": "Server-sent events: `hello`, `tree` and `snapshot`, whose data is JSON."
+        }}}),
+        "/live/prefix" => json("CachedPrefix"),
         "/abort_request" => json("Aborted"),
         "/v1/messages" => streamed("Message", EVENTS),
         "/v1/messages/count_tokens" => json("TokenCount"),
@@ -265,6 +271,7 @@ fn parameters(path: &str) -> Vec<Value> {
         "/flush_cache" => schema::<control::FlushQuery>(),
         "/v1/loads" => schema::<loads::LoadsQuery>(),
         "/debug/trace" => schema::<debug::TraceQuery>(),
+        "/live/prefix" => schema::<live::PrefixQuery>(),
         _ => return Vec::new(),
     };
     let fields = query["properties"].as_object().into_iter().flatten();

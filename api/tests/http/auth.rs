@@ -39,13 +39,12 @@ async fn with_a_key_only_health_readiness_and_metrics_are_open() {
         shown: json!({"api_key": "***"}),
         ..HttpConfig::default()
     });
-    for path in ["/health", "/ready"] {
+    for path in ["/", "/ui/app.js", "/health", "/ready"] {
         assert_eq!(status(&server, path, &[]).await, 200, "{path}");
     }
     // `/metrics` asks for no key, whatever else it answers.
     assert_ne!(status(&server, "/metrics", &[]).await, 401);
     for path in [
-        "/",
         "/v1/models",
         "/server_info",
         "/api/tags",

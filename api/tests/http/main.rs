@@ -15,6 +15,7 @@ mod fuzz;
 mod grammars;
 mod keys;
 mod lifecycle;
+mod live;
 mod loads;
 mod ollama;
 mod openapi;

@@ -55,7 +55,7 @@ fn serve(inbox: &Inbox) {
 #[test]
 fn every_accepted_stream_ends_with_an_event_or_with_its_channel() {
     loom::model(|| {
-        let inbox = Arc::new(Inbox::new(8));
+        let inbox = Arc::new(Inbox::new(8, 0));
         let caller = thread::spawn({
             let inbox = Arc::clone(&inbox);
             move || submit(&inbox)
@@ -86,7 +86,7 @@ fn every_accepted_stream_ends_with_an_event_or_with_its_channel() {
 #[test]
 fn a_cancellation_wakes_an_engine_that_sleeps_and_is_never_lost() {
     loom::model(|| {
-        let inbox = Arc::new(Inbox::new(8));
+        let inbox = Arc::new(Inbox::new(8, 0));
         let caller = thread::spawn({
             let inbox = Arc::clone(&inbox);
             move || {
@@ -113,7 +113,7 @@ fn a_cancellation_wakes_an_engine_that_sleeps_and_is_never_lost() {
 #[test]
 fn a_queue_of_one_accepts_one_of_two_requests_in_any_order() {
     loom::model(|| {
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, 0));
         let other = thread::spawn({
             let inbox = Arc::clone(&inbox);
             move || submit(&inbox).is_ok()
@@ -131,7 +131,7 @@ fn a_queue_of_one_accepts_one_of_two_requests_in_any_order() {
 #[test]
 fn a_command_is_answered_or_dropped_when_the_engine_ends() {
     loom::model(|| {
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, 0));
         let (reply, mut answer) = oneshot::channel();
         let operator = thread::spawn({
             let inbox = Arc::clone(&inbox);
@@ -148,7 +148,7 @@ fn a_command_is_answered_or_dropped_when_the_engine_ends() {
 #[test]
 fn a_thread_that_waits_for_the_engine_to_stop_is_woken() {
     loom::model(|| {
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, 0));
         let waiter = thread::spawn({
             let inbox = Arc::clone(&inbox);
             move || inbox.wait_stopped(Duration::MAX)
@@ -164,7 +164,7 @@ fn a_thread_that_waits_for_the_engine_to_stop_is_woken() {
 fn an_engine_that_waits_for_a_step_is_woken_by_it_and_by_requests_and_executes_commands_afterwards()
 {
     loom::model(|| {
-        let inbox = Arc::new(Inbox::new(1));
+        let inbox = Arc::new(Inbox::new(1, 0));
         let (reply, _answer) = oneshot::channel();
         let device = thread::spawn({
             let inbox = Arc::clone(&inbox);

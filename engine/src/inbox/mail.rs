@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::command::Command;
+use crate::command::{Command, Look};
 use crate::request::{Event, Request};
 use crate::request_id::RequestId;
 
@@ -63,6 +63,8 @@ pub(crate) struct Mail {
     /// Commands in the order in which they were given. They are held back while a step is in
     /// flight, and until the requests that arrived before them have been taken.
     pub commands: Vec<Command>,
+    /// Looks, which may be answered at any time.
+    pub looks: Vec<Look>,
     /// Whether commands are held back.
     pub commands_wait: bool,
     pub phase: Phase,

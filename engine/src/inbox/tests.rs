@@ -16,7 +16,7 @@ fn submit(inbox: &Inbox) -> RequestId {
 
 #[test]
 fn a_burst_is_collected_in_pieces_and_no_withdrawal_or_command_comes_before_its_request() {
-    let inbox = Inbox::new(1000);
+    let inbox = Inbox::new(1000, 0);
     let early: Vec<_> = (0..150).map(|_| submit(&inbox)).collect();
     let (reply, _answer) = oneshot::channel();
     inbox.command(|_| Command::Resume(reply));
@@ -47,7 +47,7 @@ fn a_burst_is_collected_in_pieces_and_no_withdrawal_or_command_comes_before_its_
 
 #[test]
 fn commands_wait_until_the_last_of_two_steps_has_completed() {
-    let inbox = Inbox::new(1);
+    let inbox = Inbox::new(1, 0);
     let (reply, _answer) = oneshot::channel();
     inbox.command(|_| Command::Resume(reply));
     inbox.step_completed();

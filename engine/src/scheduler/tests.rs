@@ -43,7 +43,7 @@ impl Bench {
 
     fn with_executor(config: EngineConfig, seed: u64, executor_samples: bool) -> Self {
         Self {
-            inbox: Inbox::new(usize::MAX),
+            inbox: Inbox::new(usize::MAX, 0),
             scheduler: Scheduler::new(config, LIMITS, 0, 2),
             batch: StepBatch::new(executor_samples, 0),
             next_batch: StepBatch::new(executor_samples, 1),
@@ -338,7 +338,7 @@ const WIDE: ExecutorLimits = ExecutorLimits {
 /// A scheduler with prompts of `len` tokens that ask for all of their log-probabilities.
 fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
     let mut scheduler = Scheduler::new(config, WIDE, 0, 0);
-    let inbox = Inbox::new(usize::MAX);
+    let inbox = Inbox::new(usize::MAX, 0);
     for _ in 0..prompts {
         let params = SamplingParams {
             prompt_logprobs: Some(0),

@@ -15,6 +15,9 @@ pub struct ChatArgs {
         "prefill_chunk", "log_format", "log_level",
     ])]
     pub url: Option<String>,
+    /// API key of that server [default: HEARTH_API_KEY, then OPENAI_API_KEY]
+    #[arg(long, requires = "url", value_name = "KEY")]
+    pub api_key: Option<String>,
     /// System message at the start of the conversation [default: none]
     #[arg(long)]
     pub system: Option<String>,

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use figment::Figment;
+use figment::error::Kind;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::Serialize;
 
 use super::error::ConfigError;
+use super::nearest::nearest;
 use super::section::{ROUTER, TopLevel};
 use super::settings::Config;
 
@@ -144,9 +146,10 @@ impl Config {
         ]
     }
 
-    /// The `HEARTH_*` variables that are not keys. They deserve a warning but are not an error,
-    /// because Kubernetes sets such variables for every service called `hearth`.
-    pub fn unknown_environment() -> Vec<String> {
+    /// The `HEARTH_*` variables that are not keys, each with the variable that was probably meant.
+    /// They deserve a warning but are not an error, because Kubernetes sets such variables for every
+    /// service called `hearth`.
+    pub fn unknown_environment() -> Vec<(String, Option<String>)> {
         let known = |name: &str| {
             let key = name[ENV_PREFIX.len()..].to_lowercase();
             let other = key
@@ -155,9 +158,13 @@ impl Config {
             other || Self::keys().contains(&key.as_str()) || ENV_NOT_KEYS.contains(&key.as_str())
         };
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
-        names
-            .filter(|name| name.starts_with(ENV_PREFIX) && !known(name))
-            .collect()
+        let unknown = names.filter(|name| name.starts_with(ENV_PREFIX) && !known(name));
+        let meant = |name: &String| {
+            let key = name[ENV_PREFIX.len()..].to_lowercase();
+            let near = nearest(&key, Self::keys().iter().copied())?;
+            Some(format!("{ENV_PREFIX}{}", near.to_uppercase()))
+        };
+        unknown.map(|name| (name.clone(), meant(&name))).collect()
     }
 }
 
@@ -172,7 +179,14 @@ pub(super) fn describe(error: figment::Error) -> String {
             path if path.is_empty() => String::new(),
             path => format!(" for `{path}`"),
         };
-        format!("{}{key}{}", error.kind, source.unwrap_or_default())
+        let problem = match &error.kind {
+            Kind::UnknownField(given, known) => match nearest(given, known.iter().copied()) {
+                Some(name) => format!("unknown key `{given}`, did you mean `{name}`?"),
+                None => format!("unknown key `{given}`; `hearth config` prints all keys"),
+            },
+            kind => kind.to_string(),
+        };
+        format!("{problem}{key}{}", source.unwrap_or_default())
     };
     error.into_iter().map(line).collect::<Vec<_>>().join("; ")
 }

@@ -65,7 +65,8 @@ fn an_unknown_key_in_the_file_is_an_error_that_names_it() {
         jail.create_file("hearth.toml", "prot = 1\n")?;
         let error = resolve(None, json!({})).unwrap_err();
         assert!(
-            error.contains("prot") && error.contains("hearth.toml"),
+            error.contains("unknown key `prot`, did you mean `port`?")
+                && error.contains("hearth.toml"),
             "{error}"
         );
         Ok(())
@@ -76,12 +77,18 @@ fn an_unknown_key_in_the_file_is_an_error_that_names_it() {
 fn an_unknown_environment_variable_is_reported_and_does_nothing() {
     Jail::expect_with(|jail| {
         jail.set_env("HEARTH_PORT_8000_TCP", "tcp://10.0.0.1:8000");
+        jail.set_env("HEARTH_MAX_QUUE", "1");
         jail.set_env("HEARTH_CONFIG", "hearth.toml");
         assert_eq!(resolve(None, json!({})).unwrap(), Config::default());
         // The environment of the test may have others.
         let unknown = Config::unknown_environment();
-        assert!(unknown.iter().any(|name| name == "HEARTH_PORT_8000_TCP"));
-        assert!(!unknown.iter().any(|name| name == "HEARTH_CONFIG"));
+        assert!(unknown.contains(&("HEARTH_PORT_8000_TCP".to_owned(), None)));
+        let typo = (
+            "HEARTH_MAX_QUUE".to_owned(),
+            Some("HEARTH_MAX_QUEUE".to_owned()),
+        );
+        assert!(unknown.contains(&typo), "{unknown:?}");
+        assert!(!unknown.iter().any(|(name, _)| name == "HEARTH_CONFIG"));
         Ok(())
     });
 }

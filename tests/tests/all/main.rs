@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bench;
+mod browser;
 mod deploy_manifests;
 mod disaggregation;
 mod disaggregation_faults;
@@ -44,6 +45,7 @@ mod soak;
 mod sockets;
 mod speculation;
 mod structured;
+mod terminal;
 mod traces;
 mod traces_disaggregation;
 mod traces_labels;

@@ -8,7 +8,7 @@ use super::harness::{MODEL, Server, workspace};
 const FOLDER: &str = "tests/python";
 
 /// `HEARTH_PYTHON`, or the environment that test.sh makes, if the clients are installed in it.
-fn python() -> Result<PathBuf, String> {
+pub fn python() -> Result<PathBuf, String> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
     let found = Command::new(&path)
