@@ -68,7 +68,11 @@ pub struct Record {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     preempted: Vec<Instant>,
+    resumed: Vec<Instant>,
     preemptions: u64,
+    /// The most recent start, and the first token after it.
+    latest_start: Option<Instant>,
+    first_since: Option<Instant>,
     jumps: Vec<(Instant, usize)>,
     forced_tokens: usize,
     drafts: DraftCounts,
@@ -81,6 +85,8 @@ pub struct Record {
     transfer: Option<KvTransfer>,
     /// The name of the adapter that it computes with.
     pub adapter: Option<String>,
+    /// The strings that end its output.
+    pub stop: Vec<String>,
     ended: bool,
 }
 
@@ -110,7 +116,10 @@ impl Record {
             first_token: None,
             last_token: None,
             preempted: Vec::new(),
+            resumed: Vec::new(),
             preemptions: 0,
+            latest_start: None,
+            first_since: None,
             jumps: Vec::new(),
             forced_tokens: 0,
             drafts: DraftCounts::default(),
@@ -121,6 +130,7 @@ impl Record {
             detokenized: None,
             transfer: None,
             adapter: None,
+            stop: Vec::new(),
             ended: false,
         }
     }
@@ -128,6 +138,7 @@ impl Record {
     pub fn started(&mut self, cached_tokens: usize, queued: Instant, started: Instant) {
         self.leave_queue();
         (self.queued, self.started) = (queued, Some(started));
+        self.latest_start = Some(started);
         self.cached_tokens = cached_tokens;
         let exchange = &self.siblings.exchange;
         if let Some(engine) = exchange.telemetry.engine() {
@@ -148,6 +159,14 @@ impl Record {
         if self.preempted.len() < SHOWN_PREEMPTIONS {
             self.preempted.push(at);
         }
+    }
+
+    /// The request runs again after a preemption.
+    pub fn resumed(&mut self, at: Instant) {
+        if self.resumed.len() < SHOWN_PREEMPTIONS {
+            self.resumed.push(at);
+        }
+        (self.latest_start, self.first_since) = (Some(at), None);
     }
 
     /// The prompt's keys and values were sent or received, or were not.
@@ -178,6 +197,7 @@ impl Record {
     pub fn token(&mut self, at: Instant, run: usize) {
         self.tokens += 1;
         let before = self.last_token.replace(at);
+        self.first_since.get_or_insert(at);
         if self.run.1 == 0 {
             let since = before.map(|before| at.saturating_duration_since(before).as_secs_f64());
             self.run = (since.map(|since| since / run.max(1) as f64), run);
@@ -191,7 +211,12 @@ impl Record {
         if self.first_token.is_none() {
             self.first_token = Some(at);
             let waited = at.saturating_duration_since(exchange.clock.start());
-            engine.first_token(exchange.operation, exchange.streams(), waited.as_secs_f64());
+            engine.first_token(
+                exchange.operation,
+                exchange.streams(),
+                waited.as_secs_f64(),
+                self.span.as_ref().and_then(RequestSpan::trace),
+            );
         }
     }
 
@@ -247,6 +272,9 @@ impl Record {
             last_token: self.last_token,
             compiled: exchange.compiled(),
             preempted: std::mem::take(&mut self.preempted),
+            resumed: std::mem::take(&mut self.resumed),
+            latest_start: self.latest_start,
+            first_since: self.first_since,
             jumps: std::mem::take(&mut self.jumps),
             detokenized: self.detokenized,
             transfer: self.transfer.take(),
@@ -265,6 +293,8 @@ impl Record {
                 prefill: seconds(times.prefill()),
                 decode: seconds(times.decode()),
                 inference: seconds(times.inference()),
+                latest: times.latest().map(seconds),
+                trace: self.span.as_ref().and_then(RequestSpan::trace),
                 prompt_tokens: self.prompt_tokens,
                 cached_tokens: self.cached_tokens,
                 completion_tokens,
@@ -295,6 +325,9 @@ impl Record {
                 top_p: self.params.top_p,
                 top_k: self.params.top_k.map(|top_k| top_k as usize),
                 seed: self.params.seed,
+                frequency_penalty: self.params.frequency_penalty,
+                presence_penalty: self.params.presence_penalty,
+                stop: std::mem::take(&mut self.stop),
                 labels: exchange.labels(),
             };
             exchange.telemetry.request_ended(span, record);

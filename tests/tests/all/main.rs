@@ -10,6 +10,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod bench;
+mod deploy_compose;
 mod deploy_manifests;
 mod disaggregation;
 mod disaggregation_faults;
@@ -31,6 +32,7 @@ mod metrics;
 mod metrics_faults;
 mod metrics_formats;
 mod metrics_prometheus;
+mod metrics_pushed;
 mod policies;
 mod programs;
 mod python_clients;
@@ -44,7 +46,9 @@ mod soak;
 mod sockets;
 mod speculation;
 mod structured;
+mod top;
 mod traces;
 mod traces_disaggregation;
 mod traces_labels;
+mod traces_names;
 mod traces_rotel;
