@@ -68,6 +68,26 @@ fi
 if [ -x target/tools/usr/bin/promtool ]; then
     export HEARTH_PROMTOOL="$PWD/target/tools/usr/bin/promtool"
 fi
+# vmagent, a collector that takes OTLP and writes to Prometheus, out of a newer Debian than 12:
+# Prometheus in Debian is built without its receiver for OTLP.
+if [ ! -x target/tools/usr/bin/vmagent ] && [ "$(dpkg --print-architecture 2>/dev/null)" = amd64 ]; then
+    mkdir -p target/tools/usr/bin target/tools/debian13/lists/partial target/tools/debian13/cache/archives/partial
+    (
+        cd target/tools/debian13
+        mirror=$(apt-get indextargets --format '$(REPO_URI)' | grep -m 1 '/debian/*$')
+        echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >sources.list
+        newer() {
+            apt-get -q -o "Dir::Etc::SourceList=$PWD/sources.list" -o Dir::Etc::SourceParts=- -o "Dir::State::Lists=$PWD/lists" \
+                -o "Dir::Cache=$PWD/cache" -o APT::Sandbox::User=root -o Acquire::Languages=none \
+                -o Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false "$@"
+        }
+        newer update && newer download victoria-metrics && dpkg -x victoria-metrics_*.deb . && mv usr/bin/vmagent ../usr/bin
+    ) >/dev/null 2>&1 || echo "could not fetch vmagent: pushed metrics will not be compared with scraped ones"
+    rm -rf target/tools/debian13
+fi
+if [ -x target/tools/usr/bin/vmagent ]; then
+    export HEARTH_VMAGENT="$PWD/target/tools/usr/bin/vmagent"
+fi
 export HEARTH_PYTHON="$PWD/.venv/bin/python" HEARTH_REQUIRE_PYTHON=1
 
 step "format"

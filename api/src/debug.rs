@@ -43,7 +43,7 @@ pub async fn trace(
             .content_type("application/json")
             .body(trace)),
         Ok(None) => Err(state.served().err().unwrap_or_else(|| {
-            ApiError::unavailable("not_ready", "the engine is not measured yet")
+            ApiError::unavailable("not_recorded", "the steps of the engine are not recorded")
         })),
         Err(_) => Err(ApiError::internal("writing the trace failed")),
     }

@@ -125,6 +125,12 @@ impl ApiError {
         Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("not_found")
     }
 
+    /// The server was started with `--disable-metrics`.
+    pub fn metrics_disabled() -> Self {
+        let message = "disable_metrics is set, so that no metrics are recorded";
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).code("metrics_disabled")
+    }
+
     pub fn method_not_allowed(method: &str, path: &str) -> Self {
         let message = format!("{path} does not answer {method}");
         Self::new(

@@ -231,6 +231,7 @@ fn push(
             let params = job.params.clone();
             let mut record = Record::new(siblings, &generation, params, prompt.len());
             record.adapter = adapter.map(|adapter| adapter.labels.clone());
+            record.stop.clone_from(&job.text.stop);
             record
         });
         let events = served
@@ -406,6 +407,14 @@ impl Choice {
                     }
                     if let Some(record) = &mut self.record {
                         record.preempted(at);
+                    }
+                }
+                Event::Resumed { at } => {
+                    if let Some(in_use) = &mut self.in_use {
+                        in_use.set_running(true);
+                    }
+                    if let Some(record) = &mut self.record {
+                        record.resumed(at);
                     }
                 }
                 Event::Computed { .. } | Event::Receiving { .. } => {}

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// All metrics in a format that Prometheus reads, from the start of the process to its end.
 ///
 /// # Errors
-/// 503 while too many other scrapes wait.
+/// 404 if no metrics are recorded, 503 while too many other scrapes wait.
 pub async fn metrics(
     request: HttpRequest,
     state: Data<AppState>,
@@ -35,13 +35,17 @@ pub async fn metrics(
     let turn = turn.map_err(|_| ApiError::unavailable("busy", "too many scrapes at a time"))?;
     // The page is written outside of the threads that serve connections, whatever its size.
     let page = web::block(move || {
-        let page = telemetry.scrape(format).into_bytes();
-        if gzip { compressed(&page) } else { Ok(page) }
+        let page = telemetry.scrape(format).map(String::into_bytes);
+        page.map(|page| if gzip { compressed(&page) } else { Ok(page) })
     });
     let page = page.await;
     drop(turn);
-    let Ok(Ok(page)) = page else {
-        return Err(ApiError::internal("writing the metrics failed"));
+    let page = match page {
+        Ok(Some(Ok(page))) => page,
+        Ok(None) => return Err(ApiError::metrics_disabled()),
+        Ok(Some(Err(_))) | Err(_) => {
+            return Err(ApiError::internal("writing the metrics failed"));
+        }
     };
     let mut response = HttpResponse::Ok();
     response

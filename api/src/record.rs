@@ -69,7 +69,11 @@ pub struct Record {
     first_token: Option<Instant>,
     last_token: Option<Instant>,
     preempted: Vec<Instant>,
+    resumed: Vec<Instant>,
     preemptions: u64,
+    /// The most recent start, and the first token after it.
+    latest_start: Option<Instant>,
+    first_since: Option<Instant>,
     jumps: Vec<(Instant, usize)>,
     forced_tokens: usize,
     drafts: DraftCounts,
@@ -82,6 +86,8 @@ pub struct Record {
     transfer: Option<KvTransfer>,
     /// The adapter that it computes with.
     pub adapter: Option<AdapterLabels>,
+    /// The strings that end its output.
+    pub stop: Vec<String>,
     ended: bool,
 }
 
@@ -111,7 +117,10 @@ impl Record {
             first_token: None,
             last_token: None,
             preempted: Vec::new(),
+            resumed: Vec::new(),
             preemptions: 0,
+            latest_start: None,
+            first_since: None,
             jumps: Vec::new(),
             forced_tokens: 0,
             drafts: DraftCounts::default(),
@@ -122,6 +131,7 @@ impl Record {
             detokenized: None,
             transfer: None,
             adapter: None,
+            stop: Vec::new(),
             ended: false,
         }
     }
@@ -129,6 +139,7 @@ impl Record {
     pub fn started(&mut self, cached_tokens: usize, queued: Instant, started: Instant) {
         self.leave_queue();
         (self.queued, self.started) = (queued, Some(started));
+        self.latest_start = Some(started);
         self.cached_tokens = cached_tokens;
         let exchange = &self.siblings.exchange;
         if let Some(engine) = exchange.telemetry.engine() {
@@ -149,6 +160,14 @@ impl Record {
         if self.preempted.len() < SHOWN_PREEMPTIONS {
             self.preempted.push(at);
         }
+    }
+
+    /// The request runs again after a preemption.
+    pub fn resumed(&mut self, at: Instant) {
+        if self.resumed.len() < SHOWN_PREEMPTIONS {
+            self.resumed.push(at);
+        }
+        (self.latest_start, self.first_since) = (Some(at), None);
     }
 
     /// The prompt's keys and values were sent or received, or were not.
@@ -179,6 +198,7 @@ impl Record {
     pub fn token(&mut self, at: Instant, run: usize) {
         self.tokens += 1;
         let before = self.last_token.replace(at);
+        self.first_since.get_or_insert(at);
         if self.run.1 == 0 {
             let since = before.map(|before| at.saturating_duration_since(before).as_secs_f64());
             self.run = (since.map(|since| since / run.max(1) as f64), run);
@@ -198,6 +218,7 @@ impl Record {
                 exchange.streams(),
                 adapter,
                 waited.as_secs_f64(),
+                self.span.as_ref().and_then(RequestSpan::trace),
             );
         }
     }
@@ -254,6 +275,9 @@ impl Record {
             last_token: self.last_token,
             compiled: exchange.compiled(),
             preempted: std::mem::take(&mut self.preempted),
+            resumed: std::mem::take(&mut self.resumed),
+            latest_start: self.latest_start,
+            first_since: self.first_since,
             jumps: std::mem::take(&mut self.jumps),
             detokenized: self.detokenized,
             transfer: self.transfer.take(),
@@ -276,6 +300,8 @@ impl Record {
                 prefill: seconds(times.prefill()),
                 decode: seconds(times.decode()),
                 inference: seconds(times.inference()),
+                latest: times.latest().map(seconds),
+                trace: self.span.as_ref().and_then(RequestSpan::trace),
                 prompt_tokens: self.prompt_tokens,
                 cached_tokens: self.cached_tokens,
                 completion_tokens,
@@ -306,6 +332,9 @@ impl Record {
                 top_p: self.params.top_p,
                 top_k: self.params.top_k.map(|top_k| top_k as usize),
                 seed: self.params.seed,
+                frequency_penalty: self.params.frequency_penalty,
+                presence_penalty: self.params.presence_penalty,
+                stop: std::mem::take(&mut self.stop),
                 labels: exchange.labels(),
             };
             exchange.telemetry.request_ended(span, record);

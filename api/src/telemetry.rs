@@ -44,7 +44,10 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
         let adapters = Arc::clone(&served.adapters);
         telemetry.serve_adapters(adapters.slots(), move || adapters.in_use());
     }
-    let tell = telemetry.steps();
+    if !telemetry.reads_steps() {
+        return Ok(());
+    }
+    let mut tell = telemetry.steps();
     let cached = config.prefix_cache;
     served.engine.observe(StepObserver {
         requests: telemetry.traces_steps(),

@@ -94,6 +94,17 @@ impl Client {
         json_of(&url, response).await
     }
 
+    /// Gets the text at `path`.
+    ///
+    /// # Errors
+    /// The connection broke, or the server refused the request.
+    pub async fn get_text(&self, path: &str) -> Result<String, ClientError> {
+        let url = format!("{}{path}", self.base);
+        let response = self.checked(&url, self.http.get(&url)).await?;
+        let transport = |source| ClientError::transport(&url, source);
+        response.text().await.map_err(transport)
+    }
+
     /// Sends `body` to `path`, and returns the JSON of the response.
     ///
     /// # Errors

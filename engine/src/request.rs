@@ -62,6 +62,10 @@ pub enum Event {
     Preempted {
         at: Instant,
     },
+    /// The request has slots again after it was preempted.
+    Resumed {
+        at: Instant,
+    },
     /// With [`Transfer::Send`]: the keys and values of the first `tokens` tokens are in their
     /// slots and can be read. It may be sent several times, with growing numbers, and begins
     /// again after `Preempted`.

@@ -79,7 +79,7 @@ fn events_have_the_times_of_queueing_start_preemption_and_tokens() {
     paused.wait_blocking().unwrap();
     let streams = [1, 2].map(|seed| fixture.submit(&prompt(seed, 10), 30));
     fixture.engine.resume().wait_blocking().unwrap();
-    let mut preempted = 0;
+    let (mut preempted, mut resumed) = (0, 0);
     for mut stream in streams {
         let mut times = vec![begun];
         while let Some(event) = stream.next_blocking() {
@@ -91,6 +91,10 @@ fn events_have_the_times_of_queueing_start_preemption_and_tokens() {
                     preempted += 1;
                     times.push(at);
                 }
+                Event::Resumed { at } => {
+                    resumed += 1;
+                    times.push(at);
+                }
                 Event::Token(token) => times.push(token.at),
                 _ => {}
             }
@@ -99,6 +103,7 @@ fn events_have_the_times_of_queueing_start_preemption_and_tokens() {
         assert!(times.len() >= 34 && times.is_sorted(), "{times:?}");
     }
     assert_eq!(preempted, fixture.engine.stats().preemptions);
+    assert_eq!(resumed, preempted, "both requests ran to their ends");
     assert!(
         preempted > 0,
         "all but the oldest are retracted every four steps"

@@ -25,7 +25,7 @@ fn main() {
     telemetry
         .serve_model("m", facts, EngineSnapshot::default)
         .unwrap();
-    let record = telemetry.steps();
+    let mut record = telemetry.steps();
     println!(
         "| rows of a step | in detail | ns a step, least | median | ns a token, least | median |"
     );
@@ -54,7 +54,9 @@ fn main() {
             median / each
         );
     }
-    let page = telemetry.scrape(hearth_otel::TextFormat::Prometheus);
+    let page = telemetry
+        .scrape(hearth_otel::TextFormat::Prometheus)
+        .unwrap();
     let dropped = page
         .lines()
         .find(|line| line.starts_with("hearth_telemetry_dropped_total"));

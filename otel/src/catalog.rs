@@ -43,7 +43,7 @@ pub const METHOD: &str = "http.request.method";
 pub const ROUTE: &str = "http.route";
 pub const STATUS: &str = "http.response.status_code";
 pub const SCHEME: &str = "url.scheme";
-pub const REASON: &str = "gen_ai.response.finish_reason";
+pub const REASON: &str = "llm.finish_reason";
 pub const SOURCE: &str = "llm.prompt.source";
 pub const STATE: &str = "llm.kv_cache.state";
 pub const TIER: &str = "llm.cache.tier";
@@ -148,6 +148,14 @@ pub const ENGINE: &[Instrument] = &[
         "Time from the first token of a request to its last, preemptions included."),
     histogram("llm.request.inference_time", "s", NONE, &[],
         "Time from the first start of a request to its last token."),
+    histogram("llm.request.latest_queue_time", "s", NONE, &[Buckets::RequestLatency],
+        "Time from the queue to the most recent start of a request: it includes what ran before a preemption."),
+    histogram("llm.request.latest_prefill_time", "s", NONE, &[Buckets::RequestLatency],
+        "Time from the most recent start of a request to the first token after it."),
+    histogram("llm.request.latest_decode_time", "s", NONE, &[Buckets::RequestLatency],
+        "Time from the first token after the most recent start of a request to its last token."),
+    histogram("llm.request.latest_inference_time", "s", NONE, &[Buckets::RequestLatency],
+        "Time from the most recent start of a request to its last token."),
     histogram("llm.request.tokenize_time", "s", NONE, &[Buckets::Step],
         "Time spent turning the text of a request into tokens."),
     histogram("llm.request.prompt_tokens", "{token}", NONE, &[], "Prompt tokens of a request."),
@@ -328,7 +336,8 @@ impl Instrument {
         let suffix = match self.unit {
             "s" => "_seconds",
             "By" => "_bytes",
-            "{token}/s" => "_tokens_per_second",
+            // What is in braces is an annotation, which the translation drops.
+            "{token}/s" => "_per_second",
             "By/s" => "_bytes_per_second",
             _ => "",
         };
@@ -373,6 +382,10 @@ mod tests {
         assert_eq!(
             exposed("llm.prompt_tokens").as_deref(),
             Some("llm_prompt_tokens_total")
+        );
+        assert_eq!(
+            exposed("llm.engine.prompt_throughput").as_deref(),
+            Some("llm_engine_prompt_throughput_per_second")
         );
     }
 }

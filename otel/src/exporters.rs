@@ -9,6 +9,7 @@ use opentelemetry_otlp::{
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracerProvider};
 use tokio::runtime::Runtime;
+use uuid::Uuid;
 
 use crate::error::TelemetryError;
 use crate::http_client::UreqClient;
@@ -21,16 +22,23 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const DETAILED_QUEUE: usize = 16_384;
 
 /// Attributes of the sending process: `service.name`, which is `service` unless the environment
-/// gives another, version, process id, and those of `OTEL_RESOURCE_ATTRIBUTES`.
+/// gives another, `service.instance.id`, which is random unless the environment gives one,
+/// version, process id, and those of `OTEL_RESOURCE_ATTRIBUTES`.
 pub fn resource(service: &'static str, version: &'static str) -> Resource {
-    let builder = Resource::builder();
-    let builder = if environment("OTEL_SERVICE_NAME").is_none()
-        && !environment("OTEL_RESOURCE_ATTRIBUTES").is_some_and(|a| a.contains("service.name="))
-    {
-        builder.with_service_name(service)
-    } else {
-        builder
+    let given = environment("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let gives = |name: &str| {
+        let mut pairs = given.split(',').filter_map(|pair| pair.split_once('='));
+        pairs.any(|(key, _)| key.trim() == name)
     };
+    let mut builder = Resource::builder();
+    if environment("OTEL_SERVICE_NAME").is_none() && !gives("service.name") {
+        builder = builder.with_service_name(service);
+    }
+    // Prometheus keeps servers apart by `instance`, which it takes from this attribute.
+    if !gives("service.instance.id") {
+        let id = Uuid::now_v7().to_string();
+        builder = builder.with_attribute(KeyValue::new("service.instance.id", id));
+    }
     builder
         .with_attribute(KeyValue::new("service.version", version))
         .with_attribute(KeyValue::new("process.pid", i64::from(std::process::id())))

@@ -7,7 +7,7 @@ use crate::bounds::Bounds;
 use crate::catalog::{self, Instrument, Kind};
 use crate::points::{Distribution, Point, Points, Value};
 use crate::rows::{self, Label, Row, Shape, Source};
-use crate::text::{TextFormat, sample};
+use crate::text::{TextFormat, exemplar, sample};
 
 /// A set of metric names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -193,7 +193,7 @@ impl Page<'_> {
             let empty = Distribution {
                 bounds,
                 counts,
-                sum: 0.0,
+                ..Distribution::default()
             };
             let point = Point {
                 attributes: Vec::new(),
@@ -228,14 +228,18 @@ impl Page<'_> {
         scale: f64,
         of: &Distribution,
     ) {
+        let mut from = f64::NEG_INFINITY;
         for &bound in bounds {
             let mut le = String::new();
             crate::text::number(&mut le, bound * scale);
             let count = of.at_most(bound) as f64;
             sample(&mut self.out, name, "_bucket", labels, Some(&le), count);
+            exemplar(&mut self.out, of.exemplar(from, bound), scale);
+            from = bound;
         }
         let count = of.count() as f64;
         sample(&mut self.out, name, "_bucket", labels, Some("+Inf"), count);
+        exemplar(&mut self.out, of.exemplar(from, f64::INFINITY), scale);
         sample(&mut self.out, name, "_count", labels, None, count);
         sample(&mut self.out, name, "_sum", labels, None, of.sum * scale);
     }

@@ -13,13 +13,14 @@ use crate::spans::RequestSpan;
 /// more than everything else it does for telemetry, and takes a core away from the model. So
 /// the thread is woken once for all messages that arrive in this time.
 const GATHER: Duration = Duration::from_millis(20);
-/// Messages that may wait; further ones are dropped.
+/// Messages that may wait, where each step counts; further ones are dropped.
 const MAX_MESSAGES: usize = 8192;
 
 /// A message to the telemetry thread.
 #[derive(Debug)]
 pub enum Message {
-    Step(StepRecord),
+    /// Steps in the order of their ends.
+    Steps(Vec<StepRecord>),
     /// A continuation began: the engine's id, and the span that its steps link to.
     Begin(u64, SpanContext),
     /// A continuation ended.
@@ -49,6 +50,8 @@ struct Mailbox {
 #[derive(Debug, Default)]
 struct State {
     messages: Vec<Message>,
+    /// Their number, where each step counts.
+    waiting: usize,
     /// Whether the thread is waiting for the first message.
     asleep: bool,
     /// Whether a sender is waiting for the thread, which then takes the messages at once.
@@ -85,9 +88,14 @@ impl Sender {
     fn push(&self, message: Message, urgent: bool) -> bool {
         let mailbox = &self.0.0;
         let mut state = mailbox.state();
-        if state.messages.len() >= MAX_MESSAGES {
+        let count = match &message {
+            Message::Steps(steps) => steps.len(),
+            _ => 1,
+        };
+        if state.waiting + count > MAX_MESSAGES {
             return false;
         }
+        state.waiting += count;
         state.messages.push(message);
         state.urgent |= urgent;
         let wakes = urgent || std::mem::take(&mut state.asleep);
@@ -128,7 +136,7 @@ impl Receiver {
             let woken = self.0.changed.wait_timeout(state, left(gathered));
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        state.urgent = false;
+        (state.urgent, state.waiting) = (false, 0);
         std::mem::swap(&mut state.messages, taken);
         !state.closed
     }

@@ -28,6 +28,9 @@ pub struct TelemetryOptions {
     pub stats_interval: Duration,
     /// Decode steps between two of SGLang's statistics lines.
     pub decode_log_interval: u64,
+    /// False if nothing is recorded: neither metrics, nor the steps that `/debug/trace` shows, nor
+    /// log lines with statistics. Traces of requests do not depend on it.
+    pub metrics: bool,
     /// Where a trace of the latest steps is written when the engine hangs.
     pub stall_dir: Option<PathBuf>,
 }
@@ -44,6 +47,7 @@ impl Default for TelemetryOptions {
             stats_log: StatsLog::Off,
             stats_interval: Duration::from_secs(10),
             decode_log_interval: 40,
+            metrics: true,
             stall_dir: None,
         }
     }

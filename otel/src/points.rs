@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ResourceMetrics};
 
+use crate::exemplars::{Buckets, Exemplar};
+
 /// The point of a histogram: `counts[i]` values were in `(bounds[i - 1], bounds[i]]`. The last
 /// count is that of values above all bounds.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -12,6 +14,8 @@ pub struct Distribution {
     pub bounds: Vec<f64>,
     pub counts: Vec<u64>,
     pub sum: f64,
+    /// By the index of the count that each is part of.
+    pub exemplars: Buckets,
 }
 
 impl Distribution {
@@ -29,6 +33,24 @@ impl Distribution {
             *count += more;
         }
         self.sum += other.sum;
+        for (&bucket, theirs) in &other.exemplars {
+            let ours = self.exemplars.entry(bucket).or_insert(*theirs);
+            if ours.at < theirs.at {
+                *ours = *theirs;
+            }
+        }
+    }
+
+    /// The newest exemplar above `from` and up to `to`, which must be bounds, or infinite.
+    pub fn exemplar(&self, from: f64, to: f64) -> Option<&Exemplar> {
+        let index = |bound: f64| self.bounds.partition_point(|&b| b <= bound);
+        let last = if to.is_finite() {
+            index(to)
+        } else {
+            self.counts.len()
+        };
+        let within = self.exemplars.range(index(from)..last.max(index(from)));
+        within.map(|(_, exemplar)| exemplar).max_by_key(|e| e.at)
     }
 
     /// Number of values up to `bound`, which must be one of the bounds.
@@ -108,6 +130,7 @@ fn read<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<Point> 
                     bounds: point.bounds().collect(),
                     counts: point.bucket_counts().collect(),
                     sum: number(point.sum()),
+                    exemplars: Buckets::new(),
                 }),
             })
             .collect(),
@@ -116,7 +139,8 @@ fn read<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<Point> 
     }
 }
 
-fn attributes<'a>(given: impl Iterator<Item = &'a KeyValue>) -> Vec<(String, String)> {
+/// Attributes sorted by their names.
+pub fn attributes<'a>(given: impl Iterator<Item = &'a KeyValue>) -> Vec<(String, String)> {
     let mut attributes: Vec<_> = given
         .map(|pair| (pair.key.to_string(), pair.value.to_string()))
         .collect();

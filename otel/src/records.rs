@@ -137,6 +137,12 @@ pub struct RequestTimes {
     pub compiled: Option<Compilation>,
     /// The first preemptions only, if there are many; the same holds for `jumps`.
     pub preempted: Vec<Instant>,
+    /// When it ran again after each preemption.
+    pub resumed: Vec<Instant>,
+    /// The most recent start, which is the first one if there was no preemption.
+    pub latest_start: Option<Instant>,
+    /// The first token after the most recent start.
+    pub first_since: Option<Instant>,
     /// When the grammar forced text (jump forward), and how many tokens.
     pub jumps: Vec<(Instant, usize)>,
     /// Begin and end of the detokenization, and the part of that time spent working.
@@ -163,6 +169,21 @@ impl RequestTimes {
 
     pub fn inference(&self) -> Option<Duration> {
         Some(self.last_token?.saturating_duration_since(self.started?))
+    }
+
+    /// Queue, prefill, decode and inference as they are if the most recent start counts, and not
+    /// the first one.
+    pub fn latest(&self) -> [Option<Duration>; 4] {
+        let between =
+            |from: Option<Instant>, to: Option<Instant>| Some(to?.saturating_duration_since(from?));
+        // A token that came before the most recent start is none of it.
+        let last = self.first_since.and(self.last_token);
+        [
+            between(Some(self.queued), self.latest_start),
+            between(self.latest_start, self.first_since),
+            between(self.first_since, last),
+            between(self.latest_start, last),
+        ]
     }
 
     pub fn to_first_token(&self) -> Option<Duration> {
@@ -229,6 +250,10 @@ pub struct RequestRecord {
     pub top_p: f32,
     pub top_k: Option<usize>,
     pub seed: Option<u64>,
+    pub frequency_penalty: f32,
+    pub presence_penalty: f32,
+    /// Strings that end the output.
+    pub stop: Vec<String>,
     /// Labels that the client gave the request, as additional span attributes.
     pub labels: Vec<(String, String)>,
 }
@@ -285,6 +310,9 @@ mod tests {
             last_token: Some(at(10)),
             compiled: None,
             preempted: Vec::new(),
+            resumed: Vec::new(),
+            latest_start: Some(at(30)),
+            first_since: Some(at(20)),
             jumps: Vec::new(),
             detokenized: None,
             transfer: None,
@@ -299,5 +327,6 @@ mod tests {
             Some(times.duration()),
         ];
         assert_eq!(all, [Some(Duration::ZERO); 6]);
+        assert_eq!(times.latest(), [Some(Duration::ZERO); 4]);
     }
 }

@@ -4,6 +4,7 @@
 //! - `recorder`: [`Spans`], the tracer with its options.
 //! - `server`: the span of an HTTP exchange.
 //! - `request`, `attributes`: the span of a continuation, its parts, events and attributes.
+//! - `openinference`: the same continuation in OpenInference's attributes.
 //! - `transfer`: the span of a transfer of keys and values.
 //! - `client`: the span of a request to another server.
 //! - `step`: the span of an engine step.
@@ -11,6 +12,7 @@
 
 mod attributes;
 mod client;
+mod openinference;
 mod recorder;
 mod request;
 mod server;

@@ -27,6 +27,7 @@ use crate::instruments::{
 use crate::mailbox::{Message, Sender, mailbox};
 use crate::options::TelemetryOptions;
 use crate::otlp_settings::{Signal, environment, propagates, target};
+use crate::outbox::Outbox;
 use crate::points::points;
 use crate::records::{Clock, RequestRecord, StepRecord};
 use crate::scrape_reader::ScrapeReader;
@@ -51,7 +52,8 @@ struct Inner {
     reader: ScrapeReader,
     traces: Option<SdkTracerProvider>,
     spans: Option<Spans>,
-    http: HttpInstruments,
+    /// None if no metrics are recorded.
+    http: Option<HttpInstruments>,
     model: OnceLock<Model>,
     dropped: Arc<AtomicU64>,
     /// The runtime of gRPC connections, if OTLP uses gRPC.
@@ -62,7 +64,8 @@ struct Inner {
 struct Model {
     name: String,
     bounds: Bounds,
-    instruments: Arc<EngineInstruments>,
+    /// None if no metrics are recorded.
+    instruments: Option<Arc<EngineInstruments>>,
     read: ReadEngine,
     derived: ReadDerived,
     sender: Sender,
@@ -77,6 +80,7 @@ impl Telemetry {
     pub fn start(options: TelemetryOptions) -> Result<Self, TelemetryError> {
         let traces_to = target(&options.otlp, Signal::Traces, &environment)?;
         let metrics_to = target(&options.otlp, Signal::Metrics, &environment)?;
+        let metrics_to = metrics_to.filter(|_| options.metrics);
         let propagates = propagates(&environment)?;
         let runtime = runtime(&[traces_to.as_ref(), metrics_to.as_ref()])?;
         let entered = runtime.as_ref().map(Runtime::enter);
@@ -117,7 +121,9 @@ impl Telemetry {
         let count = Arc::clone(&dropped);
         let bounds = Bounds::new(0, options.buckets.clone());
         let read_dropped = Arc::new(move || count.load(Ordering::Relaxed));
-        let http = server_instruments(&meter, &bounds, read_dropped);
+        let http = options
+            .metrics
+            .then(|| server_instruments(&meter, &bounds, read_dropped));
         Ok(Self {
             inner: Arc::new(Inner {
                 options,
@@ -162,11 +168,13 @@ impl Telemetry {
         let derived: ReadDerived =
             Arc::new(move |snapshot| rates.derived(Instant::now(), snapshot));
         let bounds = Bounds::new(facts.context, options.buckets.clone());
-        let instruments = EngineInstruments::new(meter, name, &facts, &bounds, &read, &derived);
-        let instruments = Arc::new(instruments);
+        let instruments = options.metrics.then(|| {
+            let new = EngineInstruments::new(meter, name, &facts, &bounds, &read, &derived);
+            Arc::new(new)
+        });
         let (sender, receiver) = mailbox();
         let worker = Worker::new(
-            Arc::clone(&instruments),
+            instruments.clone(),
             self.inner.spans.clone(),
             name.to_owned(),
             Arc::clone(&read),
@@ -196,7 +204,9 @@ impl Telemetry {
         model: &str,
         read: impl Fn() -> GrammarSnapshot + Send + Sync + 'static,
     ) {
-        observe_grammars(&self.inner.meter, model, read);
+        if self.inner.options.metrics {
+            observe_grammars(&self.inner.meter, model, read);
+        }
     }
 
     /// Begins to measure the adapters of a server with so many `slots` for them. `read` returns the
@@ -206,11 +216,16 @@ impl Telemetry {
         slots: usize,
         read: impl Fn() -> [Vec<String>; 2] + Send + Sync + 'static,
     ) {
-        observe_adapters(&self.inner.meter, slots, read);
+        if self.inner.options.metrics {
+            observe_adapters(&self.inner.meter, slots, read);
+        }
     }
 
-    /// Renders the page of `/metrics`.
-    pub fn scrape(&self, format: TextFormat) -> String {
+    /// Renders the page of `/metrics`; `None` if no metrics are recorded.
+    pub fn scrape(&self, format: TextFormat) -> Option<String> {
+        if !self.inner.options.metrics {
+            return None;
+        }
         let mut collected = ResourceMetrics::default();
         // Collecting fails only after the shutdown, when there is nothing to show.
         let _ = self.inner.reader.collect(&mut collected);
@@ -220,24 +235,28 @@ impl Telemetry {
             vocabularies: self.inner.options.vocabularies.clone(),
             show_hidden: self.inner.options.show_hidden,
         };
-        let points = points(&collected);
-        match model {
+        let mut points = points(&collected);
+        if let (TextFormat::OpenMetrics, Some(engine)) = (format, self.engine()) {
+            engine.exemplars().attach(&mut points);
+        }
+        Some(match model {
             Some(model) => exposition.render(&points, &model.bounds, format),
             None => {
                 let bounds = Bounds::new(0, self.inner.options.buckets.clone());
                 exposition.render(&points, &bounds, format)
             }
-        }
+        })
     }
 
-    /// The instruments of HTTP exchanges.
-    pub fn http(&self) -> &HttpInstruments {
-        &self.inner.http
+    /// The instruments of HTTP exchanges; `None` if no metrics are recorded.
+    pub fn http(&self) -> Option<&HttpInstruments> {
+        self.inner.http.as_ref()
     }
 
-    /// The instruments of the engine and its requests; `None` before a model is served.
+    /// The instruments of the engine and its requests; `None` before a model is served, and if no
+    /// metrics are recorded.
     pub fn engine(&self) -> Option<&Arc<EngineInstruments>> {
-        self.inner.model.get().map(|model| &model.instruments)
+        self.inner.model.get()?.instruments.as_ref()
     }
 
     /// The throughputs and the hit rate as `/metrics` would show them now; `None` before a model
@@ -248,9 +267,13 @@ impl Telemetry {
     }
 
     /// The steps of the `last` time, at most [`STEPS_KEPT`](crate::STEPS_KEPT), as a Chrome trace;
-    /// `None` before a model is served.
+    /// `None` before a model is served, and if nothing is recorded.
     pub fn step_trace(&self, last: Duration) -> Option<String> {
-        let model = self.inner.model.get()?;
+        let model = self
+            .inner
+            .model
+            .get()
+            .filter(|_| self.inner.options.metrics)?;
         let engine = (model.read)();
         Some(model.shared.flight.trace(Instant::now(), last, &engine))
     }
@@ -273,6 +296,11 @@ impl Telemetry {
     ) -> Option<ServerSpan> {
         let spans = self.inner.spans.as_ref()?;
         Some(spans.server(clock, method, route, path, header))
+    }
+
+    /// Whether anything reads what the engine reports about its steps.
+    pub fn reads_steps(&self) -> bool {
+        self.inner.options.metrics || self.traces_steps()
     }
 
     /// Whether spans are recorded.
@@ -312,16 +340,11 @@ impl Telemetry {
     }
 
     /// Returns a function with which the engine's thread records its steps.
-    pub fn steps(&self) -> impl Fn(StepRecord) + Send + 'static {
+    pub fn steps(&self) -> impl FnMut(StepRecord) + Send + 'static {
         let sender = self.inner.model.get().map(|model| model.sender.clone());
         let dropped = Arc::clone(&self.inner.dropped);
-        move |step| {
-            if let Some(sender) = &sender
-                && !sender.send(Message::Step(step))
-            {
-                dropped.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+        let mut outbox = Outbox::new(sender, dropped, self.traces_steps());
+        move |step| outbox.record(step)
     }
 
     fn send(&self, message: impl FnOnce() -> Message) {

@@ -1,6 +1,9 @@
 //! Prometheus' text formats: heads, samples and numbers.
 
 use std::fmt::Write;
+use std::time::UNIX_EPOCH;
+
+use crate::exemplars::Exemplar;
 
 /// The text format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +68,19 @@ pub fn sample<K: AsRef<str>>(
     out.push(' ');
     number(out, value);
     out.push('\n');
+}
+
+/// Adds `of` to the sample that was written last, with its value in the unit of the sample. Only
+/// OpenMetrics has exemplars.
+pub fn exemplar(out: &mut String, of: Option<&Exemplar>, scale: f64) {
+    let Some(Exemplar { trace, value, at }) = of else {
+        return;
+    };
+    out.truncate(out.trim_end().len());
+    let _ = write!(out, " # {{trace_id=\"{trace}\"}} ");
+    number(out, value * scale);
+    let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let _ = writeln!(out, " {:.3}", at.as_secs_f64());
 }
 
 fn escape(out: &mut String, value: &str) {

@@ -15,7 +15,7 @@ use crate::options::TelemetryOptions;
 use crate::records::{RequestRecord, StepRecord};
 use crate::spans::{RequestSpan, Spans, StepTimes};
 use crate::stall_log::StallLog;
-use crate::stats_log::StatsLogger;
+use crate::stats_log::{StatsLog, StatsLogger};
 
 /// How often the engine's state is read.
 const TICK: Duration = Duration::from_secs(1);
@@ -96,7 +96,8 @@ enum Pending {
 }
 
 pub struct Worker {
-    instruments: Arc<EngineInstruments>,
+    /// None if no metrics are recorded.
+    instruments: Option<Arc<EngineInstruments>>,
     spans: Option<Spans>,
     model: String,
     read: ReadEngine,
@@ -114,7 +115,7 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(
-        instruments: Arc<EngineInstruments>,
+        instruments: Option<Arc<EngineInstruments>>,
         spans: Option<Spans>,
         model: String,
         read: ReadEngine,
@@ -125,7 +126,10 @@ impl Worker {
         let (now, snapshot) = (Instant::now(), read());
         shared.push(now, snapshot);
         let mut log = StatsLogger::new(
-            options.stats_log,
+            match options.metrics {
+                true => options.stats_log,
+                false => StatsLog::Off,
+            },
             options.stats_interval,
             options.decode_log_interval,
             device,
@@ -184,7 +188,7 @@ impl Worker {
 
     fn process(&mut self, message: Message) {
         match message {
-            Message::Step(step) => self.step(step),
+            Message::Steps(steps) => steps.into_iter().for_each(|step| self.step(step)),
             Message::Begin(id, span) => {
                 if self.tracked.len() >= MAX_TRACKED {
                     // The ends of most of them were dropped while this thread was behind.
@@ -207,8 +211,10 @@ impl Worker {
     }
 
     fn step(&mut self, step: StepRecord) {
-        self.instruments.step(&step);
-        self.shared.flight.record(&step);
+        if let Some(instruments) = &self.instruments {
+            instruments.step(&step);
+            self.shared.flight.record(&step);
+        }
         if step.queried_tokens > 0 {
             let rate = step.cached_tokens as f64 / step.queried_tokens as f64;
             self.shared
@@ -271,8 +277,9 @@ impl Worker {
         if let Some(steps) = steps {
             self.ended.push_back((now, record.engine_id));
             let (forward, execute) = (steps.forward, steps.execute);
-            self.instruments
-                .model_times(forward.as_secs_f64(), execute.as_secs_f64());
+            if let Some(instruments) = &self.instruments {
+                instruments.model_times(forward.as_secs_f64(), execute.as_secs_f64());
+            }
         }
         if let Some(spans) = &self.spans {
             spans.request(span, &self.model, &record, steps);

@@ -55,13 +55,16 @@ fn everything() -> Telemetry {
         request_bytes: 10,
         response_bytes: 20,
     };
-    telemetry.http().begin("POST", "/v1/completions");
-    telemetry.http().end("POST", "/v1/completions", &outcome);
+    telemetry.http().unwrap().begin("POST", "/v1/completions");
+    telemetry
+        .http()
+        .unwrap()
+        .end("POST", "/v1/completions", &outcome);
     let engine = telemetry.engine().unwrap();
     engine.accepted(2);
     engine.tokenized(0.001);
     engine.started(true, 40);
-    engine.first_token("chat", true, Some("rhymes"), 0.03);
+    engine.first_token("chat", true, Some("rhymes"), 0.03, None);
     engine.token(true, None);
     engine.token(true, Some(0.01));
     engine.longest(2);
@@ -87,6 +90,8 @@ fn everything() -> Telemetry {
         prefill: Some(0.02),
         decode: Some(0.01),
         inference: Some(0.03),
+        latest: [Some(0.001), Some(0.02), Some(0.01), Some(0.03)],
+        trace: None,
         prompt_tokens: 40,
         cached_tokens: 30,
         completion_tokens: 2,
@@ -119,7 +124,7 @@ fn everything() -> Telemetry {
     let deadline = Instant::now() + Duration::from_secs(20);
     // The telemetry thread records the step, and its hit rate last.
     while !line(
-        &telemetry.scrape(TextFormat::Prometheus),
+        &telemetry.scrape(TextFormat::Prometheus).unwrap(),
         "sglang:cache_hit_rate{",
     )
     .ends_with("} 0.75")
@@ -127,7 +132,7 @@ fn everything() -> Telemetry {
         assert!(
             Instant::now() < deadline,
             "{}",
-            telemetry.scrape(TextFormat::Prometheus)
+            telemetry.scrape(TextFormat::Prometheus).unwrap()
         );
         std::thread::yield_now();
     }
@@ -144,7 +149,7 @@ fn line<'a>(page: &'a str, start: &str) -> &'a str {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_page_has_exactly_the_families_of_the_tables() {
-    let page = everything().scrape(TextFormat::Prometheus);
+    let page = everything().scrape(TextFormat::Prometheus).unwrap();
     let shown: BTreeSet<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE "))
@@ -159,7 +164,7 @@ fn a_page_has_exactly_the_families_of_the_tables() {
 
 #[test]
 fn values_are_summed_over_labels_that_a_vocabulary_does_not_have() {
-    let page = everything().scrape(TextFormat::Prometheus);
+    let page = everything().scrape(TextFormat::Prometheus).unwrap();
     assert_eq!(
         line(&page, "vllm:generation_tokens_total{"),
         "vllm:generation_tokens_total{model_name=\"m\",engine=\"0\"} 2.0"
@@ -182,7 +187,7 @@ fn values_are_summed_over_labels_that_a_vocabulary_does_not_have() {
 
 #[test]
 fn opentelemetrys_names_tell_adapters_apart_and_other_vocabularies_add_them_up() {
-    let page = everything().scrape(TextFormat::Prometheus);
+    let page = everything().scrape(TextFormat::Prometheus).unwrap();
     let count = |name: &str, adapter: &str| {
         let lines = page.lines().filter(|line| line.starts_with(name));
         let mut lines = lines.filter(|line| line.contains(adapter));
@@ -215,13 +220,13 @@ fn clients_have_series_of_their_own_up_to_a_bound() {
         let line = page.lines().find_map(|line| line.strip_prefix(&start));
         line.map(str::to_owned)
     };
-    let page = telemetry.scrape(TextFormat::Prometheus);
+    let page = telemetry.scrape(TextFormat::Prometheus).unwrap();
     assert_eq!(of(&page, "ann").as_deref(), Some("2.0"));
     for client in 0..2000 {
         engine.client_ended(&format!("c{client}"), 1, 1);
     }
     engine.client_ended("ann", 1, 1);
-    let page = telemetry.scrape(TextFormat::Prometheus);
+    let page = telemetry.scrape(TextFormat::Prometheus).unwrap();
     assert_eq!(of(&page, "ann").as_deref(), Some("3.0"));
     assert_eq!(of(&page, "(others)").as_deref(), Some("977.0"));
     let series = page
@@ -232,7 +237,7 @@ fn clients_have_series_of_their_own_up_to_a_bound() {
 
 #[test]
 fn one_histogram_is_shown_with_each_vocabularys_bounds() {
-    let page = everything().scrape(TextFormat::Prometheus);
+    let page = everything().scrape(TextFormat::Prometheus).unwrap();
     let at = |name: &str, bound: &str| {
         let wanted = format!("le=\"{bound}\"}} ");
         let mut lines = page
@@ -267,14 +272,14 @@ fn an_invalid_duration_neither_panics_nor_spoils_a_sum() {
     for invalid in [f64::NAN, f64::NEG_INFINITY, f64::INFINITY, -1.0] {
         engine.token(true, Some(invalid));
     }
-    let page = telemetry.scrape(TextFormat::Prometheus);
+    let page = telemetry.scrape(TextFormat::Prometheus).unwrap();
     let sum = line(&page, "vllm:inter_token_latency_seconds_sum{");
     assert!(sum.ends_with("} 0.01"), "{sum}");
 }
 
 #[test]
 fn before_a_model_is_served_the_page_has_no_metrics_of_it() {
-    let page = Telemetry::local().scrape(TextFormat::Prometheus);
+    let page = Telemetry::local().scrape(TextFormat::Prometheus).unwrap();
     assert!(
         page.contains("process_start_time_seconds") && !page.contains("vllm:"),
         "{page}"
@@ -316,7 +321,7 @@ const QUERIED: &[&str] = &[
 
 #[test]
 fn metrics_of_the_published_dashboards_exist_with_the_label_that_they_select_by() {
-    let page = everything().scrape(TextFormat::Prometheus);
+    let page = everything().scrape(TextFormat::Prometheus).unwrap();
     for name in QUERIED {
         let start = format!("{name}{{");
         let found = page
@@ -328,7 +333,7 @@ fn metrics_of_the_published_dashboards_exist_with_the_label_that_they_select_by(
 
 #[test]
 fn our_dashboard_and_rules_query_only_existing_metrics() {
-    let page = everything().scrape(TextFormat::Prometheus);
+    let page = everything().scrape(TextFormat::Prometheus).unwrap();
     let files = [
         include_str!("../dashboards/hearth.json"),
         include_str!("../rules/alerts.yml"),

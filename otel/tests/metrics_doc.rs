@@ -45,13 +45,27 @@ const ABSENT: &[(&str, &str)] = &[
     ),
     (
         "`sglang:num_grammar_queue_reqs`, `sglang:grammar_*`, `sglang:num_so_requests_total`",
-        "instruments of constrained decoding",
+        "a queue of grammars: requests are queued when theirs are compiled, and `llm.grammar.*` has their counts and times",
     ),
     (
         "`<name>_created`",
         "nothing: they double the page, and no dashboard reads them",
     ),
 ];
+
+/// How the metrics of a program in Rust differ from those of vLLM and SGLang.
+const DIFFERENCES: &str = "
+## Differences
+
+- A server is one process. There is no directory for metrics of several processes (`PROMETHEUS_MULTIPROC_DIR`), and the `process_*`
+  metrics, which vLLM loses with several processes, are always there.
+- There are no `python_*` metrics, because there is no Python.
+- vLLM's log line every 10 s and the metrics come from the same numbers; a line covers the last seconds, a counter the whole run.
+- vLLM counts a beam search as many short requests. Here there is no beam search, and `n` continuations are one request with `n` observations in the
+  histograms of requests.
+- `--disable-metrics` (or vLLM's name for it, `--disable-log-stats`) records nothing. SGLang records nothing unless `--enable-metrics` is
+  given.
+";
 
 #[test]
 fn docs_metrics_md_is_equal_to_the_tables() {
@@ -125,6 +139,7 @@ fn metrics_page() -> String {
     for (names, needs) in ABSENT {
         let _ = writeln!(out, "| {names} | {needs} |");
     }
+    out.push_str(DIFFERENCES);
     out
 }
 

@@ -13,7 +13,7 @@ mod router;
 
 use clap::{Args, Parser, Subcommand};
 
-pub use commands::{BenchArgs, ChatArgs, DevicesArgs, DoctorArgs};
+pub use commands::{BenchArgs, ChatArgs, DevicesArgs, DoctorArgs, TopArgs};
 pub use flags::{FileArgs, ModelFlags, ServeFlags};
 pub use headings::{command, print_completions, print_man_page};
 pub use router::{RouterArgs, RouterFlags};
@@ -30,6 +30,7 @@ Examples:
   hearth router --worker-urls http://127.0.0.1:8001 http://127.0.0.1:8002
   hearth chat                               talk to the embedded model, in this process
   hearth chat --url http://127.0.0.1:8000   talk to a running server
+  hearth top                                watch the server on 127.0.0.1:8000
   hearth bench --model ./SmolLM2-135M --batch 1,8
   hearth devices                            list the devices of this machine
   hearth doctor --device vulkan             test the kernels on a device, and time them
@@ -62,6 +63,8 @@ pub enum Command {
     Router(RouterArgs),
     /// Chat in the terminal, with a model loaded in this process or with a running server
     Chat(ChatArgs),
+    /// Watch a running server in the terminal: requests, latencies, steps, caches
+    Top(TopArgs),
     /// Measure the prefill and decode speed of a model, without HTTP
     Bench(BenchArgs),
     /// List the devices of this machine, and say which one `auto` selects

@@ -27,6 +27,7 @@ mod router;
 mod serve;
 mod telemetry;
 pub mod text;
+mod top;
 pub mod warmup;
 
 use cli::{Cli, Command};
@@ -42,6 +43,7 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Config(args)) => print_config(&args),
         Some(Command::Router(args)) => router::run(&args),
         Some(Command::Chat(args)) => chat::run(&args),
+        Some(Command::Top(args)) => top::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
         Some(Command::Completions { shell }) => {
             cli::print_completions(shell);

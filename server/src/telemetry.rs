@@ -26,6 +26,7 @@ pub fn start(config: &Config) -> Result<Telemetry> {
         stats_log: config.log_stats.into(),
         stats_interval: Duration::from_secs(config.log_stats_interval),
         decode_log_interval: config.decode_log_interval,
+        metrics: !config.disable_metrics,
         stall_dir: config.stall_trace_dir.clone(),
     })?;
     if detailed.is_some_and(|detail| detail != Detail::default()) && !telemetry.traces() {

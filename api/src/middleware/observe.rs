@@ -122,7 +122,9 @@ impl Watch {
         let method = known(request.method());
         let headers = request.headers();
         let header = |name: &str| headers.get(name)?.to_str().ok();
-        telemetry.http().begin(method, route);
+        if let Some(http) = telemetry.http() {
+            http.begin(method, route);
+        }
         Self {
             span: telemetry.server_span(clock, method, route, request.path(), &header),
             telemetry: telemetry.clone(),
@@ -167,7 +169,9 @@ impl Drop for Watch {
             request_bytes: self.received,
             response_bytes: self.sent,
         };
-        self.telemetry.http().end(self.method, self.route, &outcome);
+        if let Some(http) = self.telemetry.http() {
+            http.end(self.method, self.route, &outcome);
+        }
         if let Some(span) = self.span.take() {
             span.end(self.clock, now, &outcome);
         }

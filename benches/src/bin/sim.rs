@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use hearth_benches::sim::disaggregation::report::{self, Settings};
-use hearth_benches::sim::{self, overhead, routing, tree, workload};
+use hearth_benches::sim::{self, overhead, routing, saturation, tree, workload};
 use hearth_engine::{EngineConfig, HostWritePolicy, SchedulePolicy};
 
 /// Measure the scheduler, the prefix cache and clusters without a model.
@@ -69,6 +69,19 @@ enum Command {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         seed: u64,
     },
+    /// Simulate where `hearth:saturation:ratio` says that a server is full, and autoscalers that
+    /// follow it, the queue, or the use of the GPU
+    Saturation {
+        /// Requests of a run that searches for the limit of one server
+        #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(200..))]
+        requests: u32,
+        /// Simulated minutes of a run with an autoscaler
+        #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(10..))]
+        minutes: u32,
+        /// Seed of the arrivals and lengths of requests
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        seed: u64,
+    },
 }
 
 const POLICIES: [(&str, SchedulePolicy); 6] = [
@@ -114,6 +127,14 @@ fn main() -> ExitCode {
                 requests: requests as usize,
                 seed,
             });
+            Ok(())
+        }
+        Command::Saturation {
+            requests,
+            minutes,
+            seed,
+        } => {
+            saturation::tables(requests as usize, minutes, seed, |line| println!("{line}"));
             Ok(())
         }
     };

@@ -7,7 +7,7 @@ use hearth_forward::{
     Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy, SampleRequests,
 };
 
-use super::cost::step_ns;
+use super::cost::SEVEN_B;
 use super::driver::SharedDriver;
 use super::vocab::VOCAB;
 
@@ -77,7 +77,7 @@ impl Executor for SimExecutor {
         _: &mut SampleRequests<'_>,
     ) -> Result<ForwardOutput, ForwardError> {
         let context = batch.sequences.iter().map(|s| u64::from(s.context));
-        let time = step_ns(batch.tokens.len() as u64, context.sum());
+        let time = SEVEN_B.step_ns(batch.tokens.len() as u64, context.sum());
         self.clock.0.fetch_add(time, Ordering::Relaxed);
         // The answers of the step before lead to the next requests.
         self.driver

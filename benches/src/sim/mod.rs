@@ -11,6 +11,7 @@ mod optimum;
 pub mod overhead;
 mod random;
 pub mod routing;
+pub mod saturation;
 pub mod tree;
 mod vocab;
 pub mod workload;

@@ -198,6 +198,8 @@ impl ActiveRequest {
                 }),
                 false => self.send_started(reused),
             }
+        } else {
+            self.send_later(Event::Resumed { at: Instant::now() });
         }
         self.note_computed(reused);
         is_first

@@ -59,6 +59,7 @@ pub fn answer(mut generation: Generation) -> Answer {
             Event::Embedding(vector) => answer.embedding = Some(vector),
             Event::PromptLogprobs(_)
             | Event::Preempted { .. }
+            | Event::Resumed { .. }
             | Event::Computed { .. }
             | Event::Receiving { .. } => {}
             Event::Finished(reason, usage) => answer.end = Ok((reason, usage)),

@@ -1,7 +1,7 @@
 //! Instruments that requests and engine steps record to.
 
-use opentelemetry::KeyValue;
 use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, Meter};
+use opentelemetry::{KeyValue, TraceId};
 
 use super::adapters::AdapterNames;
 use super::build::{counter, histogram};
@@ -13,6 +13,7 @@ use crate::bounds::Bounds;
 use crate::catalog::{
     ERROR, MODEL, OPERATION, PHASE, PROVIDER, PROVIDER_NAME, REASON, REJECTION, STREAM,
 };
+use crate::exemplars::Exemplars;
 use crate::records::{Ending, KvTransfer, StepRecord};
 
 /// Numbers of a continuation that ended. Times are in seconds, `None` if that phase was not
@@ -30,6 +31,10 @@ pub struct RequestNumbers<'a> {
     pub prefill: Option<f64>,
     pub decode: Option<f64>,
     pub inference: Option<f64>,
+    /// Queue, prefill, decode and inference by the most recent start in place of the first one.
+    pub latest: [Option<f64>; 4],
+    /// The trace of the request, if it is exported.
+    pub trace: Option<TraceId>,
     pub prompt_tokens: usize,
     pub cached_tokens: usize,
     pub completion_tokens: usize,
@@ -80,6 +85,9 @@ pub struct EngineInstruments {
     step_decodes: BoundHistogram<f64>,
     transfers: TransferInstruments,
     clients: ClientInstruments,
+    /// Queue, prefill, decode and inference by the most recent start.
+    latest: [BoundHistogram<f64>; 4],
+    exemplars: Exemplars,
 }
 
 /// A duration that can be recorded: 0 in place of a negative or non-finite one.
@@ -178,6 +186,13 @@ impl EngineInstruments {
             step_decodes: bound_with("llm.engine.step.rows", PHASE, "decode"),
             transfers: TransferInstruments::new(meter, &model_attribute, bounds),
             clients: ClientInstruments::new(meter, model),
+            latest: [
+                bound("llm.request.latest_queue_time"),
+                bound("llm.request.latest_prefill_time"),
+                bound("llm.request.latest_decode_time"),
+                bound("llm.request.latest_inference_time"),
+            ],
+            exemplars: Exemplars::new(bounds),
         }
     }
 
@@ -197,23 +212,33 @@ impl EngineInstruments {
         attributes
     }
 
+    /// What the buckets of latencies have as examples.
+    pub fn exemplars(&self) -> &Exemplars {
+        &self.exemplars
+    }
+
     /// Counts the prompt tokens of a request that started.
     pub fn started(&self, stream: bool, prompt_tokens: usize) {
         let live = &self.live[usize::from(stream)];
         live.prompt_tokens.add(prompt_tokens as u64);
     }
 
-    /// Records the time from arrival to first token of a request, with the name of its adapter if
-    /// it has one.
+    /// Records the time from arrival to first token, of a request with this trace, and with the name
+    /// of its adapter if it has one.
     pub fn first_token(
         &self,
         operation: &'static str,
         stream: bool,
         adapter: Option<&str>,
         seconds: f64,
+        trace: Option<TraceId>,
     ) {
         let attributes = self.gen_ai(operation, stream, adapter);
         self.first_token.record(sane(seconds), &attributes);
+        if let Some(trace) = trace {
+            let name = "gen_ai.server.time_to_first_token";
+            self.exemplars.keep(name, &attributes, sane(seconds), trace);
+        }
     }
 
     /// Records a token and the seconds since the one before it.
@@ -262,6 +287,11 @@ impl EngineInstruments {
         {
             let per_token = decode / (numbers.completion_tokens - 1) as f64;
             self.per_token.record(sane(per_token), &attributes);
+            if let Some(trace) = numbers.trace {
+                let name = "gen_ai.server.time_per_output_token";
+                self.exemplars
+                    .keep(name, &attributes, sane(per_token), trace);
+            }
         } else {
             self.without_decode.add(1);
         }
@@ -271,12 +301,31 @@ impl EngineInstruments {
             Ending::Error => attributes.push(KeyValue::new(ERROR, "internal_error")),
         }
         self.duration.record(sane(numbers.duration), &attributes);
-        for (histogram, seconds) in [
-            (&self.queue, numbers.queue),
-            (&self.prefill, numbers.prefill),
-            (&self.decode, numbers.decode),
-            (&self.inference, numbers.inference),
+        if let Some(trace) = numbers.trace {
+            let name = "gen_ai.server.request.duration";
+            self.exemplars
+                .keep(name, &attributes, sane(numbers.duration), trace);
+        }
+        let model = [KeyValue::new(MODEL, self.model.clone())];
+        for (name, histogram, seconds) in [
+            ("llm.request.queue_time", &self.queue, numbers.queue),
+            ("llm.request.prefill_time", &self.prefill, numbers.prefill),
+            ("llm.request.decode_time", &self.decode, numbers.decode),
+            (
+                "llm.request.inference_time",
+                &self.inference,
+                numbers.inference,
+            ),
         ] {
+            let Some(seconds) = seconds else {
+                continue;
+            };
+            histogram.record(sane(seconds));
+            if let Some(trace) = numbers.trace {
+                self.exemplars.keep(name, &model, sane(seconds), trace);
+            }
+        }
+        for (histogram, seconds) in self.latest.iter().zip(numbers.latest) {
             if let Some(seconds) = seconds {
                 histogram.record(sane(seconds));
             }

@@ -4,12 +4,17 @@ use std::time::Duration;
 
 use opentelemetry::KeyValue;
 
+use super::openinference::openinference_attributes;
 use super::step_times::StepTimes;
 use crate::catalog::{ADAPTER, ERROR, OPERATION, PROVIDER, PROVIDER_NAME};
 use crate::records::{Ending, RequestRecord, RequestTimes};
 
+/// Stop strings that a span has at the most, and characters of each: clients choose them.
+const MAX_STOPS: usize = 16;
+const MAX_STOP: usize = 64;
+
 /// The attributes of `llm_request`: OpenTelemetry's, and unless `latest_only` also the
-/// names that vLLM's span has.
+/// names that vLLM's span has, and OpenInference's.
 pub(super) fn request_attributes(
     model: &str,
     record: &RequestRecord,
@@ -42,6 +47,23 @@ pub(super) fn request_attributes(
     if let Some(seed) = record.seed {
         attributes.push(KeyValue::new("gen_ai.request.seed", seed.cast_signed()));
     }
+    for (name, penalty) in [
+        ("gen_ai.request.frequency_penalty", record.frequency_penalty),
+        ("gen_ai.request.presence_penalty", record.presence_penalty),
+    ] {
+        if penalty != 0.0 {
+            attributes.push(KeyValue::new(name, decimal(penalty)));
+        }
+    }
+    if !record.stop.is_empty() {
+        let stop = record.stop.iter().take(MAX_STOPS);
+        let stop = stop.map(|text| text.chars().take(MAX_STOP).collect::<String>().into());
+        let stop = opentelemetry::Value::Array(opentelemetry::Array::String(stop.collect()));
+        attributes.push(KeyValue::new("gen_ai.request.stop_sequences", stop));
+    }
+    if let (true, Some(waited)) = (record.stream, record.times.to_first_token()) {
+        attributes.push(seconds("gen_ai.response.time_to_first_chunk", waited));
+    }
     if record.copies != 1 {
         attributes.push(count("gen_ai.request.choice.count", record.copies));
     }
@@ -70,6 +92,7 @@ pub(super) fn request_attributes(
     }
     if !latest_only {
         attributes.extend(vllm_attributes(record, steps));
+        attributes.extend(openinference_attributes(model, record));
     }
     attributes
 }
@@ -116,7 +139,7 @@ pub(super) fn count(name: &'static str, value: usize) -> KeyValue {
 
 /// The decimal number that `value` was written as: 0.7, rather than the nearest 32-bit
 /// number.
-fn decimal(value: f32) -> f64 {
+pub(super) fn decimal(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Instant, SystemTime};
 
 use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, TraceContextExt, Tracer};
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::{Context, KeyValue, TraceId};
 use opentelemetry_sdk::trace::Span;
 
 use super::attributes::{count, request_attributes, seconds};
@@ -16,6 +16,12 @@ use crate::records::RequestRecord;
 pub struct RequestSpan(Span);
 
 impl RequestSpan {
+    /// The trace, if it is exported.
+    pub fn trace(&self) -> Option<TraceId> {
+        let context = self.0.span_context();
+        context.is_sampled().then(|| context.trace_id())
+    }
+
     /// The target of links, and the parent of the spans below this one.
     pub fn context(&self) -> &SpanContext {
         self.0.span_context()
@@ -126,6 +132,8 @@ fn request_events(record: &RequestRecord) -> Vec<(&'static str, SystemTime, Vec<
     }
     let preempted = times.preempted.iter();
     events.extend(preempted.map(|&at| event("preempted", at, Vec::new())));
+    let resumed = times.resumed.iter();
+    events.extend(resumed.map(|&at| event("resumed", at, Vec::new())));
     let jumps = times.jumps.iter();
     events.extend(jumps.map(|&(at, tokens)| {
         let attributes = vec![count("llm.grammar.forced_tokens", tokens)];

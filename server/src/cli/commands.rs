@@ -1,4 +1,4 @@
-//! Arguments of `chat`, `bench`, `devices` and `doctor`.
+//! Arguments of `chat`, `top`, `bench`, `devices` and `doctor`.
 
 use std::path::PathBuf;
 
@@ -34,6 +34,36 @@ pub struct ChatArgs {
     pub file: FileArgs,
     #[command(flatten)]
     pub flags: ModelFlags,
+}
+
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// URL of the server
+    #[arg(long, default_value = "http://127.0.0.1:8000")]
+    pub url: String,
+    /// API key of the server, if it needs one
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "HEARTH_API_KEY",
+        hide_env_values = true
+    )]
+    pub api_key: Option<String>,
+    /// Seconds between two pictures
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
+    pub interval: f64,
+    /// Print one picture of the first interval, without control characters, and exit
+    #[arg(long)]
+    pub once: bool,
+}
+
+fn interval(given: &str) -> Result<f64, String> {
+    let seconds: f64 = given.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.1..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("must be between 0.1 and 3600 seconds".to_owned())
+    }
 }
 
 #[derive(Debug, Args)]

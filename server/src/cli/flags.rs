@@ -372,6 +372,10 @@ pub struct ServeFlags {
     #[arg(long, value_name = "PARTS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collect_detailed_traces: Option<String>,
+    /// Record no metrics: /metrics answers 404, OTLP has traces only, and no statistics are logged
+    #[arg(long, alias = "disable-log-stats", action = ArgAction::SetTrue)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub disable_metrics: bool,
     /// Format of the periodic log lines with statistics of the engine [default: vllm]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -137,6 +137,7 @@ impl Config {
             "otlp_endpoint",
             "otlp_protocol",
             "collect_detailed_traces",
+            "disable_metrics",
             "log_stats",
             "log_stats_interval",
             "stall_trace_dir",

@@ -195,6 +195,9 @@ pub struct Config {
     /// forward pass), `worker` (forward pass and sampling) and `all`. Default: no traces of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collect_detailed_traces: Option<String>,
+    /// Record no metrics: there is no `/metrics`, nothing goes to OTLP but traces, and there are no
+    /// log lines with statistics.
+    pub disable_metrics: bool,
     /// Format of the periodic log lines with statistics of the engine.
     pub log_stats: LogStats,
     /// Seconds between two of vLLM's lines.
@@ -284,6 +287,7 @@ impl Default for Config {
             otlp_endpoint: None,
             otlp_protocol: None,
             collect_detailed_traces: None,
+            disable_metrics: false,
             log_stats: LogStats::Vllm,
             log_stats_interval: 10,
             stall_trace_dir: None,

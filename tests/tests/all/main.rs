@@ -11,6 +11,7 @@
 
 mod bench;
 mod browser;
+mod deploy_compose;
 mod deploy_manifests;
 mod disaggregation;
 mod disaggregation_faults;
@@ -32,6 +33,7 @@ mod metrics;
 mod metrics_faults;
 mod metrics_formats;
 mod metrics_prometheus;
+mod metrics_pushed;
 mod policies;
 mod programs;
 mod python_clients;
@@ -46,7 +48,9 @@ mod sockets;
 mod speculation;
 mod structured;
 mod terminal;
+mod top;
 mod traces;
 mod traces_disaggregation;
 mod traces_labels;
+mod traces_names;
 mod traces_rotel;

@@ -42,6 +42,24 @@ async fn every_format_that_prometheus_asks_for_has_the_same_samples() {
 }
 
 #[tokio::test]
+async fn a_server_without_metrics_records_none() {
+    let server = Server::start(&["--disable-metrics"]).await;
+    server.ok(COMPLETIONS, &six_tokens("a")).await;
+    let page = server.http.get(server.url("/metrics")).send().await;
+    let page = page.unwrap();
+    assert_eq!(page.status(), 404);
+    let error: serde_json::Value = page.json().await.unwrap();
+    assert_eq!(error["error"]["code"], "metrics_disabled", "{error}");
+    // The engine reports no steps either.
+    let steps = server.http.get(server.url("/debug/trace")).send().await;
+    assert_eq!(steps.unwrap().status(), 503);
+    // vLLM's name of the flag.
+    let server = Server::start(&["--disable-log-stats"]).await;
+    let page = server.http.get(server.url("/metrics")).send().await;
+    assert_eq!(page.unwrap().status(), 404);
+}
+
+#[tokio::test]
 async fn a_scrape_gets_only_formats_that_it_accepts() {
     let server = Server::start(&[]).await;
     for (accept, encoding, kind, packed) in [

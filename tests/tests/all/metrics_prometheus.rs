@@ -2,128 +2,145 @@
 //! answer.
 
 use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
-use super::harness::{CHAT, COMPLETIONS, Server, workspace};
+use super::disaggregation::Pair;
+use super::harness::{CHAT, COMPLETIONS, MODEL, Prometheus, Server, prometheus, workspace};
 use super::metrics::{PATIENCE, six_tokens};
 
-/// The `prometheus` beside `HEARTH_PROMTOOL`, as in Debian's package, or the one on the PATH.
-/// Prints a notice and returns `None` if there is none.
-fn binary() -> Option<PathBuf> {
-    let promtool = std::env::var_os("HEARTH_PROMTOOL").map(PathBuf::from);
-    let required = promtool.is_some();
-    let path = promtool.map_or_else(|| "prometheus".into(), |p| p.with_file_name("prometheus"));
-    match Command::new(&path).arg("--version").output() {
-        Ok(output) if output.status.success() => Some(path),
-        outcome => {
-            assert!(!required, "{}: {outcome:?}", path.display());
-            eprintln!("SKIPPED: there is no prometheus");
-            None
-        }
+/// Does `work` until Prometheus answers every query. Rates need a scrape before and one after it.
+async fn all_answered(
+    prometheus: &Prometheus,
+    mut unanswered: Vec<String>,
+    mut work: impl AsyncFnMut(),
+) {
+    let (all, deadline) = (unanswered.len(), Instant::now() + PATIENCE);
+    while !unanswered.is_empty() {
+        assert!(Instant::now() < deadline, "no answer to {unanswered:#?}");
+        work().await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        unanswered = prometheus.unanswered(unanswered).await;
     }
+    println!("{all} queries were answered");
 }
 
-struct Prometheus {
-    process: Child,
-    url: String,
-    http: reqwest::Client,
-    directory: PathBuf,
+/// The beginnings of metrics of features that are off by default.
+const OF_SPECULATION: &str = "llm_speculation_";
+const OF_HOST_CACHE: &str = "llm_host_cache_";
+const OF_ADAPTERS: &str = "llm_lora_";
+const OF_TRANSFERS: &str = "llm_kv_transfer_";
+
+/// Whether a query of our dashboard is about a feature that is off by default.
+pub fn needs_a_feature(query: &str) -> bool {
+    [OF_SPECULATION, OF_HOST_CACHE, OF_ADAPTERS, OF_TRANSFERS]
+        .iter()
+        .any(|start| query.contains(start))
 }
 
-impl Prometheus {
-    /// Starts Prometheus, which scrapes `server` four times a second and evaluates our rules.
-    async fn start(binary: &Path, server: &Server) -> Self {
-        let port = {
-            let free = TcpListener::bind("127.0.0.1:0").unwrap();
-            free.local_addr().unwrap().port()
-        };
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("prometheus-{port}"));
-        fs::create_dir_all(&directory).unwrap();
-        // The rules of the repository, with a shorter interval.
-        let rules = fs::read_to_string(workspace().join("otel/rules/recording.yml")).unwrap();
-        let rules = rules.replace("interval: 15s", "interval: 250ms");
-        fs::write(directory.join("rules.yml"), rules).unwrap();
-        let config = json!({
-            "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms"},
-            "rule_files": ["rules.yml"],
-            "scrape_configs": [{
-                "job_name": "hearth", "static_configs": [{"targets": [server.address()]}],
-            }],
-        });
-        // JSON is YAML.
-        fs::write(directory.join("prometheus.yml"), config.to_string()).unwrap();
-        let log = fs::File::create(directory.join("log")).unwrap();
-        let process = Command::new(binary)
-            .arg(format!(
-                "--config.file={}",
-                directory.join("prometheus.yml").display()
-            ))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                directory.join("data").display()
-            ))
-            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let url = format!("http://127.0.0.1:{port}");
-        let http = reqwest::Client::new();
-        let started = Self {
-            process,
-            url,
-            http,
-            directory,
-        };
+/// The queries of our dashboard about some features.
+fn queries_about(features: &[&str]) -> Vec<String> {
+    let ours = our_queries().into_iter();
+    let ours = ours.filter(|query| features.iter().any(|start| query.contains(start)));
+    ours.map(|query| query.replace("$instance", ".*")).collect()
+}
+
+#[tokio::test]
+async fn panels_of_speculation_host_memory_and_adapters_have_answers_in_prometheus() {
+    let Some(binary) = prometheus() else {
+        return;
+    };
+    let drafts =
+        r#"{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_min":1,"adaptive":false}"#;
+    let flags = [
+        "--host-cache-tokens",
+        "4096",
+        "--enable-lora",
+        "--speculative-config",
+    ];
+    let server = Server::start(&[&flags[..], &[drafts]].concat()).await;
+    let prometheus = Prometheus::start(&binary, &[server.address()]).await;
+    let queries = queries_about(&[OF_SPECULATION, OF_HOST_CACHE, OF_ADAPTERS]);
+    assert!(queries.len() >= 9, "{queries:#?}");
+    all_answered(&prometheus, queries, async || some_work(&server).await).await;
+}
+
+#[tokio::test]
+async fn panels_of_transfers_have_answers_in_prometheus() {
+    let Some(binary) = prometheus() else {
+        return;
+    };
+    let mut pair = Pair::start(MODEL, &[]).await;
+    let targets = [pair.prefill.address(), pair.decode.address()];
+    let prometheus = Prometheus::start(&binary, &targets).await;
+    let queries = queries_about(&[OF_TRANSFERS]);
+    assert!(queries.len() >= 7, "{queries:#?}");
+    let mut prompts = 0..;
+    let work = async || {
+        let prompt = format!("prompt {:?} that no cache has", prompts.next());
+        pair.answer(COMPLETIONS, &six_tokens(&prompt), 1).await;
+    };
+    all_answered(&prometheus, queries, work).await;
+}
+
+#[tokio::test]
+async fn vllms_dashboard_of_engine_0_has_answers_with_one_flag() {
+    let Some(binary) = prometheus() else {
+        return;
+    };
+    let server = Server::start(&["--show-hidden-metrics-for-version", "0.8"]).await;
+    let prometheus = Prometheus::start(&binary, &[server.address()]).await;
+    let queries = queries("vllm-v0.promql");
+    assert_eq!(queries.len(), 33, "{queries:#?}");
+    all_answered(&prometheus, queries, async || some_work(&server).await).await;
+}
+
+#[tokio::test]
+async fn a_slow_bucket_of_a_latency_has_the_trace_of_a_request() {
+    let Some(binary) = prometheus() else {
+        return;
+    };
+    // Nobody has to receive the traces.
+    let server = Server::start(&["--otlp-endpoint", "http://127.0.0.1:9"]).await;
+    let prometheus = Prometheus::start(&binary, &[server.address()]).await;
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let request = server
+        .http
+        .post(server.url(COMPLETIONS))
+        .json(&six_tokens("a"));
+    let parent = format!("00-{trace}-b7ad6b7169203331-01");
+    request.header("traceparent", parent).send().await.unwrap();
+    for metric in [
+        "vllm:time_to_first_token_seconds_bucket",
+        "vllm:e2e_request_latency_seconds_bucket",
+        "vllm:request_queue_time_seconds_bucket",
+        "gen_ai_server_time_per_output_token_seconds_bucket",
+    ] {
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            let ready = started
-                .http
-                .get(format!("{}/-/ready", started.url))
-                .send()
-                .await;
-            if ready.is_ok_and(|answer| answer.status().is_success()) {
-                return started;
+        let query = [
+            ("query", metric),
+            ("start", "2020-01-01T00:00:00Z"),
+            ("end", "2100-01-01T00:00:00Z"),
+        ];
+        let found = loop {
+            let found = prometheus.get("query_exemplars", &query).await;
+            if found.as_array().is_some_and(|series| !series.is_empty()) {
+                break found;
             }
-            let log = || fs::read_to_string(started.directory.join("log")).unwrap();
-            assert!(Instant::now() < deadline, "{}", log());
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    }
-
-    async fn get(&self, path: &str, query: &[(&str, &str)]) -> Value {
-        let request = self
-            .http
-            .get(format!("{}/api/v1/{path}", self.url))
-            .query(query);
-        let answer: Value = request.send().await.unwrap().json().await.unwrap();
-        assert_eq!(answer["status"], "success", "{query:?}: {answer}");
-        answer["data"].clone()
-    }
-
-    /// Whether `query` returns a series with a number.
-    async fn answers(&self, query: &str) -> bool {
-        let data = self.get("query", &[("query", query)]).await;
-        let series = data["result"].as_array().unwrap();
-        series.iter().any(|one| {
-            let value = one["value"][1].as_str().unwrap();
-            !value.contains("NaN")
-        })
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        // The process has ended already if it could not start.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let _ = fs::remove_dir_all(&self.directory);
+            assert!(Instant::now() < deadline, "{metric} has no exemplar");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let exemplar = &found[0]["exemplars"][0];
+        assert_eq!(exemplar["labels"]["trace_id"], trace, "{found}");
+        let seconds: f64 = exemplar["value"].as_str().unwrap().parse().unwrap();
+        let bound: f64 = found[0]["seriesLabels"]["le"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(seconds > 0.0 && seconds <= bound, "{found}");
     }
 }
 
@@ -136,8 +153,17 @@ fn queries(file: &str) -> Vec<String> {
     lines.map(substituted).collect()
 }
 
-/// The queries of our own dashboard.
-fn our_queries() -> Vec<String> {
+/// The recording rules.
+pub const RULES: [&str; 5] = [
+    "hearth:prefix_cache_hit_rate:5m",
+    "hearth:time_to_first_token_seconds:p99_5m",
+    "hearth:inter_token_latency_seconds:p99_5m",
+    "hearth:engine_busy:ratio_1m",
+    "hearth:saturation:ratio",
+];
+
+/// The queries of our own dashboard, with `$instance` as it is.
+pub fn our_queries() -> Vec<String> {
     fn collect(value: &Value, into: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -163,7 +189,6 @@ fn substituted(query: &str) -> String {
         ("$model_name", "llama-llama3-tied"),
         ("$Deployment_id", "llama-llama3-tied"),
         ("$model", ".*"),
-        ("$instance", ".*"),
     ] {
         query = query.replace(variable, value);
     }
@@ -171,7 +196,7 @@ fn substituted(query: &str) -> String {
 }
 
 /// Sends requests of several kinds: complete responses and streams, cached prompts, an error.
-async fn some_work(server: &Server) {
+pub async fn some_work(server: &Server) {
     let prompt = "the same beginning of every one of these prompts";
     server.ok(COMPLETIONS, &six_tokens(prompt)).await;
     let mut copies = six_tokens(prompt);
@@ -181,6 +206,8 @@ async fn some_work(server: &Server) {
     while let Some(bytes) = stream.next().await {
         bytes.unwrap();
     }
+    let choice = json!({"prompt": "Yes or no?", "guided_choice": ["yes", "no"], "max_tokens": 5});
+    server.ok(COMPLETIONS, &choice).await;
     let chat = json!({"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3});
     server.ok(CHAT, &chat).await;
     assert_eq!(
@@ -191,42 +218,20 @@ async fn some_work(server: &Server) {
 
 #[tokio::test]
 async fn every_query_of_the_published_dashboards_has_an_answer_in_prometheus() {
-    let Some(binary) = binary() else {
+    let Some(binary) = prometheus() else {
         return;
     };
     let server = Server::start(&["--metrics-names", "vllm,sglang,otel,plain"]).await;
-    let prometheus = Prometheus::start(&binary, &server).await;
+    let prometheus = Prometheus::start(&binary, &[server.address()]).await;
     let mut unanswered: Vec<String> = queries("vllm.promql");
     assert_eq!(unanswered.len(), 67, "{unanswered:#?}");
     unanswered.extend(queries("sglang.promql"));
     let ours = our_queries();
     assert!(ours.len() > 20, "{ours:#?}");
-    unanswered.extend(ours);
-    for rule in [
-        "hearth:prefix_cache_hit_rate:5m",
-        "hearth:time_to_first_token_seconds:p99_5m",
-        "hearth:inter_token_latency_seconds:p99_5m",
-        "hearth:engine_busy:ratio_1m",
-        "hearth:saturation:ratio",
-    ] {
-        unanswered.push(rule.to_owned());
-    }
-    let all = unanswered.len();
-    let deadline = Instant::now() + PATIENCE;
-    // Rates need a scrape before the requests and one after them.
-    while !unanswered.is_empty() {
-        assert!(Instant::now() < deadline, "no answer to {unanswered:#?}");
-        some_work(&server).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let mut still = Vec::new();
-        for query in unanswered {
-            if !prometheus.answers(&query).await {
-                still.push(query);
-            }
-        }
-        unanswered = still;
-    }
-    println!("{all} queries were answered");
+    let ours = ours.into_iter().filter(|query| !needs_a_feature(query));
+    unanswered.extend(ours.map(|query| query.replace("$instance", ".*")));
+    unanswered.extend(RULES.map(str::to_owned));
+    all_answered(&prometheus, unanswered, async || some_work(&server).await).await;
 
     // The lists of models that dashboards offer.
     for metric in ["vllm:generation_tokens_total", "sglang:num_running_reqs"] {

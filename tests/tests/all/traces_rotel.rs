@@ -1,12 +1,11 @@
 //! Sends traces through rotel, an independent collector from PyPI.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 
-use super::harness::{COMPLETIONS, Server, telemetry_python};
+use super::harness::{COMPLETIONS, Server, free_port, telemetry_python};
 use super::traces::{Collector, SOON, assert_within};
 
 struct Rotel(Child);
@@ -31,11 +30,6 @@ fn binary(python: &Path) -> Option<PathBuf> {
     }
     eprintln!("SKIPPED: there is no rotel-agent that runs here");
     None
-}
-
-fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
 }
 
 #[tokio::test]

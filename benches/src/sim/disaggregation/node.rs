@@ -4,15 +4,16 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::measure::Recorder;
-use crate::sim::cost::step_ns;
+use crate::sim::cost::Device;
 
-/// The limits of a step, in the terms of `EngineConfig`.
+/// The limits of a step, in the terms of `EngineConfig`, and its device.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Requests that run at the same time.
     pub max_running: usize,
     /// Prompt tokens of a step, shared by all prompts in the order of their arrival.
     pub prefill_chunk: u64,
+    pub device: Device,
 }
 
 /// The tokens of a prompt that one step has computed.
@@ -80,6 +81,13 @@ pub struct Ended {
     pub chunks: Vec<Chunk>,
     /// The requests that have all their tokens.
     pub complete: Vec<usize>,
+}
+
+/// The requests of a node.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Load {
+    pub running: usize,
+    pub waiting: usize,
 }
 
 impl Node {
@@ -173,7 +181,23 @@ impl Node {
             new_rows,
         });
         self.started_steps += 1;
-        Some(step_ns(tokens, context))
+        Some(self.limits.device.step_ns(tokens, context))
+    }
+
+    /// Requests that compute or decode, and those that wait.
+    pub fn load(&self) -> Load {
+        let computing = self.step.as_ref().map_or(0, |step| {
+            step.chunks.iter().filter(|chunk| chunk.last).count()
+        });
+        let begun = usize::from(
+            self.prompts
+                .front()
+                .is_some_and(|prompt| prompt.computed > 0),
+        );
+        Load {
+            running: self.rows as usize + computing + begun,
+            waiting: self.waiting.len() + self.prompts.len() - begun,
+        }
     }
 
     /// Ends the running step.

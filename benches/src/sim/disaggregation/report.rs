@@ -8,11 +8,13 @@ use super::measure::Figures;
 use super::node::Limits;
 use super::split;
 use super::workload::{Request, WORKLOADS, Workload};
+use crate::sim::cost::SEVEN_B;
 
 /// The limits of a step by default, in the simulations of the engine as well.
 pub const LIMITS: Limits = Limits {
     max_running: 64,
     prefill_chunk: 512,
+    device: SEVEN_B,
 };
 /// Mixed nodes also run with these smaller chunks of prompts, which are the other way to shorten the
 /// steps that decoding shares with prompts.

@@ -5,7 +5,6 @@ use super::link::transfer_ns;
 use super::measure::Figures;
 use super::node::Limits;
 use super::workload::Workload;
-use crate::sim::cost::step_ns;
 
 /// The requests per second that one mixed node completes while requests always wait: those in the
 /// middle half of a run, in which the node neither fills up nor runs empty.
@@ -26,10 +25,10 @@ pub fn by_work(workload: Workload, nodes: usize, limits: Limits) -> usize {
     let chunk = limits.prefill_chunk;
     let prefill: u64 = (0..prompt.div_ceil(chunk))
         .map(|i| (i * chunk, prompt.min((i + 1) * chunk)))
-        .map(|(start, end)| step_ns(end - start, end))
+        .map(|(start, end)| limits.device.step_ns(end - start, end))
         .sum();
     let rows = limits.max_running as u64;
-    let decode = output * step_ns(rows, rows * (prompt + output / 2)) / rows;
+    let decode = output * limits.device.step_ns(rows, rows * (prompt + output / 2)) / rows;
     let share = prefill as f64 / (prefill + decode) as f64;
     ((nodes as f64 * share).round() as usize).clamp(1, nodes - 1)
 }

@@ -2,6 +2,7 @@
 
 mod binary;
 mod model;
+mod prometheus;
 mod python;
 mod random;
 mod server;
@@ -9,6 +10,7 @@ mod socket;
 
 pub use binary::{hearth, workspace};
 pub use model::assemble;
+pub use prometheus::{Collector, Prometheus, free_port, prometheus};
 pub use python::{python_with, telemetry_python};
 pub use random::Random;
 pub use server::{Answer, Server};

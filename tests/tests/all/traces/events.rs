@@ -56,9 +56,27 @@ async fn a_preemption_is_an_event_of_the_preempted_request() {
         request(collector, by, &preempted).is_some() && request(collector, by, &urgent).is_some()
     });
     let preempted = request(&collector, by, &preempted).unwrap();
-    assert_eq!(events(preempted, "preempted").len(), 1, "{preempted}");
+    let (left, again) = (events(preempted, "preempted"), events(preempted, "resumed"));
+    assert_eq!((left.len(), again.len()), (1, 1), "{preempted}");
+    assert!(
+        left[0]["at"].as_u64() <= again[0]["at"].as_u64(),
+        "{preempted}"
+    );
     let urgent = request(&collector, by, &urgent).unwrap();
     assert!(events(urgent, "preempted").is_empty(), "{urgent}");
+    // Until its most recent start, the preempted request had waited longer than until the first.
+    let page = server.http.get(server.url("/metrics")).send().await;
+    let page = page.unwrap().text().await.unwrap();
+    let sum = |interval: &str| -> f64 {
+        let start = format!("llm_request_{interval}_seconds_sum");
+        let line = page.lines().find(|line| line.starts_with(&start)).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse().unwrap()
+    };
+    assert!(sum("latest_queue_time") > sum("queue_time"), "{page}");
+    assert!(
+        sum("latest_inference_time") < sum("inference_time"),
+        "{page}"
+    );
 }
 
 #[tokio::test]
