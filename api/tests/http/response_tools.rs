@@ -2,10 +2,10 @@
 
 use hearth_api::reasoning;
 use hearth_api::tools::Format;
-use hearth_client::sse_data;
 use serde_json::{Value, json};
 
 use super::fake::TestServer;
+use super::responses::events;
 use super::tools::{calling, follows_schema, reasoning, schema, server};
 use super::{ok, post};
 
@@ -31,24 +31,6 @@ fn reasoner() -> TestServer {
         reasoning(reasoning::Format::Qwen3, Some(Format::Hermes)),
         true,
     )
-}
-
-async fn events(server: &TestServer, mut body: Value) -> Vec<Value> {
-    body["stream"] = json!(true);
-    let request = reqwest::Client::new().post(format!("{}{RESPONSES}", server.url));
-    let answer = request
-        .json(&body)
-        .send()
-        .await
-        .unwrap()
-        .bytes()
-        .await
-        .unwrap();
-    let events = sse_data(&answer);
-    events
-        .iter()
-        .map(|event| serde_json::from_str(event).unwrap())
-        .collect()
 }
 
 /// The output without its ids, whose prefixes must be those of their kinds.

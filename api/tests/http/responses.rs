@@ -18,6 +18,16 @@ fn text(response: &Value) -> &str {
         .unwrap()
 }
 
+/// The events of a stream.
+pub async fn events(server: &TestServer, mut body: Value) -> Vec<Value> {
+    body["stream"] = json!(true);
+    let request = reqwest::Client::new().post(format!("{}{RESPONSES}", server.url));
+    let answer = request.json(&body).send().await.unwrap();
+    let events = sse_data(&answer.bytes().await.unwrap());
+    let read = |event: &String| serde_json::from_str(event).unwrap();
+    events.iter().map(read).collect()
+}
+
 async fn get(server: &TestServer, id: &str) -> (u16, Value) {
     let url = format!("{}{RESPONSES}/{id}", server.url);
     let response = reqwest::get(url).await.unwrap();
@@ -87,20 +97,7 @@ async fn a_response_that_is_not_to_be_kept_is_not() {
 #[tokio::test]
 async fn a_streams_events_add_up_to_the_response_that_is_kept() {
     let server = TestServer::plain();
-    let body = json!({"input": "hi", "temperature": 0, "stream": true});
-    let request = reqwest::Client::new().post(format!("{}{RESPONSES}", server.url));
-    let answer = request
-        .json(&body)
-        .send()
-        .await
-        .unwrap()
-        .bytes()
-        .await
-        .unwrap();
-    let events: Vec<Value> = sse_data(&answer)
-        .iter()
-        .map(|event| serde_json::from_str(event).unwrap())
-        .collect();
+    let events = events(&server, json!({"input": "hi", "temperature": 0})).await;
     let numbers: Vec<_> = events
         .iter()
         .map(|e| e["sequence_number"].as_u64().unwrap())
