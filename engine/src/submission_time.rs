@@ -142,8 +142,12 @@ impl SubmissionTime {
     }
 
     /// The expected time of `tokens` tokens after `start` others of their sequence, in seconds.
+    /// Nothing where there is no bound.
     pub fn cost(&self, start: usize, tokens: usize) -> f32 {
-        tokens as f32 * self.rate(tokens, start)
+        match self.is_bounded() {
+            true => tokens as f32 * self.rate(tokens, start),
+            false => 0.0,
+        }
     }
 
     /// At most `tokens` tokens after `start` others of their sequence, such that they take at most

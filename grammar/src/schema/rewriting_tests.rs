@@ -131,3 +131,10 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_value_that_an_enum_has_twice_is_negated_once() {
+    let made = rewritten(&json!({"not": {"enum": [true, true]}})).unwrap();
+    assert!(is_valid(&made, &json!(false)), "{made}");
+    assert!(!is_valid(&made, &json!(true)), "{made}");
+}

@@ -34,8 +34,11 @@ impl Exact<'_> {
         if !others.is_empty() {
             ways.push(json!({"type": others}));
         }
-        if let [Value::Bool(only)] = of("boolean").collect::<Vec<_>>()[..] {
-            ways.push(json!({"const": !only}));
+        if of("boolean").next().is_some() {
+            // A list may have one of the two several times.
+            let missing = [true, false].map(Value::Bool).into_iter();
+            let missing = missing.filter(|value| !values.contains(value));
+            ways.extend(missing.map(|value| json!({ "const": value })));
         }
         let texts: Vec<&str> = of("string").filter_map(Value::as_str).collect();
         if !texts.is_empty() {
