@@ -128,7 +128,7 @@ pub struct AdapterOptions {
     /// The scale is this divided by the rank.
     #[arg(long, default_value_t = 8.0)]
     pub alpha: f64,
-    #[arg(long, default_value_t = 400)]
+    #[arg(long, default_value_t = 300)]
     pub steps: u64,
     /// Rows of a batch.
     #[arg(long, default_value_t = 6)]
