@@ -15,8 +15,8 @@ const SECOND: u64 = 1_000_000_000;
 pub const PERIOD: u64 = 15 * SECOND;
 /// The time from the decision to a replica that serves.
 const START: u64 = 60 * SECOND;
-/// Replicas that one server's worth of load is multiplied with at the daily peak.
-const PEAK: f64 = 6.0;
+/// The load at the peak, in servers.
+const PEAK: f64 = 4.0;
 
 /// What the signals of a period were, over the replicas that serve.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,7 @@ pub struct FleetRun {
     pub kept: f64,
 }
 
-/// Requests of a day in `minutes`: from a quarter of the peak to the peak and back, twice. `rate` is
+/// The requests of `minutes`: from a quarter of the peak to the peak and back, twice. `rate` is
 /// what one server sustains.
 pub fn arrivals(
     model: &Model,
