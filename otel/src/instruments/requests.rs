@@ -197,7 +197,7 @@ impl EngineInstruments {
         ]
     }
 
-    /// What the buckets of latencies have as examples.
+    /// The exemplars of the buckets of latencies.
     pub fn exemplars(&self) -> &Exemplars {
         &self.exemplars
     }

@@ -18,7 +18,7 @@ const START: u64 = 60 * SECOND;
 /// The load at the peak, in servers.
 const PEAK: f64 = 4.0;
 
-/// What the signals of a period were, over the replicas that serve.
+/// The signals of a period, over the replicas that serve.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub replicas: usize,
@@ -224,7 +224,7 @@ impl Fleet<'_> {
         if wanted > staying {
             self.start(wanted - staying, now + START);
         }
-        // Those that start leave first, then those with the fewest requests.
+        // Replicas that still start leave first, then those with the fewest requests.
         for _ in wanted..staying {
             let candidates = self.replicas.iter_mut().filter(|r| !r.leaves);
             if let Some(least) = candidates.min_by_key(|r| (Reverse(r.ready), r.requests)) {
