@@ -1,5 +1,7 @@
-//! Measures the cost of telemetry per step on the engine's thread: reading the clock twice more,
-//! counting the rows, and sending the record; with detailed traces also the list of the batch.
+//! Measures the cost of telemetry per step on the engine's thread: counting the rows, and handing over the
+//! record; with detailed traces also the list of the batch. The times of a step are those that the
+//! engine reads for itself, whether anybody measures or not (`engine/src/step.rs`). One reading of the
+//! clock is in the last line, for comparison.
 //!
 //!     cargo run --release -p hearth-otel --example step_cost
 #![allow(
@@ -15,6 +17,8 @@ use hearth_otel::{EngineFacts, EngineSnapshot, StepRecord, Telemetry};
 /// Steps per burst: fewer than the mailbox holds, because dropping a record would cost less.
 const BURST: usize = 2000;
 const BURSTS: usize = 60;
+/// The time of a step, which decides how many are handed over together.
+const STEP: Duration = Duration::from_micros(200);
 
 fn main() {
     let telemetry = Telemetry::local();
@@ -36,8 +40,10 @@ fn main() {
         let mut bursts: Vec<f64> = (0..BURSTS)
             .map(|_| {
                 let began = Instant::now();
+                let mut at = began;
                 for _ in 0..BURST {
-                    record(step(&batch, detailed));
+                    at += STEP;
+                    record(step(&batch, detailed, at));
                 }
                 let took = began.elapsed().as_secs_f64() * 1e9 / BURST as f64;
                 // The telemetry thread catches up.
@@ -61,11 +67,17 @@ fn main() {
         .lines()
         .find(|line| line.starts_with("hearth_telemetry_dropped_total"));
     println!("{}", dropped.unwrap_or_default());
+    let began = Instant::now();
+    for _ in 0..BURST {
+        black_box(Instant::now());
+    }
+    let reading = began.elapsed().as_secs_f64() * 1e9 / BURST as f64;
+    println!("a reading of the clock: {reading:.0} ns");
 }
 
 /// Builds a record in the same way as the engine.
-fn step(batch: &[(u64, usize)], detailed: bool) -> StepRecord {
-    let started = Instant::now();
+fn step(batch: &[(u64, usize)], detailed: bool, finished: Instant) -> StepRecord {
+    let started = black_box(finished);
     let (scheduled, forwarded) = (black_box(started), black_box(started));
     let mut requests = Vec::new();
     if detailed {
@@ -82,7 +94,7 @@ fn step(batch: &[(u64, usize)], detailed: bool) -> StepRecord {
         started,
         scheduled,
         forwarded,
-        finished: Instant::now(),
+        finished,
         tokens: batch.len(),
         prefill_rows: 0,
         prefill_tokens: 0,

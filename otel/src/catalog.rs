@@ -336,7 +336,7 @@ impl Instrument {
         let suffix = match self.unit {
             "s" => "_seconds",
             "By" => "_bytes",
-            // What is in braces is an annotation, which the translation drops.
+            // Braces hold an annotation, which the translation drops.
             "{token}/s" => "_per_second",
             "By/s" => "_bytes_per_second",
             _ => "",

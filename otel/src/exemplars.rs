@@ -1,14 +1,14 @@
 //! Exemplars: for each bucket of a latency, the trace of a request that fell into it last. A slow
 //! bucket on a dashboard then opens a trace.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use opentelemetry::{KeyValue, TraceId};
 
 use crate::bounds::Bounds;
-use crate::points::{Points, Value, attributes};
+use crate::points::{Exemplar, Exemplars as Buckets, Points, Value, attributes};
 
 /// The instruments that have exemplars.
 const LATENCIES: [&str; 7] = [
@@ -20,17 +20,6 @@ const LATENCIES: [&str; 7] = [
     "llm.request.decode_time",
     "llm.request.inference_time",
 ];
-
-/// A measured value and the trace of its request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Exemplar {
-    pub trace: TraceId,
-    pub value: f64,
-    pub at: SystemTime,
-}
-
-/// The newest exemplar of each bucket that has one, by the index of the bucket.
-pub type Buckets = BTreeMap<usize, Exemplar>;
 
 /// An instrument and the sorted attributes of a series.
 type Series = (&'static str, Vec<(String, String)>);

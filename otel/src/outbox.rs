@@ -19,7 +19,7 @@ pub struct Outbox {
     /// `None` without a model.
     sender: Option<Sender>,
     dropped: Arc<AtomicU64>,
-    /// Whether a step is sent at once, because the end of its request must not overtake it.
+    /// True if a step is sent at once, because the end of its request must not overtake it.
     at_once: bool,
     gathered: Vec<StepRecord>,
 }

@@ -1,11 +1,21 @@
 //! The points that the meter provider collected, independent of their number types.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
-use opentelemetry::KeyValue;
+use opentelemetry::{KeyValue, TraceId};
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ResourceMetrics};
 
-use crate::exemplars::{Buckets, Exemplar};
+/// A measured value and the trace of its request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Exemplar {
+    pub trace: TraceId,
+    pub value: f64,
+    pub at: SystemTime,
+}
+
+/// The newest exemplar of each bucket that has one, by the index of the bucket.
+pub type Exemplars = BTreeMap<usize, Exemplar>;
 
 /// The point of a histogram: `counts[i]` values were in `(bounds[i - 1], bounds[i]]`. The last
 /// count is that of values above all bounds.
@@ -15,7 +25,7 @@ pub struct Distribution {
     pub counts: Vec<u64>,
     pub sum: f64,
     /// By the index of the count that each is part of.
-    pub exemplars: Buckets,
+    pub exemplars: Exemplars,
 }
 
 impl Distribution {
@@ -130,7 +140,7 @@ fn read<T: Copy>(data: &MetricData<T>, number: impl Fn(T) -> f64) -> Vec<Point> 
                     bounds: point.bounds().collect(),
                     counts: point.bucket_counts().collect(),
                     sum: number(point.sum()),
-                    exemplars: Buckets::new(),
+                    exemplars: Exemplars::new(),
                 }),
             })
             .collect(),

@@ -298,7 +298,7 @@ impl Telemetry {
         Some(spans.server(clock, method, route, path, header))
     }
 
-    /// Whether anything reads what the engine reports about its steps.
+    /// True if anything reads what the engine reports about its steps.
     pub fn reads_steps(&self) -> bool {
         self.inner.options.metrics || self.traces_steps()
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::UNIX_EPOCH;
 
-use crate::exemplars::Exemplar;
+use crate::points::Exemplar;
 
 /// The text format of a page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

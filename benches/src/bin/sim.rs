@@ -76,7 +76,7 @@ enum Command {
         #[arg(long, default_value_t = 3000, value_parser = clap::value_parser!(u32).range(200..))]
         requests: u32,
         /// Simulated minutes of a run with an autoscaler
-        #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u32).range(10..))]
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(10..))]
         minutes: u32,
         /// Seed of the arrivals and lengths of requests
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]

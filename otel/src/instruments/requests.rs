@@ -212,7 +212,7 @@ impl EngineInstruments {
         attributes
     }
 
-    /// What the buckets of latencies have as examples.
+    /// The exemplars of the buckets of latencies.
     pub fn exemplars(&self) -> &Exemplars {
         &self.exemplars
     }

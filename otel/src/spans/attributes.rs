@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use opentelemetry::KeyValue;
 
-use super::openinference::openinference_attributes;
 use super::step_times::StepTimes;
 use crate::catalog::{ADAPTER, ERROR, OPERATION, PROVIDER, PROVIDER_NAME};
 use crate::records::{Ending, RequestRecord, RequestTimes};
@@ -14,7 +13,7 @@ const MAX_STOPS: usize = 16;
 const MAX_STOP: usize = 64;
 
 /// The attributes of `llm_request`: OpenTelemetry's, and unless `latest_only` also the
-/// names that vLLM's span has, and OpenInference's.
+/// names that vLLM's span has.
 pub(super) fn request_attributes(
     model: &str,
     record: &RequestRecord,
@@ -92,7 +91,6 @@ pub(super) fn request_attributes(
     }
     if !latest_only {
         attributes.extend(vllm_attributes(record, steps));
-        attributes.extend(openinference_attributes(model, record));
     }
     attributes
 }

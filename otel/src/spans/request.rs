@@ -7,6 +7,7 @@ use opentelemetry::{Context, KeyValue, TraceId};
 use opentelemetry_sdk::trace::Span;
 
 use super::attributes::{count, request_attributes, seconds};
+use super::openinference::openinference_attributes;
 use super::recorder::Spans;
 use super::step_times::StepTimes;
 use crate::records::RequestRecord;
@@ -54,6 +55,9 @@ impl Spans {
         let times = &record.times;
         let system = |at| times.clock.system(at);
         span.set_attributes(request_attributes(model, record, steps, self.latest_only));
+        if !self.latest_only {
+            span.set_attributes(openinference_attributes(model, record));
+        }
         for (name, at, attributes) in request_events(record) {
             span.add_event_with_timestamp(name, at, attributes);
         }

@@ -33,7 +33,7 @@ const OF_HOST_CACHE: &str = "llm_host_cache_";
 const OF_ADAPTERS: &str = "llm_lora_";
 const OF_TRANSFERS: &str = "llm_kv_transfer_";
 
-/// Whether a query of our dashboard is about a feature that is off by default.
+/// True if a query of our dashboard is about a feature that is off by default.
 pub fn needs_a_feature(query: &str) -> bool {
     [OF_SPECULATION, OF_HOST_CACHE, OF_ADAPTERS, OF_TRANSFERS]
         .iter()

@@ -15,10 +15,10 @@ const SECOND: u64 = 1_000_000_000;
 pub const PERIOD: u64 = 15 * SECOND;
 /// The time from the decision to a replica that serves.
 const START: u64 = 60 * SECOND;
-/// Replicas that one server's worth of load is multiplied with at the daily peak.
-const PEAK: f64 = 6.0;
+/// The load at the peak, in servers.
+const PEAK: f64 = 4.0;
 
-/// What the signals of a period were, over the replicas that serve.
+/// The signals of a period, over the replicas that serve.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     pub replicas: usize,
@@ -38,7 +38,7 @@ pub struct FleetRun {
     pub kept: f64,
 }
 
-/// Requests of a day in `minutes`: from a quarter of the peak to the peak and back, twice. `rate` is
+/// The requests of `minutes`: from a quarter of the peak to the peak and back, twice. `rate` is
 /// what one server sustains.
 pub fn arrivals(
     model: &Model,
@@ -224,7 +224,7 @@ impl Fleet<'_> {
         if wanted > staying {
             self.start(wanted - staying, now + START);
         }
-        // Those that start leave first, then those with the fewest requests.
+        // Replicas that still start leave first, then those with the fewest requests.
         for _ in wanted..staying {
             let candidates = self.replicas.iter_mut().filter(|r| !r.leaves);
             if let Some(least) = candidates.min_by_key(|r| (Reverse(r.ready), r.requests)) {

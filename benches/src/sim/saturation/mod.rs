@@ -1,6 +1,5 @@
-//! What `hearth:saturation:ratio` (running and waiting requests by those that may run) is good for, in
-//! simulated time: where it says that a server is full, and how many replicas an autoscaler needs that
-//! follows it.
+//! `hearth:saturation:ratio` (running and waiting requests by those that may run) in simulated time:
+//! where it says that a server is full, and how many replicas an autoscaler needs that follows it.
 //!
 //! | module | what it holds |
 //! |---|---|

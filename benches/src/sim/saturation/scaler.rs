@@ -6,8 +6,8 @@ use super::fleet::{FleetRun, PERIOD, Seen, run};
 use super::{KEPT, Model};
 use crate::sim::disaggregation::workload::Request;
 
-/// The most replicas.
-const MOST: usize = 40;
+/// The most replicas: three times what the peak needs.
+const MOST: usize = 12;
 /// A signal that is as near to its target changes nothing.
 const TOLERANCE: f64 = 0.1;
 /// Replicas stop only after this many periods in which fewer were wanted: five minutes.
@@ -39,8 +39,8 @@ impl Signal {
     /// The targets that are tried, from the most cautious one on.
     fn targets(self) -> &'static [f64] {
         match self {
-            Self::Saturation => &[0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0],
-            Self::Queue => &[0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+            Self::Saturation => &[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9],
+            Self::Queue => &[0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0],
             Self::Busy => &[0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95],
         }
     }

@@ -159,7 +159,7 @@ impl Prometheus {
         data["result"].as_array().unwrap().clone()
     }
 
-    /// Those of `queries` that return no series with a number.
+    /// The part of `queries` that returns no series with a number.
     pub async fn unanswered(&self, queries: Vec<String>) -> Vec<String> {
         let mut unanswered = Vec::new();
         for query in queries {
@@ -178,12 +178,12 @@ impl Prometheus {
 pub struct Collector(#[expect(dead_code, reason = "held for as long as it runs")] Running);
 
 impl Collector {
-    /// Whether there is one that can be started.
+    /// True if there is one that can be started.
     pub fn exists() -> bool {
         vmagent().is_some()
     }
 
-    /// What `--otlp-endpoint` takes for a collector on `port`.
+    /// The value of `--otlp-endpoint` for a collector on `port`.
     pub fn endpoint(port: u16) -> String {
         format!("http://127.0.0.1:{port}/opentelemetry")
     }
