@@ -229,7 +229,7 @@ async def forced_tokens_are_shaded_and_two_settings_stand_side_by_side(page):
 async def a_wrong_key_is_told(page):
     await page.open(CLOSED_URL)
     await page.keys(api="wrong", admin="wrong")
-    await page.open(f"{CLOSED_URL}/?again#play")
+    await page.open(f"{CLOSED_URL}/?again#/play")
     await page.until("location.search === '?again' && document.querySelector('[aria-selected=true]').id === 'tab-play'")
     await page.run("document.querySelector('#message').focus()")
     await page.write("Hello")

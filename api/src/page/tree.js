@@ -82,7 +82,7 @@ export class TreeView {
     const palette = colours();
     const pace = calm.matches ? 1 : PACE;
     let moves = false;
-    const crowd = Math.min(1, 8 / Math.sqrt(this.leaves || 1));
+    const crowd = Math.min(1, 8 / Math.sqrt(this.leaves || 1)) * Math.min(1, Math.min(width, height) / 480);
     for (const node of this.nodes.values()) {
       if (!node.leaving) {
         const [x, y] = this.target(node, width, height);
