@@ -31,6 +31,7 @@ Examples:
   hearth chat                               talk to the embedded model, in this process
   hearth chat --url http://127.0.0.1:8000   talk to a running server
   hearth bench --model ./SmolLM2-135M --batch 1,8
+  hearth serve --model ./Qwen3-0.6B --max-model-len 8192 --estimate
   hearth devices                            list the devices of this machine
   hearth doctor --device vulkan             test the kernels on a device, and time them
   hearth config > hearth.toml               save the configuration
@@ -88,6 +89,9 @@ pub struct ServeArgs {
     /// Print the resolved configuration as TOML and exit
     #[arg(long)]
     pub print_config: bool,
+    /// Print the memory that the model needs, for several numbers of requests at a time, and exit
+    #[arg(long)]
+    pub estimate: bool,
 }
 
 impl ServeArgs {

@@ -17,6 +17,7 @@ mod devices;
 mod disaggregation;
 mod doctor;
 mod draft_model;
+mod estimate;
 pub mod executor;
 mod kernel_cache;
 mod kv_events;
@@ -56,6 +57,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 fn serve(args: &cli::ServeArgs) -> anyhow::Result<()> {
     if args.print_config {
         print_config(args)
+    } else if args.estimate {
+        estimate::run(&args.resolve()?)
     } else {
         serve::run(args.resolve()?)
     }
