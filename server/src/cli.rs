@@ -71,6 +71,20 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the resolved configuration as TOML
     Config(Box<ServeArgs>),
+    /// Download a model of the Hugging Face Hub
+    Pull {
+        /// The model
+        #[arg(value_name = "ORG/NAME")]
+        model: String,
+    },
+    /// List the downloaded models
+    List,
+    /// Remove a downloaded model
+    Rm {
+        /// The model
+        #[arg(value_name = "ORG/NAME")]
+        model: String,
+    },
     /// Print a script that completes this command line in a shell
     Completions {
         /// The shell

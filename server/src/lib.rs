@@ -19,6 +19,7 @@ mod doctor;
 mod draft_model;
 mod estimate;
 pub mod executor;
+mod hub;
 mod kernel_cache;
 mod kv_events;
 pub mod load;
@@ -44,6 +45,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Router(args)) => router::run(&args),
         Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Pull { model }) => hub::pull(&model),
+        Some(Command::List) => hub::list(),
+        Some(Command::Rm { model }) => hub::remove(&model),
         Some(Command::Completions { shell }) => {
             cli::print_completions(shell);
             Ok(())
