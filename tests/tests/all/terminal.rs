@@ -1,4 +1,4 @@
-//! `hearth chat` in a pseudo-terminal, which `tests/python/terminal.py` types into.
+//! `hearth chat` in a pseudo-terminal, which `tests/python/terminal_chat.py` types into.
 
 use std::process::Command;
 
@@ -21,7 +21,7 @@ async fn a_chat_in_a_terminal_edits_lines_stops_answers_and_keeps_its_history() 
     let server = Server::embedded(&["--api-key", "user"]).await;
     let mut command = Command::new(python);
     command
-        .arg(workspace().join("tests/python/terminal.py"))
+        .arg(workspace().join("tests/python/terminal_chat.py"))
         .arg(hearth().get_program())
         .args([&server.url(""), "user"]);
     let run = tokio::task::spawn_blocking(move || command.output());
