@@ -125,6 +125,7 @@ fn served(config: EngineConfig, beat: Duration) -> anyhow::Result<Served> {
     let grammars = Grammars::start(text.clone(), VOCAB, vec![0], GrammarDefaults::default())?;
     Ok(Served {
         id: "instant".to_owned(),
+        aliases: Vec::new(),
         engine: Engine::spawn(config.clone(), move || {
             let next = Instant::now();
             Ok(Letter { beat, next })

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::anthropic::request as anthropic;
 use crate::fields::messages::Message;
 use crate::fields::sampling::StreamOptions;
+use crate::ollama::embed::EmbedRequest;
 use crate::ollama::{options, request as ollama};
 use crate::openai::adapters;
 use crate::openai::chat_request::ChatRequest;
@@ -85,6 +86,7 @@ fn every_field_of_every_route_is_documented_and_no_other() {
     assert_documented::<ollama::ChatRequest>("`/api/chat`");
     assert_documented::<ollama::Message>("`/api/chat`: `messages[]`");
     assert_documented::<ollama::GenerateRequest>("`/api/generate`");
+    assert_documented::<EmbedRequest>("`/api/embed`");
     assert_documented::<options::Options>("`options`");
     assert_documented::<ollama::ShowRequest>("`/api/show`");
 }

@@ -39,6 +39,7 @@ mod fields;
 pub mod generate;
 pub mod grammars;
 pub mod live;
+mod llama_server;
 mod metrics;
 mod middleware;
 pub mod numbers;

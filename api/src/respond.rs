@@ -1,5 +1,7 @@
 //! From the updates of a request to its HTTP answer: a whole one, or a stream.
 
+use std::time::Duration;
+
 use actix_web::HttpResponse;
 use actix_web::http::header::{CACHE_CONTROL, HeaderName};
 use actix_web::web::Bytes;
@@ -7,6 +9,7 @@ use futures_util::FutureExt;
 use futures_util::stream::{self, Stream, StreamExt};
 use hearth_engine::logprobs::TokenLogprobs;
 use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::error::ApiError;
 use crate::exchange::{self, Exchange};
@@ -16,6 +19,10 @@ use crate::{sse, stall};
 
 /// A write to the socket collects the updates that are ready until it has this many bytes.
 const COALESCED_BYTES: usize = 16 * 1024;
+/// Proxies close connections that are silent, often after a minute.
+const SILENCE: Duration = Duration::from_secs(15);
+/// A comment of a stream of server-sent events, which clients skip.
+const HEARTBEAT: &[u8] = b": the request is being worked on\n\n";
 /// Tells nginx to pass a stream on at once, instead of buffering it.
 pub const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -66,6 +73,8 @@ struct Streaming<F> {
     tally: Tally,
     format: F,
     closed: bool,
+    /// How long a stream may be silent before it says that the request is still worked on.
+    patience: Duration,
     /// Bytes of the last write. The next one will have about as many.
     last_write: usize,
 }
@@ -80,6 +89,7 @@ fn events(
         tally,
         format,
         closed: false,
+        patience: SILENCE,
         last_write: 0,
     };
     stream::unfold(streaming, |mut streaming| async move {
@@ -94,7 +104,9 @@ impl<F: ChunkFormat> Streaming<F> {
     async fn next_write(&mut self) -> Option<Bytes> {
         let mut out = Vec::with_capacity(self.last_write);
         while !self.closed && out.is_empty() {
-            let next = self.updates.next().await;
+            let Some(next) = self.next_update().await else {
+                return Some(Bytes::from_static(HEARTBEAT));
+            };
             self.take(next, &mut out);
             while !self.closed && out.len() < COALESCED_BYTES {
                 let Some(next) = self.updates.next().now_or_never() else {
@@ -108,6 +120,18 @@ impl<F: ChunkFormat> Streaming<F> {
         }
         self.last_write = out.len();
         (!out.is_empty()).then(|| out.into())
+    }
+
+    /// The next update or the end of the updates; `None` if neither comes for a while and the format
+    /// has comments.
+    async fn next_update(&mut self) -> Option<Option<(usize, Update)>> {
+        if let Some(next) = self.updates.next().now_or_never() {
+            return Some(next);
+        }
+        match self.format.content_type() {
+            sse::CONTENT_TYPE => timeout(self.patience, self.updates.next()).await.ok(),
+            _ => Some(self.updates.next().await),
+        }
     }
 
     fn take(&mut self, next: Option<(usize, Update)>, out: &mut Vec<u8>) {
@@ -207,4 +231,52 @@ pub async fn collected(mut updates: Updates, tally: &mut Tally) -> Result<Vec<Wh
         choices[index].take(update)?;
     }
     Ok(choices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::sleep;
+
+    struct Plain(&'static str);
+
+    impl ChunkFormat for Plain {
+        fn update(&mut self, _: usize, _: Update, _: &Tally, out: &mut Vec<u8>) {
+            out.push(b'x');
+        }
+        fn close(&mut self, _: &Tally, _: &mut Vec<u8>) {}
+        fn content_type(&self) -> &'static str {
+            self.0
+        }
+    }
+
+    /// The writes of a stream whose only update comes late.
+    async fn writes(content_type: &'static str) -> Vec<Bytes> {
+        let late = stream::once(async {
+            sleep(Duration::from_millis(200)).await;
+            (0, Update::Embedding(Vec::new()))
+        });
+        let mut streaming = Streaming {
+            updates: late.boxed(),
+            tally: Tally::new("id".to_owned(), "/", 1, 1),
+            format: Plain(content_type),
+            closed: false,
+            patience: Duration::from_millis(20),
+            last_write: 0,
+        };
+        let mut writes = Vec::new();
+        while let Some(bytes) = streaming.next_write().await {
+            writes.push(bytes);
+        }
+        writes
+    }
+
+    #[actix_web::test]
+    async fn a_silent_stream_of_events_has_comments_and_one_of_lines_has_none() {
+        let events = writes(sse::CONTENT_TYPE).await;
+        assert!(events.len() >= 3, "{events:?}");
+        assert_eq!(events[0], HEARTBEAT);
+        assert!(events.concat().ends_with(b"xdata: [DONE]\n\n"));
+        assert_eq!(writes("application/x-ndjson").await.len(), 1);
+    }
 }

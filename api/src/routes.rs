@@ -22,7 +22,7 @@ use crate::sglang::{
     adapters as sglang_adapters, control, encode, generate, loads, model, score, server_info,
     tokens,
 };
-use crate::{debug, live, metrics, ollama, openapi, page, status};
+use crate::{debug, live, llama_server, metrics, ollama, openapi, page, status};
 use Access::{Admin, Key, Open, Own};
 use Observation::{Observed, Quiet};
 use Operation::{Chat, Embeddings, TextCompletion};
@@ -151,6 +151,10 @@ pub static ROUTES: &[Route] = &[
     route(POST,        "/v1/messages",              Anthropic, Key,   Observed, Chat,           || to(messages::messages)),
     route(POST,        "/v1/messages/count_tokens", Anthropic, Key,   Observed, NONE,           || to(messages::count_tokens)),
 
+    route(GET,         "/props",                    OpenAi,    Key,   Observed, NONE,           || to(llama_server::props)),
+    route(GET,         "/slots",                    OpenAi,    Key,   Quiet,    NONE,           || to(llama_server::slots)),
+
+    route(POST,        "/api/embed",                Ollama,    Key,   Observed, Embeddings,     || to(ollama::embed::embed)),
     route(POST,        "/api/chat",                 Ollama,    Key,   Observed, Chat,           || to(ollama::generate::chat)),
     route(POST,        "/api/generate",             Ollama,    Key,   Observed, TextCompletion, || to(ollama::generate::generate)),
     route(POST,        "/api/show",                 Ollama,    Key,   Observed, NONE,           || to(ollama::model::show)),

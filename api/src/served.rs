@@ -175,7 +175,10 @@ pub struct Formats {
 /// A model that is ready to be served.
 #[derive(Clone)]
 pub struct Served {
+    /// The name that answers have.
     pub id: String,
+    /// Other names that requests may have for the same model.
+    pub aliases: Vec<String>,
     pub engine: EngineHandle,
     pub text: Arc<dyn TextCodec>,
     pub defaults: Defaults,
@@ -209,7 +212,11 @@ impl Served {
     /// # Errors
     /// The errors of [`Adapters::choose`].
     pub fn choose(&self, wanted: &Wanted<'_>) -> Result<Choice, ApiError> {
-        self.adapters.choose(&self.id, wanted)
+        let wanted = Wanted {
+            model: wanted.model.map(|model| self.canonical(model)),
+            ..wanted.clone()
+        };
+        self.adapters.choose(&self.id, &wanted)
     }
 
     /// [`choose`](Self::choose) by the name of the model alone.
@@ -221,6 +228,14 @@ impl Served {
             model,
             ..Wanted::default()
         })
+    }
+
+    /// The model's id for each of its other names; any other name as it is.
+    pub fn canonical<'a>(&'a self, model: &'a str) -> &'a str {
+        match self.aliases.iter().any(|alias| alias == model) {
+            true => &self.id,
+            false => model,
+        }
     }
 
     /// Most tokens of one sequence, prompt and output together.

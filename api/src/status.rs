@@ -36,7 +36,9 @@ pub async fn models(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
     let served = state.served()?;
     let adapters = served.adapters.list();
     let adapters = adapters.iter().map(|adapter| adapter_card(served, adapter));
-    let cards: Vec<Value> = [model_card(served)].into_iter().chain(adapters).collect();
+    let aliases = served.aliases.iter().map(|alias| alias_card(served, alias));
+    let names = std::iter::once(model_card(served)).chain(aliases);
+    let cards: Vec<Value> = names.chain(adapters).collect();
     Ok(HttpResponse::Ok().json(json!({"object": "list", "data": cards})))
 }
 
@@ -45,11 +47,21 @@ pub async fn model(state: Data<AppState>, id: Path<String>) -> Result<HttpRespon
     if *id == served.id {
         return Ok(HttpResponse::Ok().json(model_card(served)));
     }
+    if served.aliases.contains(&id) {
+        return Ok(HttpResponse::Ok().json(alias_card(served, &id)));
+    }
     let adapters = served.adapters.list();
     match adapters.iter().find(|adapter| adapter.name == *id) {
         Some(adapter) => Ok(HttpResponse::Ok().json(adapter_card(served, adapter))),
         None => Err(ApiError::model_not_found(&id, &served.id)),
     }
+}
+
+/// The model under another of its names.
+fn alias_card(served: &Served, alias: &str) -> Value {
+    let mut card = model_card(served);
+    card["id"] = alias.into();
+    card
 }
 
 /// An adapter as vLLM lists it: a model with a parent.

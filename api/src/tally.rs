@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use hearth_engine::DraftCounts;
 use serde::Serialize;
 
+use crate::exchange::Exchange;
 use crate::generate::Update;
 
 /// OpenAI's usage object, summed over all choices of a request.
@@ -72,6 +73,8 @@ pub struct Counts {
 /// request ended.
 pub struct Tally {
     request_id: String,
+    /// The trace that the request is part of, if traces are exported.
+    trace_id: Option<String>,
     route: &'static str,
     copies: usize,
     choices: Vec<Counts>,
@@ -82,8 +85,13 @@ pub struct Tally {
 
 impl Tally {
     pub fn new(request_id: String, route: &'static str, prompts: usize, copies: usize) -> Self {
+        let exchange = Exchange::current();
+        let span = exchange
+            .as_ref()
+            .and_then(|exchange| exchange.span.as_ref());
         Self {
             request_id,
+            trace_id: span.map(|span| span.trace_id().to_string()),
             route,
             copies,
             choices: vec![Counts::default(); prompts * copies],
@@ -171,6 +179,7 @@ impl Drop for Tally {
         let ms = |since: Instant| since.duration_since(self.arrived).as_millis() as u64;
         tracing::info!(
             request_id = self.request_id,
+            trace_id = self.trace_id,
             route = self.route,
             outcome,
             error = self.failure,

@@ -12,6 +12,7 @@ use hearth_api::served::ModelInfo;
 use hearth_forward::{
     Executor, ForwardBatch, ForwardOutput, SampleParams, SampleRequest, SequenceSpan,
 };
+use hearth_model::progress::counting_bar;
 use serde::Serialize;
 
 use breakdown::Breakdown;
@@ -99,7 +100,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     // which is not counted and refills the CPU's caches.
     let bytes_per_s = on_cpu.then(bandwidth::read_bytes_per_second);
     let (mut rows, mut breakdowns) = (Vec::new(), Vec::new());
+    let bar = counting_bar("measured batch sizes");
+    bar.set_length(args.batch.len() as u64);
     for &batch in &args.batch {
+        // A terminal shows it from the beginning; where standard error is none, there is no bar.
+        bar.tick();
         let mut row = measure(&mut executor, plan, batch)?;
         row.bandwidth_percent = bytes_per_s.map(|limit| {
             let steps_per_s = row.decode_tokens_per_s / f64::from(batch);
@@ -109,7 +114,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         if args.breakdown {
             breakdowns.extend(breakdown::measure(&mut executor, plan, batch)?);
         }
+        bar.inc(1);
     }
+    bar.finish_and_clear();
     if args.json {
         let report = Report {
             version: env!("CARGO_PKG_VERSION"),

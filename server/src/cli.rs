@@ -32,6 +32,7 @@ Examples:
   hearth chat --url http://127.0.0.1:8000   talk to a running server
   hearth top                                watch the server on 127.0.0.1:8000
   hearth bench --model ./SmolLM2-135M --batch 1,8
+  hearth serve --model ./Qwen3-0.6B --max-model-len 8192 --estimate
   hearth devices                            list the devices of this machine
   hearth doctor --device vulkan             test the kernels on a device, and time them
   hearth config > hearth.toml               save the configuration
@@ -73,6 +74,20 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Print the resolved configuration as TOML
     Config(Box<ServeArgs>),
+    /// Download a model of the Hugging Face Hub
+    Pull {
+        /// The model
+        #[arg(value_name = "ORG/NAME")]
+        model: String,
+    },
+    /// List the downloaded models
+    List,
+    /// Remove a downloaded model
+    Rm {
+        /// The model
+        #[arg(value_name = "ORG/NAME")]
+        model: String,
+    },
     /// Print a script that completes this command line in a shell
     Completions {
         /// The shell
@@ -91,6 +106,9 @@ pub struct ServeArgs {
     /// Print the resolved configuration as TOML and exit
     #[arg(long)]
     pub print_config: bool,
+    /// Print the memory that the model needs, for several numbers of requests at a time, and exit
+    #[arg(long)]
+    pub estimate: bool,
 }
 
 impl ServeArgs {

@@ -17,7 +17,9 @@ mod devices;
 mod disaggregation;
 mod doctor;
 mod draft_model;
+mod estimate;
 pub mod executor;
+mod hub;
 mod kernel_cache;
 mod kv_events;
 pub mod load;
@@ -45,6 +47,9 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
         Some(Command::Chat(args)) => chat::run(&args),
         Some(Command::Top(args)) => top::run(&args),
         Some(Command::Bench(args)) => bench::run(&args),
+        Some(Command::Pull { model }) => hub::pull(&model),
+        Some(Command::List) => hub::list(),
+        Some(Command::Rm { model }) => hub::remove(&model),
         Some(Command::Completions { shell }) => {
             cli::print_completions(shell);
             Ok(())
@@ -58,6 +63,8 @@ pub fn run(cli: Cli) -> anyhow::Result<()> {
 fn serve(args: &cli::ServeArgs) -> anyhow::Result<()> {
     if args.print_config {
         print_config(args)
+    } else if args.estimate {
+        estimate::run(&args.resolve()?)
     } else {
         serve::run(args.resolve()?)
     }

@@ -79,6 +79,7 @@ pub fn load(config: &Config) -> Result<Served> {
     let adapters = lora::adapters(prepared, &config.model_id())?;
     Ok(Served {
         id: config.model_id(),
+        aliases: config.model_aliases(),
         engine,
         text,
         defaults,

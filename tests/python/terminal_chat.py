@@ -19,6 +19,8 @@ from pathlib import Path
 
 HEARTH, URL, KEY = sys.argv[1:]
 PATIENCE = 30
+# An empty line to edit, after which the cursor goes to its place.
+PROMPT = r"> \r\Z"
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -61,7 +63,7 @@ class Terminal:
 
     def say(self, text):
         """Types a line at the prompt."""
-        self.until(r"\n> $|\n> \Z")
+        self.until(PROMPT)
         self.send(text + "\r")
 
     def end(self):
@@ -80,8 +82,8 @@ def a_person_talks_stops_an_answer_and_goes_on(folder):
     answer = terminal.until(r"\d+ tokens, [\d.]+ tokens/s")
     assert "7" in answer.split("4?")[-1], answer
     # A long answer is wrapped, and Ctrl-C ends it and not the chat.
-    terminal.say("/set max_tokens 2000")
-    terminal.until("max_tokens 2000")
+    terminal.say("/set max_tokens 900")
+    terminal.until("max_tokens 900")
     terminal.say("/set temperature 1.8")
     terminal.until("temperature 1.8")
     stopped = False
@@ -99,11 +101,11 @@ def a_person_talks_stops_an_answer_and_goes_on(folder):
     terminal.say("What is 2 + 2?")
     assert "4" in terminal.until("tokens/s").split("2?")[-1]
     # Ctrl-C at the prompt ends the line alone.
-    terminal.until(r"\n> \Z")
+    terminal.until(PROMPT)
     terminal.send("half a line\x03")
     terminal.until("Ctrl-D or /quit ends the chat")
     # Lines are pasted as one message.
-    terminal.until(r"\n> \Z")
+    terminal.until(PROMPT)
     terminal.send("\x1b[200~What is\r1 + 1?\x1b[201~\r")
     assert "2" in terminal.until("tokens/s")
     terminal.say("/regenerate")
@@ -119,7 +121,7 @@ def a_person_talks_stops_an_answer_and_goes_on(folder):
     terminal.until("begins anew")
     terminal.say("/regenerate")
     terminal.until("no answer to give again")
-    terminal.until(r"\n> \Z")
+    terminal.until(PROMPT)
     terminal.end()
     for line in ESCAPES.sub("", terminal.shown).splitlines():
         assert len(line) <= 60, line
@@ -127,11 +129,11 @@ def a_person_talks_stops_an_answer_and_goes_on(folder):
 
 def the_next_chat_knows_the_lines_of_the_last_one(folder):
     terminal = Terminal(folder, "--url", URL, HEARTH_API_KEY=KEY)
-    terminal.until(r"\n> \Z")
+    terminal.until(PROMPT)
     terminal.send("\x1b[A\x1b[A")
     terminal.until("/system Be brief")
     terminal.send("\x15")
-    terminal.until(r"> \Z")
+    terminal.until(PROMPT)
     terminal.end()
     history = Path(folder, "hearth/chat_history")
     assert history.stat().st_mode & 0o77 == 0, oct(history.stat().st_mode)

@@ -83,8 +83,20 @@ pub struct Message {
 
 /// How long the model should stay loaded. It always stays, so that every time except 0 is accepted.
 #[derive(Debug)]
-struct KeepAlive {
+pub struct KeepAlive {
     unloads: bool,
+}
+
+impl KeepAlive {
+    /// # Errors
+    /// 400 for 0, which asks for the model to be unloaded.
+    pub fn refuse_unloading(&self) -> Result<(), ApiError> {
+        let bound = "left out or not 0: the served model is never unloaded";
+        match self.unloads {
+            true => Err(out_of_bounds("keep_alive", bound, 0)),
+            false => Ok(()),
+        }
+    }
 }
 
 impl<'de> Deserialize<'de> for KeepAlive {
@@ -229,9 +241,8 @@ fn refuse(
     think: &Option<Think>,
     logprobs: (Option<bool>, Option<i64>),
 ) -> Result<(), ApiError> {
-    if keep_alive.as_ref().is_some_and(|keep| keep.unloads) {
-        let bound = "left out or not 0: the served model is never unloaded";
-        return Err(out_of_bounds("keep_alive", bound, 0));
+    if let Some(keep_alive) = keep_alive {
+        keep_alive.refuse_unloading()?;
     }
     let common = [
         ("think", think.as_ref().is_some_and(|think| think.0)),

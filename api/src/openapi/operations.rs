@@ -7,6 +7,7 @@ use crate::debug;
 use crate::dialect::Dialect;
 use crate::fields::adapters::ScaledAdapter;
 use crate::live;
+use crate::ollama::embed::EmbedRequest;
 use crate::ollama::request as ollama;
 use crate::openai::adapters as openai_adapters;
 use crate::openai::chat_request::ChatRequest;
@@ -170,6 +171,7 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
         "/v1/messages/count_tokens" => ("CountRequest", schema::<anthropic::CountRequest>()),
         "/api/chat" => ("OllamaChatRequest", schema::<ollama::ChatRequest>()),
         "/api/generate" => ("OllamaGenerateRequest", schema::<ollama::GenerateRequest>()),
+        "/api/embed" => ("OllamaEmbedRequest", schema::<EmbedRequest>()),
         "/api/show" => ("ShowRequest", schema::<ollama::ShowRequest>()),
         _ => return None,
     })
@@ -255,6 +257,9 @@ fn answer(method: &str, path: &str) -> Value {
         "/v1/messages/count_tokens" => json("TokenCount"),
         "/api/chat" => streamed("OllamaChat", LINES),
         "/api/generate" => streamed("OllamaGenerated", LINES),
+        "/api/embed" => json("OllamaEmbeddings"),
+        "/props" => json("Props"),
+        "/slots" => json("Slots"),
         "/api/tags" | "/api/ps" => json("OllamaModels"),
         "/api/show" => json("OllamaModel"),
         _ => json!({"application/json": {"schema": {"type": "object"}}}),

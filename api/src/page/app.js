@@ -26,7 +26,8 @@ const show = (view) => {
     tab.setAttribute("aria-selected", isIt);
     tab.tabIndex = isIt ? 0 : -1;
   }
-  if (location.hash !== `#${view}`) history.replaceState(null, "", `#${view}`);
+  // No element has this id, so that the browser scrolls to none.
+  if (location.hash !== `#/${view}`) history.replaceState(null, "", `#/${view}`);
   connect();
 };
 
@@ -102,4 +103,4 @@ const connect = () => {
 document.addEventListener("visibilitychange", connect);
 
 const playground = startPlayground({ keys, notice, askForKeys });
-show(location.hash === "#play" ? "play" : "live");
+show(location.hash === "#/play" ? "play" : "live");

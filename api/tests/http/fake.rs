@@ -369,6 +369,7 @@ pub fn served(behaviour: Behaviour, config: EngineConfig) -> Served {
     Served {
         grammars: Arc::new(grammars),
         id: MODEL.to_owned(),
+        aliases: Vec::new(),
         engine,
         text: Arc::new(FakeCodec),
         defaults: Defaults {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use actix_web::web::Data;
 use hearth_api::config::HttpConfig;
+use hearth_api::served::Served;
 use hearth_api::server;
 use hearth_api::state::AppState;
 use hearth_client::{Client, ClientError};
@@ -138,6 +139,30 @@ async fn models_and_server_info_say_what_is_served() {
         (Some(0), Some(1))
     );
     assert_eq!(info["config"]["max_queue"], 512);
+}
+
+#[tokio::test]
+async fn each_name_of_the_model_may_be_asked_for_and_answers_have_the_first() {
+    let server = TestServer::start_loading(HttpConfig::default());
+    server.state.set_ready(Served {
+        aliases: vec!["gpt-x".to_owned()],
+        ..served(Behaviour::default(), EngineConfig::default())
+    });
+    let (_, models) = get(&server, "/v1/models").await;
+    let ids: Vec<&Value> = models["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| &m["id"])
+        .collect();
+    assert_eq!(ids, [MODEL, "gpt-x"]);
+    assert_eq!(get(&server, "/v1/models/gpt-x").await.1, models["data"][1]);
+    for name in [MODEL, "gpt-x"] {
+        let answer = ok(&server, COMPLETIONS, &json!({"model": name, "prompt": "a"})).await;
+        assert_eq!(answer["model"], MODEL);
+    }
+    let body = json!({"model": "gpt-y", "prompt": "a"});
+    assert_eq!(post(&server, COMPLETIONS, &body).await.0, 404);
 }
 
 #[tokio::test]

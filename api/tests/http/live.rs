@@ -174,7 +174,7 @@ async fn only_an_administrator_watches_and_only_with_a_key_there_is_text() {
     ok(
         &server,
         COMPLETIONS,
-        &json!({"prompt": "abc", "max_tokens": 2}),
+        &json!({"prompt": "abc", "max_tokens": 2, "temperature": 0}),
     )
     .await;
     let mut viewer = Watched::open(&server, "chief").await;

@@ -354,3 +354,94 @@ async fn every_refusal_is_in_ollamas_shape_and_names_the_field() {
     }
     server.wait_until_idle().await;
 }
+
+#[tokio::test]
+async fn inputs_are_embedded_and_cut_where_they_are_too_long() {
+    let server = TestServer::plain();
+    let embed = async |body: Value| post(&server, "/api/embed", &body).await;
+    let (status, answer) = embed(json!({"model": "fake:latest", "input": ["a", "bc"]})).await;
+    assert_eq!(status, 200, "{answer}");
+    let vectors = answer["embeddings"].as_array().unwrap();
+    assert_eq!(
+        (vectors.len(), vectors[0].as_array().unwrap().len()),
+        (2, 3)
+    );
+    let squares = vectors[0].as_array().unwrap().iter();
+    let length: f64 = squares.map(|x| x.as_f64().unwrap().powi(2)).sum();
+    assert!((length - 1.0).abs() < 1e-5, "{answer}");
+    // Each text gets a token at its beginning.
+    assert_eq!(
+        (&answer["prompt_eval_count"], &answer["model"]),
+        (&json!(5), &json!("fake:latest"))
+    );
+    let long = "a".repeat(600);
+    let (status, answer) = embed(json!({"model": "fake", "input": long, "dimensions": 2})).await;
+    assert_eq!(
+        (status, answer["embeddings"][0].as_array().unwrap().len()),
+        (200, 2)
+    );
+    for (more, words) in [
+        (json!({"truncate": false}), "at most 511 tokens"),
+        (json!({"keep_alive": 0}), "never unloaded"),
+        (json!({"dimensions": 9}), "between 1 and 3"),
+        (json!({"model": "other"}), "other"),
+    ] {
+        let mut body = json!({"model": "fake", "input": long});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let (status, answer) = embed(body).await;
+        let said = answer["error"].as_str().unwrap();
+        assert!(status >= 400 && said.contains(words), "{status} {answer}");
+    }
+}
+
+#[tokio::test]
+async fn llama_servers_tools_learn_the_context_and_what_runs() {
+    let server = TestServer::start(
+        Behaviour {
+            step: Duration::from_millis(5),
+            endless: true,
+            ..Behaviour::default()
+        },
+        EngineConfig {
+            max_running: 3,
+            ..EngineConfig::default()
+        },
+        HttpConfig::default(),
+    );
+    let get = async |path: &str| {
+        let answer = reqwest::get(format!("{}{path}", server.url)).await.unwrap();
+        answer.json::<Value>().await.unwrap()
+    };
+    let props = get("/props").await;
+    assert_eq!(props["default_generation_settings"]["n_ctx"], 512);
+    assert_eq!(
+        (&props["total_slots"], &props["model_alias"]),
+        (&json!(3), &json!("fake"))
+    );
+    let free = get("/slots").await;
+    assert!(
+        free.as_array()
+            .unwrap()
+            .iter()
+            .all(|slot| slot["is_processing"] == false),
+        "{free}"
+    );
+    let body = json!({"model": "fake", "prompt": "abc", "raw": true, "stream": false,
+                      "options": {"num_predict": 300}});
+    let (_, busy) = tokio::join!(post(&server, "/api/generate", &body), async {
+        loop {
+            let slots = get("/slots").await;
+            if slots[0]["is_processing"] == true {
+                return slots;
+            }
+        }
+    });
+    assert_eq!(busy.as_array().unwrap().len(), 3, "{busy}");
+    assert!(busy[0]["n_prompt_tokens"].as_u64().unwrap() >= 3, "{busy}");
+    assert_eq!(
+        busy[1],
+        json!({"id_task": -1, "n_ctx": 512, "is_processing": false, "id": 1})
+    );
+}

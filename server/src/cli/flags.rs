@@ -95,8 +95,9 @@ pub struct ServeFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Id of the model in the API [default: the name of the directory or GGUF file, or the hub id]
-    #[arg(long, value_name = "NAME")]
+    /// Names of the model in the API, as a comma-separated list; answers have the first [default: the
+    /// name of the directory or GGUF file, or the hub id]
+    #[arg(long, value_name = "NAME,NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_model_name: Option<String>,
     #[command(flatten)]

@@ -187,7 +187,7 @@ mod tests {
     fn every_setting_of_serve_is_under_a_heading_and_every_heading_names_settings() {
         let command = command();
         let serve = command.find_subcommand("serve").unwrap();
-        let others = ["config", "print_config", "help", "version"];
+        let others = ["config", "print_config", "estimate", "help", "version"];
         for arg in serve.get_arguments() {
             let id = arg.get_id().as_str();
             assert!(

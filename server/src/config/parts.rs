@@ -87,10 +87,22 @@ impl Config {
         }
     }
 
+    /// The names of `--served-model-name`.
+    fn served_names(&self) -> impl Iterator<Item = &str> {
+        let given = self.served_model_name.iter();
+        let names = given.flat_map(|names| names.split(','));
+        names.map(str::trim).filter(|name| !name.is_empty())
+    }
+
+    /// The names of the model in the API beside its id.
+    pub fn model_aliases(&self) -> Vec<String> {
+        self.served_names().skip(1).map(str::to_owned).collect()
+    }
+
     /// The id of the model in the API.
     pub fn model_id(&self) -> String {
-        if let Some(name) = &self.served_model_name {
-            return name.clone();
+        if let Some(name) = self.served_names().next() {
+            return name.to_owned();
         }
         match &self.model {
             None => EMBEDDED_MODEL.to_owned(),

@@ -24,7 +24,8 @@ pub struct Config {
     /// Checkpoint directory, GGUF file or hub id (`org/name`). Default: the embedded model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Id of the model in the API. Default: derived from `model`.
+    /// Names of the model in the API, separated by commas; the first is its id. Default: derived from
+    /// `model`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub served_model_name: Option<String>,
     /// `auto`, or the API of a device with an optional index: `vulkan:1`.

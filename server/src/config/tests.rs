@@ -264,6 +264,11 @@ fn the_model_id_is_the_served_name_or_the_last_part_of_the_path() {
             id(json!({"model": "org/name", "served_model_name": "x"})),
             "x"
         );
+        let config = resolve(None, json!({"served_model_name": "x, y,z"})).unwrap();
+        assert_eq!(
+            (config.model_id(), config.model_aliases()),
+            ("x".into(), vec!["y".into(), "z".into()])
+        );
         Ok(())
     });
 }

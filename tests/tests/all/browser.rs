@@ -33,7 +33,7 @@ async fn the_page_shows_requests_as_they_run_and_the_playground_answers_stops_an
             return;
         }
     };
-    let open = Server::embedded(&["--admin-api-key", "chief"]).await;
+    let open = Server::embedded(&["--admin-api-key", "chief", "--kv-tokens", "8192"]).await;
     let closed = Server::embedded(&["--api-key", "user", "--admin-api-key", "chief"]).await;
     let mut command = Command::new(python);
     command

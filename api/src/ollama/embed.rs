@@ -1,0 +1,123 @@
+//! `POST /api/embed`.
+
+use std::time::Instant;
+
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse};
+use serde::{Deserialize, Serialize};
+
+use crate::error::ApiError;
+use crate::fields::wire::{Object, Prompt, Prompts};
+use crate::generate::{Job, check_sequences, submit};
+use crate::middleware::request_id::RequestId;
+use crate::ollama::options::Options;
+use crate::ollama::request::{KeepAlive, choose};
+use crate::respond::{Whole, collected, json};
+use crate::served::Served;
+use crate::state::AppState;
+use crate::tally::Tally;
+use crate::{body, embedding, offload, prompt};
+
+const ROUTE: &str = "/api/embed";
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmbedRequest {
+    model: String,
+    input: Prompts,
+    /// Whether the end of an input that is too long is cut off; it is unless this is false.
+    truncate: Option<bool>,
+    /// How many numbers of each embedding are kept.
+    dimensions: Option<i64>,
+    /// Sampling has no part in embeddings.
+    #[expect(dead_code, reason = "checked for its type, and that is all")]
+    options: Option<Object<Options>>,
+    keep_alive: Option<KeepAlive>,
+}
+
+#[derive(Debug, Serialize)]
+struct Response {
+    model: String,
+    embeddings: Vec<Vec<f32>>,
+    /// In nanoseconds, as all times of Ollama.
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: usize,
+}
+
+struct Prepared {
+    model: String,
+    job: Job,
+    dimensions: Option<usize>,
+}
+
+/// # Errors
+/// 4xx for a faulty request, 503 when the server cannot take it now.
+pub async fn embed(
+    request: HttpRequest,
+    payload: Payload,
+    state: Data<AppState>,
+) -> Result<HttpResponse, ApiError> {
+    let begin = Instant::now();
+    let served = state.served()?.clone();
+    let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
+    let (served, prepared) = offload::prepare_read(served, bytes, prepare).await?;
+    let Prepared {
+        model,
+        job,
+        dimensions,
+    } = prepared;
+    let prompts = job.prompts.len();
+    let updates = submit(&served, job)?;
+    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, 1);
+    let mut wholes = collected(updates, &mut tally).await?;
+    let usage = tally.usage();
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let written = offload::when_large(size, move || {
+        let vectors = wholes.iter_mut();
+        let vectors = vectors.map(|whole| embedding::take(whole, dimensions));
+        Ok::<_, ApiError>(json(&Response {
+            model,
+            embeddings: vectors.collect::<Result<_, ApiError>>()?,
+            total_duration: u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            load_duration: 0,
+            prompt_eval_count: usage.prompt_tokens,
+        }))
+    })
+    .await??;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(written))
+}
+
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
+    let request: EmbedRequest = body::parse(bytes)?;
+    let adapter = choose(served, &request.model)?;
+    if let Some(keep_alive) = &request.keep_alive {
+        keep_alive.refuse_unloading()?;
+    }
+    let dimensions = embedding::dimensions(served, request.dimensions)?;
+    check_sequences(served, request.input.0.given, 1, "input")?;
+    let most = match request.truncate {
+        Some(false) => usize::MAX,
+        _ => served.context() - 1,
+    };
+    let prompts = request.input.checked("input")?.into_iter();
+    let prompts = prompts.map(|given| {
+        let mut ids = match given {
+            Prompt::Text(text) => prompt::encode(served, "input", &text, true)?,
+            Prompt::Tokens(ids) => ids,
+        };
+        ids.truncate(most);
+        Ok(ids)
+    });
+    let prompts = prompts.collect::<Result<_, ApiError>>()?;
+    Ok(Prepared {
+        model: request.model,
+        job: Job {
+            adapter,
+            ..embedding::job(served, prompts, "input")?
+        },
+        dimensions,
+    })
+}
