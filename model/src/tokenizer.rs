@@ -101,6 +101,8 @@ impl Tokenizer {
         let quoting = Quoting::new(marks.map(|token| token.content.as_str()));
         let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or(Value::Null);
         bounds::check_growth("normalizer", &normalizer).map_err(TokenizerError::Json)?;
+        let pieces = serde_json::to_value(tokenizer.get_pre_tokenizer()).unwrap_or(Value::Null);
+        bounds::check_growth("pre_tokenizer", &pieces).map_err(TokenizerError::Json)?;
         let around = serde_json::to_value(tokenizer.get_post_processor()).unwrap_or(Value::Null);
         bounds::check_around(&around).map_err(TokenizerError::Json)?;
         let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or(Value::Null);

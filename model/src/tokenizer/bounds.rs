@@ -27,7 +27,7 @@ pub(super) fn check_ids(tokens: usize, largest: u32) -> Result<(), String> {
     ))
 }
 
-/// Checks the field `normalizer` or `decoder` of a tokenizer.
+/// Checks the field `normalizer`, `pre_tokenizer` or `decoder` of a tokenizer.
 ///
 /// # Errors
 /// It makes too much of a text.
@@ -101,13 +101,21 @@ impl Growth {
                     .added
                     .saturating_add(text("prepend").map_or(0, str::len));
             }
+            // Bytes become characters of up to two bytes.
+            Some("ByteLevel") => self.factor = self.factor.saturating_mul(2),
+            // A space becomes a mark.
+            Some("Metaspace") => {
+                let mark = text("replacement").map_or(3, str::len).max(1);
+                self.factor = self.factor.saturating_mul(mark);
+                self.added = self.added.saturating_add(mark);
+            }
             Some("Precompiled") => {
                 let grown = text("precompiled_charsmap").map_or(1, longest_replacement);
                 self.factor = self.factor.saturating_mul(grown.max(1));
             }
             _ => {}
         }
-        for list in ["normalizers", "decoders"] {
+        for list in ["normalizers", "pretokenizers", "decoders"] {
             for part in value
                 .get(list)
                 .and_then(Value::as_array)
@@ -168,6 +176,20 @@ mod tests {
         let empty =
             json!({"type": "Replace", "pattern": {"Regex": "x*"}, "content": "a".repeat(100)});
         assert!(check_growth("decoder", &json!({"decoders": [empty]})).is_err());
+    }
+
+    #[test]
+    fn pre_tokenizers_multiply_too() {
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false});
+        let sequence = |times: usize| {
+            let parts = vec![bytes.clone(); times];
+            json!({"type": "Sequence", "pretokenizers": parts})
+        };
+        assert!(check_growth("pre_tokenizer", &sequence(6)).is_ok());
+        let error = check_growth("pre_tokenizer", &sequence(7)).unwrap_err();
+        assert!(error.starts_with("the pre_tokenizer may make"), "{error}");
+        let mark = json!({"type": "Metaspace", "replacement": "▁"});
+        assert!(check_growth("pre_tokenizer", &mark).is_ok());
     }
 
     #[test]
