@@ -19,6 +19,8 @@ use serde_json::{Map, Value};
 /// Damaged copies of each file, if no variable says otherwise.
 const TOKENIZERS: u64 = 300;
 const TEMPLATES: u64 = 300;
+/// A byte becomes at most 100, a piece gets 256 more, and 1024 are added around a text of 50 bytes.
+const MOST_IDS: usize = 100 * 50 + 256 * 51 + 1024;
 /// The bound of a template's time is 10 s, on a machine that does nothing else.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,7 +46,11 @@ fn a_damaged_tokenizer_works_or_is_an_error() {
             opened += 1;
             for special in [false, true] {
                 if let Ok(ids) = tokenizer.encode(TEXT, special) {
-                    assert!(ids.len() < 10_000, "{name} case {case}: {} ids", ids.len());
+                    assert!(
+                        ids.len() < MOST_IDS,
+                        "{name} case {case}: {} ids",
+                        ids.len()
+                    );
                     let _ = tokenizer.decode(&ids, special);
                     let bytes = ids.iter().map(|&id| tokenizer.token_bytes(id).len());
                     assert!(bytes.sum::<usize>() < 1_000_000, "{name} case {case}");
