@@ -240,10 +240,10 @@ impl ChatTemplate {
         let context = merge_maps(context);
         let template = &inner.compiled[self.select(input.tools.is_some())?];
         let render = || budget::with(bytes, || inner.render(template, context));
-        if !template.recurses {
-            return render();
-        }
-        let rendered = compile::on_stack(MACRO_STACK, render);
+        let rendered = match template.recurses {
+            true => compile::on_stack(MACRO_STACK, render),
+            false => compile::guarded(render),
+        };
         rendered.unwrap_or_else(|message| Err(ChatTemplateError::Render { line: 0, message }))
     }
 

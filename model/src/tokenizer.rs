@@ -100,11 +100,13 @@ impl Tokenizer {
         let marks = added.values().filter(|token| token.special);
         let quoting = Quoting::new(marks.map(|token| token.content.as_str()));
         let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or(Value::Null);
-        bounds::check_growth("normalizer", &normalizer).map_err(TokenizerError::Json)?;
+        let pieces = serde_json::to_value(tokenizer.get_pre_tokenizer()).unwrap_or(Value::Null);
+        bounds::check_growth("normalizer and pre_tokenizer", &[&normalizer, &pieces])
+            .map_err(TokenizerError::Json)?;
         let around = serde_json::to_value(tokenizer.get_post_processor()).unwrap_or(Value::Null);
         bounds::check_around(&around).map_err(TokenizerError::Json)?;
         let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or(Value::Null);
-        bounds::check_growth("decoder", &decoder).map_err(TokenizerError::Json)?;
+        bounds::check_growth("decoder", &[&decoder]).map_err(TokenizerError::Json)?;
         let bytes = TokenBytes::new(&decoder, &tokens);
         let special_tokens = SPECIAL_FIELDS
             .into_iter()

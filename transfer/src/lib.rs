@@ -35,6 +35,8 @@ pub mod bootstrap;
 pub mod digest;
 mod error;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod handshake;
 pub mod identity;
 pub mod listener;

@@ -6,27 +6,11 @@ use reqwest::Client;
 use serde_json::{Value, json};
 
 use super::fake::{MODEL, TestServer};
+use super::json::damaged;
+use super::mutate::{Random, cases};
 
-/// Damaged bodies for each route, if the variable does not say otherwise.
+/// Damaged bodies for each route, if no variable says otherwise.
 const CASES: u64 = 60;
-const CASES_VARIABLE: &str = "HEARTH_FUZZ_CASES";
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-}
 
 fn bodies() -> Vec<(&'static str, Value)> {
     let messages = json!([
@@ -106,82 +90,13 @@ fn bodies() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Changes one value somewhere in `value` to something odd.
-fn change(value: &mut Value, random: &mut Random) {
-    let odd = |random: &mut Random| match random.below(14) {
-        0 => Value::Null,
-        1 => json!(-1),
-        2 => json!(1e308),
-        3 => json!(u64::MAX),
-        4 => json!(""),
-        5 => json!("a".repeat(1 + random.below(5000))),
-        6 => json!([]),
-        7 => json!({}),
-        8 => json!([[[[[[]]]]]]),
-        9 => json!(true),
-        10 => json!("\u{0}\u{fdd0}<|im_end|>\u{202e}"),
-        11 => json!({"$ref": "#"}),
-        12 => json!("(a|b)*(a|b)*(a|b)*c{1,1000}"),
-        _ => json!(0.5),
-    };
-    match value {
-        Value::Array(list) if !list.is_empty() && random.below(5) > 0 => {
-            let at = random.below(list.len());
-            match random.below(8) {
-                0 => {
-                    let copy = list[at].clone();
-                    list.extend(vec![copy; random.below(40)]);
-                }
-                1 => drop(list.remove(at)),
-                _ => change(&mut list[at], random),
-            }
-        }
-        Value::Object(fields) if !fields.is_empty() && random.below(6) > 0 => {
-            let name = fields
-                .keys()
-                .nth(random.below(fields.len()))
-                .cloned()
-                .unwrap();
-            match random.below(10) {
-                0 => drop(fields.remove(&name)),
-                1 => {
-                    let moved = fields.remove(&name).unwrap();
-                    fields.insert(format!("{name}x"), moved);
-                }
-                _ => change(fields.get_mut(&name).unwrap(), random),
-            }
-        }
-        other => *other = odd(random),
-    }
-}
-
-fn damaged(body: &Value, random: &mut Random) -> Vec<u8> {
-    let mut body = body.clone();
-    for _ in 0..=random.below(2) {
-        change(&mut body, random);
-    }
-    let mut bytes = body.to_string().into_bytes();
-    if random.below(4) == 0 {
-        for _ in 0..=random.below(3) {
-            let at = random.below(bytes.len());
-            match random.below(3) {
-                0 => bytes[at] = random.next() as u8,
-                1 => bytes.truncate(at + 1),
-                _ => bytes.insert(at, b"{}[]\",:\\0-"[random.below(10)]),
-            }
-        }
-    }
-    bytes
-}
-
 #[tokio::test]
 async fn damaged_bodies_are_answered_and_the_server_goes_on() {
     let server = TestServer::plain();
     let client = Client::new();
-    let cases = std::env::var(CASES_VARIABLE).map_or(CASES, |cases| cases.parse().unwrap());
     let mut statuses = std::collections::BTreeMap::<u16, u64>::new();
     for (index, (path, body)) in bodies().into_iter().enumerate() {
-        for case in 0..cases {
+        for case in cases(CASES) {
             let mut random = Random(case << 8 | index as u64);
             let bytes = damaged(&body, &mut random);
             let shown = String::from_utf8_lossy(&bytes)

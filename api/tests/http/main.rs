@@ -13,10 +13,14 @@ mod embeddings;
 mod fake;
 mod fuzz;
 mod grammars;
+#[path = "../../../tests/fuzz/json.rs"]
+mod json;
 mod keys;
 mod lifecycle;
 mod live;
 mod loads;
+#[path = "../../../tests/fuzz/mutate.rs"]
+mod mutate;
 mod ollama;
 mod openapi;
 mod operations;

@@ -4,6 +4,7 @@
 //! bounded before they see the source, and they run on a thread whose stack is known to suffice.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use minijinja::machinery::{CodeGenerator, Instructions, Token, parse, tokenize};
@@ -91,11 +92,20 @@ pub(super) fn on_stack<R: Send>(
             .stack_size(bytes)
             .spawn_scoped(scope, work)
             .map_err(|error| format!("no thread for the chat template: {error}"))?;
-        thread
-            .join()
-            .map_err(|_| "the chat template engine panicked".to_owned())
+        thread.join().map_err(|_| PANICKED.to_owned())
     })
 }
+
+/// Runs `work`, such that a panic is an error.
+///
+/// # Errors
+/// `work` panics.
+pub(super) fn guarded<R>(work: impl FnOnce() -> R) -> Result<R, String> {
+    // Nothing that a panic leaves half done is used again.
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| PANICKED.to_owned())
+}
+
+const PANICKED: &str = "the chat template engine panicked";
 
 /// Instructions borrow from the source. A process loads few templates, and the same ones again
 /// when a lost device is opened, so each is kept once.

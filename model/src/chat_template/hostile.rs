@@ -26,6 +26,19 @@ fn render(source: &str) -> Result<String, ChatTemplateError> {
 }
 
 #[test]
+fn a_panic_of_the_engine_is_an_error() {
+    for source in [
+        "{{ 'abc'[9:0:-1] }}",
+        "{{ 'abc'[:0:-9223372036854775808] }}",
+    ] {
+        // Whatever the engine does with it, this thread goes on.
+        let _ = render(source);
+    }
+    let panics: Result<(), String> = super::compile::guarded(|| panic!("the engine's bug"));
+    assert_eq!(panics.unwrap_err(), "the chat template engine panicked");
+}
+
+#[test]
 fn deep_nesting_is_refused_before_it_is_parsed() {
     let many = |part: &str| part.repeat(5000);
     let elifs = "{% elif a %}".repeat(5000);

@@ -27,23 +27,24 @@ pub(super) fn check_ids(tokens: usize, largest: u32) -> Result<(), String> {
     ))
 }
 
-/// Checks the field `normalizer` or `decoder` of a tokenizer.
+/// Checks fields of a tokenizer that are applied one after another: its normalizer and pre-tokenizer, or
+/// its decoder.
 ///
 /// # Errors
 /// It makes too much of a text.
-pub(super) fn check_growth(field: &str, value: &Value) -> Result<(), String> {
+pub(super) fn check_growth(what: &str, parts: &[&Value]) -> Result<(), String> {
     let mut growth = Growth {
         factor: 1,
         added: 0,
     };
-    growth.add(value);
+    parts.iter().for_each(|part| growth.add(part));
     for (bytes, most, each) in [
         (growth.factor, MAX_GROWTH, "a byte of text"),
         (growth.added, MAX_ADDED, "a piece of text"),
     ] {
         if bytes > most {
             return Err(format!(
-                "the {field} may make at most {most} bytes of {each}, got {bytes}"
+                "the {what} may make at most {most} bytes of {each}, got {bytes}"
             ));
         }
     }
@@ -101,13 +102,21 @@ impl Growth {
                     .added
                     .saturating_add(text("prepend").map_or(0, str::len));
             }
+            // Bytes become characters of up to two bytes.
+            Some("ByteLevel") => self.factor = self.factor.saturating_mul(2),
+            // A space becomes a mark.
+            Some("Metaspace") => {
+                let mark = text("replacement").map_or(3, str::len).max(1);
+                self.factor = self.factor.saturating_mul(mark);
+                self.added = self.added.saturating_add(mark);
+            }
             Some("Precompiled") => {
                 let grown = text("precompiled_charsmap").map_or(1, longest_replacement);
                 self.factor = self.factor.saturating_mul(grown.max(1));
             }
             _ => {}
         }
-        for list in ["normalizers", "decoders"] {
+        for list in ["normalizers", "pretokenizers", "decoders"] {
             for part in value
                 .get(list)
                 .and_then(Value::as_array)
@@ -157,17 +166,34 @@ mod tests {
             json!({"type": "Prepend", "prepend": "▁"}),
             json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"}),
         ]);
-        assert!(check_growth("normalizer", &sentencepiece).is_ok());
-        assert!(check_growth("normalizer", &Value::Null).is_ok());
-        assert!(check_growth("normalizer", &sequence(vec![replace("aa"); 6])).is_ok());
-        let error = check_growth("normalizer", &sequence(vec![replace("aa"); 7])).unwrap_err();
+        assert!(check_growth("normalizer", &[&sentencepiece]).is_ok());
+        assert!(check_growth("normalizer", &[&Value::Null]).is_ok());
+        assert!(check_growth("normalizer", &[&sequence(vec![replace("aa"); 6])]).is_ok());
+        let error = check_growth("normalizer", &[&sequence(vec![replace("aa"); 7])]).unwrap_err();
         assert!(error.contains("at most 100 bytes of a byte of text, got 128"));
         let long = json!({"type": "Prepend", "prepend": "a".repeat(300)});
-        let error = check_growth("normalizer", &long).unwrap_err();
+        let error = check_growth("normalizer", &[&long]).unwrap_err();
         assert!(error.contains("of a piece of text, got 300"), "{error}");
         let empty =
             json!({"type": "Replace", "pattern": {"Regex": "x*"}, "content": "a".repeat(100)});
-        assert!(check_growth("decoder", &json!({"decoders": [empty]})).is_err());
+        assert!(check_growth("decoder", &[&json!({"decoders": [empty]})]).is_err());
+    }
+
+    #[test]
+    fn pre_tokenizers_multiply_too() {
+        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false});
+        let sequence = |times: usize| {
+            let parts = vec![bytes.clone(); times];
+            json!({"type": "Sequence", "pretokenizers": parts})
+        };
+        assert!(check_growth("pre_tokenizer", &[&sequence(6)]).is_ok());
+        let error = check_growth("pre_tokenizer", &[&sequence(7)]).unwrap_err();
+        assert!(error.starts_with("the pre_tokenizer may make"), "{error}");
+        let normalizer = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
+        let both = [&normalizer, &sequence(6)];
+        assert!(check_growth("normalizer and pre_tokenizer", &both).is_err());
+        let mark = json!({"type": "Metaspace", "replacement": "▁"});
+        assert!(check_growth("pre_tokenizer", &[&mark]).is_ok());
     }
 
     #[test]
@@ -177,7 +203,7 @@ mod tests {
             let map = BASE64_STANDARD.encode(bytes);
             json!({"type": "Precompiled", "precompiled_charsmap": map})
         };
-        assert!(check_growth("normalizer", &table(b"ab\0abc\0")).is_ok());
-        assert!(check_growth("normalizer", &table(&[b'a'; 101])).is_err());
+        assert!(check_growth("normalizer", &[&table(b"ab\0abc\0")]).is_ok());
+        assert!(check_growth("normalizer", &[&table(&[b'a'; 101])]).is_err());
     }
 }

@@ -227,7 +227,7 @@ fn a_tokenizer_that_makes_gigabytes_of_little_is_refused() {
     let chain = json!({"type": "Sequence", "normalizers": vec![replace; 40]});
     let long = error(&|file| file["normalizer"] = chain.clone());
     assert!(
-        long.contains("the normalizer may make at most 100 bytes"),
+        long.contains("the normalizer and pre_tokenizer may make at most 100 bytes"),
         "{long}"
     );
     let prepend = json!({"type": "Prepend", "prepend": "a".repeat(10_000_000)});
