@@ -7,6 +7,7 @@
     gguf/q8_0.gguf          the same weights, every matrix in one type; q4_0.gguf too
     gguf/<these>.safetensors their goldens, as the others' (see checkpoints.py)
     gguf/rounded.safetensors values, and their blocks by gguf.quants.quantize
+    gguf/blocks.gguf        a model whose matrices are random bytes in the types that mixed.gguf lacks
     gguf/types.gguf         tensors of random bytes in every type
     gguf/types.safetensors  their values by gguf.quants.dequantize
     gguf/byte-level.gguf    a tokenizer only: that of tokenizers/byte-level
@@ -191,21 +192,22 @@ def byte_level():
     writer.close()
 
 
+# Where the f16 scales lie in a block, if not at its start.
+SCALES = {
+    Type.Q2_K: [80, 82],
+    Type.Q3_K: [108],
+    Type.Q6_K: [208],
+    Type.MXFP4: [],
+    **{kind: [0, 2] for kind in (Type.Q4_1, Type.Q5_1, Type.Q4_K, Type.Q5_K)},
+}
+
+
 def types():
     """Random bytes but for the scales, which are small and finite."""
     random = np.random.default_rng(0)
     writer = gguf.GGUFWriter(OUT / "types.gguf", "llama")
     expected = {}
     rows, columns = 3, 256
-    # Where the f16 scales lie in a block.
-    two = (Type.Q4_1, Type.Q5_1, Type.Q4_K, Type.Q5_K)
-    scales = {
-        Type.Q2_K: [80, 82],
-        Type.Q3_K: [108],
-        Type.Q6_K: [208],
-        Type.MXFP4: [],
-        **{kind: [0, 2] for kind in two},
-    }
     names = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
     names += ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
     for index, name in enumerate(names):
@@ -216,7 +218,7 @@ def types():
         else:
             per_block, size = gguf.GGML_QUANT_SIZES[kind]
             blocks = random.integers(0, 256, (rows, columns // per_block, size), dtype=np.uint8)
-            for at in scales.get(kind, [0]):
+            for at in SCALES.get(kind, [0]):
                 scale = random.standard_normal(blocks.shape[:2]).astype(np.float16) / 64
                 blocks[:, :, at : at + 2] = scale.astype(np.float16)[..., None].view(np.uint8)
             data = blocks.reshape(rows, -1)
@@ -227,6 +229,49 @@ def types():
     writer.write_tensors_to_file()
     writer.close()
     save_file(expected, OUT / "types.safetensors")
+
+
+def blocks():
+    """Scales are such that the values of each matrix are about 1/16."""
+    random = np.random.default_rng(2)
+    writer = gguf.GGUFWriter(OUT / "blocks.gguf", "llama")
+    hidden = 256
+    writer.add_block_count(1)
+    writer.add_context_length(128)
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(hidden)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    norm = np.ones(hidden, dtype=np.float32)
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", norm)
+    for name, rows, kind in [
+        ("token_embd", 48, Type.Q6_K),
+        ("blk.0.attn_q", hidden, Type.Q2_K),
+        ("blk.0.attn_k", hidden // 2, Type.Q3_K),
+        ("blk.0.attn_v", hidden // 2, Type.IQ4_NL),
+        ("blk.0.attn_output", hidden, Type.IQ4_XS),
+        ("blk.0.ffn_gate", hidden, Type.MXFP4),
+        ("blk.0.ffn_up", hidden, Type.Q4_K),
+        ("blk.0.ffn_down", hidden, Type.Q5_K),
+    ]:
+        per_block, size = gguf.GGML_QUANT_SIZES[kind]
+        data = random.integers(0, 256, (rows, hidden // per_block, size), dtype=np.uint8)
+
+        def scaled(scale):
+            for at in SCALES.get(kind, [0]):
+                data[:, :, at : at + 2] = np.array([scale], dtype=np.float16).view(np.uint8)
+            if kind == Type.MXFP4:
+                data[:, :, 0] = 121
+            return gguf.quants.dequantize(data.reshape(rows, -1), kind)
+
+        scaled(1 / 16 / scaled(1).std())
+        writer.add_tensor(f"{name}.weight", data.reshape(rows, -1), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def rounded():
@@ -308,6 +353,7 @@ def main():
         whole(name)
     byte_level()
     types()
+    blocks()
     rounded()
     quantised(sys.argv[1], "mixed", MIXED, "Q8_0")
     for kind in ("q8_0", "q4_0"):

@@ -15,7 +15,8 @@ use serde_json::{Map, Value};
 use crate::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
-use crate::gguf::Gguf;
+use crate::gguf::split::{self, SplitFiles};
+use crate::gguf::{Gguf, GgufError};
 use crate::hub::{self, HubOptions};
 use crate::regular_file::{self, CONFIG_BYTES, TOKENIZER_BYTES};
 use crate::tokenizer::Tokenizer;
@@ -106,21 +107,52 @@ impl Checkpoint {
         })
     }
 
-    /// Opens a GGUF file, which contains all parts of a checkpoint.
+    /// Opens a GGUF file, which contains all parts of a checkpoint, and the files beside it if it is
+    /// one of several that the tensors are split over.
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
     pub fn open_gguf(path: &Path, format: LoadFormat) -> Result<Self, CheckpointError> {
         let place = path.display().to_string();
-        let wrong = |error| CheckpointError::Gguf {
-            file: path.to_owned(),
+        let wrong = |file: &Path, error| CheckpointError::Gguf {
+            file: file.to_owned(),
             error,
         };
-        let bytes = weights::map(path)?;
-        let file = Gguf::parse(bytes.as_slice()).map_err(wrong)?;
-        let config = file.config().map_err(wrong)?;
-        let files = file.tokenizer().map_err(wrong)?;
-        let tensors = file.into_tensors(&config).map_err(wrong)?;
+        let stem = path.file_stem().unwrap_or(path.as_os_str());
+        let mut name = stem.to_string_lossy().into_owned();
+        let mut files = vec![(path.to_owned(), weights::map(path)?)];
+        let parts = Gguf::parse(files[0].1.as_slice()).and_then(|file| file.parts());
+        let parts = parts.map_err(|error| wrong(path, error))?;
+        if parts > 1 {
+            let split = SplitFiles::of(path, parts).ok_or_else(|| {
+                let error = GgufError::Unsupported {
+                    key: split::COUNT.to_owned(),
+                    given: parts.to_string(),
+                    supported: "parts whose names end in -00001-of-0000N.gguf".to_owned(),
+                };
+                wrong(path, error)
+            })?;
+            name = split.name;
+            files.clear();
+            for path in split.paths {
+                let bytes = weights::map(&path)?;
+                files.push((path, bytes));
+            }
+        }
+        let mut whole: Option<Gguf<'_>> = None;
+        for (part, (path, bytes)) in files.iter().enumerate() {
+            let file = Gguf::parse(bytes.as_slice()).map_err(|error| wrong(path, error))?;
+            match &mut whole {
+                None => whole = Some(file),
+                Some(whole) => whole.join(file, part).map_err(|error| wrong(path, error))?,
+            }
+        }
+        let file = whole.expect("there is a first file");
+        let first = &files[0].0;
+        let config = file.config().map_err(|error| wrong(first, error))?;
+        let tokenizer = file.tokenizer().map_err(|error| wrong(first, error))?;
+        let tensors = file.into_tensors(&config);
+        let tensors = tensors.map_err(|error| wrong(first, error))?;
         let mut parts = Parts {
             place,
             config,
@@ -130,15 +162,14 @@ impl Checkpoint {
             special_tokens_map: Map::new(),
             chat_template: None,
         };
-        if let Some(files) = files {
-            parts.tokenizer = Some(Cow::Owned(files.tokenizer));
-            parts.tokenizer_config = files.config;
-            parts.generation.eos_token_ids = Some(files.eos_token_ids);
+        if let Some(converted) = tokenizer {
+            parts.tokenizer = Some(Cow::Owned(converted.tokenizer));
+            parts.tokenizer_config = converted.config;
+            parts.generation.eos_token_ids = Some(converted.eos_token_ids);
         }
-        let name = path.file_stem().unwrap_or(path.as_os_str());
-        Self::assemble(name.to_string_lossy().into_owned(), parts, |config| {
+        Self::assemble(name, parts, |config| {
             Ok(match format {
-                LoadFormat::Safetensors => Weights::from_file(path.to_owned(), bytes, tensors),
+                LoadFormat::Safetensors => Weights::from_files(files, tensors),
                 LoadFormat::Dummy { seed } => dummy(config, seed),
             })
         })

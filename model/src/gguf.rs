@@ -1,5 +1,5 @@
-//! GGUF: one file with the config, the tokenizer, the chat template and the weights
-//! (github.com/ggml-org/ggml, docs/gguf.md).
+//! GGUF: a file with the config, the tokenizer, the chat template and the weights
+//! (github.com/ggml-org/ggml, docs/gguf.md), whose tensors may be split over several files.
 //!
 //! The file is turned into the parts of a Hugging Face checkpoint, so that the rest of this crate
 //! knows one kind of model: metadata becomes a [`ModelConfig`], a `tokenizer.json` and a
@@ -13,6 +13,7 @@ mod config;
 mod error;
 mod metadata;
 mod pre_tokenizer;
+pub(crate) mod split;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -73,17 +74,36 @@ impl<'a> Gguf<'a> {
                 });
             }
         };
-        // A part of a split model has a header of its own, so it would be read as a model that
-        // lacks tensors.
-        if let Some(parts) = metadata.count("split.count")?.filter(|parts| *parts > 1) {
-            return Err(GgufError::Unsupported {
-                key: "split.count".to_owned(),
-                given: parts.to_string(),
-                supported: "one file (llama-gguf-split --merge makes one)".to_owned(),
-            });
-        }
         let tensors = Tensors::read(&mut reader, tensor_count, alignment)?;
         Ok(Self { metadata, tensors })
+    }
+
+    /// The number of files that the model is split into: 1 for a model in one file.
+    ///
+    /// # Errors
+    /// The number is not an integer.
+    pub fn parts(&self) -> Result<u64, GgufError> {
+        Ok(self.metadata.count(split::COUNT)?.unwrap_or(1))
+    }
+
+    /// Adds the tensors of `other`, which must be the part with the index `part` of as many parts.
+    ///
+    /// # Errors
+    /// It is another part, or it has a tensor that an earlier part has.
+    pub fn join(&mut self, other: Self, part: usize) -> Result<(), GgufError> {
+        for (key, expected) in [(split::COUNT, self.parts()?), (split::NUMBER, part as u64)] {
+            if other.metadata.count(key)? != Some(expected) {
+                return Err(other
+                    .metadata
+                    .invalid(key, format!("{expected} in this file")));
+            }
+        }
+        let joined = self.tensors.join(other.tensors);
+        joined.map_err(|name| GgufError::Invalid {
+            key: format!("tensor {name:.80}"),
+            bound: "in one part".to_owned(),
+            given: "two parts with it".to_owned(),
+        })
     }
 
     /// The description of the decoder.
@@ -119,6 +139,15 @@ impl<'a> Gguf<'a> {
     /// # Errors
     /// Names the key or the tensor that is missing or not supported.
     pub(crate) fn into_adapter(self, config: &ModelConfig) -> Result<GgufAdapter, GgufError> {
+        // A part has a header of its own, so it would be read as an adapter that lacks tensors.
+        let parts = self.parts()?;
+        if parts > 1 {
+            return Err(GgufError::Unsupported {
+                key: split::COUNT.to_owned(),
+                given: parts.to_string(),
+                supported: "adapters in one file".to_owned(),
+            });
+        }
         adapter::read(&self.metadata, self.tensors, config)
     }
 }

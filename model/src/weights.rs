@@ -36,17 +36,10 @@ pub use quantise::Quantization;
 pub(crate) use stored::StoredTensor;
 pub use view::{HeadOrder, TensorView};
 
-/// One tensor of the files.
-struct Entry {
-    /// Index of the file that has the tensor.
-    file: usize,
-    tensor: StoredTensor,
-}
-
 enum Source {
     Files {
         files: Vec<(PathBuf, Bytes)>,
-        entries: HashMap<String, Entry>,
+        entries: HashMap<String, StoredTensor>,
     },
     Dummy {
         dtype: Dtype,
@@ -116,19 +109,16 @@ impl Weights {
         Ok(weights)
     }
 
-    /// The named `tensors` of one file that was mapped and whose header was read.
-    pub(crate) fn from_file(
-        path: PathBuf,
-        bytes: Bytes,
+    /// The named `tensors` of files that were mapped and whose headers were read.
+    pub(crate) fn from_files(
+        files: Vec<(PathBuf, Bytes)>,
         tensors: Vec<(String, StoredTensor)>,
     ) -> Self {
-        let mut weights = Self::empty(path.display().to_string());
-        let entries = tensors
-            .into_iter()
-            .map(|(name, tensor)| (name, Entry { file: 0, tensor }));
+        let place = files.first().map(|(path, _)| path.display().to_string());
+        let mut weights = Self::empty(place.unwrap_or_default());
         weights.source = Source::Files {
-            entries: entries.collect(),
-            files: vec![(path, bytes)],
+            entries: tensors.into_iter().collect(),
+            files,
         };
         weights
     }
@@ -160,12 +150,11 @@ impl Weights {
                 heads: None,
             },
             Source::Files { files, .. } => {
-                let entry = self.entry(name).ok_or_else(|| WeightError::MissingTensor {
+                let tensor = self.entry(name).ok_or_else(|| WeightError::MissingTensor {
                     tensor: name.to_owned(),
                     place: self.place.clone(),
                 })?;
-                let (path, bytes) = &files[entry.file];
-                let tensor = &entry.tensor;
+                let (path, bytes) = &files[tensor.file];
                 let file = || path.display().to_string();
                 let row: usize = tensor.shape.iter().skip(1).product();
                 // Rows that are to be reordered must begin with a block.
@@ -207,13 +196,13 @@ impl Weights {
     pub fn format(&self, name: &str) -> Option<Format> {
         match &self.source {
             Source::Dummy { dtype, .. } => Some(Format::Float(*dtype)),
-            Source::Files { .. } => self.entry(name).map(|entry| entry.tensor.format.clone()),
+            Source::Files { .. } => self.entry(name).map(|entry| entry.format.clone()),
         }
     }
 
     /// The shape of the tensor `name` of a file.
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.entry(name).map(|entry| entry.tensor.shape.as_slice())
+        self.entry(name).map(|entry| entry.shape.as_slice())
     }
 
     /// A format of blocks that some tensor is stored in, if there is one.
@@ -221,12 +210,10 @@ impl Weights {
         let Source::Files { entries, .. } = &self.source else {
             return None;
         };
-        entries
-            .values()
-            .find_map(|entry| match entry.tensor.format {
-                Format::Blocks(blocks) => Some(blocks),
-                _ => None,
-            })
+        entries.values().find_map(|entry| match entry.format {
+            Format::Blocks(blocks) => Some(blocks),
+            _ => None,
+        })
     }
 
     /// Names of all tensors, sorted; none for random weights.
@@ -244,10 +231,7 @@ impl Weights {
         let Source::Files { entries, .. } = &self.source else {
             return 0;
         };
-        entries
-            .values()
-            .map(|entry| entry.tensor.bytes.len() as u64)
-            .sum()
+        entries.values().map(|entry| entry.bytes.len() as u64).sum()
     }
 
     /// The format of most of the bytes, which `--dtype auto` takes; `None` when no tensor is a
@@ -260,7 +244,7 @@ impl Weights {
         };
         let mut bytes = [(Dtype::F32, 0), (Dtype::Bf16, 0), (Dtype::F16, 0)];
         for entry in entries.values() {
-            let dtype = match &entry.tensor.format {
+            let dtype = match &entry.format {
                 Format::Float(dtype) => Some(*dtype),
                 Format::Blocks(_) => Some(Dtype::Bf16),
                 Format::Other(_) => None,
@@ -268,7 +252,7 @@ impl Weights {
             if let Some(dtype) = dtype
                 && let Some((_, sum)) = bytes.iter_mut().find(|(other, _)| *other == dtype)
             {
-                *sum += entry.tensor.bytes.len();
+                *sum += entry.bytes.len();
             }
         }
         // Not the widest format: some bf16 checkpoints keep their norms in f32.
@@ -292,8 +276,8 @@ impl Weights {
             let dropped = unsafe {
                 map.unchecked_advise_range(
                     memmap2::UncheckedAdvice::DontNeed,
-                    entry.tensor.bytes.start,
-                    entry.tensor.bytes.len(),
+                    entry.bytes.start,
+                    entry.bytes.len(),
                 )
             };
             if let Err(error) = dropped {
@@ -316,7 +300,7 @@ impl Weights {
         }
     }
 
-    fn entry(&self, name: &str) -> Option<&Entry> {
+    fn entry(&self, name: &str) -> Option<&StoredTensor> {
         let Source::Files { entries, .. } = &self.source else {
             return None;
         };
@@ -347,13 +331,13 @@ impl Weights {
                 .filter(|(start, end)| start <= end && *end <= bytes.as_slice().len())
                 .ok_or_else(|| corrupt(format!("tensor {name} lies outside the file")))?;
             let tensor = StoredTensor {
+                file: files.len(),
                 format: Format::of_safetensors(info.dtype),
                 shape: info.shape.clone(),
                 bytes: start..end,
                 heads: None,
             };
-            let file = files.len();
-            entries.insert(name, Entry { file, tensor });
+            entries.insert(name, tensor);
         }
         files.push((path, bytes));
         Ok(())

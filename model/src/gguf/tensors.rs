@@ -14,6 +14,8 @@ const MAX_DIMENSIONS: u32 = 4;
 
 /// One tensor of the file. The shape is row-major, the other way round than in the file.
 struct Tensor<'a> {
+    /// Index of the file that has the tensor.
+    file: usize,
     name: &'a str,
     format: Format,
     shape: Vec<usize>,
@@ -22,7 +24,7 @@ struct Tensor<'a> {
 
 pub(super) struct Tensors<'a> {
     list: Vec<Tensor<'a>>,
-    file: &'a [u8],
+    files: Vec<&'a [u8]>,
 }
 
 impl<'a> Tensors<'a> {
@@ -104,6 +106,7 @@ impl<'a> Tensors<'a> {
                         reader.corrupt(format!("tensor {name:.80} goes beyond the end of the file"))
                     })?;
                 Ok(Tensor {
+                    file: 0,
                     name: tensor.name,
                     format: tensor.format,
                     shape: tensor.shape,
@@ -113,8 +116,28 @@ impl<'a> Tensors<'a> {
             .collect::<Result<_, GgufError>>()?;
         Ok(Self {
             list,
-            file: reader.file(),
+            files: vec![reader.file()],
         })
+    }
+
+    /// Adds the tensors of another file.
+    ///
+    /// # Errors
+    /// The name of a tensor that both have.
+    pub fn join(&mut self, other: Self) -> Result<(), &'a str> {
+        let names: HashSet<&str> = self.list.iter().map(|tensor| tensor.name).collect();
+        let twice = other.list.iter().find(|tensor| names.contains(tensor.name));
+        if let Some(tensor) = twice {
+            return Err(tensor.name);
+        }
+        let before = self.files.len();
+        self.files.extend(other.files);
+        self.list
+            .extend(other.list.into_iter().map(|tensor| Tensor {
+                file: before + tensor.file,
+                ..tensor
+            }));
+        Ok(())
     }
 
     fn find(&self, name: &str) -> Option<&Tensor<'a>> {
@@ -132,7 +155,7 @@ impl<'a> Tensors<'a> {
     /// The values of a small tensor of f32.
     pub fn floats(&self, name: &str) -> Option<Vec<f32>> {
         let tensor = self.find(name)?;
-        let bytes = self.file.get(tensor.bytes.clone())?;
+        let bytes = self.files.get(tensor.file)?.get(tensor.bytes.clone())?;
         (tensor.format == Format::Float(Dtype::F32)).then(|| {
             let words = bytes.as_chunks::<4>().0.iter();
             words.map(|word| f32::from_le_bytes(*word)).collect()
@@ -164,6 +187,7 @@ impl<'a> Tensors<'a> {
                     })
                 });
                 let stored = StoredTensor {
+                    file: tensor.file,
                     format: tensor.format,
                     shape: tensor.shape,
                     bytes: tensor.bytes,
@@ -202,6 +226,7 @@ impl Tensors<'_> {
             let in_pairs = name.contains(".q_proj.") || name.contains(".k_proj.");
             let heads = rotated.filter(|_| in_pairs && suffix == ".lora_b");
             let stored = StoredTensor {
+                file: tensor.file,
                 format: tensor.format,
                 shape: tensor.shape,
                 bytes: tensor.bytes,

@@ -44,7 +44,7 @@ pub fn read(
             format!("the adapter is for {architecture:.40}, this model is {expected}"),
         ));
     }
-    let weights = Weights::from_file(path.to_owned(), Bytes::Read(bytes), tensors);
+    let weights = Weights::from_files(vec![(path.to_owned(), Bytes::Read(bytes))], tensors);
     let mut modules: BTreeMap<AdaptedMatrix, [Option<&str>; 2]> = BTreeMap::new();
     for tensor in weights.names() {
         let parts = [".weight.lora_a", ".weight.lora_b"];

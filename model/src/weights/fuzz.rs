@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use hearth_shaders::BlockMatrix;
+
 use super::*;
 use crate::checkpoint::{Checkpoint, LoadFormat};
 
@@ -36,7 +38,10 @@ fn fuzz(name: &str, whole: &[u8], file: &str, open: impl Fn(&Path) -> Option<Che
             let tensors = checkpoint.config.tensors();
             let whole = tensors.iter().all(|(name, shape)| {
                 let view = checkpoint.weights.get(name, shape);
-                view.is_ok_and(|view| view.to_dtype(Dtype::Bf16).len() == 2 * view.len())
+                view.is_ok_and(|view| {
+                    pack(&view);
+                    view.to_dtype(Dtype::Bf16).len() == 2 * view.len()
+                })
             });
             (1, u64::from(whole))
         }));
@@ -53,13 +58,22 @@ fn fuzz(name: &str, whole: &[u8], file: &str, open: impl Fn(&Path) -> Option<Che
     let _ = fs::remove_dir_all(&dir);
 }
 
+/// Packs a matrix that is in blocks, as it is done for serving.
+fn pack(view: &TensorView<'_>) {
+    if let (Format::Blocks(format), [rows, columns]) = (&view.format, view.shape.as_slice()) {
+        let mut matrix = BlockMatrix::zeros(&[(*format, *rows)], *columns);
+        let set = matrix.set_rows(0..*rows, |row| Some(Cow::Borrowed(view.row_bytes(row))));
+        assert_eq!(set, Ok(()));
+    }
+}
+
 fn goldens() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
 }
 
 #[test]
 fn a_damaged_gguf_file_is_an_error_and_nothing_worse() {
-    for name in ["mixed", "qwen3"] {
+    for name in ["mixed", "blocks", "qwen3"] {
         let whole = fs::read(goldens().join(format!("gguf/{name}.gguf"))).unwrap();
         fuzz(&format!("gguf-{name}"), &whole, "model.gguf", |dir| {
             Checkpoint::open_gguf(&dir.join("model.gguf"), LoadFormat::Safetensors).ok()

@@ -8,6 +8,8 @@ use super::view::HeadOrder;
 /// One tensor as a file stores it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct StoredTensor {
+    /// Index of the file that has the tensor.
+    pub file: usize,
     pub format: Format,
     /// Row-major.
     pub shape: Vec<usize>,

@@ -8,6 +8,8 @@ use super::{BLOCK, LINE, ROWS};
 
 /// Bytes of a row in each line.
 const FOUR: usize = 4;
+/// Words of four elements in a block of 32.
+const WORDS: usize = BLOCK / FOUR;
 
 /// Writes the row at `lane` of `group` from `blocks`, the row's blocks in a file.
 pub fn write(format: BlockFormat, group: &mut [u8], lane: usize, blocks: &[u8]) {
@@ -30,29 +32,28 @@ pub fn write(format: BlockFormat, group: &mut [u8], lane: usize, blocks: &[u8]) 
         let elements = block.elements[..layout.stored.0].as_chunks::<BLOCK>().0;
         let blocks = lines.chunks_exact_mut(layout.block_bytes()).skip(first);
         for (elements, lines) in elements.iter().zip(blocks) {
+            let fours = elements.as_chunks::<FOUR>().0;
+            let words: [u32; WORDS] = std::array::from_fn(|i| u32::from_le_bytes(fours[i]));
             let (low, high) = lines.split_at_mut(layout.planes[0] * LINE);
-            write_plane(elements, layout.planes[0], 0, low, lane);
+            write_plane(&words, layout.planes[0], 0, low, lane);
             if layout.planes[1] > 0 {
-                write_plane(elements, layout.planes[1], layout.planes[0], high, lane);
+                write_plane(&words, layout.planes[1], layout.planes[0], high, lane);
             }
         }
     }
 }
 
-/// Writes `bits` bits of each element, from the bit `from` on. A byte has elements that are `4 *
-/// bits` apart, so that a line has four consecutive elements of each row at each place of its
-/// bytes.
-fn write_plane(elements: &[u8; BLOCK], bits: usize, from: usize, lines: &mut [u8], lane: usize) {
-    let mut bytes = [0; BLOCK];
-    let mask = ((1u16 << bits) - 1) as u8;
-    for (place, elements) in elements.chunks_exact(FOUR * bits).enumerate() {
-        for (byte, element) in bytes.iter_mut().zip(elements) {
-            *byte |= (element >> from & mask) << (place * bits);
-        }
-    }
-    let fours = bytes.chunks_exact(FOUR);
-    for (line, four) in lines.chunks_exact_mut(LINE).zip(fours) {
-        line[FOUR * lane..][..FOUR].copy_from_slice(four);
+/// Writes `bits` bits of each element, from the bit `from` on. `words` have four elements each. A
+/// byte has elements that are `4 * bits` apart, so that a line has four consecutive elements of each
+/// row at each place of its bytes.
+fn write_plane(words: &[u32; WORDS], bits: usize, from: usize, lines: &mut [u8], lane: usize) {
+    let mask = u32::from_ne_bytes([((1u16 << bits) - 1) as u8; FOUR]);
+    for (first, line) in lines.chunks_exact_mut(LINE).enumerate() {
+        let places = words[first..].iter().step_by(bits).enumerate();
+        let word = places.fold(0, |word, (place, four)| {
+            word | (four >> from & mask) << (place * bits)
+        });
+        line[FOUR * lane..][..FOUR].copy_from_slice(&word.to_le_bytes());
     }
 }
 
