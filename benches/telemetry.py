@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 """Measures the cost of telemetry: servers with and without it, loaded in turns, and long runs of requests.
 
-    python benches/telemetry.py cost [ROUNDS]      # off, twice, on and detailed, in alternation
+    python benches/telemetry.py cost [ROUNDS]      # none, off twice, on and detailed, in alternation
     python benches/telemetry.py scrape [SCRAPES]   # time of a scrape, by format
     python benches/telemetry.py growth [REQUESTS]  # memory over many requests of one token
 
 It needs target/release/{hearth,hearth-load} (or HEARTH_BIN, HEARTH_LOAD), and rotel from PyPI in the Python
 that runs it. rotel is the collector, which accepts everything and keeps nothing.
 
-"off" pushes nothing, logs no statistics and is not scraped. "on" has every set of names, OTLP with a trace for
-each request, and a scrape each second. "detailed" adds a trace for each step. "control" is a second "off": the
-difference between the two is the error of the measurement, caused for example by the addresses of a process's
-memory, which is why the servers are started anew every few rounds. All servers are up all the time and one at a
-time is loaded, so that other work of the machine affects all of them alike. Each has the same second of rest
-after its load, and their order is drawn by lot. CPU time is the server's own; the CPU time of the threads that only
-telemetry has, and that of the collector, are given separately.
+"none" records nothing (--disable-metrics). "off" pushes nothing, logs no statistics and is not scraped. "on"
+has every set of names, OTLP with a trace for each request, and a scrape each second. "detailed" adds a trace
+for each step. "control" is a second "off": the difference between the two is the error of the measurement,
+caused for example by the addresses of a process's memory, which is why the servers are started anew every few
+rounds. All servers are up all the time and one at a time is loaded, so that other work of the machine affects
+all of them alike. Each has the same second of rest after its load, and their order is drawn by lot. CPU time is
+the server's own; the CPU time of the threads that only telemetry has, and that of the collector, are given
+separately.
 """
 
 import gzip
@@ -34,7 +35,7 @@ import urllib.request
 
 HEARTH = os.environ.get("HEARTH_BIN", "target/release/hearth")
 LOAD = os.environ.get("HEARTH_LOAD", "target/release/hearth-load")
-LEVELS = ["off", "control", "on", "detailed"]
+LEVELS = ["none", "off", "control", "on", "detailed"]
 PUSHING = ["on", "detailed"]
 # The number of rounds for which a set of servers lives; the first round warms up.
 LIFE = 6
@@ -74,6 +75,8 @@ def serve(level, endpoint=None, extra=()):
     flags = ["--device", "cpu", "--port", str(port), *extra]
     if level not in PUSHING:
         flags += ["--log-stats", "off"]
+        if level == "none":
+            flags += ["--disable-metrics"]
     else:
         flags += ["--metrics-names", "vllm,sglang,otel,plain", "--otlp-endpoint", endpoint]
     if level == "detailed":
@@ -160,6 +163,8 @@ def cost(rounds):
                             runs[level].append(run)
                             print(level, json.dumps(run), file=sys.stderr)
                 for level, (_, port) in servers.items():
+                    if level == "none":
+                        continue
                     dropped[level] += value(get(port), "hearth_telemetry_dropped_total")
             finally:
                 for process, _ in servers.values():
