@@ -22,7 +22,7 @@ const FIRST_ROWS: usize = 8;
 const TILE: usize = 16;
 
 /// Contexts up to this have one range; above, each octave has its own.
-const SHORT_CONTEXT: usize = 512;
+const SHORT_CONTEXT: usize = 128;
 const RANGES: usize = 24;
 
 /// The weight of a step that took less time than expected. A longer one counts at once.
@@ -377,7 +377,7 @@ mod tests {
         let usual = time.fitting(0, 2000, time.for_tokens());
         assert!((400..1100).contains(&usual), "{usual}");
         time.record(&[span(0, 100)], Duration::from_secs(20));
-        assert!(time.fitting(0, 2000, time.for_tokens()) < 50);
+        assert!(time.fitting(0, 200, time.for_tokens()) < 50);
         run(&mut time, 2000);
         run(&mut time, 2000);
         assert!(time.fitting(0, 2000, time.for_tokens()) > usual / 2);

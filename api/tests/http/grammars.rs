@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use hearth_api::config::HttpConfig;
-use hearth_engine::EngineConfig;
 use serde_json::{Value, json};
 
-use super::fake::{Behaviour, MODEL, TestServer};
-use super::{COMPLETIONS, ok, post};
+use super::fake::{MODEL, TestServer};
+use super::{COMPLETIONS, ok};
 
 fn following(pattern: &str) -> Value {
     json!({"model": MODEL, "prompt": "a", "max_tokens": 4, "regex": pattern})
@@ -44,21 +42,4 @@ async fn heavy_grammars_hold_up_no_light_one_and_end_with_their_client() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(stats().compilations, compiled, "nobody waits for them");
     assert!(compiled < 20, "{compiled} of 25 grammars were compiled");
-}
-
-#[tokio::test]
-async fn a_grammar_that_runs_out_of_its_budget_is_a_400_with_the_limits_name() {
-    let behaviour = Behaviour {
-        endless: true,
-        max_model_len: 4000,
-        ..Behaviour::default()
-    };
-    let server = TestServer::start(behaviour, EngineConfig::default(), HttpConfig::default());
-    let body = json!({"model": MODEL, "prompt": "a", "max_tokens": 3500,
-        "guided_grammar": "start: s\ns: s s | /[a-z]/ | s s s"});
-    let (status, answer) = post(&server, COMPLETIONS, &body).await;
-    assert_eq!(status, 400, "{answer}");
-    let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.contains("max is 2000"), "{message}");
-    server.wait_until_idle().await;
 }
