@@ -7,7 +7,10 @@ use clap_complete::Shell;
 
 use super::Cli;
 
-/// Flags of `serve`, `chat` and `bench` that are not named here are those of the server.
+/// The heading of flags that are named under no other.
+const REST: &str = "Server";
+/// Flags that are no settings; clap has them first.
+const NO_SETTINGS: [&str; 5] = ["config", "print_config", "estimate", "help", "version"];
 const HEADINGS: &[(&str, &[&str])] = &[
     (
         "Model",
@@ -141,16 +144,20 @@ pub fn command() -> Command {
 }
 
 fn under_heading(arg: Arg) -> Arg {
-    match heading(arg.get_id().as_str()) {
-        Some(heading) => arg.help_heading(heading),
-        None => arg,
+    let id = arg.get_id().as_str();
+    match NO_SETTINGS.contains(&id) {
+        true => arg,
+        false => {
+            let heading = heading(id);
+            arg.help_heading(heading)
+        }
     }
 }
 
-fn heading(id: &str) -> Option<&'static str> {
+fn heading(id: &str) -> &'static str {
     let mut headings = HEADINGS.iter();
     let found = headings.find(|(_, ids)| ids.contains(&id));
-    found.map(|(heading, _)| *heading)
+    found.map_or(REST, |(heading, _)| *heading)
 }
 
 /// Prints the completions of a shell.
@@ -187,13 +194,9 @@ mod tests {
     fn every_setting_of_serve_is_under_a_heading_and_every_heading_names_settings() {
         let command = command();
         let serve = command.find_subcommand("serve").unwrap();
-        let others = ["config", "print_config", "estimate", "help", "version"];
         for arg in serve.get_arguments() {
-            let id = arg.get_id().as_str();
-            assert!(
-                others.contains(&id) || arg.get_help_heading().is_some(),
-                "--help has {id} under no heading"
-            );
+            let is_setting = !NO_SETTINGS.contains(&arg.get_id().as_str());
+            assert_eq!(arg.get_help_heading().is_some(), is_setting, "{arg}");
         }
         for id in HEADINGS.iter().flat_map(|(_, ids)| *ids) {
             let is_flag = serve.get_arguments().any(|arg| arg.get_id() == id);
