@@ -77,12 +77,12 @@ writer.add_rope_freq_base(config["rope_theta"])
 writer.add_vocab_size(vocab)
 writer.add_tokenizer_model("gpt2")
 writer.add_tokenizer_pre("llama-bpe")
-# The characters that byte-level vocabularies write bytes with, and names for the other tokens.
+# The characters that byte-level vocabularies write bytes with, a merge, and names for the other tokens.
 plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
 others = iter(range(256, 512))
 texts = [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
-writer.add_token_list([*texts, *(f"<|{token}|>" for token in range(256, vocab))])
-writer.add_token_types([1] * 256 + [3] * (vocab - 256))
+writer.add_token_list([*texts, "\u0120\u0120", *(f"<|{token}|>" for token in range(257, vocab))])
+writer.add_token_types([1] * 257 + [3] * (vocab - 257))
 writer.add_token_merges(["\u0120 \u0120"])
 writer.add_eos_token_id(vocab - 1)
 writer.add_bos_token_id(vocab - 2)

@@ -33,6 +33,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
             "prefill_chunk",
             "max_running_requests",
             "max_batch_tokens",
+            "max_submission_ms",
             "max_queue",
             "schedule_policy",
             "no_prefix_cache",
@@ -118,6 +119,7 @@ const HEADINGS: &[(&str, &[&str])] = &[
     (
         "Metrics, traces and logs",
         &[
+            "disable_metrics",
             "metrics_names",
             "show_hidden_metrics_for_version",
             "custom_histogram_buckets",
