@@ -337,6 +337,10 @@ const WIDE: ExecutorLimits = ExecutorLimits {
 
 /// A scheduler with prompts of `len` tokens that ask for all of their log-probabilities.
 fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
+    let config = EngineConfig {
+        max_submission: None,
+        ..config
+    };
     let mut scheduler = Scheduler::new(config, WIDE, 0, 0);
     let inbox = Inbox::new(usize::MAX, 0);
     for _ in 0..prompts {
