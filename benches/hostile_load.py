@@ -257,7 +257,7 @@ class Load:
             path, data = hostile_body(rng)
             if kind == "h1" and rng.random() < 0.5:
                 head = hostile_head(rng, data)
-            # What the server waits for may never come.
+            # After such a head the server may wait for a body that never comes.
             leave = leave if leave is not None else (1 if head else None)
         try:
             status = await asyncio.wait_for(connection.request(path, data, head, leave), PATIENCE)

@@ -24,7 +24,7 @@ pub struct AppState {
     pub responses: Responses,
     /// Prompt tokens of requests that were submitted and have not started.
     pub waiting_tokens: Arc<AtomicUsize>,
-    /// Those who watch the server.
+    /// The viewers of `/live`.
     pub live: Live,
     served: OnceLock<Served>,
     draining: AtomicBool,

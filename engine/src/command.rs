@@ -97,8 +97,8 @@ pub(crate) enum Command {
     ObserveCache(Box<dyn CacheObserver>),
 }
 
-/// What somebody wants to see of the engine. Looks change nothing and wait for no step to end, so
-/// that the device does not become idle because of them.
+/// A request to see a part of the engine's state. It changes nothing and waits for no step to end, so
+/// that the device does not become idle because of it.
 #[derive(Debug)]
 pub(crate) enum Look {
     /// The engine and at most `nodes` nodes of the prefix cache.

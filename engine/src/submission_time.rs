@@ -32,7 +32,8 @@ const RELAX: f32 = 0.5;
 /// would make the time of many rows look too short.
 const FIXED_PART: f32 = 0.5;
 
-/// That time rises by this factor with each such step, so that an old measurement is forgotten.
+/// The shortest time of a step of few tokens is multiplied by this at each such step, so that an old
+/// measurement is forgotten.
 const FORGET: f32 = 1.01;
 
 /// The least time of a token in seconds, so that times can be compared.
@@ -67,7 +68,7 @@ pub(crate) struct SubmissionTime {
 const ROWS: usize = 0;
 const CHUNK: usize = 1;
 
-/// What was measured, by class and range of contexts.
+/// The measured times, by class and range of contexts.
 type Rates = [[Option<Rate>; RANGES]; 2];
 
 /// The time of a token at a context.
@@ -91,7 +92,7 @@ fn floored(context: usize) -> usize {
     context.max(SHORT_CONTEXT)
 }
 
-/// What a forward pass may still get.
+/// The time and the tokens that a forward pass may still be given.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeLeft {
     pub seconds: f32,
@@ -113,7 +114,7 @@ impl SubmissionTime {
         }
     }
 
-    /// Whether there is a bound.
+    /// True if there is a bound.
     pub fn is_bounded(&self) -> bool {
         self.bound.is_finite()
     }
@@ -123,7 +124,7 @@ impl SubmissionTime {
         self.bound / self.caution - self.base()
     }
 
-    /// What is left beside the tokens of `batch`.
+    /// The time and the tokens that are left beside the tokens of `batch`.
     pub fn left(&self, batch: &ForwardBatch) -> TimeLeft {
         let mut left = TimeLeft {
             seconds: self.for_tokens(),

@@ -1,4 +1,4 @@
-//! What those see who look at the engine.
+//! The picture of the engine that a viewer gets.
 #![allow(clippy::unwrap_used)]
 
 mod common;

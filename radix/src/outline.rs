@@ -8,7 +8,7 @@ use crate::lock::PrefixLock;
 use crate::node::{NodeId, Parent};
 use crate::tree::RadixTree;
 
-/// Whether a node stays.
+/// How likely a node is to stay in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// A lock covers it.

@@ -88,7 +88,7 @@ fn of_a_large_tree_a_bounded_part_is_shown_in_a_time_that_does_not_grow_with_it(
         nodes.filter(|node| node.state == state).count()
     };
     assert!(count(NodeState::InUse) > 100 && count(NodeState::Cached) > 50);
-    // What is hidden is counted.
+    // Children that are left out are counted.
     let children = outline.nodes.iter().filter(|node| node.parent == Some(0));
     assert_eq!(children.count() + outline.nodes[0].hidden_children, 1000);
     println!(

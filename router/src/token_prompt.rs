@@ -137,7 +137,7 @@ fn question(endpoint: &str, fields: &Fields<'_>) -> Option<String> {
 #[derive(Deserialize)]
 struct Answer {
     tokens: Vec<u32>,
-    /// What the namespaces of this API key begin with, where keys have their own.
+    /// The beginning of the names of this API key's namespaces, where keys have their own.
     #[serde(default)]
     cache_namespace: String,
 }

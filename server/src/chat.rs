@@ -86,7 +86,7 @@ fn client(url: &str, key: Option<&str>) -> Result<Client> {
     })
 }
 
-/// What to do about an error of the first request.
+/// The error of the first request, with advice.
 fn explained(error: ClientError, url: &str) -> anyhow::Error {
     let advice = match &error {
         ClientError::Transport { .. } => format!("is a server running at {url}?"),

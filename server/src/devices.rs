@@ -110,7 +110,7 @@ const SETS: [&str; 16] = [
     "sve2",
 ];
 
-/// What Linux says about the CPU; empty on other systems.
+/// The CPU as Linux describes it; empty on other systems.
 fn cpu_info() -> String {
     std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default()
 }

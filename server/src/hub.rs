@@ -9,7 +9,7 @@ use hearth_model::hub::{self, HubOptions};
 
 use crate::banner::bytes_text;
 
-/// What the names of a model's folder in the cache begin with.
+/// The beginning of the name of a model's folder in the cache.
 const PREFIX: &str = "models--";
 
 /// Downloads what the cache lacks of a model, and prints where it is.

@@ -121,7 +121,7 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     Ok(())
 }
 
-/// Whether other machines may reach a server that listens on `host`.
+/// True if other machines may reach a server that listens on `host`.
 fn is_open_to_others(host: &str) -> bool {
     let is_loopback = |address: IpAddr| address.is_loopback();
     host != "localhost" && !host.parse().is_ok_and(is_loopback)

@@ -152,7 +152,7 @@ pub type Fetched = Box<dyn FnOnce() -> Result<Vec<i32>, String>>;
 /// A Burn backend with the operations of a paged transformer. Operations without a [`Summation`]
 /// parameter compute each row by itself, so their results never depend on the batch.
 pub trait Kernels: Backend {
-    /// Whether [`Self::project`] accepts matrices whose parts, one below another, are packed in
+    /// True if [`Self::project`] accepts matrices whose parts, one below another, are packed in
     /// `formats`, and [`Self::embed`] those of one part.
     fn packs(_formats: &[BlockFormat]) -> bool {
         false

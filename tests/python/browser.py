@@ -233,7 +233,7 @@ async def forced_tokens_are_shaded_and_two_settings_stand_side_by_side(page):
     assert set(json.loads(text)) == {"name", "year", "tags"}, text
     await page.run("[...document.querySelectorAll('.settings')].forEach((settings) => { settings.open = false })")
     await page.picture("playground-two")
-    # What is copied is the request that was sent.
+    # The copied text is the request that was sent.
     await page.run("""
       window.copied = [];
       Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { copied.push(text) } } });

@@ -24,11 +24,11 @@ impl Uses {
 
 /// The most bytes of a label: as many as a name may have.
 const MAX_LABEL: usize = super::MAX_NAME;
-/// What metrics call a sum of adapters. Clients choose the summands, so that their names together
-/// would be too many.
+/// The label of several adapters that one request adds up. A label for each sum would let clients make
+/// any number of series.
 const SEVERAL: &str = "_SEVERAL";
 
-/// What telemetry calls the adapters of a request.
+/// The labels by which metrics and spans name the adapters of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdapterLabels {
     /// The name, or the names of all with `+` between them as far as they fit into 256 bytes.

@@ -159,7 +159,7 @@ impl Sending {
         }
     }
 
-    /// Whether the decode server asks for this very prompt, computed with this very adapter.
+    /// True if the decode server asks for this very prompt, computed with this very adapter.
     fn check(&self, pull: PullRequest) -> Result<(), String> {
         match pull.digest == self.digest && pull.from <= pull.tokens {
             true => Ok(()),

@@ -25,7 +25,7 @@ const NODES: usize = 400;
 /// Most viewers at a time.
 const MOST_VIEWERS: usize = 64;
 
-/// What all viewers get.
+/// The events that all viewers get.
 #[derive(Clone, Default)]
 pub(super) struct Frame {
     snapshot: Bytes,
@@ -93,7 +93,7 @@ pub(super) fn watch(state: &Data<AppState>) -> Result<Viewer, ApiError> {
 }
 
 impl Live {
-    /// Whether nobody watches. Then the next viewer finds no channel and starts a new task.
+    /// True if nobody watches. Then the next viewer finds no channel and starts a new task.
     fn is_over(&self, sender: &watch::Sender<Frame>) -> bool {
         let mut frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = sender.receiver_count() == 0;
@@ -117,7 +117,7 @@ async fn produce(state: Data<AppState>, sender: Arc<watch::Sender<Frame>>) {
     }
 }
 
-/// What was sent last.
+/// The state that the last event described.
 struct Source {
     picture: Picture,
     tree: Bytes,

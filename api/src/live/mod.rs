@@ -52,8 +52,8 @@ fn events(hello: Vec<u8>, viewer: Viewer) -> impl Stream<Item = Result<Bytes, Ap
     })
 }
 
-/// Whether this server shows the text of prompts. They are other people's, so it takes a key, and
-/// the routes take only an administrator's.
+/// True if this server shows the text of prompts, which belong to other people: only where keys are
+/// needed, and the routes take only an administrator's.
 fn shows_text(state: &AppState) -> bool {
     state.config.admin_api_key.is_some() || state.clients.need_keys()
 }

@@ -25,7 +25,7 @@ const ROUTE: &str = "/api/embed";
 pub struct EmbedRequest {
     model: String,
     input: Prompts,
-    /// Whether the end of an input that is too long is cut off; it is unless this is false.
+    /// True, which is the default, cuts off the end of an input that is too long.
     truncate: Option<bool>,
     /// How many numbers of each embedding are kept.
     dimensions: Option<i64>,

@@ -37,7 +37,7 @@ export class TreeView {
       node.parent.children.push(node);
     }
     for (const [id, node] of before) {
-      // What was evicted fades; a node that gave its place to a fork is not told from it.
+      // An evicted node fades. So does one that a fork replaced, because snapshots do not tell them apart.
       if (this.nodes.has(id) || node.alpha < 0.02) continue;
       Object.assign(node, { leaving: true, children: [], tr: 0 });
       this.nodes.set(id, node);

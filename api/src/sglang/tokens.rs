@@ -195,8 +195,8 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
-/// What the namespaces of the caller's prompts begin with in the prefix cache, if its API key has some
-/// of its own.
+/// The beginning of the names of the namespaces that the caller's prompts have in the prefix cache, if
+/// its API key has its own.
 fn own_namespace() -> Option<String> {
     Exchange::current()?.own_namespace(None)
 }

@@ -212,7 +212,7 @@ async fn a_schema_begins_where_the_reasoning_ends() {
     );
 }
 
-/// What the chat template gets is seen from the number of tokens: one for each byte.
+/// The test compares numbers of tokens, one for each byte, to see that the chat template got the same.
 #[tokio::test]
 async fn results_of_calls_continue_a_stored_response_or_its_items() {
     let server = reasoner();

@@ -1,4 +1,4 @@
-//! What the scheduler shows of its requests and of the prefix cache.
+//! The parts of the scheduler's requests and of the prefix cache that a viewer sees.
 
 use hearth_radix::Outline;
 

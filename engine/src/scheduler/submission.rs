@@ -54,7 +54,7 @@ impl Scheduler {
         left_out
     }
 
-    /// Whether one more decode row of each request fits into the time of a step.
+    /// True if one more decode row of each request fits into the time of a step.
     pub(super) fn all_rows_have_time(&self) -> bool {
         let time = &self.submission_time;
         let costs = self

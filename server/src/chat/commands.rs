@@ -110,7 +110,7 @@ fn read<T: std::str::FromStr>(name: &str, value: &str) -> Result<Option<T>, Stri
     }
 }
 
-/// What is set, for people.
+/// The settings as text for a person.
 pub fn settings(options: &ChatOptions) -> String {
     let set = serde_json::json!(options);
     let set = set.as_object().into_iter().flatten();

@@ -145,7 +145,7 @@ fn unescaped(line: &str) -> String {
     out
 }
 
-/// Whether more lines belong to the text.
+/// True if more lines belong to the text.
 fn goes_on(text: &str) -> bool {
     match text.trim_start().strip_prefix(FENCE) {
         Some(rest) => !rest.contains(FENCE),

@@ -88,7 +88,7 @@ fn character(first: u8, input: &mut impl BufRead) -> io::Result<Key> {
     Ok(String::from_utf8(bytes).map_or(Key::Unknown, Key::Text))
 }
 
-/// What follows an escape.
+/// Reads the rest of a key that begins with an escape character.
 fn escape(input: &mut impl BufRead) -> io::Result<Key> {
     match next(input)? {
         Some(b'\r' | b'\n') => return Ok(Key::NewLine),

@@ -41,7 +41,7 @@ impl Markdown {
         }
     }
 
-    /// What can be shown after `text`.
+    /// Takes the next piece of an answer, and returns the part that can be shown now.
     pub fn push(&mut self, text: &str) -> String {
         if self.columns.is_none() {
             return text.to_owned();

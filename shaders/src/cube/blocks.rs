@@ -48,7 +48,7 @@ pub struct Packed<R: CubeRuntime> {
     activations: DType,
 }
 
-/// Whether the kernels of this module support a matrix whose parts are in `formats`.
+/// True if the kernels of this module support a matrix whose parts are in `formats`.
 pub fn packs(formats: &[BlockFormat]) -> bool {
     let first = formats.first().copied();
     first

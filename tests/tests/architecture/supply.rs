@@ -49,7 +49,7 @@ fn locked() -> Vec<Locked> {
     toml::from_str::<Lock>(&text).unwrap().package
 }
 
-/// What `cargo metadata` says about the packages that this platform needs.
+/// The output of `cargo metadata` about the packages that this platform needs.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -214,7 +214,7 @@ fn sbom() -> Value {
         })
         .collect();
     let components = locked().into_iter().filter_map(|package| {
-        // What other platforms need is not part of this build.
+        // Packages that only other platforms need are not part of this build.
         let about = described.get(&format!("{}@{}", package.name, package.version))?;
         let purl = format!("pkg:cargo/{}@{}", package.name, package.version);
         let mut component = json!({

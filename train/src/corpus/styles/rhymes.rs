@@ -138,7 +138,7 @@ const RHYMES: &[Rhyme] = &[
     },
 ];
 
-/// Who the third line is about.
+/// The words that begin the third line and name its subject.
 const AGAIN: &[&str] = &["Then {he}", "And {N}", "The {k}"];
 
 /// Two couplets with different rhymes.
