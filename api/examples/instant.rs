@@ -107,6 +107,10 @@ impl TextCodec for Letters {
         Ok(text.bytes().map(u32::from).collect())
     }
 
+    fn encode_literally(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        self.encode(text, add_special)
+    }
+
     fn max_token_bytes(&self) -> usize {
         1
     }

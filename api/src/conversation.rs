@@ -4,9 +4,9 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, out_of_bounds};
 use crate::fields::messages::MAX_MESSAGES;
-use crate::prompt;
 use crate::reasoning::Begin;
 use crate::served::{ChatPrompt, Served};
+use crate::{content, exchange, prompt};
 
 /// Marks where the last message ends in the rendered text. Its characters are for private use, and
 /// no message has them.
@@ -74,6 +74,7 @@ impl Conversation {
     /// 400 where the template refuses the messages, or they do not fit the context.
     pub fn encode(self, served: &Served) -> Result<Rendered, ApiError> {
         let continues = self.continues;
+        exchange::note_content(|| content::of_conversation(&self.messages));
         let text = self.render(served)?;
         let reasoning = served.formats.reasoning;
         Ok(Rendered {

@@ -9,6 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::anthropic::request as anthropic;
 use crate::fields::messages::Message;
 use crate::fields::sampling::StreamOptions;
+use crate::llama_server::request as llama;
 use crate::ollama::embed::EmbedRequest;
 use crate::ollama::{options, request as ollama};
 use crate::openai::adapters;
@@ -83,6 +84,7 @@ fn every_field_of_every_route_is_documented_and_no_other() {
     assert_documented::<anthropic::MessagesRequest>("`/v1/messages`");
     assert_documented::<anthropic::Turn>("`/v1/messages`: `messages[]`");
     assert_documented::<anthropic::CountRequest>("`/v1/messages/count_tokens`");
+    assert_documented::<llama::CompletionRequest>("`/completion`");
     assert_documented::<ollama::ChatRequest>("`/api/chat`");
     assert_documented::<ollama::Message>("`/api/chat`: `messages[]`");
     assert_documented::<ollama::GenerateRequest>("`/api/generate`");

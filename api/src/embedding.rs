@@ -1,9 +1,14 @@
 //! Embeddings for every dialect: pooled as the operator chose, and of unit length.
 
+use actix_web::{HttpRequest, HttpResponse};
+
 use crate::error::{ApiError, out_of_bounds};
-use crate::generate::Job;
-use crate::respond::Whole;
+use crate::generate::{Job, submit};
+use crate::middleware::request_id::RequestId;
+use crate::offload;
+use crate::respond::{Whole, collected};
 use crate::served::Served;
+use crate::tally::Tally;
 
 /// The job that computes the embeddings of `prompts`, which the dialect calls `field`.
 ///
@@ -42,6 +47,36 @@ pub fn dimensions(served: &Served, given: Option<i64>) -> Result<Option<usize>, 
             given,
         )),
     }
+}
+
+/// Computes the embeddings of `job`, each of `dimensions` numbers if that is given. The answer is the JSON
+/// that `write` makes of them and of the number of prompt tokens.
+///
+/// # Errors
+/// 503 when the server cannot take the request now, 500 for an embedding that is no number.
+pub async fn answer(
+    served: &Served,
+    request: &HttpRequest,
+    route: &'static str,
+    job: Job,
+    dimensions: Option<usize>,
+    write: impl FnOnce(Vec<Vec<f32>>, usize) -> Vec<u8> + Send + 'static,
+) -> Result<HttpResponse, ApiError> {
+    let prompts = job.prompts.len();
+    let updates = submit(served, job)?;
+    let mut tally = Tally::new(RequestId::of(request), route, prompts, 1);
+    let mut wholes = collected(updates, &mut tally).await?;
+    let tokens = tally.usage().prompt_tokens;
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let written = offload::when_large(size, move || {
+        let vectors = wholes.iter_mut().map(|whole| take(whole, dimensions));
+        let vectors = vectors.collect::<Result<_, ApiError>>()?;
+        Ok::<_, ApiError>(write(vectors, tokens))
+    })
+    .await??;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(written))
 }
 
 /// The embedding of a finished request, cut to `dimensions` and then brought to unit length,

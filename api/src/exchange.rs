@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use hearth_otel::{Clock, Compilation, SpanContext, Telemetry};
+use hearth_otel::{Clock, Compilation, MessageContent, ServerAddress, SpanContext, Telemetry};
 
 use crate::clients::Client;
 use crate::routes::Operation;
@@ -25,6 +25,8 @@ pub struct Exchange {
     /// The span of the exchange, if traces are exported.
     pub span: Option<SpanContext>,
     pub request_id: String,
+    /// Where the client reached this server, if traces are exported.
+    pub server: Option<ServerAddress>,
     /// For how long a client may read nothing of a stream before its connection is closed.
     pub stall_timeout: Duration,
     /// OpenTelemetry's name for what the route does (`gen_ai.operation.name`).
@@ -40,6 +42,10 @@ pub struct Exchange {
     compiled: Mutex<Option<Compilation>>,
     labels: Mutex<Vec<(String, String)>>,
     ignored: Mutex<Vec<String>>,
+    /// The messages of a chat, where traces are to have them.
+    content: Mutex<Option<MessageContent>>,
+    /// True if the output must be JSON.
+    json: AtomicBool,
     /// Whose API key the request has; set at most once.
     client: OnceLock<Arc<Client>>,
 }
@@ -51,6 +57,7 @@ impl Exchange {
         clock: Clock,
         span: Option<SpanContext>,
         request_id: String,
+        server: Option<ServerAddress>,
         stall_timeout: Duration,
         operation: Operation,
         waiting_tokens: Arc<AtomicUsize>,
@@ -62,6 +69,7 @@ impl Exchange {
             clock,
             span,
             request_id,
+            server,
             stall_timeout,
             operation: operation.name(),
             waiting_tokens,
@@ -72,6 +80,8 @@ impl Exchange {
             compiled: Mutex::new(None),
             labels: Mutex::default(),
             ignored: Mutex::default(),
+            content: Mutex::default(),
+            json: AtomicBool::new(false),
             client: OnceLock::new(),
         }
     }
@@ -109,6 +119,26 @@ impl Exchange {
     pub fn ignored(&self) -> Vec<String> {
         let ignored = self.ignored.lock();
         ignored.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// True if the trace of this exchange is to have the content of messages.
+    pub fn captures_content(&self) -> bool {
+        self.telemetry.captures_content() && self.operation != Operation::Embeddings.name()
+    }
+
+    /// The messages of the chat, where traces are to have them.
+    pub fn content(&self) -> Option<MessageContent> {
+        let content = self.content.lock();
+        content.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// OpenTelemetry's `gen_ai.output.type`; `None` where there is no output.
+    pub fn output_type(&self) -> Option<&'static str> {
+        match self.operation == Operation::Embeddings.name() {
+            true => None,
+            false if self.json.load(Ordering::Relaxed) => Some("json"),
+            false => Some("text"),
+        }
     }
 
     /// The one with whom the client shares what is divided fairly: its API key, or else its address.
@@ -204,6 +234,21 @@ pub fn note_grammar(compilation: Compilation) {
     if let Some(exchange) = Exchange::current() {
         let compiled = exchange.compiled.lock();
         *compiled.unwrap_or_else(PoisonError::into_inner) = Some(compilation);
+    }
+}
+
+/// Notes that the output of the current exchange must be JSON.
+pub fn note_json() {
+    if let Some(exchange) = Exchange::current() {
+        exchange.json.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Notes the messages of the current exchange, if traces are to have them.
+pub fn note_content(content: impl FnOnce() -> MessageContent) {
+    if let Some(exchange) = Exchange::current().filter(|exchange| exchange.captures_content()) {
+        let noted = exchange.content.lock();
+        *noted.unwrap_or_else(PoisonError::into_inner) = Some(content());
     }
 }
 

@@ -232,6 +232,8 @@ fn push(
             let mut record = Record::new(siblings, &generation, params, prompt.len());
             record.adapter = adapter.map(|adapter| adapter.labels.clone());
             record.stop.clone_from(&job.text.stop);
+            // A token is a byte at the least.
+            record.keep_input(|most| tokenizer.decode(&prompt[..prompt.len().min(most)], false));
             record
         });
         let events = served
@@ -448,11 +450,12 @@ impl Choice {
                 Event::Finished(reason, usage) => {
                     self.generation = None;
                     self.drafts = usage.drafts;
+                    let delta = self.text.finish();
                     if let Some(mut record) = self.record.take() {
+                        record.says(&delta.text);
                         record.drafted(usage.drafts);
                         record.finished(&reason, usage.completion_tokens);
                     }
-                    let delta = self.text.finish();
                     let stop = delta.stop.clone();
                     let piece = self.piece(TextDelta {
                         stop: None,
@@ -518,6 +521,9 @@ impl Choice {
     /// The update for `delta`; none while its text is held back. A stop string also ends the
     /// choice.
     fn piece(&mut self, delta: TextDelta) -> Option<Update> {
+        if let Some(record) = &mut self.record {
+            record.says(&delta.text);
+        }
         let completion_tokens = self.text.tokens();
         let reported = delta.tokens.min(self.unreported.len());
         let tokens: Vec<_> = self.unreported.drain(..reported).collect();

@@ -3,6 +3,7 @@
 //!
 //! **Architecture Invariant.** No other file connects the two.
 
+mod after_channels;
 mod after_reasoning;
 
 use std::num::NonZero;
@@ -19,6 +20,7 @@ use hearth_grammar::{
 pub use hearth_grammar::{Stats, Strictness, Whitespace};
 use tokio::sync::oneshot;
 
+use after_channels::{AfterChannels, ChannelMarks};
 use after_reasoning::{AfterReasoning, Answer, AnswerGrammar, Marks};
 
 use crate::exchange::Exchange;
@@ -79,6 +81,7 @@ pub struct Grammars {
     eos: Vec<u32>,
     /// Found in the vocabulary when the first request needs them.
     marks: OnceLock<Arc<Marks>>,
+    channels: OnceLock<Option<Arc<ChannelMarks>>>,
 }
 
 /// A grammar that an output can follow.
@@ -129,6 +132,7 @@ impl Grammars {
             tokens,
             eos,
             marks: OnceLock::new(),
+            channels: OnceLock::new(),
         })
     }
 
@@ -161,29 +165,49 @@ impl Grammars {
     }
 
     /// A request's constraint by a grammar that [`Self::compile`] gave. With `begin`, it is applied
-    /// only after the reasoning of an answer that begins so.
+    /// only after the reasoning of an answer that begins so. `calls`: the grammar is one of calls.
     pub fn constrain(
         &self,
         grammar: CompiledGrammar,
         options: GrammarOptions,
         begin: Option<Begin>,
+        calls: bool,
     ) -> Constrain {
         let grammar = Followed {
             compiled: grammar.compiled,
             complete: options.complete.unwrap_or(false),
         };
-        let grammar: Arc<dyn Grammar> = match begin {
-            Some(begin) => Arc::new(AfterReasoning {
+        let grammar: Arc<dyn Grammar> = match (begin, self.channels(begin)) {
+            (None, _) => Arc::new(grammar),
+            (Some(Begin::Channels(at)), Some(marks)) => Arc::new(AfterChannels {
+                grammar,
+                marks,
+                at,
+                calls,
+            }),
+            (Some(Begin::Channels(_)), None) => Arc::new(grammar),
+            (Some(begin), _) => Arc::new(AfterReasoning {
                 grammar,
                 marks: self.marks(),
                 begin,
             }),
-            None => Arc::new(grammar),
         };
         Constrain {
             grammar,
             jump_forward: options.jump_forward.unwrap_or(self.defaults.jump_forward),
         }
+    }
+
+    /// The marks of channels, if the answer may have some.
+    fn channels(&self, begin: Option<Begin>) -> Option<Arc<ChannelMarks>> {
+        let Some(Begin::Channels(_)) = begin else {
+            return None;
+        };
+        let marks = self.channels.get_or_init(|| {
+            let Tokens { text, vocab_size } = &*self.tokens;
+            ChannelMarks::new(&**text, *vocab_size, &self.eos).map(Arc::new)
+        });
+        marks.clone()
     }
 
     fn marks(&self) -> Arc<Marks> {

@@ -1,9 +1,9 @@
-//! The HTTP server: four APIs over one internal request.
+//! The HTTP server: five APIs over one internal request.
 //!
 //! - [`routes`] is the table of all paths; [`server`] opens the port and starts the workers, and
 //!   `middleware/` is what a request passes before its handler.
-//! - `openai/`, `sglang/`, `anthropic/` and `ollama/` are the dialects. Each reads its own JSON,
-//!   makes a [`Job`](generate::Job) of it, and writes the [`Update`](generate::Update)s of that
+//! - `openai/`, `sglang/`, `anthropic/`, `ollama/` and `llama_server/` are the dialects. Each reads its
+//!   own JSON, makes a [`Job`](generate::Job) of it, and writes the [`Update`](generate::Update)s of that
 //!   job in its own words. They never import each other: `fields/` has the request fields that
 //!   they share.
 //! - [`generate`] gives a job to the engine. `prompt`, `conversation` and `offload` make token ids
@@ -24,8 +24,10 @@ pub mod adapters;
 mod anthropic;
 mod body;
 mod body_memory;
+pub mod channels;
 pub mod clients;
 pub mod config;
+mod content;
 mod conversation;
 mod debug;
 mod dialect;

@@ -34,6 +34,21 @@ pub fn encode_chat(
     encoded.map_err(|error| ApiError::field(field, format!("`{field}`: {error}")))
 }
 
+/// The token ids of `text`, in which what looks like a special token is text.
+///
+/// # Errors
+/// As [`encode`].
+pub fn encode_literally(
+    served: &Served,
+    field: &str,
+    text: &str,
+    add_special: bool,
+) -> Result<Vec<u32>, ApiError> {
+    bound_bytes(served, field, text)?;
+    let encoded = exchange::while_tokenizing(|| served.text.encode_literally(text, add_special));
+    encoded.map_err(|error| ApiError::field(field, format!("`{field}`: {error}")))
+}
+
 fn bound_bytes(served: &Served, field: &str, text: &str) -> Result<(), ApiError> {
     let limit = served.max_prompt_bytes();
     if text.len() > limit {

@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::reasoning::{self, Splitter};
+use crate::channels::{self, At, Channels};
+use crate::reasoning::{self, Begin, Splitter};
 use crate::tools::{self, Call, Forced, Format, Layout, Parser};
 
 /// A part of an answer.
@@ -39,22 +40,26 @@ pub enum Calls {
     Parsed(Parser),
     /// A grammar makes the model write calls and nothing else.
     Forced(Forced),
+    /// They are messages to functions of these names, in the harmony format.
+    Messages(Arc<[String]>),
 }
 
 impl Calls {
     /// For a model that may call `tools`.
     pub fn parsed(format: Format, tools: Arc<[String]>) -> Self {
-        Self::Parsed(Parser::new(format, tools))
+        match format {
+            Format::Harmony => Self::Messages(tools),
+            format => Self::Parsed(Parser::new(format, tools)),
+        }
     }
 
     /// For a model that a grammar makes call `tools`.
     pub fn forced(layout: Layout, tools: Arc<[String]>) -> Self {
         match layout.format() {
-            // Arguments of this format can be written as JSON only once they are complete.
-            format @ Format::Pythonic => Self::parsed(format, tools),
-            Format::Hermes | Format::Llama3 | Format::Mistral => {
-                Self::Forced(Forced::new(layout, tools))
-            }
+            // Arguments of Python can be written as JSON only once they are complete, and messages
+            // are cut apart in one place.
+            format @ (Format::Pythonic | Format::Harmony) => Self::parsed(format, tools),
+            _ => Self::Forced(Forced::new(layout, tools)),
         }
     }
 
@@ -69,7 +74,7 @@ impl Calls {
 
     fn push(&mut self, text: String) -> Vec<Part> {
         let parts = match self {
-            Self::None => return vec![Part::Text(text)],
+            Self::None | Self::Messages(_) => return vec![Part::Text(text)],
             Self::Parsed(parser) => parser.push(&text),
             Self::Forced(forced) => forced.push(&text),
         };
@@ -78,7 +83,7 @@ impl Calls {
 
     fn finish(&mut self) -> Vec<Part> {
         let parts = match self {
-            Self::None => Vec::new(),
+            Self::None | Self::Messages(_) => Vec::new(),
             Self::Parsed(parser) => parser.finish(),
             Self::Forced(forced) => forced.finish(),
         };
@@ -95,10 +100,43 @@ pub enum Reasoning {
     InText,
 }
 
+/// How reasoning is told from the rest.
+#[derive(Clone, Debug)]
+enum Split {
+    ByMarks(Splitter),
+    /// Calls are found as well.
+    ByChannels(Channels),
+}
+
+impl From<reasoning::Part> for channels::Part {
+    fn from(part: reasoning::Part) -> Self {
+        match part {
+            reasoning::Part::Reasoning(text) => Self::Reasoning(text),
+            reasoning::Part::Text(text) => Self::Text(text),
+        }
+    }
+}
+
+impl Split {
+    fn push(&mut self, text: &str) -> Vec<channels::Part> {
+        match self {
+            Self::ByMarks(splitter) => splitter.push(text).into_iter().map(Into::into).collect(),
+            Self::ByChannels(channels) => channels.push(text),
+        }
+    }
+
+    fn finish(&mut self) -> Vec<channels::Part> {
+        match self {
+            Self::ByMarks(splitter) => splitter.finish().into_iter().map(Into::into).collect(),
+            Self::ByChannels(channels) => channels.finish(),
+        }
+    }
+}
+
 /// Reads one answer.
 #[derive(Clone, Debug, Default)]
 pub struct Reader {
-    reasoning: Option<(Splitter, Reasoning)>,
+    reasoning: Option<(Split, Reasoning)>,
     calls: Calls,
     /// Reasoning so far, where it is given in one part when it has ended.
     kept: String,
@@ -106,10 +144,24 @@ pub struct Reader {
 
 impl Reader {
     /// `reasoning` is none where reasoning is not looked for.
-    pub fn new(reasoning: Option<(reasoning::Begin, Reasoning)>, calls: Calls) -> Self {
+    pub fn new(reasoning: Option<(Begin, Reasoning)>, calls: Calls) -> Self {
+        let reasoning = match (reasoning, &calls) {
+            // Without the channels there are no calls to find.
+            (None, Calls::Messages(_)) => Some((Begin::Channels(At::Header), Reasoning::InText)),
+            (reasoning, _) => reasoning,
+        };
         let reasoning = reasoning.map(|(begin, reasoning)| {
             let verbatim = reasoning == Reasoning::InText;
-            (Splitter::new(begin, verbatim), reasoning)
+            let split = match (begin, &calls) {
+                (Begin::Channels(at), Calls::Messages(tools)) => {
+                    Split::ByChannels(Channels::new(at, Arc::clone(tools), verbatim))
+                }
+                (Begin::Channels(at), _) => {
+                    Split::ByChannels(Channels::new(at, Arc::new([]), verbatim))
+                }
+                (begin, _) => Split::ByMarks(Splitter::new(begin, verbatim)),
+            };
+            (split, reasoning)
         });
         Self {
             reasoning,
@@ -120,18 +172,18 @@ impl Reader {
 
     /// Takes the next piece of text and gives the parts that are certain now.
     pub fn push(&mut self, text: String) -> Vec<Part> {
-        let Some((splitter, mode)) = &mut self.reasoning else {
+        let Some((split, mode)) = &mut self.reasoning else {
             return self.calls.push(text);
         };
-        let (parts, mode) = (splitter.push(&text), *mode);
+        let (parts, mode) = (split.push(&text), *mode);
         self.given(parts, mode)
     }
 
     /// Ends the text and gives the parts that were held back.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
-        if let Some((splitter, mode)) = &mut self.reasoning {
-            let (rest, mode) = (splitter.finish(), *mode);
+        if let Some((split, mode)) = &mut self.reasoning {
+            let (rest, mode) = (split.finish(), *mode);
             parts = self.given(rest, mode);
         }
         parts.extend(self.calls.finish());
@@ -142,26 +194,34 @@ impl Reader {
         parts
     }
 
-    fn given(&mut self, parts: Vec<reasoning::Part>, mode: Reasoning) -> Vec<Part> {
+    fn given(&mut self, parts: Vec<channels::Part>, mode: Reasoning) -> Vec<Part> {
         let mut given = Vec::new();
         for part in parts {
-            match (part, mode) {
-                (reasoning::Part::Reasoning(text), Reasoning::InText) => {
+            let part = match (part, mode) {
+                (channels::Part::Reasoning(text), Reasoning::InText) => {
                     given.push(Part::Text(text));
+                    continue;
                 }
-                (reasoning::Part::Reasoning(text), Reasoning::Apart { streamed: true }) => {
+                (channels::Part::Reasoning(text), Reasoning::Apart { streamed: true }) => {
                     given.push(Part::Reasoning(text));
+                    continue;
                 }
-                (reasoning::Part::Reasoning(text), Reasoning::Apart { streamed: false }) => {
+                (channels::Part::Reasoning(text), Reasoning::Apart { streamed: false }) => {
                     self.kept.push_str(&text);
+                    continue;
                 }
-                (reasoning::Part::Text(text), _) => {
-                    let kept = std::mem::take(&mut self.kept);
-                    if !kept.is_empty() {
-                        given.push(Part::Reasoning(kept));
-                    }
-                    given.extend(self.calls.push(text));
+                (part, _) => part,
+            };
+            let kept = std::mem::take(&mut self.kept);
+            if !kept.is_empty() {
+                given.push(Part::Reasoning(kept));
+            }
+            match part {
+                channels::Part::Call(Call { name, arguments }) => {
+                    given.extend([Part::Call(name), Part::Arguments(arguments)]);
                 }
+                channels::Part::Text(text) => given.extend(self.calls.push(text)),
+                channels::Part::Reasoning(_) => {}
             }
         }
         given
@@ -208,7 +268,6 @@ impl Said {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reasoning::Begin;
     use proptest::prelude::*;
 
     fn reader(mode: Reasoning) -> Reader {
@@ -229,6 +288,22 @@ mod tests {
         let said = Said::read(reader(Reasoning::InText), TEXT.to_owned());
         assert_eq!(said.text, format!("<think>\n{thought}\n</think>\n\nYes."));
         assert_eq!((said.reasoning.as_str(), said.calls.len()), ("", 1));
+    }
+
+    #[test]
+    fn messages_are_read_with_and_without_their_reasoning() {
+        let text = "<|channel|>analysis<|message|>f?<|end|><|start|>assistant<|channel|>commentary \
+                    to=functions.f<|message|>{\"a\": 1}";
+        let tools: Arc<[String]> = ["f".to_owned()].into();
+        let calls = Calls::parsed(Format::Harmony, tools);
+        let begin = Begin::Channels(At::Header);
+        let apart = Some((begin, Reasoning::Apart { streamed: true }));
+        let said = Said::read(Reader::new(apart, calls.clone()), text.to_owned());
+        assert_eq!((said.reasoning.as_str(), said.text.as_str()), ("f?", ""));
+        assert_eq!(said.calls[0].arguments, "{\"a\": 1}");
+        let said = Said::read(Reader::new(None, calls), text.to_owned());
+        assert_eq!(said.text, "<|channel|>analysis<|message|>f?<|end|>");
+        assert_eq!(said.calls.len(), 1);
     }
 
     #[test]

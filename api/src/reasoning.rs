@@ -1,16 +1,27 @@
-//! Reasoning in a model's text: the part between `<think>` and `</think>`.
+//! Reasoning in a model's text: the part between `<think>` and `</think>`, or the messages of a
+//! channel.
+
+use crate::channels::At;
+use crate::tools::harmony;
 
 /// How a family of models marks its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Every answer begins with reasoning, even if the opening mark is not in the text.
     DeepseekR1,
-    /// An answer has reasoning if it begins with the mark (Qwen 3, and most others).
+    /// An answer has reasoning if it begins with the mark (Qwen 3, SmolLM3, and most others).
     Qwen3,
+    /// As [`Format::Qwen3`], and the rest of the answer may be between marks of its own (Granite 3.3).
+    Granite,
+    /// Reasoning is on a channel of its own (GPT-OSS).
+    Harmony,
 }
 
 pub const OPEN: &str = "<think>";
 pub const CLOSE: &str = "</think>";
+/// The marks that Granite 3.3 has around the rest of an answer.
+const OPEN_RESPONSE: &str = "<response>";
+const CLOSE_RESPONSE: &str = "</response>";
 
 /// The part that an answer begins with, as far as its prompt tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +30,10 @@ pub enum Begin {
     Text,
     /// Reasoning, if the mark comes first.
     Either,
+    /// As [`Begin::Either`]; after reasoning, the text may be between Granite's marks.
+    EitherThenResponse,
+    /// A message of the harmony format, or the rest of one.
+    Channels(At),
 }
 
 impl Format {
@@ -27,12 +42,41 @@ impl Format {
         match self {
             Self::DeepseekR1 => "deepseek-r1",
             Self::Qwen3 => "qwen3",
+            Self::Granite => "granite",
+            Self::Harmony => "harmony",
+        }
+    }
+
+    /// The format that a chat template shows to the model or writes in its name, if there is one.
+    pub fn detect(template: &str) -> Option<Self> {
+        let has = |mark| template.contains(mark);
+        if has(harmony::CHANNEL) && has(harmony::MESSAGE) {
+            return Some(Self::Harmony);
+        }
+        if !has(OPEN) && !has(CLOSE) {
+            return None;
+        }
+        match has(OPEN_RESPONSE) {
+            true => Some(Self::Granite),
+            false => Some(Self::Qwen3),
+        }
+    }
+
+    /// All marks of the format.
+    pub fn marks(self) -> &'static [&'static str] {
+        match self {
+            Self::DeepseekR1 | Self::Qwen3 => &[OPEN, CLOSE],
+            Self::Granite => &[OPEN, CLOSE, OPEN_RESPONSE, CLOSE_RESPONSE],
+            Self::Harmony => &harmony::MARKS,
         }
     }
 
     /// The part that an answer to `prompt` begins with. `continues`: the prompt ends in the model's own
     /// words, and the answer goes on with them.
     pub fn begin(self, prompt: &str, continues: bool) -> Begin {
+        if self == Self::Harmony {
+            return Begin::Channels(At::end_of(prompt, continues));
+        }
         if continues {
             return match (prompt.rfind(OPEN), prompt.rfind(CLOSE)) {
                 (Some(open), close) if close.is_none_or(|close| close < open) => Begin::Reasoning,
@@ -47,7 +91,8 @@ impl Format {
         } else {
             match self {
                 Self::DeepseekR1 => Begin::Reasoning,
-                Self::Qwen3 => Begin::Either,
+                Self::Granite => Begin::EitherThenResponse,
+                Self::Qwen3 | Self::Harmony => Begin::Either,
             }
         }
     }
@@ -67,6 +112,8 @@ pub struct Splitter {
     state: State,
     /// Whether reasoning is given exactly as it is written, with its marks.
     verbatim: bool,
+    /// The text after reasoning may be between Granite's marks.
+    responds: bool,
     buffer: String,
 }
 
@@ -83,6 +130,8 @@ enum State {
     },
     /// After the closing mark, in the white space that follows it.
     Closed,
+    /// Between Granite's marks.
+    Response,
     Text,
 }
 
@@ -90,12 +139,13 @@ impl Splitter {
     pub fn new(begin: Begin, verbatim: bool) -> Self {
         let state = match begin {
             Begin::Reasoning => State::Opening { needed: false },
-            Begin::Either => State::Opening { needed: true },
-            Begin::Text => State::Text,
+            Begin::Either | Begin::EitherThenResponse => State::Opening { needed: true },
+            Begin::Text | Begin::Channels(_) => State::Text,
         };
         Self {
             state,
             verbatim,
+            responds: begin == Begin::EitherThenResponse,
             buffer: String::new(),
         }
     }
@@ -113,12 +163,21 @@ impl Splitter {
         let rest = std::mem::take(&mut self.buffer);
         let (kept, is_reasoning) = match self.state {
             State::Opening { needed: true } | State::Text => (rest.as_str(), false),
+            State::Response => {
+                // White space beside the mark is no part of the text.
+                let text = rest.trim_end();
+                let text = text
+                    .strip_suffix(CLOSE_RESPONSE)
+                    .map_or(rest.as_str(), str::trim_end);
+                (text, false)
+            }
             _ if self.verbatim => (rest.as_str(), self.state != State::Closed),
             State::Reasoning { begun: true } => (rest.trim_end(), true),
             State::Opening { needed: false } | State::Reasoning { begun: false } => {
                 (rest.trim(), true)
             }
-            State::Closed => ("", false),
+            // Only the beginning of a mark may be held back here.
+            State::Closed => (rest.trim_start(), false),
         };
         if kept.is_empty() {
             Vec::new()
@@ -207,6 +266,37 @@ impl Splitter {
                     return false;
                 }
                 self.state = State::Text;
+                if self.responds && self.buffer.starts_with(OPEN_RESPONSE) {
+                    self.take(OPEN_RESPONSE.len());
+                    self.state = State::Response;
+                } else if self.responds && OPEN_RESPONSE.starts_with(&self.buffer) {
+                    self.state = State::Closed;
+                    return false;
+                }
+                true
+            }
+            State::Response => {
+                // The end of the text may come with its mark, and is held back until that is sure.
+                let sure = match self.buffer.find(CLOSE_RESPONSE) {
+                    Some(at) => {
+                        let after = &self.buffer[at + CLOSE_RESPONSE.len()..];
+                        match after.trim().is_empty() {
+                            true => self.buffer[..at].trim_end().len(),
+                            // It was no end.
+                            false => at + CLOSE_RESPONSE.len(),
+                        }
+                    }
+                    None => {
+                        let begun = |n: &usize| self.buffer.ends_with(&CLOSE_RESPONSE[..*n]);
+                        let held = (1..CLOSE_RESPONSE.len()).rev().find(begun).unwrap_or(0);
+                        self.buffer[..self.buffer.len() - held].trim_end().len()
+                    }
+                };
+                if sure == 0 {
+                    return false;
+                }
+                let text = self.take(sure);
+                parts.push(Part::Text(text));
                 true
             }
             State::Text => {
@@ -255,6 +345,19 @@ mod tests {
             (Begin::Reasoning, "<think>a</think>c", "a", "c"),
             (Begin::Reasoning, "a </thin", "a </thin", ""),
             (Begin::Text, "<think>a</think>c", "", "<think>a</think>c"),
+            (
+                Begin::EitherThenResponse,
+                "<think>a</think>\n<response>b </response> c\n</response>\n",
+                "a",
+                "b </response> c",
+            ),
+            (
+                Begin::EitherThenResponse,
+                "<think>a</think><resp",
+                "a",
+                "<resp",
+            ),
+            (Begin::EitherThenResponse, "<response>b", "", "<response>b"),
         ];
         for (begin, given, reasoning, text) in cases {
             let expected = (reasoning.to_owned(), text.to_owned());
@@ -279,15 +382,38 @@ mod tests {
         }
     }
 
+    #[test]
+    fn templates_show_how_they_mark_reasoning() {
+        for (template, expected) in [
+            (
+                "{{ '<|start|>assistant<|channel|>final<|message|>' }}",
+                Some(Format::Harmony),
+            ),
+            ("{{ content.split('</think>')[-1] }}", Some(Format::Qwen3)),
+            (
+                "Write thoughts between <think> and <response>.",
+                Some(Format::Granite),
+            ),
+            ("{{ messages }}", None),
+        ] {
+            assert_eq!(Format::detect(template), expected, "{template}");
+        }
+    }
+
     proptest! {
         #[test]
         fn pieces_give_what_the_whole_gives_and_no_text_is_lost(
             words in prop::collection::vec(
-                prop::sample::select(vec!["<think>", "</think>", "<", "</thi", "é", "a", " ", "\n"]),
+                prop::sample::select(vec![
+                    "<think>", "</think>", "<", "</thi", "é", "a", " ", "\n", "<response>",
+                    "</response>", "</resp",
+                ]),
                 0..12,
             ),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
-            begin in prop::sample::select(vec![Begin::Either, Begin::Reasoning, Begin::Text]),
+            begin in prop::sample::select(vec![
+                Begin::Either, Begin::EitherThenResponse, Begin::Reasoning, Begin::Text,
+            ]),
             verbatim in any::<bool>(),
         ) {
             let whole = words.concat();
@@ -300,7 +426,9 @@ mod tests {
             } else {
                 // White space beside the marks belongs to neither part.
                 let bare = |text: &str| -> String {
-                    text.replace(OPEN, "").replace(CLOSE, "").split_whitespace().collect()
+                    let marks = [OPEN, CLOSE, OPEN_RESPONSE, CLOSE_RESPONSE];
+                    let bare = marks.iter().fold(text.to_owned(), |t, mark| t.replace(mark, ""));
+                    bare.split_whitespace().collect()
                 };
                 prop_assert_eq!(bare(&joined), bare(&whole));
             }

@@ -5,9 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hearth_engine::{DraftCounts, FinishReason, Generation, SamplingParams};
-use hearth_otel::{Ending, KvTransfer, RequestNumbers, RequestRecord, RequestSpan, RequestTimes};
+use hearth_otel::{
+    Ending, KvTransfer, MessageContent, RequestNumbers, RequestRecord, RequestSpan, RequestTimes,
+};
 
 use crate::adapters::AdapterLabels;
+use crate::content;
 use crate::exchange::Exchange;
 
 /// Preemptions of a request that its trace shows at the most, and runs of forced tokens.
@@ -77,6 +80,11 @@ pub struct Record {
     jumps: Vec<(Instant, usize)>,
     forced_tokens: usize,
     drafts: DraftCounts,
+    /// The longest time between two tokens so far, in seconds.
+    longest_gap: f64,
+    /// The input, and the text so far, where traces are to have the content of messages.
+    content: Option<MessageContent>,
+    said: String,
     /// The time between two tokens of the current run, and how many tokens of it are to come.
     run: (Option<f64>, usize),
     prompt_tokens: usize,
@@ -124,6 +132,9 @@ impl Record {
             jumps: Vec::new(),
             forced_tokens: 0,
             drafts: DraftCounts::default(),
+            longest_gap: 0.0,
+            content: None,
+            said: String::new(),
             run: (None, 0),
             prompt_tokens,
             cached_tokens: 0,
@@ -209,6 +220,13 @@ impl Record {
             return;
         };
         engine.token(exchange.streams(), self.run.0);
+        // Only the longest times open their trace: a trace for each token would cost too much.
+        if let Some(gap) = self.run.0.filter(|&gap| gap > self.longest_gap)
+            && let Some(trace) = self.span.as_ref().and_then(RequestSpan::trace)
+        {
+            self.longest_gap = gap;
+            engine.longest_gap(gap, trace);
+        }
         if self.first_token.is_none() {
             self.first_token = Some(at);
             let waited = at.saturating_duration_since(exchange.clock.start());
@@ -220,6 +238,26 @@ impl Record {
                 waited.as_secs_f64(),
                 self.span.as_ref().and_then(RequestSpan::trace),
             );
+        }
+    }
+
+    /// Keeps the input for the trace, if traces are to have the content of messages. `prompt` gives the
+    /// beginning of the prompt's text, for a request that is no chat.
+    pub fn keep_input(&mut self, prompt: impl FnOnce(usize) -> String) {
+        let exchange = &self.siblings.exchange;
+        let is_exported = self.span.as_ref().and_then(RequestSpan::trace).is_some();
+        if is_exported && exchange.captures_content() {
+            let chat = exchange.content();
+            self.content =
+                Some(chat.unwrap_or_else(|| content::of_prompt(&prompt(content::MAX_BYTES))));
+        }
+    }
+
+    /// Keeps text of the output for the trace.
+    pub fn says(&mut self, text: &str) {
+        if self.content.is_some() {
+            let room = content::MAX_BYTES.saturating_sub(self.said.len());
+            self.said.push_str(&text[..text.floor_char_boundary(room)]);
         }
     }
 
@@ -310,6 +348,9 @@ impl Record {
             });
         }
         if let Some(span) = self.span.take() {
+            if let Some(content) = &mut self.content {
+                content.output = Some(content::of_output(&self.said, ending.as_str()));
+            }
             let record = RequestRecord {
                 times,
                 engine_id: self.engine_id,
@@ -335,6 +376,9 @@ impl Record {
                 frequency_penalty: self.params.frequency_penalty,
                 presence_penalty: self.params.presence_penalty,
                 stop: std::mem::take(&mut self.stop),
+                output_type: exchange.output_type(),
+                server: exchange.server.clone(),
+                content: self.content.take(),
                 labels: exchange.labels(),
             };
             exchange.telemetry.request_ended(span, record);

@@ -15,6 +15,7 @@ use actix_web::{HttpRequest, HttpResponse, Resource};
 use crate::anthropic::messages;
 use crate::dialect::Dialect::{self, Anthropic, Ollama, OpenAi, Sglang};
 use crate::error::ApiError;
+use crate::llama_server::{completion, status as llama_status};
 use crate::openai::responses::{create, stored};
 use crate::openai::{adapters, chat, completions, embeddings};
 use crate::programs::route as programs;
@@ -22,7 +23,7 @@ use crate::sglang::{
     adapters as sglang_adapters, control, encode, generate, loads, model, score, server_info,
     tokens,
 };
-use crate::{debug, live, llama_server, metrics, ollama, openapi, page, status};
+use crate::{debug, live, metrics, ollama, openapi, page, status};
 use Access::{Admin, Key, Open, Own};
 use Observation::{Observed, Quiet};
 use Operation::{Chat, Embeddings, TextCompletion};
@@ -106,7 +107,7 @@ pub static ROUTES: &[Route] = &[
     route(GET,         "/live/prefix",              OpenAi,    Admin, Quiet,    NONE,           || to(live::prefix)),
     route(GET,         "/version",                  OpenAi,    Key,   Quiet,    NONE,           || to(status::version)),
     route(GET,         "/openapi.json",             OpenAi,    Open,  Observed, NONE,           || to(openapi::document)),
-    route(GET,         "/docs",                     OpenAi,    Open,  Observed, NONE,           || to(openapi::page)),
+    route(GET,         "/docs",                     OpenAi,    Open,  Observed, NONE,           || to(page::docs)),
 
     route(GET,         "/v1/models",                OpenAi,    Key,   Observed, NONE,           || to(status::models)),
     // Hub ids have a slash in them.
@@ -151,8 +152,10 @@ pub static ROUTES: &[Route] = &[
     route(POST,        "/v1/messages",              Anthropic, Key,   Observed, Chat,           || to(messages::messages)),
     route(POST,        "/v1/messages/count_tokens", Anthropic, Key,   Observed, NONE,           || to(messages::count_tokens)),
 
-    route(GET,         "/props",                    OpenAi,    Key,   Observed, NONE,           || to(llama_server::props)),
-    route(GET,         "/slots",                    OpenAi,    Key,   Quiet,    NONE,           || to(llama_server::slots)),
+    route(POST,        "/completion",               OpenAi,    Key,   Observed, TextCompletion, || to(completion::completion)),
+    route(POST,        "/completions",              OpenAi,    Key,   Observed, TextCompletion, || to(completion::completion)),
+    route(GET,         "/props",                    OpenAi,    Key,   Observed, NONE,           || to(llama_status::props)),
+    route(GET,         "/slots",                    OpenAi,    Key,   Quiet,    NONE,           || to(llama_status::slots)),
 
     route(POST,        "/api/embed",                Ollama,    Key,   Observed, Embeddings,     || to(ollama::embed::embed)),
     route(POST,        "/api/chat",                 Ollama,    Key,   Observed, Chat,           || to(ollama::generate::chat)),

@@ -37,6 +37,13 @@ pub trait TextCodec: Detokenize {
     /// The tokenizer's own error.
     fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String>;
 
+    /// The token ids of `text`, in which what looks like a special token is text. With `add_special`
+    /// the tokenizer adds the tokens that begin and end a document.
+    ///
+    /// # Errors
+    /// The tokenizer's own error.
+    fn encode_literally(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String>;
+
     /// Bytes of the longest token: a text of more bytes than this times the context cannot fit,
     /// however it is tokenised.
     fn max_token_bytes(&self) -> usize;
@@ -254,7 +261,10 @@ impl Served {
 
     /// Whether text has the marks of reasoning only where special tokens are shown.
     pub fn reasons_in_special(&self) -> bool {
-        let marks = [reasoning::OPEN, reasoning::CLOSE];
+        let marks = self
+            .formats
+            .reasoning
+            .map_or(&[][..], reasoning::Format::marks);
         marks.iter().any(|mark| self.special_token(mark).is_some())
     }
 

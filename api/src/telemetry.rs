@@ -89,6 +89,8 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
         host_used: stats.host.total - stats.host.free,
         demoted_tokens: stats.demoted_tokens,
         loaded_tokens: stats.loaded_tokens,
+        saved_tokens: stats.saved_tokens,
+        restored_tokens: stats.restored_tokens,
         transferring: stats.transferring,
         sent_tokens: stats.sent_tokens,
         received_tokens: stats.received_tokens,

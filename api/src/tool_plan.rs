@@ -84,8 +84,9 @@ impl Asking {
             (None, true) => PLAIN,
             (None, false) => {
                 let message = "`tools`: this model's chat template does not show how it calls \
-                               tools; start the server with --tool-call-parser hermes, llama3, \
-                               mistral or pythonic, or set `tool_choice` to required";
+                               tools; start the server with --tool-call-parser (";
+                let names = Format::ALL.map(Format::name).join(", ");
+                let message = format!("{message}{names}), or set `tool_choice` to required");
                 return Err(ApiError::field("tools", message).code("unsupported_parameter"));
             }
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use crate::sse::Parser;
+use crate::sse::{Parser, TooLong};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters shown of an error response that is not JSON.
@@ -27,6 +27,9 @@ pub enum ClientError {
     /// The server sent something other than the expected JSON.
     #[error("the server sent invalid JSON: {0}")]
     NotJson(String),
+    /// The server sent an event without an end.
+    #[error(transparent)]
+    TooLong(#[from] TooLong),
     /// The name or the value of this header has characters that HTTP does not allow.
     #[error("the header {0:?} has characters that HTTP does not allow")]
     InvalidHeader(String),
@@ -181,7 +184,8 @@ impl Events {
     /// The next event; `None` after `[DONE]`, or if the response ended without it.
     ///
     /// # Errors
-    /// The connection broke, or the server sent an error event or invalid JSON.
+    /// The connection broke, or the server sent an error event, invalid JSON or an event that is too
+    /// long.
     pub async fn next(&mut self) -> Result<Option<Value>, ClientError> {
         while self.ready.is_empty() {
             let transport = |source| ClientError::transport(&self.url, source);
@@ -189,7 +193,7 @@ impl Events {
                 return Ok(None);
             };
             let mut events = Vec::new();
-            self.parser.push(&bytes, &mut events);
+            self.parser.push(&bytes, &mut events)?;
             self.ready.extend(events);
         }
         match self.ready.pop_front() {

@@ -20,7 +20,7 @@ pub use chat::ChatOptions;
 #[cfg(feature = "http")]
 pub use http::{Client, ClientError, Events};
 pub use message::{Message, Role};
-pub use sse::{Parser, sse_data};
+pub use sse::{MAX_EVENT_BYTES, Parser, TooLong, sse_data};
 
 /// The manual, whose examples are compiled and run as tests.
 #[cfg(doctest)]

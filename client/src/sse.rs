@@ -1,5 +1,14 @@
 //! Parses server-sent events incrementally.
 
+/// Most bytes of a line, and of an event's data: a server that never ends a line must not fill the memory
+/// of its client.
+pub const MAX_EVENT_BYTES: usize = 64 << 20;
+
+/// A line or an event of more than [`MAX_EVENT_BYTES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an event of the stream has more than {MAX_EVENT_BYTES} bytes")]
+pub struct TooLong;
+
 /// Splits a byte stream into the data of its events. Chunks of the stream may end anywhere.
 #[derive(Debug, Default)]
 pub struct Parser {
@@ -10,14 +19,20 @@ pub struct Parser {
 
 impl Parser {
     /// Parses `chunk`, and appends the data of each event that it completes to `events`.
-    pub fn push(&mut self, chunk: &[u8], events: &mut Vec<String>) {
+    ///
+    /// # Errors
+    /// A line or the data of an event is too long. Nothing more can be read from the stream.
+    pub fn push(&mut self, chunk: &[u8], events: &mut Vec<String>) -> Result<(), TooLong> {
         for &byte in chunk {
             if byte == b'\n' {
                 self.end_line(events);
-            } else {
+            } else if self.line.len() + self.data.len() < MAX_EVENT_BYTES {
                 self.line.push(byte);
+            } else {
+                return Err(TooLong);
             }
         }
+        Ok(())
     }
 
     fn end_line(&mut self, events: &mut Vec<String>) {
@@ -40,10 +55,11 @@ impl Parser {
     }
 }
 
-/// The data of all events in `bytes`, which is a complete body.
+/// The data of all events in `bytes`, which is a complete body, up to one that is too long.
 pub fn sse_data(bytes: &[u8]) -> Vec<String> {
     let mut events = Vec::new();
-    Parser::default().push(bytes, &mut events);
+    // The events before it are complete.
+    let _ = Parser::default().push(bytes, &mut events);
     events
 }
 
@@ -54,7 +70,7 @@ mod tests {
     fn parse(chunks: &[&[u8]]) -> Vec<String> {
         let (mut parser, mut events) = (Parser::default(), Vec::new());
         for chunk in chunks {
-            parser.push(chunk, &mut events);
+            parser.push(chunk, &mut events).unwrap();
         }
         events
     }

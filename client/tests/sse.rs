@@ -4,7 +4,10 @@
 #[path = "../../tests/fuzz/mutate.rs"]
 mod mutate;
 
-use hearth_client::{Parser, sse_data};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use hearth_client::{Client, ClientError, Parser, sse_data};
 use mutate::{Random, cases};
 
 const CASES: u64 = 20_000;
@@ -29,7 +32,7 @@ fn a_damaged_stream_has_the_same_events_in_any_chunks() {
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
             let (chunk, after) = rest.split_at((1 + random.below(20)).min(rest.len()));
-            parser.push(chunk, &mut events);
+            parser.push(chunk, &mut events).unwrap();
             rest = after;
         }
         assert_eq!(events, whole, "case {case}");
@@ -38,4 +41,25 @@ fn a_damaged_stream_has_the_same_events_in_any_chunks() {
     }
     println!("{count} damaged streams with {found} events");
     assert!(found > 0);
+}
+
+#[tokio::test]
+async fn a_line_that_never_ends_ends_the_stream_and_not_the_memory() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let _ = socket.read(&mut [0; 4096]);
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: 1\n\ndata: ";
+        socket.write_all(head.as_bytes()).unwrap();
+        let line = vec![b'a'; 1 << 20];
+        // Until the client has gone.
+        while socket.write_all(&line).is_ok() {}
+    });
+    let client = Client::new(&url).unwrap();
+    let mut events = client.stream("/", &serde_json::json!({})).await.unwrap();
+    assert_eq!(events.next().await.unwrap(), Some(1.into()));
+    let error = events.next().await.unwrap_err();
+    assert!(matches!(error, ClientError::TooLong(_)), "{error}");
+    assert!(error.to_string().contains("67108864 bytes"), "{error}");
 }

@@ -1,12 +1,13 @@
 //! What an operator may ask of a running engine, beside requests.
 
+use hearth_radix::CachedEdge;
 use tokio::sync::oneshot;
 
 use crate::cache_events::CacheObserver;
 use crate::events::StepObserver;
 use crate::picture::{CachedPrefix, Picture};
 use crate::request_id::RequestId;
-use crate::transfer::TransferCommand;
+use crate::transfer::{PrefixCommand, TransferCommand};
 
 /// Which requests an abort ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,7 @@ pub(crate) enum Command {
     Pause(PauseMode, oneshot::Sender<()>),
     Resume(oneshot::Sender<()>),
     Transfer(TransferCommand),
+    Prefix(PrefixCommand),
     /// Reports every step from now on to this observer.
     Observe(StepObserver),
     /// Reports every change of the prefix cache from now on to this observer.
@@ -111,5 +113,9 @@ pub(crate) enum Look {
         node: u64,
         most: usize,
         reply: oneshot::Sender<Option<CachedPrefix>>,
+    },
+    /// All that the prefix cache of the device holds.
+    Contents {
+        reply: oneshot::Sender<Vec<CachedEdge>>,
     },
 }

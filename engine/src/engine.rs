@@ -1,5 +1,7 @@
 //! Starting an engine, and the handle through which callers reach it.
 
+mod prefixes;
+
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -25,6 +27,8 @@ use crate::speculation::{DraftMethod, DraftModel, Speculation};
 use crate::stats::EngineStats;
 use crate::step::EngineCore;
 use crate::transfer::{RemoteOutput, TransferCommand, TransferError, TransferId};
+
+pub use prefixes::EngineHold;
 
 /// How long a shutdown waits, after its grace period, for a forward pass that does not return.
 const STUCK_FORWARD: Duration = Duration::from_secs(5);

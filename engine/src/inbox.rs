@@ -34,6 +34,8 @@ struct State {
     looks: Vec<Look>,
     step_completed: bool,
     phase: Phase,
+    /// How many callers keep the engine thread alive.
+    holds: usize,
     next_id: u64,
     /// The statistics that the engine thread published last. `waiting` does not count
     /// `requests`.
@@ -60,10 +62,8 @@ impl State {
         match wait {
             Wait::No => true,
             Wait::ForMail => {
-                requests
-                    || !self.commands.is_empty()
-                    || !self.looks.is_empty()
-                    || self.phase != Phase::Open
+                let ends = self.phase != Phase::Open && (self.holds == 0 || !self.is_idle());
+                requests || !self.commands.is_empty() || !self.looks.is_empty() || ends
             }
             Wait::ForStep { .. } => requests || self.step_completed,
         }
@@ -94,6 +94,7 @@ impl Inbox {
             looks: Vec::new(),
             step_completed: false,
             phase: Phase::Open,
+            holds: 0,
             next_id: 0,
             stats: EngineStats::default(),
             blocked: 0,
@@ -206,6 +207,16 @@ impl Inbox {
         self.changed.notify_all();
     }
 
+    /// Keeps the engine thread alive until [`release`](Self::release).
+    pub fn hold(&self) {
+        self.state().holds += 1;
+    }
+
+    pub fn release(&self) {
+        self.state().holds -= 1;
+        self.changed.notify_all();
+    }
+
     pub fn stats(&self) -> EngineStats {
         let state = self.state();
         EngineStats {
@@ -285,6 +296,7 @@ impl Inbox {
             looks: std::mem::take(&mut state.looks),
             commands_wait: !state.commands.is_empty(),
             phase: state.phase,
+            is_held: state.holds > 0,
         }
     }
 

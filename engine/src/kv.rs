@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use hearth_forward::KvCopy;
 use hearth_radix::{
-    CacheChange, KvUsage, OutOfSlots, Outline, Peeked, Prefix, PrefixLock, TieredCache,
+    CacheChange, CachedEdge, KvUsage, OutOfSlots, Outline, Peeked, Prefix, PrefixLock, TieredCache,
 };
 
 use crate::active::ActiveRequest;
 use crate::config::EngineConfig;
 use crate::slot_table::TableSpan;
+use crate::transfer::TransferError;
 
 /// A prefix is loaded from the host's memory if the host has at least this many tokens of it
 /// that the device lacks: a copy costs less than computing the tokens, except for its fixed
@@ -238,6 +239,51 @@ impl Kv {
             spans.for_each(|span| span.invalidate_from(before));
         }
         before..kv.cached()
+    }
+
+    /// Slots for `tokens`, to which the caller writes those from `from` on. Nothing is evicted for them.
+    ///
+    /// # Errors
+    /// The tokens before `from` are not cached, or too few slots are free.
+    pub fn place(
+        &mut self,
+        namespace: &str,
+        tokens: &[u32],
+        from: usize,
+    ) -> Result<RequestKv, TransferError> {
+        let need = tokens.len() - from;
+        let found = self.cache.peek(namespace, &tokens[..from]).tokens;
+        if !self.reuse || found < from {
+            return Err(TransferError::NotCached);
+        }
+        if need > self.cache.usage().free {
+            return Err(TransferError::NoFreeSlots);
+        }
+        let Prefix { mut slots, lock } = self.cache.match_prefix(namespace, &tokens[..from], 0);
+        let allocated = self.cache.allocate(need, &mut slots);
+        allocated.map_err(|_| TransferError::NoFreeSlots)?;
+        Ok(RequestKv {
+            slots,
+            spans: Default::default(),
+            lock: Some(lock),
+            host: None,
+            computed: tokens.len(),
+        })
+    }
+
+    /// Gives the slots of `kv`, which hold `tokens`, to the cache.
+    pub fn keep(&mut self, namespace: &str, tokens: &[u32], kv: &mut RequestKv) {
+        kv.lock = Some(self.cache.insert(namespace, tokens, 0, &mut kv.slots));
+    }
+
+    /// All that the device has cached.
+    pub fn contents(&self) -> Vec<CachedEdge> {
+        self.cache.contents()
+    }
+
+    /// The slots of the longest cached prefix of `tokens`.
+    pub fn slots_of(&self, namespace: &str, tokens: &[u32]) -> Vec<u32> {
+        self.cache.slots_of(namespace, tokens)
     }
 
     /// Frees the slots that belong to the request, and unlocks those of the cache.

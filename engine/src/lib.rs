@@ -67,14 +67,14 @@ mod transfer;
 pub use cache_events::CacheObserver;
 pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
-pub use engine::{BuildDraftModel, Engine, EngineHandle, EngineWatch, ShutdownOutcome};
+pub use engine::{BuildDraftModel, Engine, EngineHandle, EngineHold, EngineWatch, ShutdownOutcome};
 pub use error::{BuildError, SpawnError};
 pub use events::{StepObserver, StepReport};
 pub use generation::Generation;
 pub use hearth_forward::Adapter;
 pub use hearth_radix::{
-    CacheChange, EvictionPolicy, HostWritePolicy, NodeState, Outline, OutlinedNode, PageChange,
-    PageSizeError, Tier,
+    CacheChange, CachedEdge, EvictionPolicy, HostWritePolicy, NodeState, Outline, OutlinedNode,
+    PageChange, PageSizeError, Tier,
 };
 pub use picture::{CachedPrefix, MOST_RUNNING, Picture, RunningRequest};
 pub use policy::SchedulePolicy;

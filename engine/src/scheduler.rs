@@ -10,6 +10,7 @@ mod new_token_ratio;
 mod overlap;
 mod picture;
 mod preemption;
+mod prefixes;
 mod speculation;
 mod submission;
 mod transfer;
@@ -24,7 +25,7 @@ use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
 use crate::constraint::{ForcedTextPredictor, WaitBudget};
 use crate::inbox::NewRequest;
-use crate::kv::Kv;
+use crate::kv::{Kv, RequestKv};
 use crate::queue::WaitingQueue;
 use crate::request::Event;
 use crate::running::Running;
@@ -33,6 +34,7 @@ use crate::stats::{EngineStats, KvStats};
 use crate::submission_time::{LEAST_CHUNK, SubmissionTime};
 use crate::transfer::KvTransfer;
 use new_token_ratio::NewTokenRatio;
+use prefixes::Restore;
 use speculation::SpeculationState;
 
 /// The most logits that a step computes for log-probabilities of tokens that are not sampled,
@@ -90,6 +92,8 @@ pub(crate) struct Scheduler {
     scheduled: u64,
     /// Reads and writes of KV slots that the next step begins with.
     transfers: Vec<KvTransfer>,
+    /// Prefixes from outside that are being written to their slots.
+    restores: Vec<Restore>,
     /// The counters of the statistics; [`stats`](Self::stats) fills in the other fields.
     counters: EngineStats,
     /// Final events of requests, held back until the statistics that they change have been
@@ -122,6 +126,7 @@ impl Scheduler {
             may_start: false,
             scheduled: 0,
             transfers: Vec::new(),
+            restores: Vec::new(),
             counters: EngineStats::default(),
             final_events: Vec::new(),
         };
@@ -277,13 +282,15 @@ impl Scheduler {
 
     pub fn stats(&mut self, steps: u64) -> EngineStats {
         let usage = self.kv.usage();
-        let holding = self.running.iter().chain(&self.ended);
+        let requests = self.running.iter().chain(&self.ended);
+        let requests = requests.map(|running| &running.kv);
+        let holding = requests.chain(self.restores.iter().map(|restore| &restore.kv));
         let kv = KvStats {
             total: usage.total,
             free: usage.free,
             evictable: usage.evictable,
             protected: usage.protected,
-            held: holding.map(|running| running.kv.held()).sum(),
+            held: holding.map(RequestKv::held).sum(),
         };
         let usage = self.kv.host_usage();
         let host = KvStats {

@@ -63,6 +63,10 @@ pub struct EngineStats {
     pub demoted_tokens: u64,
     /// Tokens copied from the host back to the device.
     pub loaded_tokens: u64,
+    /// Tokens of cached prefixes that were read to be kept elsewhere.
+    pub saved_tokens: u64,
+    /// Tokens that were put into the cache from outside.
+    pub restored_tokens: u64,
     /// Tokens sampled.
     pub generated_tokens: u64,
     /// Output tokens that a grammar forced; each saved a forward pass.

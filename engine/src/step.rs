@@ -269,7 +269,7 @@ impl EngineCore {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             self.scheduler.cancel_all();
         }
-        self.scheduler.is_idle()
+        self.scheduler.is_idle() && !mail.is_held
     }
 
     /// Notes the report of a step for the observer, if there is one.

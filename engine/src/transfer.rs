@@ -18,6 +18,7 @@
 //! bound of its own.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -73,6 +74,12 @@ pub enum TransferError {
         given: Range<usize>,
         allowed: Range<usize>,
     },
+    #[error("the prefix is not cached")]
+    NotCached,
+    #[error("no KV slots are free")]
+    NoFreeSlots,
+    #[error("a token is not in the vocabulary")]
+    Vocabulary,
     #[error("the output of the prefill does not fit the request: {0}")]
     Output(&'static str),
     #[error("{0}")]
@@ -129,5 +136,23 @@ pub(crate) enum TransferCommand {
     ReceiveFailed {
         id: RequestId,
         written: usize,
+    },
+}
+
+/// A command that concerns the slots of the prefix cache.
+#[derive(Debug)]
+pub(crate) enum PrefixCommand {
+    Read {
+        namespace: Arc<str>,
+        tokens: Vec<u32>,
+        from: usize,
+        reply: oneshot::Sender<Result<Vec<u8>, TransferError>>,
+    },
+    Restore {
+        namespace: Arc<str>,
+        tokens: Vec<u32>,
+        from: usize,
+        bytes: Vec<u8>,
+        reply: oneshot::Sender<Result<(), TransferError>>,
     },
 }

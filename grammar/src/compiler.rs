@@ -213,7 +213,7 @@ impl Compiler {
             Ok(hir) => hir,
             Err(refusal) => in_other_spelling(pattern, refusal)?,
         };
-        match Fsm::new(&hir) {
+        match Fsm::new(&hir, ticket) {
             Ok(fsm) => {
                 let first = fsm.mask(Fsm::START, self.vocabulary(), &self.masks);
                 if first.iter().all(|&word| word == 0) {

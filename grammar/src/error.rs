@@ -66,6 +66,11 @@ impl GrammarError {
         self
     }
 
+    /// Nobody waits for the grammar any longer.
+    pub(crate) fn cancelled() -> Self {
+        Self::too_complex("compiling the grammar took too long and was cancelled")
+    }
+
     pub(crate) fn unsatisfiable() -> Self {
         Self::invalid("the grammar is unsatisfiable: no text can match it")
     }

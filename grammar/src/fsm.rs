@@ -16,6 +16,7 @@ pub(crate) use self::table::BuildError;
 use self::table::Table;
 use crate::mask::Mask;
 use crate::mask_cache::MaskCache;
+use crate::ticket::Ticket;
 use crate::vocabulary::Vocabulary;
 
 /// A machine.
@@ -37,9 +38,9 @@ impl Fsm {
     /// The machine of all texts that `hir` matches as a whole.
     ///
     /// # Errors
-    /// If the machine would be too large, or would match nothing.
-    pub fn new(hir: &Hir) -> Result<Self, BuildError> {
-        let table = Table::new(hir)?;
+    /// If the machine would be too large, or would match nothing, or if `ticket` is cancelled.
+    pub fn new(hir: &Hir, ticket: &Ticket) -> Result<Self, BuildError> {
+        let table = Table::new(hir, ticket)?;
         let edges = Edges::new(&table);
         Ok(Self {
             id: fresh_id(),
@@ -218,7 +219,11 @@ mod tests {
     ];
 
     fn fsm(pattern: &str) -> Fsm {
-        Fsm::new(&parse(pattern, MAX_PATTERN_BYTES).unwrap()).unwrap()
+        Fsm::new(
+            &parse(pattern, MAX_PATTERN_BYTES).unwrap(),
+            &Ticket::default(),
+        )
+        .unwrap()
     }
 
     fn accepts(fsm: &Fsm, text: &[u8]) -> bool {
@@ -302,9 +307,22 @@ mod tests {
 
     #[test]
     fn a_regex_without_matches_is_refused_and_a_large_one_is_reported_as_too_large() {
-        let none = Fsm::new(&parse("[^\\s\\S]", 100).unwrap());
+        let none = Fsm::new(&parse("[^\\s\\S]", 100).unwrap(), &Ticket::default());
         assert!(matches!(none, Err(BuildError::Refused(_))));
-        let large = Fsm::new(&parse("(a|b)*a(a|b){30}", 100).unwrap());
+        let large = Fsm::new(&parse("(a|b)*a(a|b){30}", 100).unwrap(), &Ticket::default());
         assert!(matches!(large, Err(BuildError::TooLarge)));
+    }
+
+    #[test]
+    fn a_machine_that_nobody_waits_for_is_not_completed() {
+        let hir = parse("(a|b)*a(a|b){9}", 100).unwrap();
+        let ticket = Ticket::default();
+        assert!(Fsm::new(&hir, &ticket).is_ok());
+        ticket.cancel();
+        let refused = Fsm::new(&hir, &ticket);
+        assert!(
+            matches!(refused, Err(BuildError::Refused(_))),
+            "{refused:?}"
+        );
     }
 }

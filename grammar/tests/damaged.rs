@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod common;
 #[path = "../../tests/fuzz/mutate.rs"]
 mod mutate;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hearth_grammar::{Compiler, Source, Spec, Ticket, VocabularySource, Whitespace};
+use common::{Bytes, END};
+use hearth_grammar::{Compiler, Source, Spec, Ticket, Whitespace};
 use mutate::{Random, cases};
 use serde_json::json;
 
@@ -17,27 +19,6 @@ const CASES: u64 = 150;
 /// The bound of a server for a request, after which it gives up waiting. A machine that is busy with
 /// other things takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-/// The bytes, and a token that ends the output.
-struct Bytes;
-
-impl VocabularySource for Bytes {
-    fn size(&self) -> usize {
-        257
-    }
-
-    fn bytes(&self, token: u32) -> Vec<u8> {
-        u8::try_from(token).map_or(Vec::new(), |byte| vec![byte])
-    }
-
-    fn is_special(&self, token: u32) -> bool {
-        token == 256
-    }
-
-    fn encode(&self, text: &str) -> Option<Vec<u32>> {
-        Some(text.bytes().map(u32::from).collect())
-    }
-}
 
 const PIECES: [&str; 24] = [
     "(",
@@ -94,7 +75,7 @@ fn damaged_grammars_compile_or_are_refused() {
             "root ::= item (\",\" item)*\nitem ::= [a-z]{1,5} \"=\" num\nnum ::= [0-9]+".to_owned(),
         ),
     ];
-    let compiler = Compiler::new(Arc::new(Bytes), vec![256]);
+    let compiler = Compiler::new(Arc::new(Bytes), vec![END]);
     // The depth of a grammar's nesting is bounded, but the parsers need the stack of the pool.
     let work = move || {
         let (mut compiled, mut refused) = (0, 0);
@@ -134,7 +115,7 @@ fn damaged_grammars_compile_or_are_refused() {
                             assert!(!allowed.is_empty(), "{kind} case {case}: {text}");
                             let token = allowed[random.below(allowed.len())];
                             matcher.consume(token).unwrap();
-                            if token == 256 {
+                            if token == END {
                                 break;
                             }
                         }

@@ -12,11 +12,14 @@
     reason = "the test reports the coverage of the suite"
 )]
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use hearth_grammar::{Compiled, Compiler, Source, Spec, Ticket, VocabularySource};
+use common::{Bytes, END};
+use hearth_grammar::{Compiled, Compiler, Source, Spec, Ticket};
 use serde_json::{Map, Value};
 
 /// The folder of each draft, its metaschema, and the least share of schemas that compile and of
@@ -38,24 +41,6 @@ const DRAFTS: [(&str, &str, usize, usize); 5] = [
         94,
     ),
 ];
-
-/// A token for each byte, and one that ends an output.
-struct Bytes;
-
-impl VocabularySource for Bytes {
-    fn size(&self) -> usize {
-        257
-    }
-    fn bytes(&self, token: u32) -> Vec<u8> {
-        u8::try_from(token).map_or(Vec::new(), |byte| vec![byte])
-    }
-    fn is_special(&self, token: u32) -> bool {
-        token == 256
-    }
-    fn encode(&self, text: &str) -> Option<Vec<u32>> {
-        Some(text.bytes().map(u32::from).collect())
-    }
-}
 
 fn suite() -> Option<PathBuf> {
     let given = std::env::var_os("HEARTH_JSON_SCHEMA_TESTS").map(PathBuf::from);
@@ -132,7 +117,7 @@ fn accepts(compiled: &Compiled, value: &Value) -> bool {
         let text = text_of(value);
         text.bytes()
             .all(|byte| matcher.consume(byte.into()).is_ok())
-            && matcher.consume(256).is_ok()
+            && matcher.consume(END).is_ok()
     })
 }
 
@@ -195,7 +180,7 @@ fn no_invalid_instance_of_the_official_tests_is_accepted() {
 }
 
 fn run(suite: &Path) {
-    let compiler = Compiler::new(Arc::new(Bytes), vec![256]);
+    let compiler = Compiler::new(Arc::new(Bytes), vec![END]);
     let lists = std::env::var_os("HEARTH_LIST").is_some();
     let mut wrong = Vec::new();
     for (draft, metaschema, least_compiled, least_accepted) in DRAFTS {

@@ -2,36 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod common;
+
 use std::sync::Arc;
 
-use hearth_grammar::{
-    Compiled, Compiler, GrammarError, Problem, Source, Spec, Ticket, VocabularySource,
-};
+use common::{Bytes, END};
+use hearth_grammar::{Compiled, Compiler, GrammarError, Problem, Source, Spec, Ticket};
 use serde_json::{Value, json};
 
-/// A token that ends an output, and a token for each byte.
-struct Bytes;
-
-impl VocabularySource for Bytes {
-    fn size(&self) -> usize {
-        257
-    }
-    fn bytes(&self, token: u32) -> Vec<u8> {
-        match token {
-            0 => b"</s>".to_vec(),
-            byte => vec![(byte - 1) as u8],
-        }
-    }
-    fn is_special(&self, token: u32) -> bool {
-        token == 0
-    }
-    fn encode(&self, text: &str) -> Option<Vec<u32>> {
-        Some(text.bytes().map(|byte| u32::from(byte) + 1).collect())
-    }
-}
-
 fn compile(tag: &Value) -> Result<Arc<Compiled>, GrammarError> {
-    let compiler = Compiler::new(Arc::new(Bytes), vec![0]);
+    let compiler = Compiler::new(Arc::new(Bytes), vec![END]);
     compiler.compile(
         &Spec::new(Source::StructuralTag(tag.clone())),
         &Ticket::default(),
@@ -42,7 +22,7 @@ fn compile(tag: &Value) -> Result<Arc<Compiled>, GrammarError> {
 fn accepts(compiled: &Compiled, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     for byte in text.bytes() {
-        let token = u32::from(byte) + 1;
+        let token = u32::from(byte);
         let mask = matcher.mask().unwrap();
         let allowed = mask[token as usize / 32] & (1 << (token % 32)) != 0;
         if matcher.is_complete() || matcher.consume(token).is_err() {
@@ -51,8 +31,8 @@ fn accepts(compiled: &Compiled, text: &str) -> bool {
         }
         assert!(allowed, "{text:?}: the mask lacked {:?}", byte as char);
     }
-    let allowed = matcher.mask().unwrap()[0] & 1 != 0;
-    let accepted = matcher.consume(0).is_ok();
+    let allowed = matcher.mask().unwrap()[END as usize / 32] & 1 != 0;
+    let accepted = matcher.consume(END).is_ok();
     assert_eq!(
         allowed, accepted,
         "{text:?}: the mask is wrong about an end"

@@ -18,10 +18,19 @@ import torch
 from safetensors.torch import save_file
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3Config,
+    Gemma3TextConfig,
+    GraniteConfig,
+    GraniteMoeHybridConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    SiglipVisionConfig,
+    SmolLM3Config,
 )
 from transformers.models.llama import modeling_llama
 from transformers.models.qwen3_next import modeling_qwen3_next
@@ -40,6 +49,10 @@ SIZES = dict(
     num_key_value_heads=2,
     max_position_embeddings=128,
 )
+
+
+# Heads wider than hidden / heads.
+HEADS = dict(num_attention_heads=4, head_dim=16)
 
 
 def sized(**changes):
@@ -152,6 +165,158 @@ CHECKPOINTS = {
         ),
         {"old_names": True},
     ),
+    # Layers 2 and 4 rotate nothing; every bias.
+    "smollm3": (
+        SmolLM3Config(
+            **sized(**HEADS, num_hidden_layers=4, intermediate_size=48, hidden_size=40),
+            no_rope_layer_interval=2,
+            attention_bias=True,
+            mlp_bias=True,
+            pad_token_id=0,
+            rope_parameters=dict(rope_type="default", rope_theta=2000.0),
+        ),
+        {},
+    ),
+    # A list of the layers that rotate, with a window in those that do not.
+    "smollm3-window": (
+        SmolLM3Config(
+            **sized(**HEADS, num_hidden_layers=3, hidden_size=32),
+            no_rope_layers=[0, 1, 0],
+            use_sliding_window=True,
+            sliding_window=10,
+            tie_word_embeddings=False,
+            pad_token_id=0,
+        ),
+        {},
+    ),
+    "granite": (
+        GraniteConfig(
+            **sized(num_attention_heads=3, num_key_value_heads=1),
+            attention_bias=True,
+            mlp_bias=True,
+            embedding_multiplier=1.5,
+            residual_multiplier=0.22,
+            attention_multiplier=0.4,
+            logits_scaling=0.35,
+        ),
+        {},
+    ),
+    # Granite 4 without experts: a stacked MLP, no rotation.
+    "granite4-nope": (
+        GraniteMoeHybridConfig(
+            **sized(num_attention_heads=3, num_key_value_heads=1),
+            shared_intermediate_size=56,
+            num_local_experts=0,
+            num_experts_per_tok=0,
+            layer_types=["full_attention", "full_attention"],
+            position_embedding_type="nope",
+            embedding_multiplier=0.5,
+            residual_multiplier=0.7,
+            attention_multiplier=0.3,
+            logits_scaling=0.3,
+            mamba_n_heads=4,
+            mamba_d_head=24,
+        ),
+        {},
+    ),
+    # Norms after attention and MLP, and over all queries and all keys.
+    "olmo2": (
+        Olmo2Config(
+            **sized(num_attention_heads=4),
+            attention_bias=True,
+            pad_token_id=0,
+            eos_token_id=250,
+        ),
+        {},
+    ),
+    # Stacked projections, half of each head rotated, a window. All sequences are longer than the
+    # original length, so that the long factors apply.
+    "phi3-long": (
+        Phi3Config(
+            **sized(num_attention_heads=3, num_key_value_heads=1),
+            original_max_position_embeddings=16,
+            sliding_window=40,
+            pad_token_id=0,
+            rope_parameters=dict(
+                rope_type="longrope",
+                rope_theta=1000.0,
+                partial_rotary_factor=0.5,
+                short_factor=[1.0, 1.1, 1.3, 1.4],
+                long_factor=[1.2, 2.0, 4.5, 7.0],
+                original_max_position_embeddings=16,
+            ),
+        ),
+        {},
+    ),
+    # As long as the server's contexts, so that the short factors apply; bf16, old names.
+    "phi3-short-bf16": (
+        Phi3Config(
+            **{**sized(num_attention_heads=4), "max_position_embeddings": 512},
+            original_max_position_embeddings=128,
+            pad_token_id=0,
+            rope_parameters=dict(
+                rope_type="longrope",
+                rope_theta=10000.0,
+                partial_rotary_factor=1.0,
+                short_factor=[1.0, 1.05, 1.1, 1.2, 1.3, 1.4],
+                long_factor=[2.0, 3.0, 4.0, 5.0, 6.0, 7.0],
+                original_max_position_embeddings=128,
+            ),
+        ),
+        {"dtype": torch.bfloat16, "old_names": True},
+    ),
+    # Bounds of scores and logits that are reached, windows in every other layer.
+    "gemma2": (
+        Gemma2Config(
+            **sized(hidden_size=40, num_attention_heads=4, num_hidden_layers=3),
+            head_dim=16,
+            attention_bias=True,
+            sliding_window=12,
+            query_pre_attn_scalar=20,
+            attn_logit_softcapping=2.0,
+            final_logit_softcapping=3.0,
+        ),
+        {},
+    ),
+    # Two rotations, the global one scaled; norms of heads.
+    "gemma3": (
+        Gemma3TextConfig(
+            **sized(hidden_size=40, num_attention_heads=4, num_hidden_layers=4, intermediate_size=48),
+            head_dim=16,
+            sliding_window=9,
+            query_pre_attn_scalar=12,
+            layer_types=["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            rope_parameters={
+                "full_attention": dict(rope_type="linear", factor=4.0, rope_theta=5000.0),
+                "sliding_attention": dict(rope_type="default", rope_theta=100.0),
+            },
+        ),
+        {},
+    ),
+    # The text of a model with images, whose weights are in bf16 and whose vision tower is as small as can be.
+    "gemma3-text-of-images": (
+        Gemma3Config(
+            text_config=dict(
+                **sized(num_attention_heads=3, num_key_value_heads=1, num_hidden_layers=3),
+                head_dim=16,
+                sliding_window=11,
+                layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+            ),
+            vision_config=SiglipVisionConfig(
+                hidden_size=8,
+                intermediate_size=8,
+                num_hidden_layers=1,
+                num_attention_heads=1,
+                image_size=16,
+                patch_size=8,
+            ).to_dict(),
+            mm_tokens_per_image=4,
+            boi_token_index=253,
+            eoi_token_index=254,
+            image_token_index=255,
+        ),
+        {"dtype": torch.bfloat16},
+    ),
 }
 
 
@@ -159,9 +324,13 @@ def randomise(model, seed):
     """Values under which every part matters: transformers starts biases at 0 and norms at 1,
     and its 0.02 makes attention uniform and logits flat."""
     generator = torch.Generator().manual_seed(seed)
+    # Gemma stores the difference from 1.
+    lowest = -0.5 if model.config.model_type.startswith("gemma") else 0.5
     for name, tensor in sorted(model.state_dict().items()):
+        if "vision" in name or "projector" in name:
+            continue
         if name.endswith("norm.weight"):
-            values = torch.rand(tensor.shape, generator=generator) + 0.5
+            values = torch.rand(tensor.shape, generator=generator) + lowest
         elif name.endswith("bias"):
             values = torch.randn(tensor.shape, generator=generator) * 0.3
         elif name.endswith(("embed_tokens.weight", "lm_head.weight")):
@@ -225,7 +394,8 @@ def make_one(name, config, dtype=torch.float32, old_names=False, partial=False, 
         while margin < SMALLEST_MARGIN:
             seed += 1
             generator = torch.Generator().manual_seed(seed)
-            prompt = torch.randint(0, config.vocab_size, (PROMPT,), generator=generator)
+            vocab = config.get_text_config().vocab_size
+            prompt = torch.randint(0, vocab, (PROMPT,), generator=generator)
             prefill, tokens, decode, margin = run(model, prompt)
         whole_pass = model(torch.cat([prompt, tokens])[None], use_cache=False).logits[0]
     finally:

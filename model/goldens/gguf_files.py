@@ -10,7 +10,8 @@
     gguf/blocks.gguf        a model whose matrices are random bytes in the types that mixed.gguf lacks
     gguf/types.gguf         tensors of random bytes in every type
     gguf/types.safetensors  their values by gguf.quants.dequantize
-    gguf/byte-level.gguf    a tokenizer only: that of tokenizers/byte-level
+    gguf/byte-level.gguf    a tokenizer only: that of tokenizers/byte-level; gpt2, digits and o200k too
+    gguf/pieces.gguf        a tokenizer only: SentencePiece's, which tokenizers/pieces has cases of
 """
 
 import json
@@ -28,6 +29,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import checkpoints
+import text
 
 HERE = Path(__file__).parent
 OUT = HERE / "gguf"
@@ -169,27 +171,50 @@ def sentencepiece(writer):
     writer.add_chat_template("{{ bos_token }}{{ messages[0].content }}")
 
 
-def byte_level():
-    file = json.loads((HERE / "tokenizers/byte-level/tokenizer.json").read_text())
+def byte_level(name, pre):
+    file = json.loads((HERE / f"tokenizers/{name}/tokenizer.json").read_text())
     vocabulary = dict(file["model"]["vocab"])
     kinds = {}
     for added in file["added_tokens"]:
         vocabulary[added["content"]] = added["id"]
         kinds[added["content"]] = 3 if added["special"] else 4
     tokens = sorted(vocabulary, key=vocabulary.get)
-    writer = gguf.GGUFWriter(OUT / "byte-level.gguf", "qwen2")
+    writer = gguf.GGUFWriter(OUT / f"{name}.gguf", "qwen2")
     writer.add_tokenizer_model("gpt2")
-    # The pattern that this tokenizer was trained with, under a name without more to it.
-    writer.add_tokenizer_pre("smaug-bpe")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([kinds.get(token, 1) for token in tokens])
     writer.add_token_merges([" ".join(merge) for merge in file["model"]["merges"]])
     writer.add_eos_token_id(2)
     writer.add_pad_token_id(0)
+    write_header(writer)
+
+
+def write_header(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def pieces():
+    """SentencePiece's vocabulary as llama.cpp's converter writes Gemma's."""
+    processor = text.pieces()
+    writer = gguf.GGUFWriter(OUT / "pieces.gguf", "gemma3")
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    ids = range(processor.vocab_size())
+    kinds = {3: 2, **{i: 3 for i in ids if processor.is_control(i)}}
+    kinds |= {i: 6 for i in ids if processor.is_byte(i)}
+    writer.add_token_list([processor.id_to_piece(i) for i in ids])
+    writer.add_token_scores([processor.get_score(i) for i in ids])
+    writer.add_token_types([kinds.get(i, 1) for i in ids])
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(1)
+    writer.add_unk_token_id(3)
+    writer.add_pad_token_id(0)
+    writer.add_add_space_prefix(False)
+    write_header(writer)
 
 
 # Where the f16 scales lie in a block, if not at its start.
@@ -351,7 +376,12 @@ def main():
     OUT.mkdir(exist_ok=True)
     for name in ("llama-llama3-tied", "qwen2-sharded-tied", "qwen3"):
         whole(name)
-    byte_level()
+    # The pattern that this tokenizer was trained with, under a name without more to it.
+    byte_level("byte-level", "smaug-bpe")
+    byte_level("gpt2", "gpt-2")
+    byte_level("digits", "refact")
+    byte_level("o200k", "gpt-4o")
+    pieces()
     types()
     blocks()
     rounded()

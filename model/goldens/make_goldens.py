@@ -3,6 +3,7 @@
     python make_goldens.py            # all
     python make_goldens.py llama-yarn # checkpoints whose names contain the word
     python make_goldens.py adapters   # the adapters
+    python make_goldens.py families   # families.json
 """
 
 import sys
@@ -10,6 +11,7 @@ import sys
 import adapters
 import checkpoints
 import configs
+import experts
 import text
 
 
@@ -18,7 +20,11 @@ def main():
     if words[:1] == ["adapters"]:
         adapters.make(words[1:])
         return
+    if words == ["families"]:
+        configs.make_families()
+        return
     checkpoints.make(words)
+    experts.make(words)
     if not words:
         adapters.make([])
         configs.make()

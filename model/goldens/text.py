@@ -37,6 +37,9 @@ TEXTS = [
     "<s>begin</s> <unk>",
     "▁mark and Ġ mark",
     "\u0000\u0001 control \u007f",
+    "HTTPServer camelCase's ÉCOLE ÀsI'D McDonald'S ǅurǅ 3rd1234a 12.345,6",
+    "a/b//c/\n\n  x == y;\r\n\t\treturn  -1  ",
+    "नमस्ते दुनिया ١٢٣ Ⅷ ½ it’s",
     "x" * 50,
 ]
 # Pieces of characters, special tokens in the middle, unknown order.
@@ -71,6 +74,81 @@ def byte_level():
         "pad_token": {"__type": "AddedToken", "content": "<|endoftext|>", "special": True},
         "bos_token": None,
     }
+
+
+DIGITS_AND_GPT2 = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+    ]
+)
+O200K = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def cut(pre_tokenizer):
+    """Byte-level BPE whose merges know nothing of `pre_tokenizer`, so that wherever it cuts shows."""
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = whole
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=800,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        show_progress=False,
+    )
+    # Every text twice, for merges that end in its middle.
+    tokenizer.train_from_iterator(CORPUS + TEXTS * 2, trainer)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    return tokenizer, {"eos_token": "<|im_end|>", "bos_token": None}
+
+
+def pieces():
+    """SentencePiece's own BPE without a space before the text, as Gemma's, and what it makes."""
+    import io
+
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS + [text for text in TEXTS if "\0" not in text]),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=640,
+        byte_fallback=True,
+        character_coverage=0.98,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        split_by_whitespace=False,
+        split_digits=True,
+        pad_id=0,
+        eos_id=1,
+        bos_id=2,
+        unk_id=3,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+
+
+def make_pieces():
+    processor = pieces()
+    path = HERE / "tokenizers" / "pieces"
+    path.mkdir(parents=True, exist_ok=True)
+    # In a text of a user SentencePiece sees no special tokens, nor NUL.
+    texts = [text for text in TEXTS if "<s>" not in text and "\0" not in text]
+    encode = [
+        {"text": text, "ids": processor.encode(text), "ids_with_special": [2, *processor.encode(text)]}
+        for text in texts
+    ]
+    cases = {"vocab_size": processor.vocab_size(), "encode": encode, "decode": []}
+    (path / "cases.json").write_text(json.dumps(cases) + "\n")
+    print(f"tokenizers/pieces: {len(encode)} texts")
 
 
 def sentencepiece(metaspace):
@@ -116,6 +194,16 @@ def make_tokenizers():
         "byte-level": byte_level(),
         "sentencepiece": sentencepiece(metaspace=False),
         "metaspace": sentencepiece(metaspace=True),
+        "gpt2": cut(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)),
+        "digits": cut(DIGITS_AND_GPT2),
+        "o200k": cut(
+            pre_tokenizers.Sequence(
+                [
+                    pre_tokenizers.Split(Regex(O200K), behavior="isolated"),
+                    pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+                ]
+            )
+        ),
     }
     for name, (tokenizer, config) in made.items():
         path = HERE / "tokenizers" / name
@@ -189,6 +277,16 @@ CONVERSATIONS = {
         message("tool", "12:00", tool_call_id="c1"),
         message("tool", "second", tool_call_id="c2"),
     ],
+    "thoughtful tool": [
+        message("developer", "Be quick."),
+        message("user", "What time is it?"),
+        message("assistant", None, tool_calls=[CALL], thinking="I should look."),
+        message("tool", "12:00", tool_call_id="c1"),
+        message("assistant", "Noon."),
+        message("user", "And now?"),
+        message("assistant", None, tool_calls=[CALL], thinking="I should look again."),
+        message("tool", "12:01", tool_call_id="c2"),
+    ],
     "parts": [message("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])],
     "bad order": [message("assistant", "first"), message("assistant", "second")],
     "bad role": [message("user", "x"), message("narrator", "y")],
@@ -197,7 +295,15 @@ VARIANTS = [
     dict(add_generation_prompt=True),
     dict(add_generation_prompt=False),
     dict(add_generation_prompt=True, tools=[WEATHER, CLOCK]),
-    dict(add_generation_prompt=True, enable_thinking=False, date_string="2 May 2026", extra=[1, "a"]),
+    dict(
+        add_generation_prompt=True,
+        enable_thinking=False,
+        date_string="2 May 2026",
+        extra=[1, "a"],
+        reasoning_effort="high",
+        controls={"length": "long"},
+        thinking=True,
+    ),
 ]
 
 
@@ -229,4 +335,5 @@ def make_chat():
 
 def make():
     make_tokenizers()
+    make_pieces()
     make_chat()

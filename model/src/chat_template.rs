@@ -222,6 +222,12 @@ impl ChatTemplate {
                 .map(|tools| Cow::Owned(quoting.quote_tools(tools)));
             kwargs = Cow::Owned(quoting.quote_variables(input.kwargs));
         }
+        let name = self.select(input.tools.is_some())?;
+        if let Some(tools) = tools.as_deref()
+            && reads_tools_of_a_message(&self.inner.sources[name])
+        {
+            messages::with_tools(&mut messages, tools);
+        }
         let given = [&messages].into_iter().chain(tools.as_deref());
         let bytes: usize = given.chain(kwargs.values()).map(size).sum();
         let own = Context {
@@ -238,7 +244,7 @@ impl ChatTemplate {
             Jinja::from(Serde(&own)),
         ];
         let context = merge_maps(context);
-        let template = &inner.compiled[self.select(input.tools.is_some())?];
+        let template = &inner.compiled[name];
         let render = || budget::with(bytes, || inner.render(template, context));
         let rendered = match template.recurses {
             true => compile::on_stack(MACRO_STACK, render),
@@ -282,6 +288,12 @@ impl Inner {
         .map(drop);
         rendered.map(|()| text).map_err(render_error)
     }
+}
+
+/// True if a template looks for tools in a message, as Phi-4-mini's does.
+fn reads_tools_of_a_message(source: &str) -> bool {
+    let forms = ["message['tools']", "message[\"tools\"]", "message.tools"];
+    forms.iter().any(|form| source.contains(form))
 }
 
 /// Bytes of a value as a template sees it.

@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use crate::certified::Packaging;
 use crate::chat_template::{ChatTemplate, ChatTemplateError};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::gguf::split::{self, SplitFiles};
 use crate::gguf::{Gguf, GgufError};
 use crate::hub::{self, HubOptions};
+use crate::quantization::Scheme;
+use crate::refused;
 use crate::regular_file::{self, CONFIG_BYTES, TOKENIZER_BYTES};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, Weights};
@@ -48,6 +51,7 @@ pub struct Checkpoint {
     /// An error if the checkpoint has none or it does not compile. Completions work without one.
     pub chat_template: Result<ChatTemplate, ChatTemplateError>,
     pub weights: Weights,
+    pub packaging: Packaging,
     place: String,
 }
 
@@ -101,8 +105,15 @@ impl Checkpoint {
             .to_string_lossy()
             .into_owned();
         let parts = Parts::read(&Files::Dir(dir.to_owned()))?;
+        let scheme = parts.quantization;
         Self::assemble(name, parts, |config| match format {
-            LoadFormat::Safetensors => Ok(Weights::open_dir(dir)?),
+            LoadFormat::Safetensors => {
+                let weights = Weights::open_dir(dir)?;
+                Ok(match scheme {
+                    None => weights,
+                    Some(scheme) => weights.with_scheme(scheme)?,
+                })
+            }
             LoadFormat::Dummy { seed } => Ok(dummy(config, seed)),
         })
     }
@@ -155,7 +166,9 @@ impl Checkpoint {
         let tensors = tensors.map_err(|error| wrong(first, error))?;
         let mut parts = Parts {
             place,
+            packaging: Packaging::Gguf,
             config,
+            quantization: None,
             generation: GenerationConfig::default(),
             tokenizer: None,
             tokenizer_config: Map::new(),
@@ -221,7 +234,10 @@ impl Checkpoint {
                 "the tokenizer has tokens that the model does not"
             );
         }
-        let weights = weights(&config)?;
+        let mut weights = weights(&config)?;
+        for layer in (0..config.layers.len()).filter_map(|layer| config.expert_tensors(layer)) {
+            weights.split_experts(&layer)?;
+        }
         Ok(Self {
             name,
             config,
@@ -229,6 +245,7 @@ impl Checkpoint {
             tokenizer,
             chat_template,
             weights,
+            packaging: parts.packaging,
             place,
         })
     }
@@ -262,7 +279,10 @@ impl Checkpoint {
 struct Parts {
     /// The directory or file, for messages.
     place: String,
+    packaging: Packaging,
     config: ModelConfig,
+    /// How the matrices are quantized, if they are.
+    quantization: Option<Scheme>,
     generation: GenerationConfig,
     /// `tokenizer.json`
     tokenizer: Option<Cow<'static, [u8]>>,
@@ -281,9 +301,15 @@ impl Parts {
                 place: place.clone(),
                 file: "config.json".to_owned(),
             })?;
-        let config = ModelConfig::from_json(&config).map_err(|error| CheckpointError::Config {
+        let older = files.text("quantize_config.json")?;
+        let quantization = Scheme::of_checkpoint(&config, older.as_deref());
+        let quantization = quantization.map_err(|error| CheckpointError::Quantization {
             place: place.clone(),
             error,
+        })?;
+        let config = ModelConfig::from_json(&config).map_err(|error| CheckpointError::Config {
+            place: place.clone(),
+            error: refused::advised(error),
         })?;
         let generation = match files.text("generation_config.json")? {
             None => GenerationConfig::default(),
@@ -296,7 +322,9 @@ impl Parts {
         };
         Ok(Self {
             place,
+            packaging: Packaging::Safetensors,
             config,
+            quantization,
             generation,
             tokenizer: files.read(TOKENIZER)?,
             tokenizer_config: files.object("tokenizer_config.json")?,

@@ -72,6 +72,16 @@ pub struct KernelFinding {
     pub wrong: Option<String>,
 }
 
+/// A part of a diagnosis that is complete, while the others are still worked on.
+#[derive(Debug)]
+pub enum Found<'a> {
+    /// The device is open, and everything but the lists of findings is known.
+    Device(&'a Diagnosis),
+    Kernel(&'a KernelFinding),
+    Product(Dtype, &'a Result<Tuned, String>),
+    Speed(&'a SpeedFinding),
+}
+
 /// The heads of Llama-3.2-1B.
 const CHUNK_HEADS: HeadLayout = HeadLayout {
     heads: 32,
@@ -95,18 +105,23 @@ impl Diagnosis {
     }
 }
 
-/// Opens the device that `spec` names and runs every kernel on it.
+/// Opens the device that `spec` names and runs every kernel on it. `tell` hears of each part when it
+/// is done.
 ///
 /// # Errors
 /// There is no such device, or it cannot be opened. A kernel that fails is a finding instead.
-pub fn examine(spec: &DeviceSpec, how: Thoroughness) -> Result<Diagnosis, DeviceError> {
+pub fn examine(
+    spec: &DeviceSpec,
+    how: Thoroughness,
+    tell: &mut (dyn FnMut(Found<'_>) + Send),
+) -> Result<Diagnosis, DeviceError> {
     // Without a kernel cache: a kernel compiled by an earlier start proves nothing.
     let opened = open(spec, None)?;
     let report = opened.report;
     Ok(match opened.handle {
         Handle::Cpu => {
             let examine =
-                || Examination::<Flex>::new(report, &Default::default()).examine(how, false);
+                || Examination::<Flex>::new(report, &Default::default()).examine(how, false, tell);
             match CpuThreads::start() {
                 Ok(threads) => threads.run(examine),
                 // Without a pool of its own a forward pass uses the global one.
@@ -117,11 +132,11 @@ pub fn examine(spec: &DeviceSpec, how: Thoroughness) -> Result<Diagnosis, Device
         #[cfg(test)]
         Handle::Cuda(_) | Handle::Wgpu(_) => unreachable!("unit tests use the CPU"),
         #[cfg(not(test))]
-        Handle::Cuda(cuda) => Examination::<Cuda>::new(report, &cuda).examine(how, false),
+        Handle::Cuda(cuda) => Examination::<Cuda>::new(report, &cuda).examine(how, false, tell),
         #[cfg(not(test))]
         Handle::Wgpu(wgpu) => {
             let software = report.kind == Kind::Software;
-            Examination::<Wgpu>::new(report, &wgpu).examine(how, software)
+            Examination::<Wgpu>::new(report, &wgpu).examine(how, software, tell)
         }
     })
 }
@@ -137,24 +152,42 @@ impl<'a, B: Kernels> Examination<'a, B> {
     }
 
     /// `slow` asks for the small sizes that suit a device which computes in software.
-    fn examine(self, how: Thoroughness, slow: bool) -> Diagnosis {
+    fn examine(
+        self,
+        how: Thoroughness,
+        slow: bool,
+        tell: &mut (dyn FnMut(Found<'_>) + Send),
+    ) -> Diagnosis {
         let dtypes = self.dtypes();
         let mut random = Random::seeded(how.seed);
-        let mut kernels = Vec::new();
+        let tiles = |dtype| B::attention_tiles(CHUNK_HEADS, DType::from(dtype), self.device);
+        let tiles = dtypes.iter().map(|dtype| (*dtype, tiles(*dtype)));
+        let mut diagnosis = Diagnosis {
+            tiles: tiles.collect(),
+            language: language(self.report.api),
+            device: self.report.clone(),
+            hardware: B::hardware(self.device),
+            kernels: Vec::new(),
+            products: Vec::new(),
+            speeds: Vec::new(),
+        };
+        tell(Found::Device(&diagnosis));
         for &dtype in &dtypes {
             for kernel in Kernel::ALL
                 .into_iter()
                 .filter(|kernel| kernel.is_supported::<B>())
             {
-                kernels.push(self.check(kernel, dtype, how.cases, &mut random));
+                let finding = self.check(kernel, dtype, how.cases, &mut random);
+                tell(Found::Kernel(&finding));
+                diagnosis.kernels.push(finding);
             }
         }
         let timed = how.products && tuning::is_tuned(&self.report);
-        let timed = dtypes.iter().filter(|_| timed);
-        let products = timed
-            .map(|dtype| (*dtype, tuning::tune_llama::<B>(*dtype, self.device)))
-            .collect();
-        let mut speeds = Vec::new();
+        for &dtype in dtypes.iter().filter(|_| timed) {
+            let tuned = tuning::tune_llama::<B>(dtype, self.device);
+            tell(Found::Product(dtype, &tuned));
+            diagnosis.products.push((dtype, tuned));
+        }
         if how.speed {
             // Large models are served in the narrowest type.
             let dtype = dtypes.last().copied().unwrap_or(Dtype::F32);
@@ -168,21 +201,12 @@ impl<'a, B: Kernels> Examination<'a, B> {
                 let speed =
                     caught(|| check::measure::<B>(&case, precision, &mut random, self.device))
                         .and_then(|speed| speed);
-                speeds.push(SpeedFinding { case, dtype, speed });
+                let finding = SpeedFinding { case, dtype, speed };
+                tell(Found::Speed(&finding));
+                diagnosis.speeds.push(finding);
             }
         }
-        let hardware = B::hardware(self.device);
-        let tiles = |dtype| B::attention_tiles(CHUNK_HEADS, DType::from(dtype), self.device);
-        let tiles = dtypes.iter().map(|dtype| (*dtype, tiles(*dtype)));
-        Diagnosis {
-            tiles: tiles.collect(),
-            language: language(self.report.api),
-            device: self.report,
-            hardware,
-            kernels,
-            products,
-            speeds,
-        }
+        diagnosis
     }
 
     fn dtypes(&self) -> Vec<Dtype> {
@@ -259,11 +283,18 @@ mod tests {
             products: true,
             seed: 7,
         };
-        let diagnosis = examine(&spec, how).unwrap();
+        let (mut told, mut opened) = (0, 0);
+        let diagnosis = examine(&spec, how, &mut |found| match found {
+            Found::Device(_) => opened += 1,
+            Found::Kernel(_) => told += 1,
+            Found::Product(..) | Found::Speed(_) => {}
+        });
+        let diagnosis = diagnosis.unwrap();
+        assert_eq!((opened, told), (1, diagnosis.kernels.len()));
         assert!(diagnosis.is_healthy(), "{:?}", diagnosis.kernels);
-        // All but sampling, which the CPU leaves to the engine, and the two kernels with which a
+        // All but sampling, which the CPU leaves to the engine, and the three kernels with which a
         // GPU handles blocks.
-        assert_eq!(diagnosis.kernels.len(), 3 * (Kernel::ALL.len() - 3));
+        assert_eq!(diagnosis.kernels.len(), 3 * (Kernel::ALL.len() - 4));
         assert!(diagnosis.kernels.iter().all(|finding| finding.cases == 2));
         assert!(diagnosis.tiles.iter().all(|(_, tiles)| tiles.is_none()));
     }

@@ -11,6 +11,8 @@
 mod adapter;
 mod config;
 mod error;
+mod families;
+mod keys;
 mod metadata;
 mod pre_tokenizer;
 pub(crate) mod split;
@@ -130,8 +132,8 @@ impl<'a> Gguf<'a> {
         self,
         config: &ModelConfig,
     ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
-        let rotated = (self.metadata.architecture() == Ok("llama")).then_some(config);
-        self.tensors.renamed(rotated)
+        let paired = families::is_paired(self.metadata.architecture()?);
+        self.tensors.renamed(config, paired)
     }
 
     /// The file as an adapter of the model of `config`.

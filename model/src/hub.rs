@@ -21,8 +21,9 @@ use crate::weights::{INDEX, SINGLE};
 const ENDPOINT: &str = "https://huggingface.co";
 const CONFIG: &str = "config.json";
 /// Small files that are fetched if the repository has them.
-const OPTIONAL: [&str; 5] = [
+const OPTIONAL: [&str; 6] = [
     "generation_config.json",
+    "quantize_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

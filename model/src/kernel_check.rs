@@ -36,6 +36,7 @@ pub(crate) fn precision(dtype: Dtype, cpu: bool) -> Precision {
 #[cfg(test)]
 mod tests {
     use burn_flex::Flex;
+    use hearth_shaders::check::NormWeight;
 
     use super::*;
 
@@ -45,6 +46,7 @@ mod tests {
         let case = Case::RmsNorm {
             tokens: 3,
             hidden: 64,
+            weight: NormWeight::Same,
         };
         let wrong = check_case::<Flex>(
             &case,

@@ -22,7 +22,7 @@ impl<B: Kernels> KvPool<B> {
         let shape = [slots, config.kv_heads, config.head_dim];
         let pool = || B::empty_pool(device, shape, DType::from(dtype));
         Self {
-            layers: (0..config.layers).map(|_| (pool(), pool())).collect(),
+            layers: (0..config.layers.len()).map(|_| (pool(), pool())).collect(),
         }
     }
 
@@ -43,5 +43,5 @@ impl<B: Kernels> KvPool<B> {
 
 /// Bytes of keys and values of one token over all layers.
 pub fn bytes_per_token(config: &ModelConfig, dtype: Dtype) -> u64 {
-    (2 * config.layers * config.kv_heads * config.head_dim * dtype.size()) as u64
+    (2 * config.layers.len() * config.kv_heads * config.head_dim * dtype.size()) as u64
 }

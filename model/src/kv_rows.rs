@@ -39,7 +39,7 @@ impl<B: Kernels> KvRows<B> {
             primitive(upload::<B, 2>(data, DType::F32, device))
         };
         Self {
-            planes: 2 * config.layers,
+            planes: 2 * config.layers.len(),
             dtype,
             vector,
             kv_heads: config.kv_heads,

@@ -5,6 +5,7 @@
 //! | [`checkpoint`] | opens a model: a directory, a GGUF file, the Hub or the embedded model |
 //! | [`config`] | `config.json`: the description of a decoder |
 //! | [`weights`] | tensors by name, from safetensors, GGUF or at random; quantization at load |
+//! | [`quantization`] | `quantization_config`: how published files are quantized |
 //! | [`gguf`] | GGUF files as the parts of a Hugging Face checkpoint |
 //! | [`hub`] | downloads from the Hugging Face Hub |
 //! | [`tokenizer`] | text to tokens and back |
@@ -26,6 +27,7 @@
 //!
 //! **Architecture Invariant.** This crate knows tensors and devices; it never sees a request.
 
+pub mod certified;
 pub mod chat_template;
 pub mod checkpoint;
 pub mod config;
@@ -46,7 +48,9 @@ mod load_options;
 pub mod lora;
 mod memory;
 pub mod progress;
+pub mod quantization;
 pub mod quoting;
+mod refused;
 mod regular_file;
 mod report;
 mod rope;

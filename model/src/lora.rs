@@ -151,7 +151,9 @@ fn check_shapes(
     config: &ModelConfig,
     most_rank: usize,
 ) -> Result<usize, LoraError> {
-    let [input, output] = matrix_shape(config, matrix);
+    let Some([input, output]) = matrix_shape(config, matrix) else {
+        return Err(LoraError::tensor(tensor, "this model has no such module"));
+    };
     let (rank, given) = match (matrix, a, b) {
         (AdaptedMatrix::Embedding, [vocab, rank], [hidden, other]) if rank == other => {
             (*rank, [*vocab, *hidden])

@@ -1,7 +1,7 @@
 //! Memory plan: how many tokens of KV fit, how long a sequence may be, and which matrices a device
 //! can bind.
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Stack};
 use crate::device::{DeviceReport, available_host_memory};
 use crate::dtype::Dtype;
 use crate::kv_pool::bytes_per_token;
@@ -84,7 +84,7 @@ impl KvBudget {
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
         let per_token = bytes_per_token(config, dtype);
-        let per_layer = per_token / (2 * config.layers as u64);
+        let per_layer = per_token / (2 * config.layers.len() as u64);
         let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
         let most = {
             let by_binding = (
@@ -187,8 +187,7 @@ pub fn check_adapters(
 
 /// Checks that the device can bind every matrix of a layer, each of which is one buffer. Embedding
 /// and output projection are not checked, because they are split where they are too large.
-/// `bytes` returns the bytes of a matrix of that many rows and columns in the format of the named
-/// tensor.
+/// `bytes` returns the bytes of stacked matrices.
 ///
 /// # Errors
 /// A matrix has more than `largest` bytes.
@@ -197,34 +196,14 @@ pub fn check_bindings(
     dtype: Dtype,
     at: &DeviceReport,
     largest: u64,
-    bytes: impl Fn(&str, [usize; 2]) -> u64,
+    bytes: impl Fn(&Stack) -> u64,
 ) -> Result<(), MemoryError> {
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-    let attention = config.heads * config.head_dim;
-    let matrices = [
-        (
-            "the stacked projection of queries, keys and values",
-            "self_attn.q",
-            [config.qkv_rows(), hidden],
-        ),
-        (
-            "the output projection of attention",
-            "self_attn.o",
-            [hidden, attention],
-        ),
-        (
-            "the stacked projection of gate and up",
-            "mlp.gate",
-            [2 * inner, hidden],
-        ),
-        ("the down projection", "mlp.down", [hidden, inner]),
-    ];
-    for layer in 0..config.layers {
-        for (matrix, name, shape) in matrices {
-            let bytes = bytes(&format!("model.layers.{layer}.{name}_proj.weight"), shape);
+    for layer in 0..config.layers.len() {
+        for linear in config.layer_tensors(layer).linears() {
+            let bytes = bytes(&linear.stack());
             if bytes > largest {
                 return Err(MemoryError::Binding {
-                    matrix,
+                    matrix: linear.what,
                     dtype,
                     bytes,
                     bound: largest,
@@ -332,7 +311,7 @@ mod tests {
         let config = ModelConfig::from_json(CONFIG).unwrap();
         let at = machine(None, u64::MAX);
         let check = |bits: usize| {
-            let bytes = |_: &str, [rows, columns]: [usize; 2]| (rows * columns * bits / 8) as u64;
+            let bytes = |stack: &Stack| (stack.rows() * stack.columns * bits / 8) as u64;
             check_bindings(&config, Dtype::F32, &at, 1 << 15, bytes)
                 .map_err(|error| error.to_string())
         };

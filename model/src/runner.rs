@@ -4,6 +4,7 @@
 //! backend, so that no other crate waits for that.
 
 mod check;
+mod dequantised;
 mod formats;
 mod model_runner;
 mod on_threads;

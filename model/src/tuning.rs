@@ -36,7 +36,7 @@ pub(crate) fn products(
     largest: u64,
     packed: bool,
 ) -> Products {
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let (hidden, inner) = (config.hidden_size, config.widest_mlp());
     let heads = config.heads * config.head_dim;
     let qkv = heads + 2 * config.kv_heads * config.head_dim;
     let dtype = DType::from(dtype);
@@ -45,7 +45,11 @@ pub(crate) fn products(
     } else {
         largest
     };
-    let is_whole = |[input, output]: &[usize; 2]| (input * output * dtype.size()) as u64 <= whole;
+    // A model whose tokens all go to experts has no MLP.
+    let is_whole = |[input, output]: &[usize; 2]| {
+        let bytes = (input * output * dtype.size()) as u64;
+        (1..=whole).contains(&bytes)
+    };
     let mut matrices = vec![
         [hidden, qkv],
         [heads, hidden],
@@ -55,7 +59,7 @@ pub(crate) fn products(
     matrices.retain(is_whole);
     Products {
         matrices,
-        layers: config.layers,
+        layers: config.layers.len(),
         head: Some([hidden, config.vocab_size]).filter(is_whole),
         dtype,
         most_tokens: most.tokens,

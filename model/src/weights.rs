@@ -6,11 +6,13 @@
 
 mod dummy;
 mod error;
+mod experts;
 mod file_names;
 mod format;
 #[cfg(test)]
 pub(crate) mod fuzz;
 mod mapped;
+mod packed;
 pub(crate) mod quantise;
 mod stored;
 #[cfg(test)]
@@ -21,17 +23,19 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use hearth_shaders::BlockFormat;
 use indicatif::ProgressBar;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
 use crate::dtype::Dtype;
+use crate::quantization::Scheme;
 use crate::regular_file::{self, TOKENIZER_BYTES};
 pub use error::WeightError;
+use experts::Gathered;
 pub(crate) use file_names::{INDEX, SINGLE};
 pub use format::Format;
 pub(crate) use mapped::{Bytes, map};
+use packed::PackedMatrix;
 pub use quantise::Quantization;
 pub(crate) use stored::StoredTensor;
 pub use view::{HeadOrder, TensorView};
@@ -40,6 +44,8 @@ enum Source {
     Files {
         files: Vec<(PathBuf, Bytes)>,
         entries: HashMap<String, StoredTensor>,
+        /// Parts of experts that are put together when they are read.
+        gathered: HashMap<String, Gathered>,
     },
     Dummy {
         dtype: Dtype,
@@ -50,6 +56,8 @@ enum Source {
 /// The weights of one checkpoint.
 pub struct Weights {
     source: Source,
+    /// The matrices that are stored as several tensors, by the names that they would have as one.
+    packed: HashMap<String, PackedMatrix>,
     /// For messages: the directory, or a description of another source.
     place: String,
     progress: ProgressBar,
@@ -118,9 +126,21 @@ impl Weights {
         let mut weights = Self::empty(place.unwrap_or_default());
         weights.source = Source::Files {
             entries: tensors.into_iter().collect(),
+            gathered: HashMap::new(),
             files,
         };
         weights
+    }
+
+    /// Reads matrices as `scheme` says; the others are as they are.
+    ///
+    /// # Errors
+    /// Names a tensor that is missing, or that has another shape or type than the scheme needs.
+    pub fn with_scheme(mut self, scheme: Scheme) -> Result<Self, WeightError> {
+        if let Source::Files { entries, .. } = &self.source {
+            self.packed = packed::find(scheme, entries)?;
+        }
+        Ok(self)
     }
 
     /// Random weights for any name and shape: standard deviation 0.02, norms 1. The values of a
@@ -142,6 +162,9 @@ impl Weights {
     /// # Errors
     /// Names the tensor that is missing or has a wrong shape or an unsupported dtype.
     pub fn get(&self, name: &str, expected: &[usize]) -> Result<TensorView<'_>, WeightError> {
+        if let (Source::Files { files, .. }, Some(matrix)) = (&self.source, self.matrix(name)) {
+            return self.unpacked(matrix, files, name, expected);
+        }
         let view = match &self.source {
             Source::Dummy { dtype, seed } => TensorView {
                 format: Format::Float(*dtype),
@@ -149,31 +172,35 @@ impl Weights {
                 bytes: Cow::Owned(dummy::tensor(name, expected, *dtype, *seed)),
                 heads: None,
             },
+            Source::Files {
+                files, gathered, ..
+            } if gathered.contains_key(name) => {
+                let part = &gathered[name];
+                self.expect_shape(name, part.places()[0], part.shape(), expected)?;
+                TensorView {
+                    format: part.format(),
+                    shape: expected.to_vec(),
+                    bytes: Cow::Owned(part.bytes(files)),
+                    heads: None,
+                }
+            }
             Source::Files { files, .. } => {
                 let tensor = self.entry(name).ok_or_else(|| WeightError::MissingTensor {
                     tensor: name.to_owned(),
                     place: self.place.clone(),
                 })?;
-                let (path, bytes) = &files[tensor.file];
-                let file = || path.display().to_string();
+                let (_, bytes) = &files[tensor.file];
                 let row: usize = tensor.shape.iter().skip(1).product();
                 // Rows that are to be reordered must begin with a block.
                 let cut = tensor.heads.is_some() && !row.is_multiple_of(tensor.format.block().0);
                 if cut || matches!(tensor.format, Format::Other(_)) {
                     return Err(WeightError::UnsupportedDtype {
                         tensor: name.to_owned(),
-                        file: file(),
+                        file: self.file_of(tensor),
                         found: tensor.format.to_string(),
                     });
                 }
-                if tensor.shape != expected {
-                    return Err(WeightError::WrongShape {
-                        tensor: name.to_owned(),
-                        file: file(),
-                        found: tensor.shape.clone(),
-                        expected: expected.to_vec(),
-                    });
-                }
+                self.expect_shape(name, tensor, &tensor.shape, expected)?;
                 let bytes = &bytes.as_slice()[tensor.bytes.clone()];
                 TensorView {
                     format: tensor.format.clone(),
@@ -187,16 +214,51 @@ impl Weights {
         Ok(view)
     }
 
+    fn unpacked(
+        &self,
+        matrix: &PackedMatrix,
+        files: &[(PathBuf, Bytes)],
+        name: &str,
+        expected: &[usize],
+    ) -> Result<TensorView<'_>, WeightError> {
+        let found = matrix.shape().to_vec();
+        if found != expected {
+            return Err(WeightError::WrongShape {
+                tensor: name.to_owned(),
+                file: self.place.clone(),
+                found,
+                expected: expected.to_vec(),
+            });
+        }
+        let wrong = |problem| WeightError::Packed {
+            tensor: name.to_owned(),
+            problem,
+        };
+        self.progress.inc(matrix.bytes() as u64);
+        Ok(TensorView {
+            bytes: Cow::Owned(matrix.decode(files).map_err(wrong)?),
+            format: matrix.format(files),
+            shape: found,
+            heads: None,
+        })
+    }
+
     /// Whether there is a tensor `name`. Random weights have every name.
     pub fn contains(&self, name: &str) -> bool {
-        matches!(self.source, Source::Dummy { .. }) || self.entry(name).is_some()
+        self.format(name).is_some()
     }
 
     /// The format of the tensor `name`, if there is one.
     pub fn format(&self, name: &str) -> Option<Format> {
         match &self.source {
             Source::Dummy { dtype, .. } => Some(Format::Float(*dtype)),
-            Source::Files { .. } => self.entry(name).map(|entry| entry.format.clone()),
+            Source::Files {
+                files, gathered, ..
+            } => match (self.matrix(name), gathered.get(name)) {
+                (Some(matrix), _) => Some(matrix.format(files)),
+                (None, Some(part)) => Some(part.format()),
+                (None, None) => self.entry(name).map(|entry| entry.format.clone()),
+            },
         }
     }
 
@@ -205,54 +267,80 @@ impl Weights {
         self.entry(name).map(|entry| entry.shape.as_slice())
     }
 
-    /// A format of blocks that some tensor is stored in, if there is one.
-    pub fn blocks(&self) -> Option<BlockFormat> {
-        let Source::Files { entries, .. } = &self.source else {
-            return None;
-        };
-        entries.values().find_map(|entry| match entry.format {
-            Format::Blocks(blocks) => Some(blocks),
+    /// How some tensor is quantized, if one is.
+    pub fn quantized(&self) -> Option<String> {
+        if !self.packed.is_empty() {
+            return Some("quantization_config".to_owned());
+        }
+        let mut formats = self.formats().map(|(format, _)| format);
+        formats.find_map(|format| match format {
+            Format::Blocks(blocks) => Some(format!("{blocks:?}")),
             _ => None,
         })
     }
 
-    /// Names of all tensors, sorted; none for random weights.
-    pub fn names(&self) -> Vec<&str> {
-        let Source::Files { entries, .. } = &self.source else {
+    /// Bytes in the files of the matrix `name`, if it is stored as several tensors.
+    pub fn packed_bytes(&self, name: &str) -> Option<usize> {
+        self.matrix(name).map(PackedMatrix::bytes)
+    }
+
+    /// The stored bytes of the tensor `name` or of those that it is stored as, with what they are; none
+    /// for random weights.
+    pub fn stored(&self, name: &str) -> Vec<(String, &[u8])> {
+        let Source::Files { files, .. } = &self.source else {
             return Vec::new();
         };
-        let mut names: Vec<&str> = entries.keys().map(String::as_str).collect();
+        let kind = match (self.matrix(name), self.format(name)) {
+            (Some(matrix), _) => matrix.describe(),
+            (None, Some(format)) => format.to_string(),
+            (None, None) => return Vec::new(),
+        };
+        let bytes = |place: &StoredTensor| &files[place.file].1.as_slice()[place.bytes.clone()];
+        let places = self.places(name).into_iter();
+        places.map(|place| (kind.clone(), bytes(place))).collect()
+    }
+
+    /// Names of all tensors, sorted; none for random weights.
+    pub fn names(&self) -> Vec<&str> {
+        let Source::Files {
+            entries, gathered, ..
+        } = &self.source
+        else {
+            return Vec::new();
+        };
+        let names = entries.keys().chain(gathered.keys());
+        let mut names: Vec<&str> = names.map(String::as_str).collect();
         names.sort_unstable();
         names
     }
 
     /// Bytes of all tensors; 0 for random weights.
     pub fn total_bytes(&self) -> u64 {
-        let Source::Files { entries, .. } = &self.source else {
-            return 0;
-        };
-        entries.values().map(|entry| entry.bytes.len() as u64).sum()
+        self.formats().map(|(_, bytes)| bytes as u64).sum()
     }
 
     /// The format of most of the bytes, which `--dtype auto` takes; `None` when no tensor is a
-    /// float. Blocks count as bf16, which holds more than they do and overflows no sooner than
-    /// the numbers that they were made from.
+    /// float. Blocks and packed matrices count as bf16, which holds more than they do and overflows
+    /// no sooner than the numbers that they were made from.
     pub fn dtype(&self) -> Option<Dtype> {
-        let entries = match &self.source {
-            Source::Dummy { dtype, .. } => return Some(*dtype),
-            Source::Files { entries, .. } => entries,
-        };
+        if let Source::Dummy { dtype, .. } = &self.source {
+            return Some(*dtype);
+        }
+        // However few bytes packed matrices have, they decide how fast the model is.
+        if !self.packed.is_empty() {
+            return Some(Dtype::Bf16);
+        }
         let mut bytes = [(Dtype::F32, 0), (Dtype::Bf16, 0), (Dtype::F16, 0)];
-        for entry in entries.values() {
-            let dtype = match &entry.format {
-                Format::Float(dtype) => Some(*dtype),
+        for (format, length) in self.formats() {
+            let dtype = match format {
+                Format::Float(dtype) => Some(dtype),
                 Format::Blocks(_) => Some(Dtype::Bf16),
                 Format::Other(_) => None,
             };
             if let Some(dtype) = dtype
                 && let Some((_, sum)) = bytes.iter_mut().find(|(other, _)| *other == dtype)
             {
-                *sum += entry.bytes.len();
+                *sum += length;
             }
         }
         // Not the widest format: some bf16 checkpoints keep their norms in f32.
@@ -267,21 +355,23 @@ impl Weights {
     /// not hold two copies of a model. The tensor can be read again, from disk.
     pub fn release(&self, name: &str) {
         #[cfg(unix)]
-        if let Source::Files { files, .. } = &self.source
-            && let Some(entry) = self.entry(name)
-            && let (_, Bytes::Mapped(map)) = &files[entry.file]
-        {
-            // SAFETY: the mapping is a file's, read-only: a dropped page is read again from
-            // the file when it is touched, with the same bytes.
-            let dropped = unsafe {
-                map.unchecked_advise_range(
-                    memmap2::UncheckedAdvice::DontNeed,
-                    entry.bytes.start,
-                    entry.bytes.len(),
-                )
-            };
-            if let Err(error) = dropped {
-                tracing::debug!(%error, name, "madvise refused");
+        if let Source::Files { files, .. } = &self.source {
+            for place in self.places(name) {
+                let (_, Bytes::Mapped(map)) = &files[place.file] else {
+                    continue;
+                };
+                // SAFETY: the mapping is a file's, read-only: a dropped page is read again from
+                // the file when it is touched, with the same bytes.
+                let dropped = unsafe {
+                    map.unchecked_advise_range(
+                        memmap2::UncheckedAdvice::DontNeed,
+                        place.bytes.start,
+                        place.bytes.len(),
+                    )
+                };
+                if let Err(error) = dropped {
+                    tracing::debug!(%error, name, "madvise refused");
+                }
             }
         }
         #[cfg(not(unix))]
@@ -292,29 +382,82 @@ impl Weights {
         let source = Source::Files {
             files: Vec::new(),
             entries: HashMap::new(),
+            gathered: HashMap::new(),
         };
         Self {
             source,
+            packed: HashMap::new(),
             place,
             progress: ProgressBar::hidden(),
         }
+    }
+
+    /// The format and the number of bytes of each tensor; none for random weights.
+    fn formats(&self) -> impl Iterator<Item = (Format, usize)> {
+        let (entries, gathered) = match &self.source {
+            Source::Dummy { .. } => (None, None),
+            Source::Files {
+                entries, gathered, ..
+            } => (Some(entries.values()), Some(gathered.values())),
+        };
+        let entries = entries.into_iter().flatten();
+        let entries = entries.map(|entry| (entry.format.clone(), entry.bytes.len()));
+        let gathered = gathered.into_iter().flatten();
+        entries.chain(gathered.map(|part| (part.format(), part.length())))
+    }
+
+    /// Refuses the tensor `name`, which is in the file of `stored`, if it has another shape.
+    fn expect_shape(
+        &self,
+        name: &str,
+        stored: &StoredTensor,
+        found: &[usize],
+        expected: &[usize],
+    ) -> Result<(), WeightError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(WeightError::WrongShape {
+            tensor: name.to_owned(),
+            file: self.file_of(stored),
+            found: found.to_vec(),
+            expected: expected.to_vec(),
+        })
+    }
+
+    fn file_of(&self, stored: &StoredTensor) -> String {
+        match &self.source {
+            Source::Files { files, .. } => files[stored.file].0.display().to_string(),
+            Source::Dummy { .. } => self.place.clone(),
+        }
+    }
+
+    /// Where the bytes of the tensor `name` are in the files.
+    fn places(&self, name: &str) -> Vec<&StoredTensor> {
+        let Source::Files { gathered, .. } = &self.source else {
+            return Vec::new();
+        };
+        match (self.matrix(name), gathered.get(name)) {
+            (Some(matrix), _) => matrix.parts().collect(),
+            (None, Some(part)) => part.places(),
+            (None, None) => self.entry(name).into_iter().collect(),
+        }
+    }
+
+    fn matrix(&self, name: &str) -> Option<&PackedMatrix> {
+        named(&self.packed, name)
     }
 
     fn entry(&self, name: &str) -> Option<&StoredTensor> {
         let Source::Files { entries, .. } = &self.source else {
             return None;
         };
-        entries
-            .get(name)
-            .or_else(|| match name.strip_prefix("model.") {
-                Some(bare) => entries.get(bare),
-                None => entries.get(&format!("model.{name}")),
-            })
+        named(entries, name)
     }
 
     /// Adds the tensors of a safetensors file whose header agrees with its bytes.
     fn add(&mut self, path: PathBuf, bytes: Bytes) -> Result<(), WeightError> {
-        let Source::Files { files, entries } = &mut self.source else {
+        let Source::Files { files, entries, .. } = &mut self.source else {
             return Ok(());
         };
         let corrupt = |reason: String| WeightError::Corrupt {
@@ -383,4 +526,12 @@ impl Weights {
         }
         Ok(())
     }
+}
+
+/// The value of `name`, with or without the prefix that files of a bare base model lack.
+fn named<'a, T>(map: &'a HashMap<String, T>, name: &str) -> Option<&'a T> {
+    map.get(name).or_else(|| match name.strip_prefix("model.") {
+        Some(bare) => map.get(bare),
+        None => map.get(&format!("model.{name}")),
+    })
 }

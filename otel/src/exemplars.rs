@@ -11,7 +11,9 @@ use crate::bounds::Bounds;
 use crate::points::{Exemplar, Exemplars as Buckets, Points, Value, attributes};
 
 /// The instruments that have exemplars.
-const LATENCIES: [&str; 7] = [
+const LATENCIES: [&str; 9] = [
+    "http.server.request.duration",
+    "llm.inter_token_latency",
     "gen_ai.server.time_to_first_token",
     "gen_ai.server.request.duration",
     "gen_ai.server.time_per_output_token",

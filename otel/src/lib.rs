@@ -46,6 +46,7 @@ mod process;
 mod records;
 pub mod rows;
 mod scrape_reader;
+mod server_address;
 mod spans;
 mod stall_log;
 mod stats_log;
@@ -66,8 +67,10 @@ pub use logs::{LogError, LogFormat, LogGuard, init_logs, log_panics, print};
 pub use options::TelemetryOptions;
 pub use otlp_settings::{OtlpOptions, OtlpProtocol};
 pub use records::{
-    Clock, Compilation, Ending, HttpOutcome, KvTransfer, RequestRecord, RequestTimes, StepRecord,
+    Clock, Compilation, Ending, HttpOutcome, KvTransfer, MessageContent, RequestRecord,
+    RequestTimes, StepRecord,
 };
+pub use server_address::ServerAddress;
 pub use spans::{ClientSpan, Detail, RequestSpan, ServerSpan, Trace};
 pub use stats_log::StatsLog;
 pub use telemetry::Telemetry;

@@ -23,6 +23,8 @@ pub struct TelemetryOptions {
     pub otlp: OtlpOptions,
     /// Records a trace for each engine step, with this much detail.
     pub detailed: Option<Detail>,
+    /// Spans have the content of messages; the environment can ask for it, too.
+    pub message_content: bool,
     pub stats_log: StatsLog,
     /// Interval of vLLM's statistics line.
     pub stats_interval: Duration,
@@ -44,6 +46,7 @@ impl Default for TelemetryOptions {
             buckets: CustomBuckets::default(),
             otlp: OtlpOptions::default(),
             detailed: None,
+            message_content: false,
             stats_log: StatsLog::Off,
             stats_interval: Duration::from_secs(10),
             decode_log_interval: 40,

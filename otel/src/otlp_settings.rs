@@ -47,6 +47,27 @@ fn disabled(environment: Environment<'_>) -> bool {
     environment("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
 }
 
+/// True if OpenTelemetry's variable asks for the content of messages in spans: with `true`, or with the
+/// place that the content goes to.
+///
+/// # Errors
+/// The variable has another value, or asks for events.
+pub fn captures_content(environment: Environment<'_>) -> Result<bool, TelemetryError> {
+    const NAME: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
+    let Some(given) = environment(NAME) else {
+        return Ok(false);
+    };
+    match given.to_ascii_lowercase().as_str() {
+        "true" | "span_only" => Ok(true),
+        "false" | "no_content" => Ok(false),
+        _ => Err(TelemetryError::Setting {
+            name: NAME,
+            bound: "one of true, SPAN_ONLY, false and NO_CONTENT",
+            given,
+        }),
+    }
+}
+
 /// Whether requests continue the traces of their W3C trace context headers.
 ///
 /// # Errors

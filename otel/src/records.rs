@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::server_address::ServerAddress;
+
 /// Translates moments of the monotonic clock into wall-clock times. Each request has its own
 /// clock, so that an adjustment of the wall clock shifts a trace as a whole and does not
 /// change the lengths of its spans.
@@ -218,6 +220,15 @@ impl Ending {
     }
 }
 
+/// The content of a continuation in JSON, as OpenTelemetry's GenAI conventions have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageContent {
+    pub system: Option<String>,
+    pub input: String,
+    /// None where there is none yet.
+    pub output: Option<String>,
+}
+
 /// A continuation that ended, as its spans describe it. A request with `n` choices has `n`
 /// continuations.
 #[derive(Clone, Debug)]
@@ -254,6 +265,12 @@ pub struct RequestRecord {
     pub presence_penalty: f32,
     /// Strings that end the output.
     pub stop: Vec<String>,
+    /// The kind of output that the client asked for: `text` or `json`; `None` for embeddings.
+    pub output_type: Option<&'static str>,
+    /// Where the client reached the server.
+    pub server: Option<ServerAddress>,
+    /// Present where the operator asked for the content of messages in traces.
+    pub content: Option<MessageContent>,
     /// Labels that the client gave the request, as additional span attributes.
     pub labels: Vec<(String, String)>,
 }

@@ -26,7 +26,7 @@ use crate::instruments::{
 };
 use crate::mailbox::{Message, Sender, mailbox};
 use crate::options::TelemetryOptions;
-use crate::otlp_settings::{Signal, environment, propagates, target};
+use crate::otlp_settings::{Signal, captures_content, environment, propagates, target};
 use crate::outbox::Outbox;
 use crate::points::points;
 use crate::records::{Clock, RequestRecord, StepRecord};
@@ -52,6 +52,8 @@ struct Inner {
     reader: ScrapeReader,
     traces: Option<SdkTracerProvider>,
     spans: Option<Spans>,
+    /// True if spans have the content of messages.
+    captures: bool,
     /// None if no metrics are recorded.
     http: Option<HttpInstruments>,
     model: OnceLock<Model>,
@@ -82,6 +84,7 @@ impl Telemetry {
         let metrics_to = target(&options.otlp, Signal::Metrics, &environment)?;
         let metrics_to = metrics_to.filter(|_| options.metrics);
         let propagates = propagates(&environment)?;
+        let captures = captures_content(&environment)? || options.message_content;
         let runtime = runtime(&[traces_to.as_ref(), metrics_to.as_ref()])?;
         let entered = runtime.as_ref().map(Runtime::enter);
         let resource = resource("hearth", options.version);
@@ -116,6 +119,7 @@ impl Telemetry {
                 options.detailed,
             )
         });
+        let captures = captures && spans.is_some();
         let meter = metrics.meter(SCOPE);
         let dropped = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&dropped);
@@ -132,6 +136,7 @@ impl Telemetry {
                 reader,
                 traces,
                 spans,
+                captures,
                 http,
                 model: OnceLock::new(),
                 dropped,
@@ -236,8 +241,12 @@ impl Telemetry {
             show_hidden: self.inner.options.show_hidden,
         };
         let mut points = points(&collected);
-        if let (TextFormat::OpenMetrics, Some(engine)) = (format, self.engine()) {
-            engine.exemplars().attach(&mut points);
+        if format == TextFormat::OpenMetrics {
+            let engine = self.engine().map(|engine| engine.exemplars());
+            let http = self.http().map(HttpInstruments::exemplars);
+            for exemplars in engine.into_iter().chain(http) {
+                exemplars.attach(&mut points);
+            }
         }
         Some(match model {
             Some(model) => exposition.render(&points, &model.bounds, format),
@@ -306,6 +315,11 @@ impl Telemetry {
     /// Whether spans are recorded.
     pub fn traces(&self) -> bool {
         self.inner.spans.is_some()
+    }
+
+    /// True if spans have the content of messages, because the operator asked for it.
+    pub fn captures_content(&self) -> bool {
+        self.inner.captures
     }
 
     /// Whether engine steps are traced, with links to their requests.

@@ -59,7 +59,7 @@ fn everything() -> Telemetry {
     telemetry
         .http()
         .unwrap()
-        .end("POST", "/v1/completions", &outcome);
+        .end("POST", "/v1/completions", &outcome, None);
     let engine = telemetry.engine().unwrap();
     engine.accepted(2);
     engine.tokenized(0.001);

@@ -19,6 +19,7 @@
 
 mod cache;
 mod check;
+mod contents;
 mod evict;
 mod following;
 mod host;
@@ -33,6 +34,7 @@ mod tree;
 
 pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;
+pub use contents::CachedEdge;
 pub use evict::EvictionPolicy;
 pub use host::HostWritePolicy;
 pub use lock::PrefixLock;

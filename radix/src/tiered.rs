@@ -7,6 +7,7 @@ use hearth_forward::KvCopy;
 
 use crate::cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 use crate::check::Violation;
+use crate::contents::CachedEdge;
 use crate::evict::EvictionPolicy;
 use crate::host::{HostTier, HostWritePolicy};
 use crate::lock::PrefixLock;
@@ -244,6 +245,17 @@ impl TieredCache {
     /// [`RadixTree::prefix_of`](crate::RadixTree::prefix_of).
     pub fn prefix_of(&self, id: u64, most: usize) -> Option<(Vec<u32>, usize)> {
         self.device.tree.prefix_of(id, most)
+    }
+
+    /// All that the device has cached; see [`RadixTree::contents`](crate::RadixTree::contents).
+    pub fn contents(&self) -> Vec<CachedEdge> {
+        self.device.tree.contents()
+    }
+
+    /// The device's slots of the longest cached prefix of `tokens`; see
+    /// [`RadixTree::slots_of`](crate::RadixTree::slots_of).
+    pub fn slots_of(&self, namespace: &str, tokens: &[u32]) -> Vec<u32> {
+        self.device.tree.slots_of(namespace, tokens)
     }
 
     pub fn page_size(&self) -> usize {

@@ -109,9 +109,8 @@ impl RadixTree {
             return found;
         };
         let (mut node, mut rest) = (root, tokens);
-        while let Some(child) = self.index.find(&self.nodes, node, rest) {
+        while let Some((child, common)) = self.follow(node, rest) {
             let label = &self.nodes[child];
-            let common = common_prefix(&label.tokens, rest) / self.page_size * self.page_size;
             found.tokens += common;
             found.unlocked += if label.locks == 0 { common } else { 0 };
             if common < label.tokens.len() {
@@ -120,6 +119,14 @@ impl RadixTree {
             (node, rest) = (child, &rest[common..]);
         }
         found
+    }
+
+    /// The child of `node` with which `tokens` continue, and how many of its tokens they have, in
+    /// whole pages.
+    pub(crate) fn follow(&self, node: NodeId, tokens: &[u32]) -> Option<(NodeId, usize)> {
+        let child = self.index.find(&self.nodes, node, tokens)?;
+        let common = common_prefix(&self.nodes[child].tokens, tokens);
+        Some((child, common / self.page_size * self.page_size))
     }
 
     /// Finds the longest cached prefix of `tokens` for a request of `priority`, marks it as

@@ -20,7 +20,7 @@ const GENERATE: PromptField = Text(&["text", "input_ids"]);
 
 /// `POST` routes that workers answer.
 #[rustfmt::skip]
-const PASSED: [Passed; 15] = [
+const PASSED: [Passed; 17] = [
     Passed { path: "/generate",                 prompt: GENERATE,         pd: Pd::Both(Generate) },
     Passed { path: "/v1/chat/completions",      prompt: Messages,         pd: Pd::Both(Chat) },
     Passed { path: "/v1/completions",           prompt: PROMPT,           pd: Pd::Both(Completions) },
@@ -34,6 +34,8 @@ const PASSED: [Passed; 15] = [
     Passed { path: "/v1/tokenize",              prompt: PromptField::None, pd: Pd::Prefill },
     Passed { path: "/detokenize",               prompt: PromptField::None, pd: Pd::Prefill },
     Passed { path: "/v1/detokenize",            prompt: PromptField::None, pd: Pd::Prefill },
+    Passed { path: "/completion",               prompt: PROMPT,           pd: Pd::Decode },
+    Passed { path: "/completions",              prompt: PROMPT,           pd: Pd::Decode },
     Passed { path: "/api/chat",                 prompt: Messages,         pd: Pd::Decode },
     Passed { path: "/api/generate",             prompt: PROMPT,           pd: Pd::Decode },
 ];

@@ -4,7 +4,7 @@
 //! - `partner`: who answers.
 //! - `conversation`: the messages so far.
 //! - `commands`: what begins with a slash.
-//! - `input`, `buffer`, `keys`: the line editor.
+//! - `input`, `buffer`, `keys`, `search`: the line editor.
 //! - `markdown`: answers, wrapped and with their marks as type.
 
 mod buffer;
@@ -14,6 +14,7 @@ mod input;
 mod keys;
 mod markdown;
 mod partner;
+mod search;
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
@@ -24,7 +25,7 @@ use hearth_client::{ChatOptions, Client, ClientError};
 use crate::cli::ChatArgs;
 use crate::config::Config;
 use crate::load;
-use commands::{Command, HELP};
+use commands::{Command, help};
 pub use conversation::Conversation;
 use input::{Input, Line};
 use markdown::Markdown;
@@ -143,7 +144,7 @@ impl Session {
     fn execute(&mut self, command: Command) -> Result<()> {
         match command {
             Command::Quit => {}
-            Command::Help => println!("{HELP}"),
+            Command::Help => println!("{}", help(self.input.columns())),
             Command::Clear => {
                 self.conversation.clear();
                 println!("The conversation is forgotten.");

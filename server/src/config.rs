@@ -3,6 +3,7 @@
 //!
 //! - `settings`: [`Config`] with all keys and defaults.
 //! - `choices`: the keys that have a few values each.
+//! - `keys`: the names of the keys, under the headings of `--help`.
 //! - `layers`: merges the layers, and writes the result as TOML, which is itself a valid
 //!   `hearth.toml`.
 //! - `check`: the bounds of the values.
@@ -15,6 +16,7 @@
 mod check;
 mod choices;
 mod error;
+mod keys;
 mod layers;
 mod lora;
 mod nearest;
@@ -32,6 +34,7 @@ pub use choices::{
     StructuredStrictness, Switch, ToolCallParser,
 };
 pub use error::ConfigError;
+pub use keys::HEADINGS;
 pub use layers::DEFAULT_FILE;
 pub use lora::AdapterSettings;
 pub use parts::EMBEDDED_MODEL;

@@ -1,25 +1,27 @@
 //! `hearth doctor`: tests whether the devices of this machine compute correctly, and how fast
 //! they are.
 
+mod text;
+
 use std::collections::hash_map::RandomState;
-use std::fmt::Write;
 use std::hash::BuildHasher;
 use std::path::Path;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use hearth_model::device::{self, DeviceReport, DeviceSpec};
 use hearth_model::doctor::{
-    self, Diagnosis, GoldenFinding, KernelFinding, Outcome, SpeedFinding, Thoroughness,
+    self, Diagnosis, Found, GoldenFinding, Outcome, SpeedFinding, Thoroughness,
 };
 use serde_json::{Value, json};
 
-use crate::banner::bytes_text;
 use crate::cli::DoctorArgs;
 
 /// The result of a model with reference logits, or why it could not be run.
 type Golden = Result<GoldenFinding, String>;
 
-/// Examines one device or all usable ones, and prints the findings.
+/// Examines one device or all usable ones, and prints each finding when it is there. The last line is
+/// the verdict.
 ///
 /// # Errors
 /// A kernel or a model computes wrong results, or the device does not exist.
@@ -35,40 +37,59 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         Some(root) => doctor::golden_directories(root)?,
         None => Vec::new(),
     };
+    let begun = Instant::now();
     let found = device::list();
     let (auto, reason) = device::choose(&DeviceSpec::Auto, &found)?;
     let auto = format!("auto takes {}: {reason}", name(auto));
-    if !args.json {
-        println!("{auto}\n--seed {} gives the same inputs again", how.seed);
-    }
-    let (mut unwell, mut reports) = (Vec::new(), Vec::new());
+    // A report in JSON is one object.
+    let show = |text: String| {
+        if !args.json {
+            print!("{text}");
+        }
+    };
+    show(text::wrapped(&auto));
+    show(format!("--seed {} gives the same inputs again\n", how.seed));
+    let (mut well, mut unwell, mut reports, mut kernels) = (0, Vec::new(), Vec::new(), 0);
     for spec in specs(args, &found)? {
-        let diagnosis =
-            doctor::examine(&spec, how).with_context(|| format!("cannot examine {spec}"))?;
-        let logits: Vec<Golden> = goldens.iter().map(|path| golden(path, spec)).collect();
+        let mut tell = |found: Found<'_>| show(text::of(&found));
+        let diagnosis = doctor::examine(&spec, how, &mut tell)
+            .with_context(|| format!("cannot examine {spec}"))?;
+        let logits = goldens.iter().map(|path| {
+            let golden = golden(path, spec);
+            show(text::of_golden(&golden));
+            golden
+        });
+        let logits: Vec<Golden> = logits.collect();
         let right = |golden: &Golden| golden.as_ref().is_ok_and(GoldenFinding::is_right);
         let healthy = diagnosis.is_healthy() && logits.iter().all(right);
-        if !healthy {
-            unwell.push(diagnosis.device.to_string());
+        kernels += diagnosis.kernels.len();
+        match healthy {
+            true => well += 1,
+            false => unwell.push(diagnosis.device.to_string()),
         }
         if args.json {
             reports.push(as_json(&diagnosis, &logits, healthy));
-        } else {
-            print!("{}", as_text(&diagnosis, &logits));
         }
     }
     if args.json {
-        println!(
-            "{}",
-            json!({"auto": auto, "seed": how.seed, "devices": reports})
-        );
+        let report = json!({"auto": auto, "seed": how.seed, "devices": reports});
+        println!("{report}");
     }
     if !unwell.is_empty() {
         bail!(
-            "wrong results on {}: do not serve models there",
+            "verdict: wrong results on {}: do not serve models there",
             unwell.join(", ")
         );
     }
+    let took = begun.elapsed().as_secs();
+    let devices = if well == 1 {
+        "1 device"
+    } else {
+        &format!("{well} devices")
+    };
+    show(format!(
+        "\nverdict: right results on {devices}, of {kernels} kernels in {took} s\n"
+    ));
     Ok(())
 }
 
@@ -91,120 +112,6 @@ fn golden(directory: &Path, device: DeviceSpec) -> Golden {
 
 fn name(device: &DeviceReport) -> String {
     format!("{}:{}", device.api.name(), device.index)
-}
-
-fn as_text(diagnosis: &Diagnosis, goldens: &[Golden]) -> String {
-    let mut text = format!(
-        "\n{}: kernels in {}\n",
-        diagnosis.device, diagnosis.language
-    );
-    // Writing to a string does not fail.
-    let _ = writeln!(text, "  {}", limits(diagnosis));
-    if diagnosis.hardware.is_some() {
-        for (dtype, tiles) in &diagnosis.tiles {
-            let dtype = dtype.to_string();
-            let _ = match tiles {
-                Some(tiles) => writeln!(text, "  prompt attention {dtype:<4} in {tiles}"),
-                None => writeln!(
-                    text,
-                    "  prompt attention {dtype:<4} without cooperative matrices"
-                ),
-            };
-        }
-    }
-    for KernelFinding {
-        kernel,
-        dtype,
-        cases,
-        error,
-        tolerance,
-        wrong,
-    } in &diagnosis.kernels
-    {
-        // Formatted first, because padding only applies to text.
-        let (kernel, dtype) = (kernel.name(), dtype.to_string());
-        let _ = match wrong {
-            None => writeln!(
-                text,
-                "  {kernel:<15} {dtype:<5} {cases:>5} cases, largest error {error:.1e} \
-                 (allowed {tolerance:.0e})"
-            ),
-            Some(wrong) => writeln!(text, "  {kernel:<15} {dtype:<5} WRONG: {wrong}"),
-        };
-    }
-    for (dtype, tuned) in &diagnosis.products {
-        let dtype = dtype.to_string();
-        let _ = match tuned {
-            Ok(tuned) => writeln!(text, "  prompt products  {dtype:<4} {}", tuned.choice),
-            Err(error) => writeln!(text, "  prompt products  {dtype:<4} not timed: {error}"),
-        };
-    }
-    for SpeedFinding { case, dtype, speed } in &diagnosis.speeds {
-        let (kernel, dtype) = (case.kernel().name(), dtype.to_string());
-        let case = case.to_string();
-        let _ = match speed {
-            Ok(speed) => writeln!(
-                text,
-                "  {kernel:<15} {dtype:<5} {case:<46} {:>9.3} ms {:>8.1} GB/s {:>9.1} GFLOP/s",
-                speed.seconds * 1e3,
-                speed.bytes_per_s / 1e9,
-                speed.flops_per_s / 1e9
-            ),
-            Err(error) => writeln!(text, "  {kernel:<15} {dtype:<5} {case}: not timed: {error}"),
-        };
-    }
-    for golden in goldens {
-        let _ = match golden {
-            Ok(GoldenFinding {
-                name,
-                error,
-                tolerance,
-            }) if error <= tolerance => {
-                writeln!(
-                    text,
-                    "  logits of {name}: off by {error:.1e} (allowed {tolerance:.0e})"
-                )
-            }
-            Ok(golden) => writeln!(
-                text,
-                "  logits of {}: WRONG: off by {:.1e}",
-                golden.name, golden.error
-            ),
-            Err(error) => writeln!(text, "  logits: WRONG: {error}"),
-        };
-    }
-    text
-}
-
-fn limits(diagnosis: &Diagnosis) -> String {
-    let device = &diagnosis.device;
-    let mut limits = vec![format!(
-        "memory {}",
-        device.memory.map_or("unknown".to_owned(), bytes_text)
-    )];
-    if let Some(hardware) = &diagnosis.hardware {
-        limits.push(format!(
-            "largest binding {}",
-            bytes_text(device.max_binding)
-        ));
-        limits.push(format!(
-            "workgroup memory {} and {} units",
-            bytes_text(hardware.shared_memory as u64),
-            hardware.max_units
-        ));
-        limits.push(match (device.subgroups, hardware.subgroups) {
-            (true, (least, most)) if least == most => format!("subgroups of {least}"),
-            (true, (least, most)) => format!("subgroups of {least} to {most}"),
-            (false, _) => "no subgroups".to_owned(),
-        });
-        if let Some(processors) = hardware.processors {
-            limits.push(format!("{processors} multiprocessors"));
-        }
-    }
-    let has = |has: bool, name: &str| format!("{}{name}", if has { "" } else { "no " });
-    limits.push(has(device.f16, "f16"));
-    limits.push(has(device.bf16, "bf16"));
-    limits.join(", ")
 }
 
 fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
@@ -302,7 +209,7 @@ fn as_json(diagnosis: &Diagnosis, goldens: &[Golden], healthy: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hearth_model::doctor::{AttentionTiles, Hardware, Kernel, Tuned};
+    use hearth_model::doctor::{AttentionTiles, Hardware, Kernel, KernelFinding, Tuned};
     use hearth_model::dtype::Dtype;
 
     const TILES: AttentionTiles = AttentionTiles {
@@ -348,7 +255,14 @@ mod tests {
             speeds: Vec::new(),
         };
         let goldens = [Err("no such file".to_owned())];
-        let text = as_text(&diagnosis, &goldens);
+        let mut text = text::of(&Found::Device(&diagnosis));
+        for finding in &diagnosis.kernels {
+            text += &text::of(&Found::Kernel(finding));
+        }
+        for (dtype, tuned) in &diagnosis.products {
+            text += &text::of(&Found::Product(*dtype, tuned));
+        }
+        text += &text::of_golden(&goldens[0]);
         assert!(
             text.contains("linear          f32   WRONG: y[0] is 1, not 2"),
             "{text}"
@@ -358,6 +272,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("logits: WRONG: no such file"), "{text}");
+        let columns = text.lines().map(|line| line.chars().count()).max();
+        assert!(columns <= Some(100), "{text}");
         for attention in [
             "prompt attention f32  without cooperative matrices",
             "prompt attention f16  in cooperative matrices of 16 x 16 x 16, 64 rows by 32 positions",

@@ -53,28 +53,11 @@ struct Estimate {
 impl Estimate {
     /// `size` is the number of bytes of an element.
     fn of(model: &ModelConfig, size: usize, quantization: Option<Quantization>) -> Self {
-        let (hidden, heads, kv) = (
-            model.hidden_size,
-            model.heads * model.head_dim,
-            model.kv_heads * model.head_dim,
-        );
         let tables = if model.tie_word_embeddings { 1 } else { 2 };
-        let table = tables * model.vocab_size * hidden;
-        let matrices = 2 * hidden * (heads + kv) + 3 * hidden * model.intermediate_size;
-        let mut vectors = 2 * hidden;
-        if model.qk_norm {
-            vectors += 2 * model.head_dim;
-        }
-        if model.attention_bias.qkv {
-            vectors += heads + 2 * kv;
-        }
-        if model.attention_bias.output {
-            vectors += hidden;
-        }
-        if model.mlp_bias {
-            vectors += 2 * model.intermediate_size + hidden;
-        }
-        let (matrices, vectors) = (model.layers * matrices, model.layers * vectors + hidden);
+        let table = tables * model.vocab_size * model.hidden_size;
+        let vectors = model.vector_elements();
+        let matrices = model.parameters() as usize - table - vectors;
+        let kv = model.kv_heads * model.head_dim;
         let [table_bits, matrix_bits] = match quantization {
             None => [8.0 * size as f64; 2],
             Some(Quantization::Int8) => [8.0 + BLOCK_SCALE_BITS; 2],
@@ -84,7 +67,7 @@ impl Estimate {
         Self {
             parameters: (table + matrices + vectors) as u64,
             weight_bytes: blocks as u64 + (vectors * size) as u64,
-            token_bytes: (2 * model.layers * kv * size) as u64,
+            token_bytes: (2 * model.layers.len() * kv * size) as u64,
         }
     }
 }

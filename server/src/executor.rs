@@ -5,7 +5,6 @@
 #[cfg(test)]
 mod sampler_agreement;
 
-use std::io::{IsTerminal, stderr};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +14,7 @@ use hearth_forward::{
     Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
     SampleRequests, SequenceSpan,
 };
-use hearth_model::progress::counting_bar;
+use hearth_model::progress::Progress;
 use hearth_model::{Decoder, Report, Submission};
 
 use crate::warmup::{self, Sizes};
@@ -63,8 +62,8 @@ impl ModelExecutor {
     }
 
     /// Runs one forward pass of one token, so that kernels are compiled and pages are touched
-    /// before the first client waits for them; on a GPU also one of every size class, with a
-    /// progress bar on a terminal. The values that this leaves in slots do not matter, because
+    /// before the first client waits for them; on a GPU also one of every size class, and people are
+    /// told how far it is. The values that this leaves in slots do not matter, because
     /// a request writes its slots before it reads them.
     ///
     /// # Errors
@@ -100,16 +99,9 @@ impl ModelExecutor {
 
     fn warm_up_all(&mut self, sizes: Sizes) -> Result<(), ForwardError> {
         let started = Instant::now();
-        let bar = stderr().is_terminal().then(|| counting_bar("warming up"));
-        warmup::warm_up(self, sizes, |done, of| {
-            if let Some(bar) = &bar {
-                bar.set_length(of as u64);
-                bar.set_position(done as u64);
-            }
-        })?;
-        if let Some(bar) = bar {
-            bar.finish_and_clear();
-        }
+        let progress = Progress::begin("warming up");
+        warmup::warm_up(self, sizes, |done, of| progress.at(done, of, ""))?;
+        drop(progress);
         tracing::info!(
             took_ms = started.elapsed().as_millis() as u64,
             reserved_mib = self.reserved_bytes().map(|bytes| bytes >> 20),

@@ -48,7 +48,7 @@ fn lock(own: &Path, now: SystemTime) -> std::io::Result<File> {
 }
 
 /// A build is identified by the time and the size of its executable.
-fn this_build() -> Option<String> {
+pub fn this_build() -> Option<String> {
     let program = std::env::current_exe().ok()?.metadata().ok()?;
     let written = program.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
     Some(name(written, program.len()))

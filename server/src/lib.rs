@@ -25,6 +25,7 @@ mod kv_events;
 pub mod load;
 mod load_formats;
 mod lora;
+mod prefix_files;
 mod router;
 mod serve;
 mod telemetry;

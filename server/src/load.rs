@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use hearth_api::disaggregation::Disaggregation;
 use hearth_api::grammars::Grammars;
 use hearth_api::served::{Defaults, Formats, ModelInfo, Served, TextCodec};
 use hearth_api::state::unix_time;
-use hearth_api::tools;
+use hearth_api::{reasoning, tools};
 use hearth_engine::{BuildError, Engine, EngineConfig};
+use hearth_model::certified;
 use hearth_model::checkpoint::Checkpoint;
 use hearth_model::device::DeviceSpec;
 use hearth_model::progress::loading_bar;
@@ -33,10 +34,20 @@ use crate::warmup::Sizes;
 /// Names the file, the device or the option that is missing or wrong.
 pub fn load(config: &Config) -> Result<Served> {
     let checkpoint = open(config)?;
+    let (class, packaging) = (
+        checkpoint.config.architecture.class_name(),
+        checkpoint.packaging,
+    );
+    if !certified::is_certified(class, packaging) {
+        tracing::warn!(
+            "no {packaging} files of {class} were compared with a reference: \
+             docs/CERTIFIED.md does not list them"
+        );
+    }
     let draft = DraftCheckpoint::open(config, &checkpoint)?;
     let text = text(config, &checkpoint)?;
     let defaults = defaults(config, &checkpoint);
-    let formats = formats(config, &checkpoint);
+    let formats = formats(config, &checkpoint)?;
     check(&defaults)?;
     let prepared = lora::prepare(config, &checkpoint.config)?;
     let slots = prepared.as_ref().map(|prepared| prepared.slots);
@@ -142,7 +153,7 @@ pub fn executor(
     let digest = disaggregation::digest(&checkpoint);
     let kv_layout = {
         let config = &checkpoint.config;
-        let (layers, heads, dim) = (config.layers, config.kv_heads, config.head_dim);
+        let (layers, heads, dim) = (config.layers.len(), config.kv_heads, config.head_dim);
         format!("layers={layers} kv_heads={heads} head_dim={dim}")
     };
     let bar = stderr()
@@ -172,10 +183,18 @@ pub fn executor(
         device: report.device.clone(),
         dtype: report.dtype.to_string(),
         quantization: report.quantization.clone(),
-        // Quantized weights give other keys and values.
-        digest: match &report.quantization {
-            Some(blocks) => format!("{digest} in {blocks}"),
-            None => digest,
+        // Quantized weights give other keys and values, and so do other rotations.
+        digest: {
+            let long = checkpoint.config.rotates_for_long(report.max_model_len);
+            let rotated = if long {
+                " rotated for long contexts"
+            } else {
+                ""
+            };
+            match &report.quantization {
+                Some(blocks) => format!("{digest}{rotated} in {blocks}"),
+                None => format!("{digest}{rotated}"),
+            }
         },
         kv_layout,
         weight_bytes: report.weight_bytes,
@@ -231,7 +250,10 @@ fn text(config: &Config, checkpoint: &Checkpoint) -> Result<Arc<dyn TextCodec>> 
 }
 
 /// The formats of tool calls and reasoning: as the flags say, or else as the chat template shows.
-fn formats(config: &Config, checkpoint: &Checkpoint) -> Formats {
+///
+/// # Errors
+/// The flags name two formats of which one is in the other.
+fn formats(config: &Config, checkpoint: &Checkpoint) -> Result<Formats> {
     let template = checkpoint.chat_template.as_ref().ok();
     let source = template.and_then(|template| template.source(true).ok());
     let tools = match config.tool_call_parser {
@@ -254,10 +276,31 @@ fn formats(config: &Config, checkpoint: &Checkpoint) -> Formats {
             found
         }
     };
-    Formats {
-        tools,
-        reasoning: config.reasoning_parser.map(Into::into),
-    }
+    let in_messages = tools == Some(tools::Format::Harmony);
+    let reasoning = match config.reasoning_parser {
+        Some(parser) => {
+            let format = parser.format();
+            if in_messages && format != Some(reasoning::Format::Harmony) {
+                bail!(
+                    "--reasoning-parser must be harmony with the tool call parser harmony, because \
+                     both are messages; or give another --tool-call-parser"
+                );
+            }
+            format
+        }
+        None if in_messages => Some(reasoning::Format::Harmony),
+        None => {
+            let found = source.and_then(reasoning::Format::detect);
+            if let Some(format) = found {
+                tracing::info!(
+                    format = format.name(),
+                    "the chat template shows how reasoning is marked"
+                );
+            }
+            found
+        }
+    };
+    Ok(Formats { tools, reasoning })
 }
 
 fn engine_config(config: &Config) -> Result<EngineConfig> {

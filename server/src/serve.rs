@@ -18,6 +18,7 @@ use crate::config::{Config, LogFormat};
 use crate::disaggregation;
 use crate::kv_events;
 use crate::load;
+use crate::prefix_files::{self, Directory, PrefixFiles};
 use crate::telemetry;
 
 /// How often the server checks that its engine is running.
@@ -50,6 +51,7 @@ pub fn run(config: Config) -> Result<()> {
 }
 
 async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
+    let directory = prefix_files::open(&config)?;
     let state = Data::new(AppState::new(config.http(), telemetry)?);
     // The port opens before the model is loaded; until then /ready and the API return 503.
     let (server, addresses) = server::bind(state.clone())?;
@@ -68,13 +70,13 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
     }
     let mut signals = Signals::new()?;
     let loaded = tokio::select! {
-        loaded = load_on_a_thread(config.clone()) => loaded,
+        loaded = load_on_a_thread(config.clone(), directory) => loaded,
         name = signals.next() => {
             tracing::info!(signal = name, "stopping before the model was loaded");
             return Ok(());
         }
     };
-    let mut served = loaded?;
+    let (mut served, prefix_files) = loaded?;
     let disaggregation::Started { part, bootstrap } =
         disaggregation::start(&config, &served).await?;
     served.disaggregation = part;
@@ -111,7 +113,7 @@ async fn serve(config: Config, telemetry: Telemetry) -> Result<()> {
         // Until the requests have ended, load balancers ask /ready, which answers 503, and
         // Prometheus reads what the last requests did. Then the listener closes, and connections
         // close when their responses have been sent.
-        stop_engine(served, grace).await;
+        stop_engine(served, prefix_files, grace).await;
         handle.stop(true).await;
     };
     tokio::select! {
@@ -128,15 +130,27 @@ fn is_open_to_others(host: &str) -> bool {
 }
 
 /// Loads the model on its own thread, which is left behind if a signal arrives first.
-async fn load_on_a_thread(config: Config) -> Result<Served> {
+async fn load_on_a_thread(
+    config: Config,
+    directory: Option<Directory>,
+) -> Result<(Served, Option<PrefixFiles>)> {
     let (report, loaded) = oneshot::channel();
     thread::Builder::new()
         .name("hearth-load".to_owned())
         // The receiver is gone if a signal arrived first.
-        .spawn(move || drop(report.send(load::load(&config))))?;
+        .spawn(move || drop(report.send(load_all(&config, directory))))?;
     loaded
         .await
         .unwrap_or_else(|_| Err(anyhow!("loading the model panicked")))
+}
+
+fn load_all(
+    config: &Config,
+    directory: Option<Directory>,
+) -> Result<(Served, Option<PrefixFiles>)> {
+    let served = load::load(config)?;
+    let files = directory.map(|directory| prefix_files::start(config, &served, directory));
+    Ok((served, files.transpose()?))
 }
 
 /// Waits until the engine has stopped, which is an error before the shutdown.
@@ -146,14 +160,22 @@ async fn engine_gone(served: &Served) {
     }
 }
 
-/// Shuts the engine down; running requests may take `grace` to finish.
-async fn stop_engine(served: Served, grace: Duration) {
+/// Shuts the engine down; running requests may take `grace` to finish. What they leave in the cache is
+/// written to `files`.
+async fn stop_engine(served: Served, files: Option<PrefixFiles>, grace: Duration) {
     // This is a thread and not a task, because the runtime would wait for a task after a second
     // signal.
     let (report, down) = oneshot::channel();
     let waiting = thread::Builder::new()
         .name("hearth-stop".to_owned())
         .spawn(move || {
+            let grace = match files {
+                None => grace,
+                Some(files) => {
+                    files.finish(grace);
+                    Duration::ZERO
+                }
+            };
             // The receiver is gone after a second signal.
             let _ = report.send(served.engine.shutdown(grace));
         });

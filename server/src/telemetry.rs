@@ -23,6 +23,7 @@ pub fn start(config: &Config) -> Result<Telemetry> {
             protocol: config.otlp_protocol.map(Into::into),
         },
         detailed,
+        message_content: config.trace_message_content,
         stats_log: config.log_stats.into(),
         stats_interval: Duration::from_secs(config.log_stats_interval),
         decode_log_interval: config.decode_log_interval,

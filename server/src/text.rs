@@ -74,6 +74,13 @@ impl TextCodec for ModelText {
             .map_err(|error| error.to_string())
     }
 
+    fn encode_literally(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        let quoted = self.tokenizer.quoting().quote(text);
+        self.tokenizer
+            .encode_quoted(&quoted, add_special)
+            .map_err(|error| error.to_string())
+    }
+
     fn max_token_bytes(&self) -> usize {
         self.max_token_bytes
     }
@@ -116,6 +123,10 @@ impl Detokenize for IdText {
 impl TextCodec for IdText {
     fn encode(&self, _text: &str, _add_special: bool) -> Result<Vec<u32>, String> {
         Err("this model has no tokenizer; give the prompt as token ids".to_owned())
+    }
+
+    fn encode_literally(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        self.encode(text, add_special)
     }
 
     fn max_token_bytes(&self) -> usize {

@@ -16,6 +16,7 @@ pub mod check;
 mod cpu;
 mod cube;
 pub mod device;
+mod experts;
 mod low_rank;
 mod products;
 mod ragged;
@@ -30,8 +31,11 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 
 use tune::Products;
 
-pub use cpu::{BLOCK, BlockFormat, BlockMatrix, LineBytes, check_limit, times as cpu_times};
+pub use cpu::{
+    BLOCK, BlockFormat, BlockMatrix, GROUP_ROWS, LineBytes, check_limit, times as cpu_times,
+};
 pub use cube::{AttentionTiles, MOST_COPIED};
+pub use experts::{ChosenExperts, ExpertActivation, ExpertWeights, Experts, Routing};
 pub use low_rank::{AdapterGroup, AdapterIndex, LowRankStack};
 pub use products::{ProductChoice, ProductKernel};
 pub use ragged::{RaggedIndex, Tiling};
@@ -109,19 +113,61 @@ impl HeadLayout {
     }
 }
 
-/// RMSNorm over each query and key head, before the rotation (Qwen3).
+/// RMSNorm of queries and keys before the rotation: of each head (Qwen3, arXiv 2505.09388), or over the
+/// heads of a token together (OLMo 2, arXiv 2501.00656).
 #[derive(Debug, Clone)]
 pub struct QkNorm<B: Backend> {
-    /// `[head_dim]`
+    /// `[head_dim]`, or `[heads * head_dim]` in [`Kernels::norm_projections`].
     pub q: FloatTensor<B>,
-    /// `[head_dim]`
+    /// `[head_dim]`, or `[kv_heads * head_dim]` in [`Kernels::norm_projections`].
     pub k: FloatTensor<B>,
     pub eps: f32,
 }
 
+/// The function of the gates in a gated MLP (Shazeer, arXiv 2002.05202).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Activation {
+    /// `x * sigmoid(x)`, as in SwiGLU.
+    #[default]
+    Silu,
+    /// The Gaussian error linear unit by its approximation with tanh (Hendrycks and Gimpel, arXiv
+    /// 1606.08415): `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
+    GeluTanh,
+}
+
+impl Activation {
+    pub const ALL: [Activation; 2] = [Activation::Silu, Activation::GeluTanh];
+}
+
+/// How attention weighs the positions that a token sees.
+#[derive(Debug, Clone)]
+pub struct AttentionOptions<B: Backend> {
+    /// A token attends only so many of the last positions, its own included.
+    pub window: Option<u32>,
+    /// The factor of the products of queries and keys.
+    pub scale: f32,
+    /// Bounds a score `s` to `cap * tanh(s / cap)` (Gemma 2, arXiv 2408.00118).
+    pub cap: Option<f32>,
+    /// `[heads]`, in the type of the activations: for each head a further score that takes a share of
+    /// the softmax and has no value (GPT-OSS, arXiv 2508.10925).
+    pub sinks: Option<FloatTensor<B>>,
+}
+
+impl<B: Backend> AttentionOptions<B> {
+    /// Attention of all positions, scaled by `1 / sqrt(head_dim)`.
+    pub fn plain(head_dim: usize) -> Self {
+        Self {
+            window: None,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+            cap: None,
+            sinks: None,
+        }
+    }
+}
+
 /// Rotary embedding by position. Element `i` of a head pairs with
 /// `i + rotary_dim / 2`, as in Hugging Face checkpoints; elements from
-/// `rotary_dim` on pass through.
+/// `rotary_dim` on pass through. With a `rotary_dim` of 0 nothing is rotated, and the tables are not read.
 #[derive(Debug, Clone)]
 pub struct RopeTable<B: Backend> {
     /// `[positions, rotary_dim / 2]`, f32
@@ -205,15 +251,16 @@ pub trait Kernels: Backend {
         summation: Summation,
     ) -> FloatTensor<Self>;
 
-    /// [`Self::silu_mul`] of [`Self::project`], with the same rounding in between. `weight` is `[2
-    /// * inner, in]`, and the result is `[tokens, inner]`.
+    /// [`Self::gate`] of [`Self::project`], with the same rounding in between. `weight` is `[2 *
+    /// inner, in]`, and the result is `[tokens, inner]`.
     fn project_gated(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: Option<FloatTensor<Self>>,
+        activation: Activation,
         summation: Summation,
     ) -> FloatTensor<Self> {
-        Self::silu_mul(Self::project(x, weight, bias, summation))
+        Self::gate(Self::project(x, weight, bias, summation), activation)
     }
 
     /// [`Self::project`] by the given `kernel`, without a bias and in [`Summation::Fastest`];
@@ -249,25 +296,51 @@ pub trait Kernels: Backend {
         index: &AdapterIndex<Self>,
     ) -> FloatTensor<Self>;
 
+    /// The experts of each row of a router's `logits` `[rows, experts]`. NaN counts as the smallest
+    /// number, so that there is always an expert.
+    fn choose_experts(logits: FloatTensor<Self>, routing: Routing) -> ChosenExperts<Self>;
+
+    /// The sum of the outputs of each row's experts, times their weights, in the order of `chosen`:
+    /// `x` `[rows, hidden]` gives `[rows, hidden]`. A row never depends on the others.
+    fn mix_experts(
+        x: FloatTensor<Self>,
+        chosen: &ChosenExperts<Self>,
+        experts: &Experts<Self>,
+    ) -> FloatTensor<Self>;
+
     /// Rows `ids` `[tokens]` of `table` `[vocab, hidden]`, in the type of the activations:
     /// `[tokens, hidden]`.
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
 
     /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension of
-    /// `x` `[tokens, hidden]` (Zhang and Sennrich, arXiv 1910.07467).
+    /// `x` `[tokens, hidden]` (Zhang and Sennrich, arXiv 1910.07467). As in all norms, `weight` is f32
+    /// or of the type of `x`.
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f32) -> FloatTensor<Self>;
 
-    /// The residual sum `x + delta` and its RMSNorm, `[tokens, hidden]` each.
+    /// The residual sum `x + scale * delta` and its RMSNorm, `[tokens, hidden]` each.
     fn add_rms_norm(
         x: FloatTensor<Self>,
         delta: FloatTensor<Self>,
+        scale: f32,
         weight: FloatTensor<Self>,
         eps: f32,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// The activation of SwiGLU (Shazeer, arXiv 2002.05202): `silu(gate) * up` of `gate_up`
-    /// `[tokens, 2 * inner]`, whose gates come first. The result is `[tokens, inner]`.
-    fn silu_mul(gate_up: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// The gate of an MLP: `activation(gate) * up` of `gate_up` `[tokens, 2 * inner]`, whose gates
+    /// come first. The result is `[tokens, inner]`.
+    fn gate(gate_up: FloatTensor<Self>, activation: Activation) -> FloatTensor<Self>;
+
+    /// `x * scale` `[rows, vocab]`, and with a `cap` its bound `cap * tanh(x * scale / cap)`.
+    fn scale_and_cap(x: FloatTensor<Self>, scale: f32, cap: Option<f32>) -> FloatTensor<Self>;
+
+    /// RMSNorm over all queries of a token together and over all its keys together, in `qkv`
+    /// `[tokens, (heads + 2 * kv_heads) * head_dim]`, whose values stay as they are. Nothing else may
+    /// refer to the memory of `qkv`, which may be written in place.
+    fn norm_projections(
+        qkv: FloatTensor<Self>,
+        layout: HeadLayout,
+        norm: &QkNorm<Self>,
+    ) -> FloatTensor<Self>;
 
     /// Splits `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]` into heads, normalises queries
     /// and keys if `norm` is given, rotates them (RoPE, Su et al., arXiv 2104.09864), and writes
@@ -284,15 +357,14 @@ pub trait Kernels: Backend {
     ) -> FloatTensor<Self>;
 
     /// Causal softmax attention of `q` `[tokens, heads * head_dim]` over the slots of each token's
-    /// sequence. With a `window`, a token attends only the last `window` positions, its own
-    /// included. The result is `[tokens, heads * head_dim]`. Scores are scaled by `1 /
-    /// sqrt(head_dim)`; the softmax is online and in f32 (Milakov and Gimelshein, arXiv
-    /// 1805.02867). The order of summation is `index.summation`.
+    /// sequence, weighed as `options` say. The result is `[tokens, heads * head_dim]`. The softmax
+    /// is online and in f32 (Milakov and Gimelshein, arXiv 1805.02867). The order of summation is
+    /// `index.summation`.
     fn paged_attention(
         q: FloatTensor<Self>,
         layout: HeadLayout,
         index: &RaggedIndex<Self>,
-        window: Option<u32>,
+        options: &AttentionOptions<Self>,
         k_pool: &FloatTensor<Self>,
         v_pool: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;

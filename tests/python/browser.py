@@ -126,6 +126,10 @@ async def the_picture_changes_as_requests_run(page, http):
     await page.press("Enter")
     await page.until("document.querySelector('#state-text').textContent === 'wrong key'")
     assert "refused the key" in await page.run("document.querySelector('#notice').textContent")
+    # The dialog says which of the two keys is the matter.
+    await page.until("document.querySelector('#admin-key-state').className === 'wrong'")
+    assert await page.run("document.querySelector('#api-key-state').className") == "none"
+    await page.until("document.activeElement.id === 'admin-key'")
     await page.run("document.querySelector('#admin-key').value = ''; document.querySelector('#admin-key').focus()")
     await page.write(ADMIN_KEY)
     await page.press("Enter")
@@ -248,6 +252,26 @@ async def forced_tokens_are_shaded_and_two_settings_stand_side_by_side(page):
     assert "choices" in answer, answer
 
 
+async def the_description_sends_an_example_of_each_group(page):
+    await page.call("Page.navigate", url=f"{URL}/docs")
+    await page.until("document.querySelectorAll('#routes section').length > 3")
+    groups = await page.run("[...document.querySelectorAll('#groups a')].map((link) => link.textContent)")
+    assert "OpenAI" in groups and "llama-server" in groups and "Hearth" in groups, groups
+    shown = await page.run("document.querySelectorAll('#routes .example').length")
+    assert shown == len(groups), (shown, groups)
+    await page.run("for (const form of document.querySelectorAll('.example')) form.requestSubmit()")
+    answers = "[...document.querySelectorAll('.example pre')].map((answer) => answer.textContent)"
+    done = "[...document.querySelectorAll('.example button')].every((button) => !button.disabled)"
+    await page.until(f"{done} && {answers}.every((answer) => answer.length > 20)")
+    for group, answer in zip(groups, await page.run(answers)):
+        assert answer.startswith("200"), (group, answer)
+    streamed = (await page.run(answers))[0]
+    assert "data: [DONE]" in streamed, streamed
+    chat = "[...document.querySelectorAll('#routes details')].find((route) => route.textContent.includes('/v1/chat/completions'))"
+    await page.run(f"{chat}.querySelector('summary').click()")
+    assert await page.run("document.querySelectorAll('#routes details[open] td').length") > 30
+
+
 async def a_wrong_key_is_told(page):
     await page.open(CLOSED_URL)
     await page.keys(api="wrong", admin="wrong")
@@ -258,6 +282,18 @@ async def a_wrong_key_is_told(page):
     await page.press("Enter")
     await page.until("document.querySelector('.message .error')?.textContent.includes('refused the key')")
     assert await page.run("document.querySelector('#keys').open")
+    await page.until("document.querySelector('#api-key-state').className === 'wrong'")
+    await page.until("document.querySelector('#admin-key-state').className === 'wrong'")
+    # The right keys, one in each field.
+    for name, key in (("api", "user"), ("admin", ADMIN_KEY)):
+        await page.run(f"document.querySelector('#{name}-key').value = ''; document.querySelector('#{name}-key').focus()")
+        await page.write(key)
+    await page.press("Enter")
+    await page.until("!document.querySelector('#keys').open")
+    await page.run("document.querySelector('#keys-open').click()")
+    for name in ("api", "admin"):
+        await page.until(f"document.querySelector('#{name}-key-state').className === 'right'")
+    assert await page.run("[sessionStorage.getItem('api-key'), localStorage.length]") == ["user", 0]
 
 
 async def main():
@@ -283,6 +319,8 @@ async def main():
                     await the_picture_changes_as_requests_run(page, http)
                     await answers_stream_and_stop(page, http)
                     await forced_tokens_are_shaded_and_two_settings_stand_side_by_side(page)
+                    assert not page.problems, page.problems
+                    await the_description_sends_an_example_of_each_group(page)
                     assert not page.problems, page.problems
                     await a_wrong_key_is_told(page)
                     assert not page.problems, page.problems

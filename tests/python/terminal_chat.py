@@ -116,6 +116,17 @@ def a_person_talks_stops_an_answer_and_goes_on(folder):
     messages = json.loads(Path(folder, "talk.json").read_text())
     assert messages[-2]["content"] == "What is\n1 + 1?", messages
     assert messages[-1]["role"] == "assistant"
+    # An earlier line is found by a part of it, and sent again.
+    terminal.until(PROMPT)
+    terminal.send("\x12temperature 0")
+    terminal.until(r"\(earlier: temperature 0\) /set temperature 0")
+    terminal.send("\r")
+    terminal.until("temperature 0")
+    # The help is as wide as the terminal, and no word is divided.
+    terminal.say("/help")
+    told = terminal.until("Ctrl-G to\\s+leave")
+    assert all(len(line) < 60 for line in told.splitlines()), told
+    assert "Ctrl-R" in told, told
     terminal.say("/nothing")
     terminal.until("there is no command /nothing")
     terminal.say("/system Be brief.")

@@ -177,7 +177,7 @@ pub fn loss<B: Backend>(
     };
     let size = targets.len();
     let weights = Tensor::<Autodiff<B>, 1>::from_data(TensorData::new(weights, [size]), device);
-    let log_probabilities = log_softmax(model.logits_dense(hidden), 1);
+    let log_probabilities = log_softmax(model.logits_dense(config, hidden), 1);
     let chosen = log_probabilities.gather(1, ints(targets).reshape([size, 1]));
     (chosen.reshape([size]) * weights).sum().neg() / batch.learnt.max(1) as f64
 }

@@ -125,7 +125,8 @@ struct Prepared {
 fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
     let mut request: MessagesRequest = body::parse(bytes)?;
     let adapter = served.choose_model(Some(&request.model))?;
-    request.refuse_unsupported()?;
+    request.refuse_unsupported(served.formats.reasoning.is_some())?;
+    let kwargs = request.template_variables();
     let rooms = request.take_disaggregation().rooms(1, 1)?;
     exchange::note_labels(request.user_id(), []);
     let whitespace = served.grammars.defaults.whitespace;
@@ -155,6 +156,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     })?;
     let conversation = Conversation {
         tools: plan.template.take(),
+        kwargs,
         ..Conversation::of(messages)
     };
     let Rendered { prompt, begin } = conversation.encode(served)?;
@@ -191,10 +193,11 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
 fn count(served: &Served, bytes: &[u8]) -> Result<usize, ApiError> {
     let mut request: CountRequest = body::parse(bytes)?;
     AppState::check_model(served, Some(&request.model))?;
-    request.refuse_unsupported()?;
+    request.refuse_unsupported(served.formats.reasoning.is_some())?;
     conversation::refuse_too_many(served, request.messages.given)?;
     let messages = template_messages(&request.system, &request.messages)?;
     let conversation = Conversation {
+        kwargs: request.template_variables(),
         tools: request.take_tools()?.plan(served, false)?.template,
         ..Conversation::of(messages)
     };

@@ -1,8 +1,8 @@
 //! The JSON of a request to `/v1/messages`.
 
-use serde::Deserialize;
 use serde::de::IgnoredAny;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::anthropic::content::{Block, Blocks, Messages};
 use crate::error::{ApiError, out_of_bounds};
@@ -41,7 +41,7 @@ pub struct MessagesRequest {
     thinking: Option<Object<Thinking>>,
     service_tier: Option<String>,
     container: Option<IgnoredAny>,
-    context_management: Option<IgnoredAny>,
+    context_management: Option<Object<ContextManagement>>,
     mcp_servers: Option<Noticed>,
     output_config: Option<Object<OutputConfig>>,
     /// The older name of `output_config.format`.
@@ -61,7 +61,7 @@ pub struct MessagesRequest {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputConfig {
-    effort: Option<IgnoredAny>,
+    effort: Option<Effort>,
     format: Option<Object<OutputFormat>>,
 }
 
@@ -72,6 +72,47 @@ pub struct OutputFormat {
     schema: Option<GivenSchema>,
 }
 
+/// How much the model should do. Chat templates that know the variable `reasoning_effort` see it.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Effort {
+    Low,
+    Medium,
+    High,
+    Xhigh,
+    Max,
+}
+
+/// Edits of the conversation before the model sees it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ContextManagement {
+    edits: Option<Capped<Object<Edit>, MAX_EDITS>>,
+}
+
+/// Most edits that are looked at.
+const MAX_EDITS: usize = 16;
+
+#[derive(Debug, Deserialize)]
+struct Edit {
+    r#type: String,
+    keep: Option<Word>,
+}
+
+impl ContextManagement {
+    /// True if an edit would change the conversation. One that clears thinking and keeps all of it
+    /// changes nothing.
+    fn changes(&self) -> bool {
+        let keeps_all = |edit: &Edit| {
+            let keep = edit.keep.as_ref().and_then(|Word(keep)| keep.as_deref());
+            edit.r#type.starts_with("clear_thinking_") && keep == Some("all")
+        };
+        self.edits.as_ref().is_some_and(|edits| {
+            edits.given > edits.items.len() || !edits.items.iter().all(|edit| keeps_all(edit))
+        })
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CacheControl {
@@ -79,6 +120,8 @@ struct CacheControl {
     _type: String,
     #[serde(rename = "ttl")]
     _ttl: Option<String>,
+    #[serde(rename = "scope")]
+    _scope: Option<String>,
 }
 
 /// A request to `/v1/messages/count_tokens`.
@@ -108,17 +151,43 @@ struct Metadata {
     user_id: Option<String>,
 }
 
-/// `{"type": "disabled"}` is the same as none.
+/// True if the model reasons before it answers.
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Thinking {
-    r#type: Word,
+    r#type: ThinkingType,
+    /// A bound that the model itself would have to know.
+    #[serde(rename = "budget_tokens")]
+    _budget_tokens: Option<u64>,
+    /// Reasoning is given whole.
+    #[serde(rename = "display")]
+    _display: Option<String>,
 }
 
-impl Thinking {
-    fn is_asked(thinking: &Option<Object<Self>>) -> bool {
-        let kind = thinking.as_ref().map(|t| t.r#type.0.as_deref());
-        !matches!(kind, None | Some(Some("disabled")))
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum ThinkingType {
+    Enabled,
+    Disabled,
+    /// The model decides, as without the field.
+    Adaptive,
+}
+
+/// True if `thinking` demands reasoning, which a model without marks of it cannot give.
+fn demands(thinking: &Option<Object<Thinking>>) -> bool {
+    thinking
+        .as_ref()
+        .is_some_and(|thinking| thinking.r#type == ThinkingType::Enabled)
+}
+
+/// The variable with which chat templates turn reasoning on and off.
+fn thinking_variable(thinking: &Option<Object<Thinking>>) -> Option<(String, Value)> {
+    let enabled = match thinking.as_ref()?.r#type {
+        ThinkingType::Enabled => true,
+        ThinkingType::Disabled => false,
+        ThinkingType::Adaptive => return None,
+    };
+    Some(("enable_thinking".to_owned(), enabled.into()))
 }
 
 fn some(list: &Option<Noticed>) -> bool {
@@ -148,25 +217,35 @@ impl MessagesRequest {
         self.metadata.as_ref()?.user_id.as_deref()
     }
 
+    /// The variables for the chat template.
+    pub fn template_variables(&self) -> Map<String, Value> {
+        let config = self.output_config.as_ref();
+        let effort = config.and_then(|config| config.effort);
+        let effort = effort.map(|effort| ("reasoning_effort".to_owned(), json!(effort)));
+        let thinking = thinking_variable(&self.thinking);
+        thinking.into_iter().chain(effort).collect()
+    }
+
+    /// `reasons`: the marks of the model's reasoning are known.
+    ///
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
-    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+    pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
         let tier = self.service_tier.as_deref();
         refuse(&[
-            ("thinking", Thinking::is_asked(&self.thinking)),
+            ("thinking", demands(&self.thinking) && !reasons),
             (
                 "service_tier",
                 !matches!(tier, None | Some("auto" | "standard_only")),
             ),
             ("container", self.container.is_some()),
-            ("context_management", self.context_management.is_some()),
-            ("mcp_servers", some(&self.mcp_servers)),
             (
-                "output_config.effort",
-                self.output_config
+                "context_management",
+                self.context_management
                     .as_ref()
-                    .is_some_and(|config| config.effort.is_some()),
+                    .is_some_and(|management| management.changes()),
             ),
+            ("mcp_servers", some(&self.mcp_servers)),
             ("diagnostics", self.diagnostics.is_some()),
             ("inference_geo", self.inference_geo.is_some()),
             (
@@ -252,10 +331,17 @@ pub fn in_output_format(mut error: ApiError) -> ApiError {
 }
 
 impl CountRequest {
+    /// The variables for the chat template.
+    pub fn template_variables(&self) -> Map<String, Value> {
+        thinking_variable(&self.thinking).into_iter().collect()
+    }
+
+    /// `reasons`: the marks of the model's reasoning are known.
+    ///
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
-    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
-        refuse(&[("thinking", Thinking::is_asked(&self.thinking))])
+    pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
+        refuse(&[("thinking", demands(&self.thinking) && !reasons)])
     }
 
     /// Takes out the fields about tools.
@@ -362,7 +448,6 @@ fn asking(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn turns(json: &str) -> Result<Vec<Value>, ApiError> {
         template_messages(&None, &serde_json::from_str(json).unwrap())

@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::error::ApiError;
-use crate::exchange::{note_grammar, note_ignored};
+use crate::exchange::{note_grammar, note_ignored, note_json};
 use crate::fields::capped::Capped;
 use crate::fields::schema::MAX_SCHEMA_VALUES;
 use crate::fields::wire::Object;
@@ -25,6 +25,9 @@ pub use crate::fields::schema::{GivenJson, GivenSchema};
 /// Most choices that are kept of a request. It is one more than the compiler of grammars accepts,
 /// which refuses the request then.
 const MAX_CHOICES: usize = 10_001;
+
+/// The field that asks for calls.
+const TOOLS: &str = "tools";
 
 pub type Choices = Capped<String, MAX_CHOICES>;
 
@@ -185,7 +188,7 @@ impl StructuredFields {
             let lark = text;
             Source::LarkWithSchemas { lark, schemas }
         });
-        ask("tools", calls);
+        ask(TOOLS, calls);
 
         let mut given = given.into_iter();
         let Some((param, source)) = given.next() else {
@@ -361,6 +364,9 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
     else {
         return Ok(None);
     };
+    if matches!(spec.source, Source::JsonSchema(_) | Source::JsonObject) {
+        note_json();
+    }
     let grammars = &served.grammars;
     let from = Instant::now();
     match grammars.compile(spec).await {
@@ -369,7 +375,8 @@ pub async fn compile(served: &Served, asked: Option<Asked>) -> Result<Option<Con
             let cached = compiled.cached;
             note_grammar(Compilation { from, to, cached });
             note_ignored(std::mem::take(&mut compiled.ignored));
-            Ok(Some(grammars.constrain(compiled, options, begin)))
+            let calls = param == TOOLS;
+            Ok(Some(grammars.constrain(compiled, options, begin, calls)))
         }
         Err(error) => {
             let message = format!("`{param}`: {error}");

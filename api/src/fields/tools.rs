@@ -119,6 +119,14 @@ fn anthropic(mut fields: Fields) -> Result<Tool, ApiError> {
     }
     // It has no effect, because every prefix is cached anyway.
     fields.take("cache_control");
+    // It has no effect either: arguments are always sent while they are written.
+    if fields
+        .take("eager_input_streaming")
+        .is_some_and(|given| !given.is_boolean())
+    {
+        let field = fields.at("eager_input_streaming");
+        return Err(wrong_type(&field, "a boolean"));
+    }
     tool(fields, "input_schema")
 }
 

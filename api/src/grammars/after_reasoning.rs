@@ -119,9 +119,9 @@ impl<G: AnswerGrammar> Grammar for AfterReasoning<G> {
     fn start(&self) -> Box<dyn Constraint> {
         let mut inner = self.grammar.answer();
         let state = match self.begin {
-            Begin::Text => return inner,
+            Begin::Text | Begin::Channels(_) => return inner,
             Begin::Reasoning => State::Reasoning(0),
-            Begin::Either => State::Either,
+            Begin::Either | Begin::EitherThenResponse => State::Either,
         };
         let shortest = inner.shortest();
         Box::new(Reasoned {

@@ -10,10 +10,11 @@ use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
 use actix_web::http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
+use actix_web::http::uri::Authority;
 use actix_web::middleware::Next;
 use actix_web::web::{Bytes, Data};
 use actix_web::{Error, HttpRequest};
-use hearth_otel::{Clock, HttpOutcome, ServerSpan, Telemetry};
+use hearth_otel::{Clock, HttpOutcome, ServerAddress, ServerSpan, Telemetry};
 
 use crate::exchange::{self, Exchange};
 use crate::middleware::request_id::RequestId;
@@ -50,6 +51,7 @@ pub async fn observe(
         watch.clock,
         watch.span.as_ref().map(ServerSpan::context),
         RequestId::of(request.request()),
+        watch.server.take(),
         Duration::from_secs(state.config.stall_timeout),
         route.map_or(Operation::None, |route| route.operation),
         Arc::clone(&state.waiting_tokens),
@@ -105,6 +107,8 @@ struct Watch {
     telemetry: Telemetry,
     clock: Clock,
     span: Option<ServerSpan>,
+    /// Where the client reached this server, if traces are exported.
+    server: Option<ServerAddress>,
     method: &'static str,
     route: &'static str,
     received: u64,
@@ -121,11 +125,19 @@ impl Watch {
         let clock = Clock::now();
         let method = known(request.method());
         let headers = request.headers();
-        let header = |name: &str| headers.get(name)?.to_str().ok();
+        // HTTP/2 has the host in the target of the request.
+        let authority = request.uri().authority().map(Authority::as_str);
+        let header = |name: &str| match headers.get(name) {
+            None if name == "host" => authority,
+            value => value?.to_str().ok(),
+        };
         if let Some(http) = telemetry.http() {
             http.begin(method, route);
         }
         Self {
+            server: header("host")
+                .filter(|_| telemetry.traces())
+                .and_then(ServerAddress::parse),
             span: telemetry.server_span(clock, method, route, request.path(), &header),
             telemetry: telemetry.clone(),
             clock,
@@ -170,7 +182,8 @@ impl Drop for Watch {
             response_bytes: self.sent,
         };
         if let Some(http) = self.telemetry.http() {
-            http.end(self.method, self.route, &outcome);
+            let trace = self.span.as_ref().and_then(ServerSpan::trace);
+            http.end(self.method, self.route, &outcome, trace);
         }
         if let Some(span) = self.span.take() {
             span.end(self.clock, now, &outcome);

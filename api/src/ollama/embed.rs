@@ -8,14 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
 use crate::fields::wire::{Object, Prompt, Prompts};
-use crate::generate::{Job, check_sequences, submit};
-use crate::middleware::request_id::RequestId;
+use crate::generate::{Job, check_sequences};
 use crate::ollama::options::Options;
 use crate::ollama::request::{KeepAlive, choose};
-use crate::respond::{Whole, collected, json};
+use crate::respond::json;
 use crate::served::Served;
 use crate::state::AppState;
-use crate::tally::Tally;
 use crate::{body, embedding, offload, prompt};
 
 const ROUTE: &str = "/api/embed";
@@ -67,27 +65,16 @@ pub async fn embed(
         job,
         dimensions,
     } = prepared;
-    let prompts = job.prompts.len();
-    let updates = submit(&served, job)?;
-    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, 1);
-    let mut wholes = collected(updates, &mut tally).await?;
-    let usage = tally.usage();
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
-        let vectors = wholes.iter_mut();
-        let vectors = vectors.map(|whole| embedding::take(whole, dimensions));
-        Ok::<_, ApiError>(json(&Response {
+    let write = move |embeddings, prompt_eval_count| {
+        json(&Response {
             model,
-            embeddings: vectors.collect::<Result<_, ApiError>>()?,
+            embeddings,
             total_duration: u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX),
             load_duration: 0,
-            prompt_eval_count: usage.prompt_tokens,
-        }))
-    })
-    .await??;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+            prompt_eval_count,
+        })
+    };
+    embedding::answer(&served, &request, ROUTE, job, dimensions, write).await
 }
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {

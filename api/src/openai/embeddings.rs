@@ -9,12 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::error::ApiError;
 use crate::fields::sampling::{Labels, SamplingFields};
 use crate::fields::wire::{Prompt, Prompts};
-use crate::generate::{Job, check_sequences, submit};
-use crate::middleware::request_id::RequestId;
-use crate::respond::{Whole, collected, json};
+use crate::generate::{Job, check_sequences};
+use crate::respond::json;
 use crate::served::Served;
 use crate::state::AppState;
-use crate::tally::Tally;
 use crate::{body, embedding, offload, prompt};
 
 const ROUTE: &str = "/v1/embeddings";
@@ -109,36 +107,24 @@ pub async fn embeddings(
         format,
         dimensions,
     } = prepared;
-    let prompts = job.prompts.len();
     let model = job.model(&served);
-    let updates = submit(&served, job)?;
-    let mut tally = Tally::new(RequestId::of(&request), ROUTE, prompts, 1);
-    let mut wholes = collected(updates, &mut tally).await?;
-    let usage = tally.usage();
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
-        let items = wholes.iter_mut().enumerate().map(|(index, whole)| {
-            let vector = embedding::take(whole, dimensions)?;
-            Ok(Item {
-                object: "embedding",
-                index,
-                embedding: format.encode(vector),
-            })
+    let write = move |vectors: Vec<Vec<f32>>, prompt_tokens| {
+        let items = vectors.into_iter().enumerate().map(|(index, vector)| Item {
+            object: "embedding",
+            index,
+            embedding: format.encode(vector),
         });
-        Ok::<_, ApiError>(json(&Response {
+        json(&Response {
             object: "list",
-            data: items.collect::<Result<_, ApiError>>()?,
+            data: items.collect(),
             model: &model,
             usage: Usage {
-                prompt_tokens: usage.prompt_tokens,
-                total_tokens: usage.prompt_tokens,
+                prompt_tokens,
+                total_tokens: prompt_tokens,
             },
-        }))
-    })
-    .await??;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+        })
+    };
+    embedding::answer(&served, &request, ROUTE, job, dimensions, write).await
 }
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {

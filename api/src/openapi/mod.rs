@@ -1,4 +1,4 @@
-//! `/openapi.json` and `/docs`: the API in OpenAPI's form, and for people.
+//! `/openapi.json`: the API in OpenAPI's form. `/docs` shows it to people.
 //!
 //! The types that requests are read into describe the requests ([`probe`]), docs/API.md has the
 //! words about routes and fields ([`manual`]), and `answers.json` describes the answers.
@@ -12,7 +12,6 @@ use std::sync::LazyLock;
 use actix_web::web::Bytes;
 use actix_web::{HttpResponse, Responder};
 
-const PAGE: &str = include_str!("page.html");
 static DOCUMENT: LazyLock<Bytes> =
     LazyLock::new(|| Bytes::from(operations::document().to_string()));
 
@@ -20,11 +19,4 @@ pub async fn document() -> impl Responder {
     HttpResponse::Ok()
         .content_type("application/json")
         .body(DOCUMENT.clone())
-}
-
-/// `/docs`. The page has everything in it except the document, which it fetches.
-pub async fn page() -> impl Responder {
-    HttpResponse::Ok()
-        .content_type("text/html; charset=utf-8")
-        .body(PAGE)
 }

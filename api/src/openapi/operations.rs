@@ -7,6 +7,7 @@ use crate::debug;
 use crate::dialect::Dialect;
 use crate::fields::adapters::ScaledAdapter;
 use crate::live;
+use crate::llama_server::request as llama;
 use crate::ollama::embed::EmbedRequest;
 use crate::ollama::request as ollama;
 use crate::openai::adapters as openai_adapters;
@@ -17,13 +18,86 @@ use crate::openai::responses::request::ResponseRequest;
 use crate::openapi::manual::{quoted, table};
 use crate::openapi::probe::schema;
 use crate::programs::request::ProgramRequest;
-use crate::routes;
+use crate::routes::{self, Access};
 use crate::sglang::encode::EncodeRequest;
 use crate::sglang::request::GenerateRequest;
 use crate::sglang::score::ScoreRequest;
 use crate::sglang::{adapters as sglang_adapters, control, loads, tokens};
 
 const ANSWERS: &str = include_str!("answers.json");
+
+/// The APIs: the name of each, the words with which docs/API.md begins the description of its routes,
+/// and a sentence about it. The last one has all other routes.
+const GROUPS: [(&str, &[&str], &str); 6] = [
+    (
+        "OpenAI",
+        &["OpenAI"],
+        "Chats, text completions, embeddings and responses.",
+    ),
+    (
+        "Anthropic",
+        &["Anthropic"],
+        "Messages, and the number of their tokens.",
+    ),
+    (
+        "Ollama",
+        &["Ollama"],
+        "Chats, generation and embeddings in lines of JSON.",
+    ),
+    (
+        "SGLang and vLLM",
+        &["SGLang", "vLLM"],
+        "Generation from text or token ids in batches, scores, tokens, load.",
+    ),
+    (
+        "llama-server",
+        &["llama-server"],
+        "Text completion, and facts about the model and its slots.",
+    ),
+    (
+        "Hearth",
+        &[],
+        "Programs, the live picture, health, metrics and control.",
+    ),
+];
+
+fn group(what: &str) -> &'static str {
+    let begins = |words: &[&str]| words.iter().any(|word| what.starts_with(word));
+    let own = GROUPS.iter().find(|(_, words, _)| begins(words));
+    own.map_or("Hearth", |(name, ..)| name)
+}
+
+/// A request to one route of each API, which `/docs` offers to send.
+fn example(path: &str) -> Option<Value> {
+    let messages = json!([{"role": "user", "content": "Tell me about a dog."}]);
+    Some(match path {
+        "/v1/chat/completions" => json!({"messages": messages, "max_tokens": 40, "stream": true}),
+        "/v1/messages" => {
+            json!({"model": "hearth-tiny", "messages": messages, "max_tokens": 40})
+        }
+        "/api/chat" => {
+            json!({"model": "hearth-tiny", "messages": messages, "options": {"num_predict": 40}})
+        }
+        "/generate" => {
+            json!({"text": "Once upon a time", "sampling_params": {"max_new_tokens": 40}})
+        }
+        "/completion" => json!({"prompt": "Once upon a time", "n_predict": 40}),
+        "/v1/programs" => json!({"nodes": [
+            {"op": "text", "text": "The dog is called"},
+            {"op": "gen", "name": "name", "max_tokens": 8, "stop": "."},
+        ]}),
+        _ => return None,
+    })
+}
+
+/// The key that a route asks for where the server has keys.
+fn key(path: &str) -> &'static str {
+    match routes::find(path).map(|route| route.access) {
+        Some(Access::Open) => "none",
+        Some(Access::Admin) => "admin",
+        _ => "api",
+    }
+}
 
 /// The whole document.
 pub fn document() -> Value {
@@ -53,10 +127,11 @@ pub fn document() -> Value {
         "info": {
             "title": "Hearth",
             "version": env!("CARGO_PKG_VERSION"),
-            "summary": "A language model server that speaks OpenAI's, SGLang's, Anthropic's and \
-                        Ollama's APIs",
+            "summary": "A language model server that speaks OpenAI's, SGLang's, Anthropic's, \
+                        Ollama's and llama-server's APIs",
             "license": {"name": "MIT OR Apache-2.0"},
         },
+        "tags": GROUPS.map(|(name, _, what)| json!({"name": name, "description": what})),
         // A server without --api-key asks for no key.
         "security": [{}, {"bearer": []}],
         "paths": paths,
@@ -89,6 +164,8 @@ fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Val
     });
     let mut operation = json!({
         "summary": what.replace('`', ""),
+        "tags": [group(what)],
+        "x-hearth-key": key(path),
         "responses": {
             "200": {"description": "OK", "headers": headers(path), "content": answer(method, path)},
             "4XX": error,
@@ -101,6 +178,9 @@ fn operation(method: &str, path: &str, what: &str, schemas: &mut Map<String, Val
             "required": !matches!(path, "/pause_generation" | "/continue_generation"),
             "content": {"application/json": {"schema": reference(name)}},
         });
+        if let Some(example) = example(path) {
+            operation["requestBody"]["content"]["application/json"]["example"] = example;
+        }
     }
     operation
 }
@@ -117,6 +197,8 @@ fn headers(path: &str) -> Value {
             | "/v1/responses"
             | "/v1/messages"
             | "/generate"
+            | "/completion"
+            | "/completions"
             | "/api/chat"
             | "/api/generate"
     );
@@ -137,6 +219,10 @@ fn body(path: &str) -> Option<(&'static str, Value)> {
     Some(match path {
         "/v1/chat/completions" => ("ChatRequest", schema::<ChatRequest>()),
         "/v1/completions" => ("CompletionRequest", schema::<CompletionRequest>()),
+        "/completion" | "/completions" => (
+            "LlamaCompletionRequest",
+            schema::<llama::CompletionRequest>(),
+        ),
         "/v1/embeddings" => ("EmbeddingRequest", schema::<EmbeddingRequest>()),
         "/v1/responses" => ("ResponseRequest", schema::<ResponseRequest>()),
         "/v1/load_lora_adapter" => ("LoadLoraRequest", schema::<openai_adapters::LoadRequest>()),
@@ -183,6 +269,11 @@ fn described(mut schema: Value, path: &str) -> Value {
         "### `{}`",
         path.replacen("/v1/tok", "/tok", 1)
             .replacen("/v1/detok", "/detok", 1)
+            .replacen(
+                "/completions",
+                "/completion",
+                usize::from(path == "/completions")
+            )
     );
     for [name, state, note] in table(&heading).into_iter().flatten() {
         let name = name.trim_matches('`');
@@ -233,6 +324,7 @@ fn answer(method: &str, path: &str) -> Value {
         "/v1/models/{id:.+}" => json("Model"),
         "/v1/chat/completions" => streamed("ChatCompletion", EVENTS),
         "/v1/completions" => streamed("Completion", EVENTS),
+        "/completion" | "/completions" => streamed("LlamaCompletion", EVENTS),
         "/v1/embeddings" => json("EmbeddingList"),
         "/v1/responses" => streamed("Response", EVENTS),
         "/v1/responses/{id}" if method == "DELETE" => json("Deleted"),
@@ -320,6 +412,22 @@ mod tests {
                 );
             }
         }
+        for (name, ..) in GROUPS {
+            let own = |operation: &&Value| operation["tags"] == json!([name]);
+            let all = paths
+                .values()
+                .flat_map(|of| of.as_object().unwrap().values());
+            let examples = all.filter(own).filter(|operation| {
+                let content = &operation["requestBody"]["content"]["application/json"];
+                content["example"].is_object()
+            });
+            assert!(examples.count() > 0, "{name}");
+        }
+        let key = |path: &str| {
+            paths[path].as_object().unwrap().values().next().unwrap()["x-hearth-key"].clone()
+        };
+        let keys = ["/health", "/v1/models", "/flush_cache"].map(key);
+        assert_eq!(keys, ["none", "api", "admin"]);
         let headers = |path: &str| paths[path]["post"]["responses"]["200"]["headers"].clone();
         assert!(headers("/generate")["x-hearth-schema-ignored"].is_object());
         assert!(headers("/tokenize")["x-hearth-schema-ignored"].is_null());

@@ -2,6 +2,7 @@
 
 import { $, text } from "./dom.js";
 import { watch } from "./feed.js";
+import { asked, keep, keys } from "./keys.js";
 import { showHello, showSnapshot, showTree } from "./live.js";
 import { startPlayground } from "./play.js";
 
@@ -41,25 +42,36 @@ for (const name of VIEWS) {
   });
 }
 
-// A tab of the browser forgets its keys when it is closed.
-const keys = { api: sessionStorage.getItem("api-key") ?? "", admin: sessionStorage.getItem("admin-key") ?? "" };
+const KEYS = ["api", "admin"];
+
+/** Says of each key what the server says to it, and puts the cursor into the first field that lacks something. */
+const tellKeys = async () => {
+  const told = await Promise.all(KEYS.map(asked));
+  for (const [at, name] of KEYS.entries()) {
+    const [state, sentence] = told[at];
+    $(`${name}-key-state`).className = state;
+    text(`${name}-key-state`, sentence);
+    $(`${name}-key`).setAttribute("aria-invalid", state === "wrong" || state === "needed");
+  }
+  const first = KEYS.find((name) => $(`${name}-key`).ariaInvalid === "true");
+  const isTyping = KEYS.some((name) => $(`${name}-key`).value !== keys[name]);
+  if (first && !isTyping) $(`${first}-key`).focus();
+};
 
 const askForKeys = (why) => {
   $("api-key").value = keys.api;
   $("admin-key").value = keys.admin;
-  text("keys-why", why ?? "A server without keys needs none.");
+  text("keys-why", why ?? "");
   $("keys").returnValue = "";
   if (!$("keys").open) $("keys").showModal();
+  tellKeys();
 };
 
 $("keys-open").addEventListener("click", () => askForKeys());
 $("keys-cancel").addEventListener("click", () => $("keys").close(""));
 $("keys").addEventListener("close", () => {
   if ($("keys").returnValue !== "ok") return;
-  keys.api = $("api-key").value.trim();
-  keys.admin = $("admin-key").value.trim();
-  sessionStorage.setItem("api-key", keys.api);
-  sessionStorage.setItem("admin-key", keys.admin);
+  for (const name of KEYS) keep(name, $(`${name}-key`).value);
   notice();
   connect();
   playground.refresh();
@@ -102,5 +114,5 @@ const connect = () => {
 
 document.addEventListener("visibilitychange", connect);
 
-const playground = startPlayground({ keys, notice, askForKeys });
+const playground = startPlayground({ notice, askForKeys });
 show(location.hash === "#/play" ? "play" : "live");

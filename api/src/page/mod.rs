@@ -1,4 +1,5 @@
-//! `/` and `/ui/...`: the page that draws `/live` and talks to the model.
+//! `/`, `/docs` and `/ui/...`: the page that draws `/live` and talks to the model, and the one that
+//! describes the API.
 //!
 //! Everything is in the binary. The page asks nothing of any other server, and its policy lets no
 //! browser do so.
@@ -13,6 +14,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use crate::error::ApiError;
 
 const PAGE: &str = include_str!("index.html");
+const DOCS: &str = include_str!("docs.html");
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
                       connect-src 'self'; base-uri 'none'; form-action 'none'; \
                       frame-ancestors 'none'; require-trusted-types-for 'script'";
@@ -21,13 +23,16 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 const CSS: &str = "text/css; charset=utf-8";
 const JS: &str = "text/javascript; charset=utf-8";
 
-/// The files that the page consists of.
+/// The files that the pages consist of.
 const FILES: &[(&str, &str, &str)] = &[
     ("style.css", CSS, include_str!("style.css")),
     ("app.js", JS, include_str!("app.js")),
     ("chart.js", JS, include_str!("chart.js")),
+    ("docs.css", CSS, include_str!("docs.css")),
+    ("docs.js", JS, include_str!("docs.js")),
     ("dom.js", JS, include_str!("dom.js")),
     ("feed.js", JS, include_str!("feed.js")),
+    ("keys.js", JS, include_str!("keys.js")),
     ("lanes.js", JS, include_str!("lanes.js")),
     ("live.js", JS, include_str!("live.js")),
     ("play.js", JS, include_str!("play.js")),
@@ -50,6 +55,11 @@ pub async fn root(request: HttpRequest) -> HttpResponse {
             .insert_header((VARY, "Accept"))
             .body("Hearth is running"),
     }
+}
+
+/// `/docs`: the API, written out of `/openapi.json`.
+pub async fn docs() -> HttpResponse {
+    file("text/html; charset=utf-8", DOCS)
 }
 
 /// `/ui/{file}`.

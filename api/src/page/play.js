@@ -2,6 +2,7 @@
 
 import { $, make } from "./dom.js";
 import { events, refusal } from "./feed.js";
+import { headers as keyHeaders, keys } from "./keys.js";
 import { body, curl, pythonProgram } from "./request.js";
 import { TokenWriter, enableTokens } from "./tokens.js";
 
@@ -68,7 +69,7 @@ class Chat {
     try {
       const messages = this.messages.length ? this.messages.filter((message, index) => index < this.messages.length - 1
         || message.role === "user") : [{ role: "user", content: $("message").value || "Hello!" }];
-      await navigator.clipboard.writeText(as(body(this.fields, messages, false), Boolean(context.keys.api)));
+      await navigator.clipboard.writeText(as(body(this.fields, messages, false), Boolean(keys.api)));
       said.textContent = "Copied.";
     } catch (error) {
       said.textContent = error.message;
@@ -111,14 +112,13 @@ class Chat {
   }
 
   async stream(answer, signal, begin, facts) {
-    const headers = { "content-type": "application/json" };
-    if (context.keys.api) headers.authorization = `Bearer ${context.keys.api}`;
+    const headers = { "content-type": "application/json", ...keyHeaders("api") };
     const made = JSON.stringify(body(this.fields, this.messages, true));
     const response = await fetch("v1/chat/completions", { method: "POST", headers, body: made, signal });
     if (response.status === 401) {
       const why = await refusal(response);
       context.askForKeys(why);
-      throw new Error(context.keys.api ? `The server refused the key: ${why}` : why);
+      throw new Error(keys.api ? `The server refused the key: ${why}` : why);
     }
     if (!response.ok) throw new Error(await refusal(response));
     let writer = new TokenWriter(answer);
@@ -232,8 +232,7 @@ export const startPlayground = (given) => {
   });
 
   const refresh = async () => {
-    const headers = context.keys.api ? { authorization: `Bearer ${context.keys.api}` } : {};
-    const response = await fetch("v1/models", { headers }).catch(() => null);
+    const response = await fetch("v1/models", { headers: keyHeaders("api") }).catch(() => null);
     if (!response?.ok) return;
     models = (await response.json()).data.map(({ id }) => id);
     chats.forEach((chat) => chat.setModels(models));

@@ -1,4 +1,4 @@
-//! `/tokenize` and `/detokenize`, with the fields of SGLang and of vLLM.
+//! `/tokenize` and `/detokenize`, with the fields of SGLang, of vLLM and of llama-server.
 
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse};
@@ -34,6 +34,11 @@ pub(crate) struct TokenizeRequest {
     /// The prompt tells the model of these tools.
     tools: Option<GivenTools>,
     chat_template: Option<IgnoredAny>,
+    /// llama-server's: the text. The answer has its form then, and the next three are its fields.
+    content: Option<String>,
+    add_special: Option<bool>,
+    parse_special: Option<bool>,
+    with_pieces: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -97,6 +102,18 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
     if let Some((field, _)) = refused.into_iter().find(|(_, asked)| *asked) {
         return Err(ApiError::unsupported(field));
     }
+    if let Some(content) = request.content.take() {
+        return of_content(served, &content, &request);
+    }
+    let beside_content = [
+        ("add_special", request.add_special.is_some()),
+        ("parse_special", request.parse_special.is_some()),
+        ("with_pieces", request.with_pieces.is_some()),
+    ];
+    if let Some((field, _)) = beside_content.into_iter().find(|(_, given)| *given) {
+        let message = format!("`{field}` must be left out unless `content` is given");
+        return Err(ApiError::field(field, message));
+    }
     let strings = request.return_token_strs.unwrap_or(false);
     let context = served.context();
     let single = |ids: Vec<u32>| {
@@ -135,7 +152,7 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
             Err(ApiError::field("messages", message))
         }
         (None, None) => {
-            let message = "one of `prompt` and `messages` must be given";
+            let message = "one of `prompt`, `messages` and `content` must be given";
             Err(ApiError::field("prompt", message).code("missing_required_parameter"))
         }
         (Some(Each::All(text)), None) => {
@@ -195,6 +212,52 @@ fn tokens(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
+/// llama-server's answer: the ids of `content`, or objects with the text of each.
+fn of_content(
+    served: &Served,
+    content: &str,
+    request: &TokenizeRequest,
+) -> Result<Value, ApiError> {
+    let beside = [
+        ("prompt", request.prompt.is_some()),
+        ("messages", request.messages.is_some()),
+        ("tools", request.tools.is_some()),
+        ("add_special_tokens", request.add_special_tokens.is_some()),
+        ("return_token_strs", request.return_token_strs.is_some()),
+        (
+            "add_generation_prompt",
+            request.add_generation_prompt.is_some(),
+        ),
+        (
+            "chat_template_kwargs",
+            request.chat_template_kwargs.is_some(),
+        ),
+    ];
+    if let Some((field, _)) = beside.into_iter().find(|(_, given)| *given) {
+        let message = format!("`{field}` must be left out where `content` is given");
+        return Err(ApiError::field(field, message));
+    }
+    let special = request.add_special.unwrap_or(false);
+    let ids = match request.parse_special.unwrap_or(true) {
+        true => prompt::encode(served, "content", content, special)?,
+        false => prompt::encode_literally(served, "content", content, special)?,
+    };
+    let tokens: Value = match request.with_pieces.unwrap_or(false) {
+        false => ids.into(),
+        true => ids.into_iter().map(|id| with_piece(served, id)).collect(),
+    };
+    Ok(json!({"tokens": tokens}))
+}
+
+/// A token and its text, or its bytes where they are not text by themselves.
+fn with_piece(served: &Served, id: u32) -> Value {
+    let piece = match String::from_utf8(served.text.token_bytes(id)) {
+        Ok(text) => Value::from(text),
+        Err(error) => error.into_bytes().into(),
+    };
+    json!({"id": id, "piece": piece})
+}
+
 /// The beginning of the names of the namespaces that the caller's prompts have in the prefix cache, if
 /// its API key has its own.
 fn own_namespace() -> Option<String> {
@@ -210,9 +273,8 @@ fn token_text(served: &Served, id: u32) -> Value {
 fn text(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
     let request: DetokenizeRequest = body::parse(bytes)?;
     AppState::check_model(served, request.model.as_deref())?;
-    let skip = request.skip_special_tokens.unwrap_or(true);
     let vocab = served.engine.limits().vocab_size;
-    let decode = |ids: &[u32]| match ids.iter().find(|&&id| id as usize >= vocab) {
+    let decode = |ids: &[u32], skip: bool| match ids.iter().find(|&&id| id as usize >= vocab) {
         Some(id) => {
             let bound = format!("token ids below the vocabulary size ({vocab})");
             Err(out_of_bounds("tokens", &bound, id))
@@ -227,18 +289,27 @@ fn text(served: &Served, bytes: &[u8]) -> Result<Value, ApiError> {
         let bound = format!("at most {MAX_TOGETHER} token ids");
         return Err(out_of_bounds("tokens", &bound, together));
     }
-    let text: Value = match request.tokens {
-        Ids::One(ids) => decode(&ids)?.into(),
-        Ids::Many(lists) if lists.given > MAX_PROMPTS => {
-            let bound = format!("at most {MAX_PROMPTS} lists");
-            return Err(out_of_bounds("tokens", &bound, lists.given));
-        }
-        Ids::Many(lists) => {
-            let each = lists.items.iter();
-            let texts: Vec<String> = each.map(|ids| decode(ids)).collect::<Result<_, _>>()?;
-            texts.into()
+    if let Ids::Many(lists) = &request.tokens
+        && lists.given > MAX_PROMPTS
+    {
+        let bound = format!("at most {MAX_PROMPTS} lists");
+        return Err(out_of_bounds("tokens", &bound, lists.given));
+    }
+    let text = |skip: bool| -> Result<Value, ApiError> {
+        match &request.tokens {
+            Ids::One(ids) => Ok(decode(ids, skip)?.into()),
+            Ids::Many(lists) => lists
+                .items
+                .iter()
+                .map(|ids| decode(ids, skip))
+                .collect::<Result<Vec<_>, _>>()
+                .map(Value::from),
         }
     };
-    // SGLang's clients read `text`, and vLLM's read `prompt`.
-    Ok(json!({"text": text.clone(), "prompt": text}))
+    let skip = request.skip_special_tokens;
+    let plain = text(skip.unwrap_or(true))?;
+    // SGLang's clients read `text`, and vLLM's read `prompt`. llama-server's read `content`, in which
+    // special tokens have their text.
+    let content = text(skip.unwrap_or(false))?;
+    Ok(json!({"text": plain.clone(), "prompt": plain, "content": content}))
 }

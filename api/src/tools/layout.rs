@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::tools::{Format, hermes, llama3, mistral};
+use crate::tools::{Format, harmony};
 
 /// A tool that may be called.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,11 +56,14 @@ impl Layout {
             Format::Llama3 => ("", "; ", "", "}"),
             Format::Mistral => ("[TOOL_CALLS] [", ", ", "]", "}"),
             Format::Pythonic => ("[", ", ", "]", ")"),
+            Format::Granite => ("<|tool_call|>[", ", ", "]", "}"),
+            Format::Phi4 => ("<|tool_call|>[", ", ", "]<|/tool_call|>", "}"),
+            // The mark of the channel comes before the grammar begins.
+            Format::Harmony => ("commentary to=", "", "", ""),
         };
-        let marks = [hermes::MARK, hermes::TRAILER, llama3::MARK, mistral::MARK];
+        let marks = format.marks().iter();
         let special = marks
-            .into_iter()
-            .filter_map(|mark| Some((mark, token(mark)?)))
+            .filter_map(|mark| Some((*mark, token(mark)?)))
             .collect();
         Self {
             format,
@@ -80,9 +83,13 @@ impl Layout {
     /// The text of a call of `name` up to its arguments.
     pub fn head(&self, name: &str) -> String {
         let arguments = match self.format {
-            Format::Hermes | Format::Mistral => "arguments",
+            Format::Hermes | Format::Mistral | Format::Granite | Format::Phi4 => "arguments",
             Format::Llama3 => "parameters",
             Format::Pythonic => return format!("{name}("),
+            Format::Harmony => {
+                let (functions, typed) = (harmony::FUNCTIONS, harmony::CONSTRAIN);
+                return format!("{functions}{name} {typed}json{}", harmony::MESSAGE);
+            }
         };
         match self.compact {
             true => format!("{{\"name\":\"{name}\",\"{arguments}\":"),
@@ -115,7 +122,14 @@ impl Layout {
         let out = &mut lark.text;
         // Writing to a string does not fail.
         let _ = match (self.format, self.format.mark()) {
-            (Format::Hermes | Format::Mistral, Some(mark)) => {
+            (Format::Harmony, _) => {
+                let (calls, message) = (self.calls(quantity), self.literal(harmony::MESSAGE));
+                writeln!(
+                    out,
+                    "start: {calls} | \"final\" {message} FREE?\nFREE: /(?s:.+)/"
+                )
+            }
+            (Format::Hermes | Format::Mistral | Format::Granite | Format::Phi4, Some(mark)) => {
                 let (after, times) = (
                     self.literal(&self.opening[mark.len()..]),
                     match quantity {
@@ -124,10 +138,8 @@ impl Layout {
                     },
                 );
                 let several = match (self.format, quantity) {
-                    (Format::Mistral, Quantity::Several) => {
-                        format!("call ({} call)*", self.literal(self.between))
-                    }
-                    _ => "call".to_owned(),
+                    (Format::Hermes, _) | (_, Quantity::One) => "call".to_owned(),
+                    _ => format!("call ({} call)*", self.literal(self.between)),
                 };
                 let body = format!("{after} {several} {}", self.literal(self.closing));
                 match self.special_token(mark) {
@@ -168,9 +180,10 @@ impl Layout {
     /// The body of the rule for all calls of an answer.
     fn calls(&self, quantity: Quantity) -> String {
         let (opening, closing) = (self.literal(self.opening), self.literal(self.closing));
-        let more = match quantity {
-            Quantity::One => String::new(),
-            Quantity::Several => format!("({} call)*", self.literal(self.between)),
+        let more = match (self.format, quantity) {
+            // A call ends the answer in harmony.
+            (Format::Harmony, _) | (_, Quantity::One) => String::new(),
+            _ => format!("({} call)*", self.literal(self.between)),
         };
         format!("{opening} call {more} {closing}")
     }
@@ -182,9 +195,7 @@ impl Layout {
         for (tool, rule) in tools.iter().zip(names) {
             let arguments = match self.format {
                 Format::Pythonic => keywords(tool, lark)?,
-                Format::Hermes | Format::Llama3 | Format::Mistral => {
-                    push_schema(lark, &tool.field, tool.schema.clone())
-                }
+                _ => push_schema(lark, &tool.field, tool.schema.clone()),
             };
             let (head, tail) = (
                 self.literal(&self.head(&tool.name)),

@@ -5,8 +5,10 @@
 //! tokens, and no JSON of any API.
 
 mod forced;
+pub mod harmony;
 mod hermes;
 mod layout;
+mod listed;
 mod llama3;
 mod mistral;
 mod parser;
@@ -32,10 +34,25 @@ pub enum Format {
     Mistral,
     /// `[f(a=1), g(b="x")]` (Llama 3.2 and 4).
     Pythonic,
+    /// `<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]`, in some versions after `<tool_call>`
+    /// (Granite 3).
+    Granite,
+    /// `<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]<|/tool_call|>` (Phi-4-mini).
+    Phi4,
+    /// `<|channel|>commentary to=functions.f<|message|>{"a": 1}<|call|>` (GPT-OSS).
+    Harmony,
 }
 
 impl Format {
-    pub const ALL: [Self; 4] = [Self::Hermes, Self::Llama3, Self::Mistral, Self::Pythonic];
+    pub const ALL: [Self; 7] = [
+        Self::Hermes,
+        Self::Llama3,
+        Self::Mistral,
+        Self::Pythonic,
+        Self::Granite,
+        Self::Phi4,
+        Self::Harmony,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -44,6 +61,9 @@ impl Format {
             Self::Llama3 => "llama3",
             Self::Mistral => "mistral",
             Self::Pythonic => "pythonic",
+            Self::Granite => "granite",
+            Self::Phi4 => "phi4-mini",
+            Self::Harmony => "harmony",
         }
     }
 
@@ -52,8 +72,21 @@ impl Format {
         if !template.contains("tools") {
             return None;
         }
-        if template.contains("[TOOL_CALLS]") {
+        let has = |mark| template.contains(mark);
+        if has(harmony::CHANNEL) && has(harmony::MESSAGE) {
+            return Some(Self::Harmony);
+        }
+        if has(mistral::MARK) {
             return Some(Self::Mistral);
+        }
+        // Phi-4-mini's template has no call, but these marks around the tools.
+        if has("<|tool|>") && has("<|/tool|>") {
+            return Some(Self::Phi4);
+        }
+        // Granite 4 writes an object between two marks, as Hermes does.
+        let of_granite = has("<|start_of_role|>") && has(listed::PLAIN_MARK);
+        if has(listed::MARK) || of_granite && !has(hermes::TRAILER) {
+            return Some(Self::Granite);
         }
         // Qwen3-Coder writes XML after the same mark.
         if template.contains("<tool_call>") && !template.contains("<function=") {
@@ -70,7 +103,8 @@ impl Format {
             Self::Hermes => Some(hermes::MARK),
             Self::Llama3 => Some(llama3::MARK),
             Self::Mistral => Some(mistral::MARK),
-            Self::Pythonic => None,
+            Self::Granite | Self::Phi4 => Some(listed::MARK),
+            Self::Pythonic | Self::Harmony => None,
         }
     }
 
@@ -81,6 +115,9 @@ impl Format {
             Self::Llama3 => &[llama3::MARK],
             Self::Mistral => &mistral::MARKS,
             Self::Pythonic => &[pythonic::MARK, pythonic::TRAILER],
+            Self::Granite => &[listed::MARK, listed::PLAIN_MARK],
+            Self::Phi4 => &[listed::MARK, listed::TRAILER],
+            Self::Harmony => &harmony::MARKS,
         }
     }
 
@@ -92,6 +129,10 @@ impl Format {
             Self::Llama3 => llama3::begin(text, fresh),
             Self::Mistral => mistral::begin(text, tools),
             Self::Pythonic => pythonic::begin(text, fresh, tools),
+            Self::Granite => listed::begin(text, &[listed::MARK, listed::PLAIN_MARK]),
+            Self::Phi4 => listed::begin(text, &[listed::MARK]),
+            // The calls are messages, which are cut apart before.
+            Self::Harmony => Begin::Text(text.len()),
         }
     }
 
@@ -105,6 +146,8 @@ impl Format {
             }
             Self::Mistral => mistral::calls(lead, body, tools),
             Self::Pythonic => pythonic::calls(body, tools),
+            Self::Granite | Self::Phi4 => listed::calls(body, tools),
+            Self::Harmony => None,
         }
     }
 
@@ -113,15 +156,16 @@ impl Format {
         match self {
             Self::Hermes => hermes::TRAILER,
             Self::Llama3 => llama3::TRAILER,
-            Self::Mistral => "",
+            Self::Phi4 => listed::TRAILER,
+            Self::Mistral | Self::Granite | Self::Harmony => "",
             Self::Pythonic => pythonic::TRAILER,
         }
     }
 
     fn syntax(self) -> scan::Syntax {
         match self {
-            Self::Hermes | Self::Llama3 | Self::Mistral => scan::Syntax::Json,
             Self::Pythonic => scan::Syntax::Python,
+            _ => scan::Syntax::Json,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the four formats, and that a stream gives the same parts as the whole text.
+//! Tests of the formats, and that a stream gives the same parts as the whole text.
 
 use std::sync::Arc;
 
@@ -140,6 +140,46 @@ fn pythonic_calls_are_the_message() {
 }
 
 #[test]
+fn granite_and_phi_write_a_list_after_a_mark() {
+    let list = "[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"get\"}]";
+    let calls = [("f", "{\"a\": 1}"), ("get", "{}")];
+    for mark in ["<|tool_call|>", "<tool_call>"] {
+        check(Format::Granite, &format!("{mark}{list}"), "", &calls);
+        check(
+            Format::Granite,
+            &format!("So: {mark}\n{list}"),
+            "So:",
+            &calls,
+        );
+    }
+    let one = "<|tool_call|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}";
+    check(Format::Granite, one, "", &calls[..1]);
+    check(
+        Format::Phi4,
+        &format!("{one}<|/tool_call|>"),
+        "",
+        &calls[..1],
+    );
+    check(
+        Format::Phi4,
+        &format!("<|tool_call|>{list}<|/tool_call|> So."),
+        " So.",
+        &calls,
+    );
+    for text in [
+        "<|tool_call|>[]",
+        "<|tool_call|>[{\"name\": \"g\"}]",
+        "<|tool_call|>[{\"name\": \"f\"}",
+        "<|tool_call|>f()",
+    ] {
+        check(Format::Granite, text, text, &[]);
+        check(Format::Phi4, text, text, &[]);
+    }
+    let other = "<tool_call>[{\"name\": \"f\"}]";
+    check(Format::Phi4, other, other, &[]);
+}
+
+#[test]
 fn what_is_malformed_is_text() {
     for text in [
         "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1</tool_call>",
@@ -182,6 +222,28 @@ fn templates_show_their_format_where_there_is_no_doubt() {
             Some(Format::Llama3),
         ),
         ("{% if tools %}<tool_call><function=f>{% endif %}", None),
+        (
+            "{{ tools }} respond with <|tool_call|> and a list",
+            Some(Format::Granite),
+        ),
+        (
+            "{{ tools }}<|start_of_role|> respond with <tool_call> and a list",
+            Some(Format::Granite),
+        ),
+        (
+            "{{ tools }}<|start_of_role|> <tool_call>{}</tool_call>",
+            Some(Format::Hermes),
+        ),
+        (
+            "{{ '<|tool|>' + message['tools'] + '<|/tool|>' }}",
+            Some(Format::Phi4),
+        ),
+        (
+            "{{ tools }}<|start|>assistant<|channel|>final<|message|>",
+            Some(Format::Harmony),
+        ),
+        // Gemma 3's template knows neither tools nor a system's message.
+        ("<start_of_turn>{{ message['content'] }}<end_of_turn>", None),
         ("{% if tools %}x{% endif %}", None),
         ("<tool_call>", None),
     ] {
@@ -196,6 +258,9 @@ fn texts() -> impl Strategy<Value = String> {
         "</tool_call>",
         "<tool",
         "<|python_tag|>",
+        "<|tool_call|>",
+        "<|/tool_call|>",
+        "<|",
         "[TOOL_CALLS]",
         "[ARGS]",
         "[CALL_ID]",
@@ -227,6 +292,7 @@ fn texts() -> impl Strategy<Value = String> {
         "{\"name\": \"f\", \"arguments\": {\"é\": \"}\"}}",
         "{\"name\": \"get\", \"parameters\": {}}",
         "[f(a=1)]",
+        "[{\"name\": \"get\"}, {\"name\": \"f\"}]",
     ];
     prop::collection::vec(prop::sample::select(words), 0..14).prop_map(|words| words.concat())
 }
@@ -261,7 +327,9 @@ proptest! {
 
     #[test]
     fn what_a_grammar_forces_is_read_by_both_parsers(
-        format in prop::sample::select(vec![Format::Hermes, Format::Llama3, Format::Mistral]),
+        format in prop::sample::select(vec![
+            Format::Hermes, Format::Llama3, Format::Mistral, Format::Granite, Format::Phi4,
+        ]),
         compact in any::<bool>(),
         calls in prop::collection::vec((0..3_usize, "[a\"\\\\é{}\n]{0,6}"), 1..4),
         cuts in prop::collection::vec(any::<Index>(), 0..12),

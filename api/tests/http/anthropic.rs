@@ -227,10 +227,15 @@ async fn every_refusal_is_in_anthropics_shape_and_names_the_field() {
             json!({"thinking": {"type": "enabled", "budget_tokens": 9}}),
             &["`thinking`"],
         ),
+        (json!({"thinking": {"type": "deep"}}), &["`thinking.type`"]),
+        (
+            json!({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}),
+            &["`context_management`"],
+        ),
         (json!({"metadata": {"colour": 1}}), &["`metadata.colour`"]),
         (
-            json!({"output_config": {"effort": "low"}}),
-            &["`output_config.effort`"],
+            json!({"output_config": {"effort": "extreme"}}),
+            &["`output_config.effort`", "extreme"],
         ),
         (
             json!({"output_config": {"format": {"type": "xml"}}}),

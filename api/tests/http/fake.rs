@@ -240,6 +240,10 @@ impl TextCodec for FakeCodec {
         Ok(bos.into_iter().chain(text.bytes().map(u32::from)).collect())
     }
 
+    fn encode_literally(&self, text: &str, add_special: bool) -> Result<Vec<u32>, String> {
+        self.encode(text, add_special)
+    }
+
     fn max_token_bytes(&self) -> usize {
         7
     }

@@ -87,6 +87,11 @@ fn bodies() -> Vec<(&'static str, Value)> {
             json!({"model": MODEL, "prompt": "abc", "stream": false, "options": {"num_predict": 3, "stop": ["q"]}}),
         ),
         ("/api/show", json!({"model": MODEL})),
+        (
+            "/completion",
+            json!({"prompt": ["ab", 99], "n_predict": 3, "n_probs": 2, "stop": ["q"], "logit_bias": [[97, 1.0], ["b", false]],
+            "json_schema": schema, "response_fields": ["content", "timings/prompt_n"]}),
+        ),
     ]
 }
 

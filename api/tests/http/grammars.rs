@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use hearth_api::config::HttpConfig;
+use hearth_engine::EngineConfig;
 use serde_json::{Value, json};
 
-use super::fake::{MODEL, TestServer};
-use super::{COMPLETIONS, ok};
+use super::fake::{Behaviour, MODEL, TestServer};
+use super::{COMPLETIONS, ok, post};
 
 fn following(pattern: &str) -> Value {
     json!({"model": MODEL, "prompt": "a", "max_tokens": 4, "regex": pattern})
@@ -42,4 +44,36 @@ async fn heavy_grammars_hold_up_no_light_one_and_end_with_their_client() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(stats().compilations, compiled, "nobody waits for them");
     assert!(compiled < 20, "{compiled} of 25 grammars were compiled");
+}
+
+#[tokio::test]
+async fn an_output_at_which_the_grammar_runs_out_of_its_budget_is_a_400_that_names_the_limit() {
+    let behaviour = Behaviour {
+        max_model_len: 4096,
+        ..Behaviour::default()
+    };
+    let server = TestServer::start(behaviour, EngineConfig::default(), HttpConfig::default());
+    // Each letter doubles the ways to read the text.
+    let body = json!({"prompt": "x", "max_tokens": 3000, "temperature": 0,
+                      "guided_grammar": "start: s\ns: s s | \"a\""});
+    let (status, answer) = post(&server, COMPLETIONS, &body).await;
+    let error = &answer["error"];
+    assert_eq!(
+        (status, &error["code"]),
+        (400, &json!("grammar_too_complex")),
+        "{answer}"
+    );
+    let message = error["message"].as_str().unwrap();
+    // The items of a parse are bounded, and so is the time, which a busy machine needs first.
+    let limits = ["max is 2000", "longer than 1000 ms"];
+    assert!(
+        limits.iter().any(|limit| message.contains(limit)),
+        "{message}"
+    );
+    server.wait_until_idle().await;
+    let next = json!({"prompt": "w", "max_tokens": 3, "temperature": 0});
+    assert_eq!(
+        ok(&server, COMPLETIONS, &next).await["choices"][0]["text"],
+        "xyz"
+    );
 }

@@ -266,6 +266,7 @@ async fn every_api_takes_a_salt() {
             "/api/generate",
             json!({"prompt": text, "raw": true, "stream": false, "options": {"num_predict": 1}}),
         ),
+        ("/completion", json!({"prompt": text, "n_predict": 1})),
         (
             "/v1/score",
             json!({"query": text, "items": ["i"], "label_token_ids": [97]}),

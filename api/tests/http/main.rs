@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod adapters;
+mod agents;
 mod anthropic;
 mod auth;
 mod bodies;
@@ -18,6 +19,7 @@ mod json;
 mod keys;
 mod lifecycle;
 mod live;
+mod llama_server;
 mod loads;
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;

@@ -39,8 +39,16 @@ async fn the_page_for_people_fetches_nothing_from_elsewhere() {
         EngineConfig::default(),
         HttpConfig::default(),
     );
-    let (kind, page) = fetched(&server, "/docs").await;
-    assert!(kind.starts_with("text/html"), "{kind}");
-    assert!(!page.contains("//cdn") && !page.contains("http://") && !page.contains("https://"));
-    assert!(page.contains("fetch(\"openapi.json\")"));
+    let response = reqwest::get(format!("{}/docs", server.url)).await.unwrap();
+    let policy = response.headers()["content-security-policy"]
+        .to_str()
+        .unwrap();
+    assert!(policy.contains("script-src 'self'"), "{policy}");
+    for path in ["/docs", "/ui/docs.js", "/ui/docs.css", "/ui/keys.js"] {
+        let (kind, text) = fetched(&server, path).await;
+        assert!(kind.starts_with("text/"), "{path}: {kind}");
+        assert!(!text.contains("//cdn") && !text.contains("http://") && !text.contains("https://"));
+    }
+    let (_, script) = fetched(&server, "/ui/docs.js").await;
+    assert!(script.contains("fetch(\"openapi.json\")"));
 }

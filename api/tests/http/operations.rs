@@ -36,7 +36,7 @@ async fn each_route_that_runs_the_model_is_measured_under_its_operation() {
                         "options": {"num_predict": 1}});
     let program = json!({"nodes": [{"op": "text", "text": "a"},
                                     {"op": "gen", "name": "x", "max_tokens": 1}]});
-    let routes: [(&str, Value, &str); 10] = [
+    let routes: [(&str, Value, &str); 11] = [
         ("/v1/chat/completions", chat, "chat"),
         (
             "/v1/responses",
@@ -60,6 +60,11 @@ async fn each_route_that_runs_the_model_is_measured_under_its_operation() {
             "text_completion",
         ),
         ("/api/generate", prompt, "text_completion"),
+        (
+            "/completion",
+            json!({"prompt": "a", "n_predict": 1}),
+            "text_completion",
+        ),
         ("/v1/programs", program, "text_completion"),
         (
             "/v1/embeddings",

@@ -230,7 +230,11 @@ async fn a_call_that_must_come_comes_and_follows_its_schema() {
                     .as_str()
                     .is_some_and(|json| !json.is_empty())
             });
-            assert!(pieces.count() > 3, "arguments come as they are made");
+            // A message to a function is a call only if it is whole.
+            match tools {
+                Some(Format::Harmony) => assert_eq!(pieces.count(), 1, "the arguments are whole"),
+                _ => assert!(pieces.count() > 3, "arguments come as they are made"),
+            }
         }
         server.wait_until_idle().await;
     }
@@ -449,6 +453,36 @@ async fn reasoning_is_given_apart_from_the_answer() {
         .filter_map(|chunk| chunk["choices"][0]["delta"]["reasoning_content"].as_str())
         .collect();
     assert_eq!(pieces, ["It is\nlate."]);
+}
+
+#[tokio::test]
+async fn messages_on_channels_are_reasoning_text_and_calls() {
+    let server = server(
+        reasoning(reasoning::Format::Harmony, Some(Format::Harmony)),
+        true,
+    );
+    let thought = "<|channel|>analysis<|message|>It is late.<|end|><|start|>assistant";
+    let text = format!("{thought}<|channel|>final<|message|>Good night.");
+    let said = answer(&server, &say(&text, json!({}))).await;
+    assert_eq!(
+        (said.reasoning.as_str(), said.content.as_str()),
+        ("It is late.", "Good night.")
+    );
+    let call = format!(
+        "{thought}<|channel|>commentary to=functions.weather <|constrain|>json<|message|>\
+         {{\"city\": \"Oslo\", \"days\": 2}}"
+    );
+    let said = answer(&server, &say(&call, json!({}))).await;
+    assert_eq!(said.reasoning, "It is late.");
+    assert_eq!((said.calls.len(), said.finish.as_str()), (1, "tool_calls"));
+    follows_schema(&said.calls[0].1);
+    let in_text = json!({"separate_reasoning": false});
+    let said = answer(&server, &say(&text, in_text)).await;
+    assert_eq!(
+        said.content,
+        "<|channel|>analysis<|message|>It is late.<|end|>Good night."
+    );
+    server.wait_until_idle().await;
 }
 
 #[tokio::test]

@@ -68,4 +68,6 @@ pub(crate) struct Mail {
     /// Whether commands are held back.
     pub commands_wait: bool,
     pub phase: Phase,
+    /// True if a caller keeps the engine thread alive.
+    pub is_held: bool,
 }

@@ -121,6 +121,7 @@ impl Scheduler {
         for transfer in self.transfers.drain(..) {
             transfer.refuse(error);
         }
+        self.drop_restores(error);
         drop(self.kv.take_copies());
         self.adapters.forget();
         self.kv.forget_host();
@@ -149,6 +150,7 @@ impl Scheduler {
             self.kv.release(ended.kv);
             self.finish(ended.request, outcome);
         }
+        self.settle_restores();
     }
 
     /// Puts the computed tokens of a request into the cache, and tells the queue about them.

@@ -1,6 +1,6 @@
 //! The parts of the scheduler's requests and of the prefix cache that a viewer sees.
 
-use hearth_radix::Outline;
+use hearth_radix::{CachedEdge, Outline};
 
 use super::Scheduler;
 use crate::picture::{MOST_RUNNING, RunningRequest};
@@ -28,5 +28,10 @@ impl Scheduler {
     /// The last `most` tokens of the prefix that ends with a `node`, and how many the node has.
     pub fn cached_prefix(&self, node: u64, most: usize) -> Option<(Vec<u32>, usize)> {
         self.kv.cached_prefix(node, most)
+    }
+
+    /// All that the device has cached.
+    pub fn cached_prefixes(&self) -> Vec<CachedEdge> {
+        self.kv.contents()
     }
 }

@@ -43,6 +43,7 @@ impl EngineCore {
                 let _ = reply.send(());
             }
             Command::Transfer(command) => self.scheduler.transfer(command),
+            Command::Prefix(command) => self.scheduler.prefix(command),
             Command::Observe(observer) => {
                 self.observed = self.scheduler.stats(self.steps);
                 self.observer = Some(observer);

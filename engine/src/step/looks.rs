@@ -32,6 +32,9 @@ impl EngineCore {
                     let prefix = prefix.map(|(tokens, own)| CachedPrefix { tokens, own });
                     let _ = reply.send(prefix);
                 }
+                Look::Contents { reply } => {
+                    let _ = reply.send(self.scheduler.cached_prefixes());
+                }
             }
         }
     }

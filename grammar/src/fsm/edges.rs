@@ -84,11 +84,12 @@ impl Edges {
 mod tests {
     use super::*;
     use crate::regex::{MAX_PATTERN_BYTES, parse};
+    use crate::ticket::Ticket;
 
     #[test]
     fn the_edges_of_a_long_literal_share_its_bytes() {
         let hir = parse(&"abcdefgh".repeat(1000), MAX_PATTERN_BYTES).unwrap();
-        let edges = Edges::new(&Table::new(&hir).unwrap());
+        let edges = Edges::new(&Table::new(&hir, &Ticket::default()).unwrap());
         assert_eq!(edges.forced(0).0.len(), MAX_JUMP_BYTES);
         assert!(edges.path_bytes.len() < 9000);
     }

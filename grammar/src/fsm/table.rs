@@ -1,20 +1,21 @@
-//! The transition table of a machine: a dense automaton over bytes, of which only transitions
+//! The transition table of a machine: a deterministic automaton over bytes, of which only transitions
 //! to states that can still accept are kept.
 
 use std::collections::{HashMap, VecDeque};
 
-use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::hybrid::LazyStateID;
+use regex_automata::hybrid::dfa::{Config, DFA};
 use regex_automata::nfa::thompson::NFA;
-use regex_automata::util::primitives::StateID;
 use regex_automata::{Anchored, MatchKind, util::start};
 use regex_syntax::hir::Hir;
 
 use crate::error::GrammarError;
+use crate::ticket::Ticket;
 
-/// The most bytes of the dense automaton, and of the memory to make it deterministic. They keep
-/// that work below half a second. (The character example of SGLang's article takes 5.2 MB.)
+/// The most bytes of the deterministic automaton's transitions, and of all the memory to make it. Most
+/// work stays below half a second. (The character example of SGLang's article takes 5.2 MB.)
 const MAX_DFA_BYTES: usize = 12 << 20;
-const MAX_DETERMINIZE_BYTES: usize = 24 << 20;
+const MAX_MEMORY_BYTES: usize = 36 << 20;
 /// The most bytes of the automaton before it is made deterministic.
 const MAX_NFA_BYTES: usize = 16 << 20;
 
@@ -44,48 +45,61 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// The table for all texts that `hir` matches as a whole.
+    /// The table for all texts that `hir` matches as a whole. The states are made one after another, so
+    /// that the work ends soon after `ticket` is cancelled: a regex with many classes of bytes, whose
+    /// states stand for many places each, may take ten seconds within the bounds of memory.
     ///
     /// # Errors
-    /// If the table would be too large, or would match nothing.
-    pub fn new(hir: &Hir) -> Result<Self, BuildError> {
+    /// If the table would be too large, or would match nothing, or if nobody waits for it any longer.
+    pub fn new(hir: &Hir, ticket: &Ticket) -> Result<Self, BuildError> {
         let nfa = NFA::compiler()
             .configure(NFA::config().utf8(true).nfa_size_limit(Some(MAX_NFA_BYTES)))
             .build_from_hir(hir)
             .map_err(|_| BuildError::TooLarge)?;
-        let config = dense::Config::new()
-            .start_kind(StartKind::Anchored)
+        let config = Config::new()
             // All matches are needed, not only the one that a search would prefer.
             .match_kind(MatchKind::All)
-            .accelerate(false)
-            .dfa_size_limit(Some(MAX_DFA_BYTES))
-            .determinize_size_limit(Some(MAX_DETERMINIZE_BYTES));
-        let dfa = dense::Builder::new()
+            .skip_cache_capacity_check(true)
+            .cache_capacity(MAX_MEMORY_BYTES)
+            // A state that does not fit is an error, and no other one is forgotten.
+            .minimum_cache_clear_count(Some(0));
+        let dfa = DFA::builder()
             .configure(config)
-            .build_from_nfa(&nfa)
-            // It is too large, or has a Unicode word boundary, which dense automata lack.
+            .build_from_nfa(nfa)
+            // It has a Unicode word boundary, which such automata lack.
             .map_err(|_| BuildError::TooLarge)?;
-        Self::of_live_states(&dfa)
+        Self::of_live_states(&dfa, ticket)
     }
 
-    fn of_live_states(dfa: &dense::DFA<Vec<u32>>) -> Result<Self, BuildError> {
+    fn of_live_states(dfa: &DFA, ticket: &Ticket) -> Result<Self, BuildError> {
         let (classes, representatives) = byte_classes(dfa);
         let class_count = representatives.len();
+        let stride = dfa.byte_classes().alphabet_len().next_power_of_two();
+        let most_states = MAX_DFA_BYTES / (stride * size_of::<LazyStateID>());
+        let mut cache = dfa.create_cache();
         let begin = dfa
-            .start_state(&start::Config::new().anchored(Anchored::Yes))
+            .start_state(&mut cache, &start::Config::new().anchored(Anchored::Yes))
             .map_err(|_| BuildError::TooLarge)?;
 
         // Breadth-first search of the states that can be reached.
-        let mut numbers: HashMap<StateID, u32> = HashMap::from([(begin, 0)]);
+        let mut numbers: HashMap<LazyStateID, u32> = HashMap::from([(begin, 0)]);
         let mut states = vec![begin];
         let (mut next, mut accepting) = (Vec::new(), Vec::new());
         let mut index = 0;
         while index < states.len() {
+            if ticket.is_cancelled() {
+                return Err(BuildError::Refused(GrammarError::cancelled()));
+            }
+            if states.len() > most_states {
+                return Err(BuildError::TooLarge);
+            }
             let state = states[index];
-            accepting.push(dfa.is_match_state(dfa.next_eoi_state(state)));
+            let end = dfa.next_eoi_state(&mut cache, state);
+            accepting.push(end.map_err(|_| BuildError::TooLarge)?.is_match());
             for &byte in &representatives {
-                let to = dfa.next_state(state, byte);
-                if dfa.is_dead_state(to) || dfa.is_quit_state(to) {
+                let to = dfa.next_state(&mut cache, state, byte);
+                let to = to.map_err(|_| BuildError::TooLarge)?;
+                if to.is_dead() || to.is_quit() {
                     next.push(DEAD);
                     continue;
                 }
@@ -177,7 +191,7 @@ impl Table {
 }
 
 /// The class of each byte, and one byte of each class.
-fn byte_classes(dfa: &dense::DFA<Vec<u32>>) -> (Box<[u8; 256]>, Vec<u8>) {
+fn byte_classes(dfa: &DFA) -> (Box<[u8; 256]>, Vec<u8>) {
     let theirs = dfa.byte_classes();
     let mut ours: HashMap<u8, u8> = HashMap::new();
     let (mut classes, mut representatives) = (Box::new([0; 256]), Vec::new());

@@ -77,6 +77,21 @@ pub(super) fn tojson(value: Jinja, options: Kwargs) -> Result<String, Error> {
     Ok(output)
 }
 
+/// `value` as `json.dumps` writes it without options.
+pub(super) fn python(value: &Value) -> String {
+    let style = Style {
+        ensure_ascii: false,
+        indent: None,
+        item: ", ".to_owned(),
+        key: ": ".to_owned(),
+        sort_keys: false,
+    };
+    let mut output = String::new();
+    // A text that is too long is refused where it is written.
+    let _ = write_value(&mut output, value, &style, 0);
+    output
+}
+
 fn write_value(
     output: &mut String,
     value: &Value,

@@ -1,7 +1,7 @@
 //! Preparation of messages for a template: as transformers prepares them, and one step more that
 //! OpenAI's wire format makes necessary.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The names of a message's reasoning; the first is the one that templates read.
 const REASONING: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
@@ -27,9 +27,13 @@ fn prepare_message(message: &Value) -> Value {
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     if let Some(reasoning) = REASONING.iter().find_map(|name| fields.get(*name).cloned()) {
-        fields
-            .entry("thinking")
-            .or_insert_with(|| reasoning.clone());
+        // GPT-OSS's template refuses `thinking` beside both a text and calls, which an answer may
+        // have had.
+        if !(is_filled(&fields, "content") && is_filled(&fields, "tool_calls")) {
+            fields
+                .entry("thinking")
+                .or_insert_with(|| reasoning.clone());
+        }
         fields.insert("reasoning_content".to_owned(), reasoning);
     }
     for call in fields
@@ -48,6 +52,32 @@ fn prepare_message(message: &Value) -> Value {
     Value::Object(fields)
 }
 
+fn is_filled(fields: &Map<String, Value>, name: &str) -> bool {
+    match fields.get(name) {
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Array(list)) => !list.is_empty(),
+        _ => false,
+    }
+}
+
+/// The messages with `tools` in that of the system, which is made if there is none: as a list of
+/// functions in a text, where Phi-4-mini's template reads them.
+pub(super) fn with_tools(messages: &mut Value, tools: &Value) {
+    let (Some(messages), Some(tools)) = (messages.as_array_mut(), tools.as_array()) else {
+        return;
+    };
+    let function = |tool: &Value| tool.get("function").unwrap_or(tool).clone();
+    let functions: Vec<Value> = tools.iter().map(function).collect();
+    let is_system = |message: &Value| message.get("role") == Some(&json!("system"));
+    if !messages.first().is_some_and(is_system) {
+        messages.insert(0, json!({"role": "system", "content": ""}));
+    }
+    if let Some(Value::Object(system)) = messages.first_mut() {
+        let text = super::json::python(&Value::Array(functions));
+        system.entry("tools").or_insert_with(|| text.into());
+    }
+}
+
 /// On the wire the arguments of a call are JSON in a string; templates write them with `tojson`
 /// and would quote them twice.
 fn parse_arguments(arguments: &mut Value) {
@@ -61,8 +91,6 @@ fn parse_arguments(arguments: &mut Value) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -78,6 +106,35 @@ mod tests {
             assert_eq!(prepared[0]["reasoning_content"], "because", "{name}");
             assert_eq!(prepared[0]["thinking"], "because", "{name}");
         }
+    }
+
+    #[test]
+    fn reasoning_beside_a_text_and_calls_has_one_name() {
+        let mut message = json!({"reasoning": "so", "content": "a", "tool_calls": [{}]});
+        let prepared = prepare(&json!([message]));
+        assert_eq!(prepared[0]["reasoning_content"], "so");
+        assert_eq!(prepared[0].get("thinking"), None);
+        message["content"] = json!("");
+        assert_eq!(prepare(&json!([message]))[0]["thinking"], "so");
+    }
+
+    #[test]
+    fn tools_go_into_the_first_message_of_the_system() {
+        let tools = json!([{"type": "function", "function": {"name": "f", "strict": null}}]);
+        let text = "[{\"name\": \"f\", \"strict\": null}]";
+        let mut messages = json!([{"role": "system", "content": "a"}]);
+        with_tools(&mut messages, &tools);
+        assert_eq!(
+            messages,
+            json!([{"role": "system", "content": "a", "tools": text}])
+        );
+        let mut messages = json!([{"role": "user", "content": "a"}]);
+        with_tools(&mut messages, &tools);
+        assert_eq!(
+            messages[0],
+            json!({"role": "system", "content": "", "tools": text})
+        );
+        assert_eq!(messages[1]["role"], "user");
     }
 
     #[test]

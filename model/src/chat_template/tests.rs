@@ -87,6 +87,26 @@ fn conversations_render_as_transformers_renders_them() {
 }
 
 #[test]
+fn a_template_that_reads_tools_of_a_message_gets_them_there() {
+    let source = "{% for message in messages %}{% if 'tools' in message and message['tools'] is not \
+                  none %}<|tool|>{{ message['tools'] }}<|/tool|>{% endif %}{{ message['content'] }}\
+                  {% endfor %}";
+    let render = |tools: Option<&Value>| {
+        template(source).render(ChatInput {
+            messages: &json!([{"role": "user", "content": "hi"}]),
+            tools,
+            add_generation_prompt: true,
+            kwargs: &Map::new(),
+            quoting: None,
+        })
+    };
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let with = "<|tool|>[{\"name\": \"f\"}]<|/tool|>hi";
+    assert_eq!(render(Some(&tools)).as_deref(), Ok(with));
+    assert_eq!(render(None).as_deref(), Ok("hi"));
+}
+
+#[test]
 fn a_checkpoint_without_a_template_is_an_error() {
     let result = ChatTemplate::from_checkpoint(None, &Map::new(), special());
     assert_eq!(result.unwrap_err(), ChatTemplateError::Missing);

@@ -6,6 +6,7 @@ use super::generation::GenerationConfigError;
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
 use crate::hub::HubError;
+use crate::quantization::QuantizationError;
 use crate::tokenizer::TokenizerError;
 use crate::weights::WeightError;
 
@@ -31,6 +32,11 @@ pub enum CheckpointError {
     NotEmbedded { missing: &'static str },
     #[error("{place}: {error}")]
     Config { place: String, error: ConfigError },
+    #[error("{place}: {error}")]
+    Quantization {
+        place: String,
+        error: QuantizationError,
+    },
     #[error("{place}: {error}")]
     Generation {
         place: String,

@@ -76,6 +76,17 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.bad(key, "a finite number above 0"))
     }
 
+    /// A number above zero that f32 holds without loss of precision; absent or `null` gives `None`.
+    pub fn factor(&self, key: &str) -> Result<Option<f32>, ConfigError> {
+        let factor = self.positive(key)?.map(|factor| factor as f32);
+        match factor {
+            Some(factor) if !factor.is_normal() => {
+                Err(self.bad(key, "a number above 0 within f32"))
+            }
+            factor => Ok(factor),
+        }
+    }
+
     /// A finite number; absent or `null` gives `None`.
     pub fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.value(key) else {
@@ -86,6 +97,24 @@ impl<'a> Fields<'a> {
             .filter(|number| number.is_finite())
             .map(Some)
             .ok_or_else(|| self.bad(key, "a finite number"))
+    }
+
+    /// A list of `count` finite numbers above zero; it is required.
+    pub fn positives(&self, key: &str, count: usize) -> Result<Vec<f32>, ConfigError> {
+        let value = self.value(key).ok_or_else(|| self.missing(key))?;
+        let numbers = value.as_array().filter(|list| list.len() == count);
+        let positive = |value: &Value| {
+            let number = value.as_f64().map(|number| number as f32);
+            number.filter(|number| number.is_finite() && *number > 0.0)
+        };
+        numbers
+            .and_then(|list| list.iter().map(positive).collect())
+            .ok_or_else(|| self.bad(key, format!("a list of {count} finite numbers above 0")))
+    }
+
+    /// True or false; absent or `null` means false.
+    pub fn flag(&self, key: &str) -> Result<bool, ConfigError> {
+        Ok(self.boolean(key)?.unwrap_or(false))
     }
 
     pub fn boolean(&self, key: &str) -> Result<Option<bool>, ConfigError> {

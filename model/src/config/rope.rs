@@ -42,6 +42,20 @@ pub enum RopeScaling {
     Divided {
         factors: Vec<f32>,
     },
+    /// LongRoPE (arXiv 2402.13753): every frequency divided by its own factor, `[rotary_dim / 2]`. The
+    /// `short` factors are for servers whose contexts have at most `original_max_position` tokens, the
+    /// `long` ones for all others.
+    ///
+    /// transformers chooses by the length of each forward pass, so that a sequence that grows beyond the
+    /// bound has keys of both kinds. Here all positions of all sequences use one kind, which is that of
+    /// the longest sequence that is served, so that cached keys stay valid.
+    LongRope {
+        short: Vec<f32>,
+        long: Vec<f32>,
+        original_max_position: usize,
+        /// Multiplies cos and sin.
+        attention_factor: f64,
+    },
     /// YaRN: a ramp over dimensions between interpolation and extrapolation.
     Yarn {
         factor: f64,
@@ -57,33 +71,98 @@ pub enum RopeScaling {
     },
 }
 
-const SUPPORTED: &str = "default, linear, llama3, yarn";
+const SUPPORTED: &str = "default, linear, llama3, longrope, yarn";
+
+/// The values of absent fields in a family.
+pub(super) struct RopeDefaults {
+    pub theta: f64,
+    /// The base of the rotation of layers with a window, where they have one of their own (Gemma 3).
+    pub local_theta: Option<f64>,
+    /// `original_max_position_embeddings`; `None` for `max_position_embeddings`.
+    pub original_max_position: Option<usize>,
+}
+
+impl RopeDefaults {
+    pub const LLAMA: RopeDefaults = RopeDefaults {
+        theta: 10_000.0,
+        local_theta: None,
+        original_max_position: None,
+    };
+}
+
+/// The fields of the file and of the object with the parameters of one rotation, and the base for the
+/// case that the object has none.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    config: Fields<'a>,
+    rope: Fields<'a>,
+    theta: f64,
+    original_max_position: Option<usize>,
+}
 
 impl RopeConfig {
-    /// Reads the rotary parameters of `config`.
-    pub(super) fn parse(
+    /// Reads the rotary parameters of `config`: one set, or where layers with a window have a base of
+    /// their own, that of the other layers and that of these.
+    pub(super) fn read(
         config: Fields<'_>,
         head_dim: usize,
         max_position: usize,
-    ) -> Result<Self, ConfigError> {
+        defaults: &RopeDefaults,
+    ) -> Result<Vec<Self>, ConfigError> {
         let empty = serde_json::Map::new();
         // `rope_parameters` replaces an empty `rope_scaling`, as in transformers.
         let old = config.object("rope_scaling")?.filter(|map| !map.is_empty());
-        let rope = match (old, config.object("rope_parameters")?) {
-            (Some(map), _) => Fields::new(map, "rope_scaling."),
-            (None, Some(map)) => Fields::new(map, "rope_parameters."),
-            (None, None) => Fields::new(&empty, "rope_parameters."),
+        let old = old.map(|map| Fields::new(map, "rope_scaling."));
+        let new = Fields::new(
+            config.object("rope_parameters")?.unwrap_or(&empty),
+            "rope_parameters.",
+        );
+        let base = |key: &str, default: f64| {
+            Ok::<f64, ConfigError>(config.positive(key)?.unwrap_or(default))
         };
-        for layer_type in ["full_attention", "sliding_attention"] {
-            if rope.raw(layer_type).is_some() {
+        let source = |rope: Fields<'_>, theta: f64| {
+            let original_max_position = defaults.original_max_position;
+            let source = Source {
+                config,
+                rope,
+                theta,
+                original_max_position,
+            };
+            Self::parse(source, head_dim, max_position)
+        };
+        let theta = base("rope_theta", defaults.theta)?;
+        let types = ["full_attention", "sliding_attention"];
+        let Some(local_theta) = defaults.local_theta else {
+            let rope = old.unwrap_or(new);
+            if let Some(layer_type) = types.iter().find(|key| rope.raw(key).is_some()) {
                 return Err(rope.bad(layer_type, "one set of parameters for all layers"));
             }
-        }
-
-        let theta = match rope.positive("rope_theta")? {
-            Some(theta) => theta,
-            None => config.positive("rope_theta")?.unwrap_or(10_000.0),
+            return Ok(vec![source(rope, theta)?]);
         };
+        if let Some(key) = ["rope_type", "rope_theta"]
+            .iter()
+            .find(|key| new.value(key).is_some())
+        {
+            return Err(new.bad(key, "in full_attention or sliding_attention"));
+        }
+        let set = |key: &str, prefix: &'static str| {
+            Ok::<_, ConfigError>(Fields::new(new.object(key)?.unwrap_or(&empty), prefix))
+        };
+        let global = set("full_attention", "rope_parameters.full_attention.")?;
+        let local = set("sliding_attention", "rope_parameters.sliding_attention.")?;
+        Ok(vec![
+            source(old.unwrap_or(global), theta)?,
+            source(local, base("rope_local_base_freq", local_theta)?)?,
+        ])
+    }
+
+    fn parse(
+        source: Source<'_>,
+        head_dim: usize,
+        max_position: usize,
+    ) -> Result<Self, ConfigError> {
+        let Source { config, rope, .. } = source;
+        let theta = rope.positive("rope_theta")?.unwrap_or(source.theta);
         let (holder, partial) = match rope.positive("partial_rotary_factor")? {
             Some(partial) => (rope, partial),
             None => (
@@ -102,7 +181,7 @@ impl RopeConfig {
             });
         }
 
-        let scaling = Self::parse_scaling(config, rope, max_position)?;
+        let scaling = Self::parse_scaling(source, rotary_dim / 2, max_position)?;
         if theta == 1.0 && matches!(scaling, RopeScaling::Yarn { .. }) {
             return Err(config.bad("rope_theta", "other than 1 under yarn"));
         }
@@ -114,10 +193,11 @@ impl RopeConfig {
     }
 
     fn parse_scaling(
-        config: Fields<'_>,
-        rope: Fields<'_>,
+        source: Source<'_>,
+        pairs: usize,
         max_position: usize,
     ) -> Result<RopeScaling, ConfigError> {
+        let Source { config, rope, .. } = source;
         let key = if rope.value("rope_type").is_some() {
             "rope_type"
         } else {
@@ -129,7 +209,10 @@ impl RopeConfig {
             // The field outside of the object takes precedence, as in transformers.
             Ok::<usize, ConfigError>(match config.count(name, MAX_POSITIONS)? {
                 Some(positions) => positions,
-                None => rope.count(name, MAX_POSITIONS)?.unwrap_or(max_position),
+                None => rope
+                    .count(name, MAX_POSITIONS)?
+                    .or(source.original_max_position)
+                    .unwrap_or(max_position),
             })
         };
         match rope.text(key)?.unwrap_or("default") {
@@ -149,6 +232,30 @@ impl RopeConfig {
                     low_freq_factor,
                     high_freq_factor,
                     original_max_position: original_max_position()?,
+                })
+            }
+            // The first checkpoints of Phi-3 have the second name.
+            "longrope" | "su" => {
+                let original_max_position = original_max_position()?;
+                let factor = match rope.positive("factor")? {
+                    Some(factor) => factor,
+                    None => max_position as f64 / original_max_position as f64,
+                };
+                let attention_factor = match rope.positive("attention_factor")? {
+                    Some(factor) => factor,
+                    None if factor <= 1.0 => 1.0,
+                    None if original_max_position < 2 => {
+                        return Err(
+                            rope.bad("attention_factor", "given beside an original length of 1")
+                        );
+                    }
+                    None => (1.0 + factor.ln() / (original_max_position as f64).ln()).sqrt(),
+                };
+                Ok(RopeScaling::LongRope {
+                    short: rope.positives("short_factor", pairs)?,
+                    long: rope.positives("long_factor", pairs)?,
+                    original_max_position,
+                    attention_factor,
                 })
             }
             "yarn" => {
@@ -183,8 +290,8 @@ impl RopeConfig {
 
     /// The angle per position of each pair of dimensions, `[rotary_dim / 2]`, in radians. Pair `i`
     /// consists of the dimensions `i` and `i + rotary_dim / 2` (the half-split layout of these
-    /// families).
-    pub fn inverse_frequencies(&self) -> Vec<f32> {
+    /// families). The longest sequence has `positions`, on which [`RopeScaling::LongRope`] depends.
+    pub fn inverse_frequencies(&self, positions: usize) -> Vec<f32> {
         let base = f64::from(self.theta as f32);
         let dim = self.rotary_dim as f32;
         // The exponent is rounded to f32 first; the power is then the correctly rounded f32.
@@ -196,6 +303,19 @@ impl RopeConfig {
                 .zip(factors)
                 .map(|(w, factor)| 1.0 / w / factor)
                 .collect(),
+            RopeScaling::LongRope {
+                short,
+                long,
+                original_max_position,
+                ..
+            } => {
+                let is_long = positions > *original_max_position;
+                let factors = if is_long { long } else { short };
+                wavelengths
+                    .zip(factors)
+                    .map(|(w, factor)| 1.0 / (factor * w))
+                    .collect()
+            }
             RopeScaling::Linear { factor } => {
                 wavelengths.map(|w| 1.0 / w / *factor as f32).collect()
             }
@@ -259,8 +379,14 @@ impl RopeConfig {
         }
     }
 
-    /// The factor of cos and sin: 1 except under YaRN.
+    /// The factor of cos and sin: 1 except under YaRN and LongRoPE.
     pub fn attention_scaling(&self) -> f32 {
+        if let RopeScaling::LongRope {
+            attention_factor, ..
+        } = self.scaling
+        {
+            return attention_factor as f32;
+        }
         let RopeScaling::Yarn {
             factor,
             attention_factor,

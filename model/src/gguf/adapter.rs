@@ -1,6 +1,7 @@
 //! Adapters in GGUF files.
 
 use super::error::GgufError;
+use super::families;
 use super::metadata::Metadata;
 use super::tensors::Tensors;
 use crate::config::ModelConfig;
@@ -35,11 +36,11 @@ pub(super) fn read(
         });
     }
     let architecture = metadata.architecture()?.to_owned();
-    // The rows of queries and keys lie in pairs, and those of their changes likewise.
-    let rotated = (architecture == "llama").then_some(config);
+    // Rows of changes lie as the rows of queries and keys do.
+    let paired = families::is_paired(&architecture);
     Ok(GgufAdapter {
         alpha: metadata.required("adapter.lora.alpha", Metadata::number)?,
-        tensors: tensors.renamed_changes(rotated)?,
+        tensors: tensors.renamed_changes(config, paired)?,
         architecture,
     })
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::error::GgufError;
 use super::metadata::{MAX_NAME, Reader};
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, NormPlacement};
 use crate::dtype::Dtype;
 use crate::weights::{Format, HeadOrder, StoredTensor};
 
@@ -162,80 +162,98 @@ impl<'a> Tensors<'a> {
         })
     }
 
-    /// The tensors under Hugging Face's names. `rotated` is given if the rows of queries and keys
-    /// lie in pairs that are rotated together.
+    /// The tensors under the names that they have in Hugging Face checkpoints of `config`. `paired`:
+    /// the rows of queries and keys lie in pairs that are rotated together.
     ///
     /// # Errors
-    /// There is an unknown tensor, which would change the results of the model.
+    /// There is an unknown tensor, which would change the results of the model, or one twice.
     pub fn renamed(
         self,
-        rotated: Option<&ModelConfig>,
+        config: &ModelConfig,
+        paired: bool,
     ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
-        self.list
-            .into_iter()
-            .filter(|tensor| !is_rotation(tensor.name))
-            .map(|tensor| {
-                let name = hugging_face(tensor.name).ok_or_else(|| GgufError::Unsupported {
-                    key: "tensor".to_owned(),
-                    given: tensor.name.chars().take(80).collect(),
-                    supported: "those of Llama, Qwen2 and Qwen3".to_owned(),
-                })?;
-                let heads = rotated.and_then(|config| {
-                    (name.contains(".q_proj.") || name.contains(".k_proj.")).then_some(HeadOrder {
-                        head_dim: config.head_dim,
-                        rotary_dim: config.rope.rotary_dim,
-                    })
-                });
-                let stored = StoredTensor {
-                    file: tensor.file,
-                    format: tensor.format,
-                    shape: tensor.shape,
-                    bytes: tensor.bytes,
-                    heads,
-                };
-                Ok((name, stored))
-            })
-            .collect()
+        let mut names = HashSet::with_capacity(self.list.len());
+        let mut renamed = Vec::with_capacity(self.list.len());
+        for tensor in self.list {
+            if is_rotation(tensor.name) {
+                continue;
+            }
+            let unknown = GgufError::Unsupported {
+                key: "tensor".to_owned(),
+                given: tensor.name.chars().take(80).collect(),
+                supported: format!("those of {}", config.architecture),
+            };
+            let gguf_name = tensor.name;
+            let heads = (paired && is_rotated(gguf_name)).then(|| head_order(config));
+            let mut stored = tensor.stored(heads.flatten());
+            // The converter drops sides of 1.
+            if gguf_name.ends_with(".ffn_gate_inp_shexp.weight") && stored.shape.len() == 1 {
+                stored.shape.insert(0, 1);
+            }
+            // Two names of GGUF may mean the same tensor.
+            match hugging_face(gguf_name, config) {
+                Some(name) if names.insert(name.clone()) => renamed.push((name, stored)),
+                _ => return Err(unknown),
+            }
+        }
+        Ok(renamed)
     }
+}
+
+impl Tensor<'_> {
+    fn stored(self, heads: Option<HeadOrder>) -> StoredTensor {
+        StoredTensor {
+            file: self.file,
+            format: self.format,
+            shape: self.shape,
+            bytes: self.bytes,
+            heads,
+        }
+    }
+}
+
+fn head_order(config: &ModelConfig) -> Option<HeadOrder> {
+    Some(HeadOrder {
+        head_dim: config.head_dim,
+        rotary_dim: config.ropes.first()?.rotary_dim,
+    })
+}
+
+/// True if the tensor belongs to the projection of queries or of keys.
+fn is_rotated(name: &str) -> bool {
+    name.contains(".attn_q.") || name.contains(".attn_k.")
 }
 
 const CHANGES: [&str; 2] = [".lora_a", ".lora_b"];
 
 impl Tensors<'_> {
-    /// The tensors of an adapter under Hugging Face's names, with their suffixes. `rotated` is given
-    /// if the rows of queries and keys lie in pairs that are rotated together.
+    /// The tensors of an adapter under Hugging Face's names, with their suffixes. `paired`: the rows
+    /// of queries and keys lie in pairs that are rotated together.
     ///
     /// # Errors
     /// There is an unknown tensor.
     pub fn renamed_changes(
         self,
-        rotated: Option<&ModelConfig>,
+        config: &ModelConfig,
+        paired: bool,
     ) -> Result<Vec<(String, StoredTensor)>, GgufError> {
         let list = self.list.into_iter();
         list.map(|tensor| {
             let found = CHANGES.iter().find_map(|suffix| {
-                let name = hugging_face(tensor.name.strip_suffix(suffix)?)?;
+                let name = hugging_face(tensor.name.strip_suffix(suffix)?, config)?;
                 Some((name, *suffix))
             });
             let (name, suffix) = found.ok_or_else(|| GgufError::Unsupported {
                 key: "tensor".to_owned(),
                 given: tensor.name.chars().take(80).collect(),
-                supported: "`.lora_a` and `.lora_b` of the tensors of Llama, Qwen2 and Qwen3"
-                    .to_owned(),
+                supported: format!(
+                    "`.lora_a` and `.lora_b` of the tensors of {}",
+                    config.architecture
+                ),
             })?;
-            let in_pairs = name.contains(".q_proj.") || name.contains(".k_proj.");
-            let heads = rotated.filter(|_| in_pairs && suffix == ".lora_b");
-            let stored = StoredTensor {
-                file: tensor.file,
-                format: tensor.format,
-                shape: tensor.shape,
-                bytes: tensor.bytes,
-                heads: heads.map(|config| HeadOrder {
-                    head_dim: config.head_dim,
-                    rotary_dim: config.rope.rotary_dim,
-                }),
-            };
-            Ok((name + suffix, stored))
+            let in_pairs = paired && is_rotated(tensor.name) && suffix == ".lora_b";
+            let heads = in_pairs.then(|| head_order(config));
+            Ok((name + suffix, tensor.stored(heads.flatten())))
         })
         .collect()
     }
@@ -243,34 +261,70 @@ impl Tensors<'_> {
 
 /// Whether the tensor has rotary frequencies, which are part of the config.
 fn is_rotation(name: &str) -> bool {
-    name == "rope_freqs.weight" || name.ends_with(".attn_rot_embd.weight")
+    let whole = [
+        "rope_freqs.weight",
+        "rope_factors_long.weight",
+        "rope_factors_short.weight",
+    ];
+    whole.contains(&name) || name.ends_with(".attn_rot_embd.weight")
 }
 
-/// `blk.3.attn_q.weight` is `model.layers.3.self_attn.q_proj.weight`.
-fn hugging_face(name: &str) -> Option<String> {
-    const WHOLE: [(&str, &str); 3] = [
-        ("token_embd.weight", "model.embed_tokens.weight"),
-        ("output_norm.weight", "model.norm.weight"),
-        ("output.weight", "lm_head.weight"),
-    ];
-    const PARTS: [(&str, &str); 11] = [
-        ("attn_norm", "input_layernorm"),
-        ("attn_q", "self_attn.q_proj"),
-        ("attn_k", "self_attn.k_proj"),
-        ("attn_v", "self_attn.v_proj"),
-        ("attn_output", "self_attn.o_proj"),
-        ("attn_q_norm", "self_attn.q_norm"),
-        ("attn_k_norm", "self_attn.k_norm"),
-        ("ffn_norm", "post_attention_layernorm"),
-        ("ffn_gate", "mlp.gate_proj"),
-        ("ffn_up", "mlp.up_proj"),
-        ("ffn_down", "mlp.down_proj"),
-    ];
-    if let Some((_, name)) = WHOLE.iter().find(|(gguf, _)| *gguf == name) {
-        return Some((*name).to_owned());
+/// `blk.3.attn_q.weight` is `model.layers.3.self_attn.q_proj.weight` in Llama.
+fn hugging_face(name: &str, config: &ModelConfig) -> Option<String> {
+    match name {
+        "token_embd.weight" => return Some(config.embedding_name()),
+        "output_norm.weight" => return Some(config.norm_name()),
+        "output.weight" => return Some(format!("{}.weight", config.names.lm_head)),
+        _ => {}
     }
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, suffix) = rest.split_once('.')?;
-    let (_, part) = PARTS.iter().find(|(gguf, _)| *gguf == part)?;
-    Some(format!("model.layers.{layer}.{part}.{suffix}"))
+    let body = config.names.body;
+    // A parameter of the layer, and no module with a weight.
+    if part == "attn_sinks" {
+        return Some(format!("{body}layers.{layer}.{}", config.names.sinks));
+    }
+    let module = module(part, config)?;
+    Some(format!("{body}layers.{layer}.{module}.{suffix}"))
+}
+
+/// The name of a layer's module, as in Hugging Face checkpoints.
+fn module(part: &str, config: &ModelConfig) -> Option<String> {
+    let names = &config.names;
+    let experts = &names.experts;
+    let [gate, up, down] = experts.shared;
+    let before = config.norms != NormPlacement::After;
+    let after = config.norms != NormPlacement::Before;
+    // All experts of a layer are one tensor.
+    let merged = |matrix: &str| Some(format!("{}.{matrix}", experts.merged));
+    // Projections that a checkpoint stores stacked are stacked in GGUF files.
+    let module = match (part, names.qkv, names.gate_up) {
+        ("attn_norm", ..) if before => names.attention_norm,
+        ("ffn_norm", ..) if before => names.mlp_norm,
+        ("post_attention_norm", ..) if after => names.attention_post_norm,
+        // GPT-OSS has this name for the norm before the MLP.
+        ("post_attention_norm", ..) => names.mlp_norm,
+        ("post_ffw_norm", ..) if after => names.mlp_post_norm,
+        ("attn_q", [q, _, _], _) => q,
+        ("attn_k", [_, k, _], _) => k,
+        ("attn_v", [_, _, v], _) => v,
+        ("attn_qkv", [qkv], _) => qkv,
+        ("attn_q_norm", ..) => names.q_norm,
+        ("attn_k_norm", ..) => names.k_norm,
+        ("attn_output", ..) => names.output,
+        ("ffn_gate", _, [gate, _]) => gate,
+        ("ffn_up", _, [_, up] | [up]) => up,
+        ("ffn_down", ..) => names.down,
+        ("ffn_gate_inp", ..) => experts.router,
+        ("ffn_gate_exps", ..) => return merged("gate_proj"),
+        ("ffn_up_exps", ..) => return merged("up_proj"),
+        ("ffn_gate_up_exps", ..) => return merged("gate_up_proj"),
+        ("ffn_down_exps", ..) => return merged("down_proj"),
+        ("ffn_gate_inp_shexp", ..) => experts.shared_gate,
+        ("ffn_gate_shexp", ..) => gate,
+        ("ffn_up_shexp", ..) => up,
+        ("ffn_down_shexp", ..) => down,
+        _ => return None,
+    };
+    Some(module.to_owned())
 }

@@ -28,7 +28,7 @@ pub struct TokenizerFiles {
 }
 
 /// Control tokens that end a turn in the families that are supported.
-const END_OF_GENERATION: [&str; 10] = [
+const END_OF_GENERATION: [&str; 12] = [
     "</s>",
     "<|eot_id|>",
     "<|eom_id|>",
@@ -37,7 +37,9 @@ const END_OF_GENERATION: [&str; 10] = [
     "<|endoftext|>",
     "<|end|>",
     "<|return|>",
+    "<|call|>",
     "<end_of_turn>",
+    "<end_of_utterance>",
     "<｜end▁of▁sentence｜>",
 ];
 
@@ -377,12 +379,19 @@ fn end_of_generation(
         ids.extend(metadata.count(&key)?.and_then(|id| u32::try_from(id).ok()));
     }
     let control = vocabulary.tokens.iter().zip(&vocabulary.types).enumerate();
+    let ends: Vec<(u32, &str)> = control
+        .filter(|(_, (token, kind))| {
+            **kind == token_type::CONTROL && END_OF_GENERATION.contains(token)
+        })
+        .map(|(id, (token, _))| (id as u32, *token))
+        .collect();
+    // In the harmony format it ends a message, and another one follows.
+    let has = |token| ends.iter().any(|(_, end)| *end == token);
+    let within = (has("<|return|>") && has("<|call|>")).then_some("<|end|>");
     ids.extend(
-        control
-            .filter(|(_, (token, kind))| {
-                **kind == token_type::CONTROL && END_OF_GENERATION.contains(token)
-            })
-            .map(|(id, _)| id as u32),
+        ends.iter()
+            .filter(|(_, end)| Some(*end) != within)
+            .map(|(id, _)| *id),
     );
     ids.sort_unstable();
     ids.dedup();

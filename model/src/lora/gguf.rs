@@ -6,9 +6,9 @@ use std::path::Path;
 use hearth_forward::{AdaptedMatrix, LowRank};
 
 use super::error::LoraError;
-use super::names::matrix_of;
+use super::names::{matrix_of, unknown_module};
 use super::{Factors, check_finite, check_shapes, read_file};
-use crate::config::{Architecture, ModelConfig};
+use crate::config::ModelConfig;
 use crate::gguf::{Gguf, GgufAdapter};
 use crate::weights::{Bytes, Weights};
 
@@ -33,10 +33,10 @@ pub fn read(
     } = Gguf::parse(&bytes)
         .and_then(|file| file.into_adapter(config))
         .map_err(in_file)?;
-    let expected = match config.architecture {
-        Architecture::Llama | Architecture::Mistral => "llama",
-        Architecture::Qwen2 => "qwen2",
-        Architecture::Qwen3 => "qwen3",
+    // llama.cpp names Mistral as Llama, and all others as Hugging Face's `model_type` does.
+    let expected = match config.architecture.model_type() {
+        "mistral" => "llama",
+        name => name,
     };
     if architecture != expected {
         return Err(LoraError::tensor(
@@ -53,7 +53,7 @@ pub fn read(
             return Err(LoraError::tensor(tensor, "it is no factor of a change"));
         };
         let Some(matrix) = matrix_of(module, config) else {
-            return Err(LoraError::tensor(tensor, "this model has no such module"));
+            return Err(LoraError::tensor(tensor, unknown_module(module, config)));
         };
         modules.entry(matrix).or_default()[part] = Some(tensor);
     }

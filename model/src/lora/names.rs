@@ -2,30 +2,54 @@
 
 use hearth_forward::{AdaptedMatrix, LayerMatrix};
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, TensorNames};
+use crate::transformer::matrix_shape;
 
-const LAYER: [(&str, LayerMatrix); 7] = [
-    ("self_attn.q_proj", LayerMatrix::Query),
-    ("self_attn.k_proj", LayerMatrix::Key),
-    ("self_attn.v_proj", LayerMatrix::Value),
-    ("self_attn.o_proj", LayerMatrix::Output),
-    ("mlp.gate_proj", LayerMatrix::Gate),
-    ("mlp.up_proj", LayerMatrix::Up),
-    ("mlp.down_proj", LayerMatrix::Down),
-];
+/// The modules of a layer that have a matrix of their own here. A module that a checkpoint stores
+/// stacked of several matrices has none, so that its adapters are refused.
+fn modules(names: &TensorNames) -> Vec<(&'static str, LayerMatrix)> {
+    use LayerMatrix::{Down, Gate, Key, Output, Query, Up, Value};
+    let apart = |modules: &'static [&'static str], matrices: &[LayerMatrix]| {
+        let pairs = modules.iter().copied().zip(matrices.to_vec());
+        let whole = modules.len() == matrices.len();
+        pairs.filter(|_| whole).collect::<Vec<_>>()
+    };
+    let mut modules = vec![(names.output, Output), (names.down, Down)];
+    modules.extend(apart(names.qkv, &[Query, Key, Value]));
+    modules.extend(apart(names.gate_up, &[Gate, Up]));
+    modules
+}
 
 /// The matrix of a module: `model.layers.3.self_attn.q_proj`. Adapters of a bare base model lack the
 /// `model.` in front.
 pub fn matrix_of(module: &str, config: &ModelConfig) -> Option<AdaptedMatrix> {
-    let inner = module.strip_prefix("model.").unwrap_or(module);
-    match inner {
-        "embed_tokens" => return Some(AdaptedMatrix::Embedding),
-        "lm_head" => return Some(AdaptedMatrix::LmHead),
-        _ => {}
+    if module == config.names.lm_head {
+        return Some(AdaptedMatrix::LmHead);
+    }
+    let inner = module.strip_prefix(config.names.body).unwrap_or(module);
+    if inner == "embed_tokens" {
+        return Some(AdaptedMatrix::Embedding);
     }
     let (layer, part) = inner.strip_prefix("layers.")?.split_once('.')?;
     let plain = layer.bytes().all(|byte| byte.is_ascii_digit());
     let layer: u32 = layer.parse().ok().filter(|_| plain)?;
-    let (_, matrix) = LAYER.iter().find(|(name, _)| *name == part)?;
-    ((layer as usize) < config.layers).then_some(AdaptedMatrix::Layer(layer, *matrix))
+    let modules = modules(&config.names);
+    let (_, matrix) = modules.iter().find(|(name, _)| *name == part)?;
+    let matrix = AdaptedMatrix::Layer(layer, *matrix);
+    let there = (layer as usize) < config.layers.len();
+    (there && matrix_shape(config, matrix).is_some()).then_some(matrix)
+}
+
+/// Why the tensor `name` of a module that [`matrix_of`] does not know is refused.
+pub fn unknown_module(name: &str, config: &ModelConfig) -> &'static str {
+    let names = &config.names.experts;
+    let of_experts = [names.router, names.merged, names.single, names.shared_gate];
+    let shared = names.shared.iter();
+    let mut of_experts = of_experts.iter().chain(shared);
+    match config.experts() {
+        Some(_) if of_experts.any(|module| name.contains(module)) => {
+            "adapters of experts and of their router are not supported"
+        }
+        _ => "this model has no such module",
+    }
 }

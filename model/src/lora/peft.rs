@@ -7,7 +7,7 @@ use hearth_forward::{AdaptedMatrix, LowRank};
 use serde_json::{Map, Value};
 
 use super::error::LoraError;
-use super::names::matrix_of;
+use super::names::{matrix_of, unknown_module};
 use super::peft_config::PeftConfig;
 use super::{Factors, check_finite, check_shapes, read_file};
 use crate::config::ModelConfig;
@@ -135,9 +135,14 @@ fn modules<'a>(
     }
     match unknown {
         None => Ok(modules),
-        // The adapter of another model: one name says less than that none fits.
-        Some(_) if !known => Err(LoraError::NoMatch),
-        Some(tensor) => Err(LoraError::tensor(tensor, "this model has no such module")),
+        // Where no name fits, it is the adapter of another model, which one name does not say.
+        Some(tensor) => {
+            let reason = unknown_module(tensor, config);
+            Err(match known || reason.contains("experts") {
+                true => LoraError::tensor(tensor, reason),
+                false => LoraError::NoMatch,
+            })
+        }
     }
 }
 

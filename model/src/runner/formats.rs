@@ -56,10 +56,8 @@ pub(super) fn choose_blocks(
         });
     };
     let refused = |reason| Err(LoadError::Quantization { given, reason });
-    if let Some(blocks) = weights.blocks() {
-        return refused(format!(
-            "on weights that are quantized already ({blocks:?})"
-        ));
+    if let Some(already) = weights.quantized() {
+        return refused(format!("on weights that are quantized already ({already})"));
     }
     Ok(Quantized::Rounded(given))
 }

@@ -3,6 +3,7 @@
 
 use hearth_shaders::{BlockFormat, Kernels, ProductChoice, Summation};
 
+use super::dequantised::warn_of_dequantised;
 use super::formats::{choose_blocks, choose_dtype};
 use super::model_runner::ModelRunner;
 use super::sample::SampledTokens;
@@ -42,10 +43,19 @@ pub(super) fn prepare<B: Kernels>(
     };
     let largest = options.largest_matrix.unwrap_or(u64::MAX);
     let largest = largest.min(at.max_binding);
-    memory::check_bindings(&config, dtype, at, largest, |name, shape| {
-        blocks.matrix_bytes::<B>(weights, name, shape, dtype)
+    memory::check_bindings(&config, dtype, at, largest, |stack| {
+        blocks.stack_bytes::<B>(weights, stack, dtype)
     })?;
+    if blocks.dequantises_experts::<B>(&config, weights) {
+        tracing::warn!(
+            %dtype,
+            device = %at,
+            "experts in blocks are dequantised, because they cannot be computed with as they are; \
+             they take several times the memory"
+        );
+    }
     let packed = blocks.integers::<B>(&config, weights);
+    let any_packed = !packed.is_empty();
     if options.check_kernels && !at.is_cpu() {
         let rank = match options.adapters.slots {
             0 => 0,
@@ -59,7 +69,7 @@ pub(super) fn prepare<B: Kernels>(
         )?;
     }
     let most = options.tuned_for.unwrap_or_default();
-    let products = products(&config, dtype, most, largest, packed != [None; 2]);
+    let products = products(&config, dtype, most, largest, any_packed);
     // The process may hold a choice from before the device was lost, which must not apply here.
     B::choose_products(ProductChoice::default(), &products, device);
     if options.tuned_for.is_some() && summation == Summation::Fastest {
@@ -77,6 +87,7 @@ pub(super) fn prepare<B: Kernels>(
     memory::check_adapters(widest, dtype, at, largest)?;
     let taken = weight_bytes.saturating_add(adapter_bytes);
     let budget = KvBudget::plan(&config, dtype, taken, options, at)?;
+    warn_of_dequantised::<B>(&config, weights, blocks, dtype);
     let transformer =
         Transformer::load_for_serving(&config, weights, dtype, vector, blocks, largest, device)?;
     let pool = KvPool::new(&config, budget.slots, dtype, device);

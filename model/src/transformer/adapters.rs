@@ -9,7 +9,7 @@ use hearth_forward::{AdaptedMatrix, Adapter, LayerMatrix, LowRank};
 use hearth_shaders::{AdapterIndex, Kernels, LowRankStack, indices, upload};
 
 use super::primitive::{primitive, tensor};
-use crate::config::ModelConfig;
+use crate::config::{Mlp, ModelConfig};
 use crate::dtype::Dtype;
 
 /// The changes of all matrices by the adapters in all slots. Memory for the largest rank is taken at
@@ -28,8 +28,9 @@ pub struct AdapterStacks<B: Backend> {
 struct LayerStacks<B: Backend> {
     qkv: LowRankStack<B>,
     output: LowRankStack<B>,
-    gate_up: LowRankStack<B>,
-    down: LowRankStack<B>,
+    /// `None` in a layer with experts, which are not adapted.
+    gate_up: Option<LowRankStack<B>>,
+    down: Option<LowRankStack<B>>,
 }
 
 /// The projections of a layer that are one matrix here.
@@ -62,8 +63,14 @@ impl StackShape {
     }
 }
 
-fn shape_of(config: &ModelConfig, projection: Projection) -> StackShape {
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+/// The shape of a projection of the layer `index`; `None` for the MLP of a layer with experts.
+fn shape_of(config: &ModelConfig, index: usize, projection: Projection) -> Option<StackShape> {
+    let inner = match (&config.layers[index].mlp, projection) {
+        (Mlp::Dense { width }, _) => *width,
+        (Mlp::Experts(_), Projection::Qkv | Projection::Output) => 0,
+        (Mlp::Experts(_), Projection::GateUp | Projection::Down) => return None,
+    };
+    let hidden = config.hidden_size;
     let (q, kv) = (
         config.heads * config.head_dim,
         config.kv_heads * config.head_dim,
@@ -74,7 +81,7 @@ fn shape_of(config: &ModelConfig, projection: Projection) -> StackShape {
         Projection::GateUp => (hidden, vec![inner, inner]),
         Projection::Down => (inner, vec![hidden]),
     };
-    StackShape { input, slices }
+    Some(StackShape { input, slices })
 }
 
 /// The projection that has a matrix, and the slice of it.
@@ -97,25 +104,29 @@ const PROJECTIONS: [Projection; 4] = [
     Projection::Down,
 ];
 
-/// The input and the output of a matrix.
-pub(crate) fn matrix_shape(config: &ModelConfig, matrix: AdaptedMatrix) -> [usize; 2] {
-    match matrix {
+/// The input and the output of a matrix of a layer that exists; `None` if the layer lacks the matrix.
+pub(crate) fn matrix_shape(config: &ModelConfig, matrix: AdaptedMatrix) -> Option<[usize; 2]> {
+    Some(match matrix {
         AdaptedMatrix::Embedding => [config.vocab_size, config.hidden_size],
         AdaptedMatrix::LmHead => [config.hidden_size, config.vocab_size],
-        AdaptedMatrix::Layer(_, matrix) => {
+        AdaptedMatrix::Layer(layer, matrix) => {
             let (projection, slice) = place_of(matrix);
-            let shape = shape_of(config, projection);
+            let shape = shape_of(config, layer as usize, projection)?;
             [shape.input, shape.slices[slice]]
         }
-    }
+    })
 }
 
 /// Bytes of the slots of [`AdapterStacks`], and of the largest tensor among them.
 pub fn adapter_bytes(config: &ModelConfig, slots: usize, rank: usize, dtype: Dtype) -> [u64; 2] {
     let (vocab, hidden) = (config.vocab_size as u64, config.hidden_size as u64);
     let [rank64, slots64, size] = [rank, slots, dtype.size()].map(|value| value as u64);
-    let shapes = PROJECTIONS.map(|projection| shape_of(config, projection));
-    let layer: u64 = shapes.iter().map(|shape| shape.numbers(rank)).sum();
+    let layers = 0..config.layers.len();
+    let shapes: Vec<StackShape> = layers
+        .flat_map(|layer| PROJECTIONS.map(|projection| shape_of(config, layer, projection)))
+        .flatten()
+        .collect();
+    let numbers: u64 = shapes.iter().map(|shape| shape.numbers(rank)).sum();
     let tables = 2 * rank64 * (vocab + hidden) + vocab + hidden;
     let widest = shapes.iter().map(|shape| {
         let rows = shape.slices.len() * shape.input;
@@ -123,7 +134,7 @@ pub fn adapter_bytes(config: &ModelConfig, slots: usize, rank: usize, dtype: Dty
     });
     let widest = widest.max().unwrap_or(0).max(vocab);
     [
-        slots64 * size * (layer * config.layers as u64 + tables),
+        slots64 * size * (numbers + tables),
         slots64 * size * rank64 * widest,
     ]
 }
@@ -160,12 +171,12 @@ impl<B: Kernels> AdapterStacks<B> {
             let (rows, columns) = (shape.slices.len() * rank, shape.input);
             empty(shape, rows, columns)
         };
-        let layer = |_| {
+        let layer = |index| {
             let [qkv, output, gate_up, down] =
-                PROJECTIONS.map(|projection| linear(shape_of(config, projection)));
+                PROJECTIONS.map(|projection| shape_of(config, index, projection).map(linear));
             LayerStacks {
-                qkv,
-                output,
+                qkv: qkv.expect("every layer has attention"),
+                output: output.expect("every layer has attention"),
                 gate_up,
                 down,
             }
@@ -176,7 +187,7 @@ impl<B: Kernels> AdapterStacks<B> {
         };
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         Self {
-            layers: (0..config.layers).map(layer).collect(),
+            layers: (0..config.layers.len()).map(layer).collect(),
             embedding: empty(table(vocab, hidden), vocab, rank),
             lm_head: linear(table(hidden, vocab)),
             slots,
@@ -219,8 +230,12 @@ impl<B: Kernels> AdapterStacks<B> {
             use LayerMatrix::{Down, Gate, Key, Output, Query, Up, Value};
             write(&mut layer.qkv, &[Query, Key, Value].map(of));
             write(&mut layer.output, &[of(Output)]);
-            write(&mut layer.gate_up, &[Gate, Up].map(of));
-            write(&mut layer.down, &[of(Down)]);
+            if let Some(gate_up) = &mut layer.gate_up {
+                write(gate_up, &[Gate, Up].map(of));
+            }
+            if let Some(down) = &mut layer.down {
+                write(down, &[of(Down)]);
+            }
         }
         write(&mut self.lm_head, &[of(AdaptedMatrix::LmHead)]);
         let embedding = of(AdaptedMatrix::Embedding);
@@ -247,11 +262,13 @@ impl<B: Kernels> AdapterStacks<B> {
                 matrix, rank, bias, ..
             } = change;
             if let AdaptedMatrix::Layer(layer, _) = matrix
-                && *layer as usize >= config.layers
+                && *layer as usize >= config.layers.len()
             {
                 return Err(format!("an adapter of layer {layer}"));
             }
-            let [input, output] = matrix_shape(config, *matrix);
+            let Some([input, output]) = matrix_shape(config, *matrix) else {
+                return Err(format!("an adapter of {matrix:?}, which the model lacks"));
+            };
             let fits = change.a.len() == rank * input
                 && change.b.len() == rank * output
                 && (bias.is_empty() || bias.len() == output);
@@ -271,7 +288,10 @@ impl<B: Kernels> AdapterStacks<B> {
         x: FloatTensor<B>,
         y: FloatTensor<B>,
     ) -> FloatTensor<B> {
-        apply(self.stack(layer, projection), index, x, y)
+        match self.stack(layer, projection) {
+            Some(stack) => apply(stack, index, x, y),
+            None => y,
+        }
     }
 
     /// True if an adapter of `index` changes a projection of a layer.
@@ -281,16 +301,17 @@ impl<B: Kernels> AdapterStacks<B> {
         projection: Projection,
         index: &AdapterIndex<B>,
     ) -> bool {
-        self.stack(layer, projection).changes(index)
+        let stack = self.stack(layer, projection);
+        stack.is_some_and(|stack| stack.changes(index))
     }
 
-    fn stack(&self, layer: usize, projection: Projection) -> &LowRankStack<B> {
+    fn stack(&self, layer: usize, projection: Projection) -> Option<&LowRankStack<B>> {
         let layer = &self.layers[layer];
         match projection {
-            Projection::Qkv => &layer.qkv,
-            Projection::Output => &layer.output,
-            Projection::GateUp => &layer.gate_up,
-            Projection::Down => &layer.down,
+            Projection::Qkv => Some(&layer.qkv),
+            Projection::Output => Some(&layer.output),
+            Projection::GateUp => layer.gate_up.as_ref(),
+            Projection::Down => layer.down.as_ref(),
         }
     }
 

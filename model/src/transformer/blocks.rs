@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor, TensorPrimitive};
-use hearth_shaders::{BlockFormat, BlockMatrix, Kernels};
+use hearth_shaders::{BlockFormat, BlockMatrix, GROUP_ROWS, Kernels};
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Packing, Stack};
 use crate::dtype::Dtype;
 use crate::weights::{Format, Quantization, WeightError, Weights, quantise};
 
@@ -32,22 +32,52 @@ pub enum Quantized {
 }
 
 impl Blocks {
-    /// The format of the blocks of the matrix `name`, if it is in blocks. Stacked matrices are in
-    /// blocks only if all matrices of the stack are, in formats that the backend takes together.
-    pub(super) fn format<B: Kernels>(self, weights: &Weights, name: &str) -> Option<BlockFormat> {
-        let quantized = match self.quantized {
+    /// The formats of the matrices of `stack`, if they are in blocks. They are only if all of them
+    /// are, in formats that the backend takes together.
+    pub(crate) fn formats<B: Kernels>(
+        self,
+        weights: &Weights,
+        stack: &Stack,
+    ) -> Option<Vec<BlockFormat>> {
+        let names = stack.parts.iter().map(|(name, _)| name.as_str());
+        let quantized: Option<Vec<BlockFormat>> = match self.quantized {
             Quantized::None => None,
-            Quantized::Rounded(quantization) => Some(quantization.format(name)),
+            Quantized::Rounded(quantization) => {
+                Some(names.map(|name| quantization.format(name)).collect())
+            }
             Quantized::Stored => {
-                let stack = stack(name).into_iter();
-                let formats = stack.map(|name| stored_blocks(weights, &name));
-                let formats: Option<Vec<BlockFormat>> = formats.collect();
-                formats
-                    .filter(|formats| B::packs(formats))
-                    .and(stored_blocks(weights, name))
+                let formats: Option<Vec<_>> =
+                    names.map(|name| stored_blocks(weights, name)).collect();
+                formats.filter(|formats| B::packs(formats))
             }
         };
-        quantized.or(self.bf16.then_some(BlockFormat::Bf16))
+        let formats = quantized.or_else(|| {
+            self.bf16
+                .then(|| vec![BlockFormat::Bf16; stack.parts.len()])
+        });
+        formats.filter(|formats| match stack.packing {
+            Packing::Each => true,
+            Packing::Never => false,
+            Packing::Experts(rows) => {
+                let same = formats.iter().all(|format| *format == formats[0]);
+                same && rows.is_multiple_of(GROUP_ROWS)
+            }
+        })
+    }
+
+    /// True if experts that are stored in blocks, or were to be rounded to them, become floats: the
+    /// backend does not compute with their format, or with so many rows.
+    pub fn dequantises_experts<B: Kernels>(self, config: &ModelConfig, weights: &Weights) -> bool {
+        let rounded = matches!(self.quantized, Quantized::Rounded(_));
+        config.stacks().into_iter().any(|stack| {
+            let stored = || {
+                let mut names = stack.parts.iter().map(|(name, _)| name);
+                names.any(|name| stored_blocks(weights, name).is_some())
+            };
+            matches!(stack.packing, Packing::Experts(_))
+                && (rounded || stored())
+                && self.formats::<B>(weights, &stack).is_none()
+        })
     }
 
     /// Bytes of all parameters on the device.
@@ -57,43 +87,30 @@ impl Blocks {
         weights: &Weights,
         dtype: Dtype,
     ) -> u64 {
-        let tensors = config.tensors().into_iter();
-        let bytes = tensors.map(|(name, shape)| match shape.as_slice() {
-            [rows, columns] => self.matrix_bytes::<B>(weights, &name, [*rows, *columns], dtype),
-            _ => (shape.iter().product::<usize>() * dtype.size()) as u64,
-        });
-        bytes.sum()
+        let stacks = config.stacks().into_iter();
+        let matrices = stacks.map(|stack| self.stack_bytes::<B>(weights, &stack, dtype));
+        matrices.sum::<u64>() + (config.vector_elements() * dtype.size()) as u64
     }
 
-    /// Bytes of a matrix whose rows are in the format of the tensor `name`.
-    pub fn matrix_bytes<B: Kernels>(
-        self,
-        weights: &Weights,
-        name: &str,
-        [rows, columns]: [usize; 2],
-        dtype: Dtype,
-    ) -> u64 {
-        let bytes = match self.format::<B>(weights, name) {
-            Some(format) => B::packed_bytes(format, rows, columns),
-            None => rows * columns * dtype.size(),
+    /// Bytes of the matrices of `stack`.
+    pub fn stack_bytes<B: Kernels>(self, weights: &Weights, stack: &Stack, dtype: Dtype) -> u64 {
+        let rows = stack.parts.iter().map(|(_, rows)| *rows);
+        let bytes: usize = match self.formats::<B>(weights, stack) {
+            Some(formats) => rows
+                .zip(formats)
+                .map(|(rows, format)| B::packed_bytes(format, rows, stack.columns))
+                .sum(),
+            None => stack.rows() * stack.columns * dtype.size(),
         };
         bytes as u64
     }
 
-    /// The formats of quantized blocks that occur among the matrices, of those that GPUs compute
-    /// with.
-    pub fn integers<B: Kernels>(
-        self,
-        config: &ModelConfig,
-        weights: &Weights,
-    ) -> [Option<BlockFormat>; 2] {
-        let tensors = config.tensors().into_iter();
-        let names = tensors.filter(|(_, shape)| shape.len() == 2);
-        let formats: Vec<_> = names
-            .filter_map(|(name, _)| self.format::<B>(weights, &name))
-            .collect();
-        [BlockFormat::Q8_0, BlockFormat::Q4_0]
-            .map(|format| formats.contains(&format).then_some(format))
+    /// The formats of blocks of small integers that occur among the matrices, each once.
+    pub fn integers<B: Kernels>(self, config: &ModelConfig, weights: &Weights) -> Vec<BlockFormat> {
+        let occurring = self.all_formats::<B>(config, weights);
+        BlockFormat::integers()
+            .filter(|format| occurring.contains(format))
+            .collect()
     }
 
     /// The formats of the quantized matrices as text; `None` if all matrices are in the type that
@@ -102,34 +119,20 @@ impl Blocks {
         if let Quantized::Rounded(quantization) = self.quantized {
             return Some(quantization.to_string());
         }
-        let names = config.tensors().into_iter().map(|(name, _)| name);
-        let kinds: BTreeSet<_> = names
-            .filter_map(|name| self.format::<B>(weights, &name))
+        let formats = self.all_formats::<B>(config, weights).into_iter();
+        let kinds: BTreeSet<_> = formats
             .filter(|format| *format != BlockFormat::Bf16)
             .map(|format| format!("{format:?}"))
             .collect();
         (!kinds.is_empty()).then(|| kinds.into_iter().collect::<Vec<_>>().join(", "))
     }
-}
 
-/// The names of all matrices of the stack that `name` belongs to.
-fn stack(name: &str) -> Vec<String> {
-    for (parts, place) in [
-        (["q", "k", "v"].as_slice(), "self_attn."),
-        (&["gate", "up"], "mlp."),
-    ] {
-        let cut = name.split_once(place).and_then(|(layer, rest)| {
-            let (part, rest) = rest.split_once("_proj.")?;
-            parts.contains(&part).then_some((layer, rest))
-        });
-        if let Some((layer, rest)) = cut {
-            let names = parts.iter();
-            return names
-                .map(|part| format!("{layer}{place}{part}_proj.{rest}"))
-                .collect();
-        }
+    /// The formats of all matrices that are in blocks.
+    fn all_formats<B: Kernels>(self, config: &ModelConfig, weights: &Weights) -> Vec<BlockFormat> {
+        let stacks = config.stacks().into_iter();
+        let formats = stacks.filter_map(|stack| self.formats::<B>(weights, &stack));
+        formats.flatten().collect()
     }
-    vec![name.to_owned()]
 }
 
 /// The format of blocks that `name` is stored in, if it is in blocks.
@@ -140,20 +143,21 @@ fn stored_blocks(weights: &Weights, name: &str) -> Option<BlockFormat> {
     }
 }
 
-/// Stacks the matrices `parts` (`[rows, columns]` each, in `formats`) and packs the rows `within` of
-/// the stack in blocks, for activations of the type `activations`.
+/// Packs the rows `within` of `stack`, whose matrices are in `formats`, in blocks, for activations of
+/// the type `activations`.
 ///
 /// # Errors
 /// A tensor is missing or malformed, or a row has a value that blocks cannot represent.
 pub(super) fn stacked<B: Kernels>(
     weights: &Weights,
-    parts: &[(String, usize)],
+    stack: &Stack,
     formats: &[BlockFormat],
     within: Range<usize>,
-    columns: usize,
     activations: Dtype,
     device: &B::Device,
 ) -> Result<Param<Tensor<B, 2>>, WeightError> {
+    let Stack { parts, columns, .. } = stack;
+    let columns = *columns;
     // The rows of the stack that come from each part.
     let mut before = 0;
     let ranges = parts.iter().map(|(_, rows)| {
@@ -199,28 +203,4 @@ pub(super) fn stacked<B: Kernels>(
     let matrix = B::packed(matrix, DType::from(activations), device);
     let matrix = TensorPrimitive::Float(matrix);
     Ok(Param::from_tensor(Tensor::from_primitive(matrix)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_matrices_of_a_stack_are_named() {
-        assert_eq!(
-            stack("model.layers.7.self_attn.k_proj.weight"),
-            ["q", "k", "v"].map(|part| format!("model.layers.7.self_attn.{part}_proj.weight"))
-        );
-        assert_eq!(
-            stack("model.layers.0.mlp.up_proj.weight"),
-            ["gate", "up"].map(|part| format!("model.layers.0.mlp.{part}_proj.weight"))
-        );
-        for alone in [
-            "model.layers.0.mlp.down_proj.weight",
-            "model.layers.0.self_attn.o_proj.weight",
-            "lm_head.weight",
-        ] {
-            assert_eq!(stack(alone), [alone]);
-        }
-    }
 }

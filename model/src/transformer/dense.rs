@@ -3,12 +3,13 @@
 
 use std::collections::HashMap;
 
-use burn::tensor::activation::{silu, softmax};
+use burn::module::Param;
+use burn::tensor::activation::{gelu_approximate, silu, softmax};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor, TensorData};
 
-use super::parameters::{Layer, Transformer};
-use crate::config::ModelConfig;
+use super::parameters::{DenseMlp, Layer, LayerMlp, Transformer};
+use crate::config::{Activation, Mlp, ModelConfig, QkNorms, RopeConfig};
 
 impl<B: Backend> Transformer<B> {
     /// Logits `[batch, sequence, vocab]` of `tokens` `[batch, sequence]`, every
@@ -19,7 +20,7 @@ impl<B: Backend> Transformer<B> {
         let rows = batch * sequence;
         let embedded = self.embedding.val().select(0, tokens.reshape([rows]));
         let hidden = self.hidden_dense(config, embedded, sequence);
-        self.logits_dense(hidden)
+        self.logits_dense(config, hidden)
             .reshape([batch, sequence, config.vocab_size])
     }
 
@@ -34,32 +35,54 @@ impl<B: Backend> Transformer<B> {
         sequence: usize,
     ) -> Tensor<B, 2> {
         let device = embedded.device();
-        let rope = DenseRope::new(config, sequence, &device);
+        let ropes: Vec<_> = config
+            .ropes
+            .iter()
+            .map(|rope| DenseRope::new(rope, config.head_dim, sequence, &device))
+            .collect();
         // One mask for all layers with the same window, because a mask is large and made on the
         // host.
         let mut masks = HashMap::new();
-        let mut hidden = embedded;
-        for (layer, window) in self.layers.iter().zip(&config.sliding_window) {
+        let norm = |x: Tensor<B, 2>, norm: &Option<Param<Tensor<B, 1>>>| match norm {
+            Some(norm) => rms_norm(x, norm.val(), config.rms_norm_eps),
+            None => x,
+        };
+        let scaled = |x: Tensor<B, 2>, by: f32| if by == 1.0 { x } else { x * by };
+        let mut hidden = scaled(embedded, config.embedding_scale);
+        for (layer, of) in self.layers.iter().zip(&config.layers) {
             let mask = masks
-                .entry(*window)
-                .or_insert_with(|| causal_mask(sequence, *window, &device))
+                .entry(of.window)
+                .or_insert_with(|| causal_mask(sequence, of.window, &device))
                 .clone();
-            let normed = rms_norm(
-                hidden.clone(),
-                layer.attention_norm.val(),
-                config.rms_norm_eps,
-            );
-            hidden = hidden + layer.attention(config, normed, &rope, mask);
-            let normed = rms_norm(hidden.clone(), layer.mlp_norm.val(), config.rms_norm_eps);
-            hidden = hidden + layer.mlp(config, normed);
+            let rope = of.rope.map(|rope| &ropes[rope]);
+            let normed = norm(hidden.clone(), &layer.attention_norm);
+            let mixed = layer.attention(config, normed, rope, sequence, mask);
+            let mixed = norm(mixed, &layer.attention_post_norm);
+            hidden = hidden + scaled(mixed, config.residual_scale);
+            let normed = norm(hidden.clone(), &layer.mlp_norm);
+            let changed = match &layer.mlp {
+                LayerMlp::Dense(mlp) => mlp.apply(config.activation, normed),
+                LayerMlp::Experts(mlp) => {
+                    let Mlp::Experts(experts) = &of.mlp else {
+                        unreachable!("the parameters were made for another description");
+                    };
+                    mlp.apply(experts, normed)
+                }
+            };
+            let changed = norm(changed, &layer.mlp_post_norm);
+            hidden = hidden + scaled(changed, config.residual_scale);
         }
         rms_norm(hidden, self.norm.val(), config.rms_norm_eps)
     }
 
     /// Logits `[rows, vocab]` of final hidden states `[rows, hidden]`. Training computes them only
     /// for the rows that it learns from.
-    pub fn logits_dense(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
-        linear(hidden, self.lm_head(), None)
+    pub fn logits_dense(&self, config: &ModelConfig, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
+        let mut logits = linear(hidden, self.lm_head(), None);
+        if config.logit_divisor != 1.0 {
+            logits = logits / config.logit_divisor;
+        }
+        bounded(logits, config.logit_cap)
     }
 }
 
@@ -72,12 +95,13 @@ impl<B: Backend> Layer<B> {
         &self,
         config: &ModelConfig,
         x: Tensor<B, 2>,
-        rope: &DenseRope<B>,
+        rope: Option<&DenseRope<B>>,
+        sequence: usize,
         mask: Tensor<B, 2>,
     ) -> Tensor<B, 2> {
         let [rows, _] = x.dims();
         let (heads, kv_heads, dim) = (config.heads, config.kv_heads, config.head_dim);
-        let (group, sequence) = (heads / kv_heads, rope.sequence);
+        let group = heads / kv_heads;
         let batch = rows / sequence;
         let stacked = self.qkv.val();
         let bias = self.qkv_bias.as_ref().map(|bias| bias.val());
@@ -94,20 +118,43 @@ impl<B: Backend> Layer<B> {
             part(heads + kv_heads, kv_heads),
         );
         if let (Some(q_norm), Some(k_norm)) = (&self.q_norm, &self.k_norm) {
-            q = rms_norm(q, q_norm.val(), config.rms_norm_eps);
-            k = rms_norm(k, k_norm.val(), config.rms_norm_eps);
+            // `[rows, all heads]`, or a row for each head.
+            let normed = |x: Tensor<B, 2>, norm: &Param<Tensor<B, 1>>, heads: usize| {
+                let width = match config.qk_norms {
+                    QkNorms::Projections => heads * dim,
+                    QkNorms::None | QkNorms::Heads => dim,
+                };
+                let shape = x.dims();
+                let x = x.reshape([rows * heads * dim / width, width]);
+                rms_norm(x, norm.val(), config.rms_norm_eps).reshape(shape)
+            };
+            q = normed(q, q_norm, heads);
+            k = normed(k, k_norm, kv_heads);
+        }
+        if let Some(rope) = rope {
+            (q, k) = (rope.rotate(q, heads), rope.rotate(k, kv_heads));
         }
         // Scaling the queries is the same as scaling the scores, and they are fewer.
-        let q = rope.rotate(q, heads) * (1.0 / (dim as f64).sqrt());
-        let k = rope.rotate(k, kv_heads);
+        let q = q * config.attention_scale;
         // `[batch, kv_heads, group, sequence, head_dim]`; keys and values have a group of one.
         let by_head = |x: Tensor<B, 2>, group: usize| {
             x.reshape([batch, sequence, kv_heads, group, dim])
                 .permute([0, 2, 3, 1, 4])
         };
         let scores = by_head(q, group).matmul(by_head(k, 1).swap_dims(3, 4));
-        let scores = scores.reshape([batch * heads, sequence * sequence]) + mask;
-        let weights = softmax(scores.reshape([batch * heads * sequence, sequence]), 1);
+        let scores = scores.reshape([batch * heads, sequence * sequence]);
+        let scores = bounded(scores, config.attention_cap) + mask;
+        let scores = scores.reshape([batch * heads * sequence, sequence]);
+        let weights = match &self.sinks {
+            None => softmax(scores, 1),
+            // The sink of a head is one more column, whose weight is dropped.
+            Some(sinks) => {
+                let sinks: Tensor<B, 2> = sinks.val().reshape([heads, 1]).repeat_dim(1, sequence);
+                let sinks = sinks.reshape([1, heads * sequence]).repeat_dim(0, batch);
+                let sinks = sinks.reshape([batch * heads * sequence, 1]);
+                softmax(Tensor::cat(vec![scores, sinks], 1), 1).narrow(1, 0, sequence)
+            }
+        };
         let mixed = weights
             .reshape([batch, kv_heads, group, sequence, sequence])
             .matmul(by_head(v, 1))
@@ -119,18 +166,24 @@ impl<B: Backend> Layer<B> {
             self.output_bias.as_ref().map(|bias| bias.val()),
         )
     }
+}
 
+impl<B: Backend> DenseMlp<B> {
     /// `x` is `[rows, hidden]`.
-    fn mlp(&self, config: &ModelConfig, x: Tensor<B, 2>) -> Tensor<B, 2> {
-        let inner = config.intermediate_size;
+    pub(super) fn apply(&self, activation: Activation, x: Tensor<B, 2>) -> Tensor<B, 2> {
+        let inner = self.gate_up.dims()[0] / 2;
         let half = |from: usize| {
             let weight = self.gate_up.val().narrow(0, from, inner);
             let bias = self.gate_up_bias.as_ref();
             let bias = bias.map(|bias| bias.val().narrow(0, from, inner));
             linear(x.clone(), weight, bias)
         };
+        let gates = match activation {
+            Activation::Silu => silu(half(0)),
+            Activation::GeluTanh => gelu_approximate(half(0)),
+        };
         linear(
-            silu(half(0)) * half(inner),
+            gates * half(inner),
             self.down.val(),
             self.down_bias.as_ref().map(|bias| bias.val()),
         )
@@ -138,7 +191,7 @@ impl<B: Backend> Layer<B> {
 }
 
 /// `x` `[rows, in]` times `weight` `[out, in]` transposed.
-fn linear<B: Backend>(
+pub(super) fn linear<B: Backend>(
     x: Tensor<B, 2>,
     weight: Tensor<B, 2>,
     bias: Option<Tensor<B, 1>>,
@@ -147,6 +200,14 @@ fn linear<B: Backend>(
     match bias {
         Some(bias) => y + bias.unsqueeze(),
         None => y,
+    }
+}
+
+/// `cap * tanh(x / cap)`
+fn bounded<B: Backend>(x: Tensor<B, 2>, cap: Option<f32>) -> Tensor<B, 2> {
+    match cap {
+        Some(cap) => (x / cap).tanh() * cap,
+        None => x,
     }
 }
 
@@ -186,9 +247,9 @@ struct DenseRope<B: Backend> {
 }
 
 impl<B: Backend> DenseRope<B> {
-    fn new(config: &ModelConfig, sequence: usize, device: &B::Device) -> Self {
-        let (cos, sin) = config.rope.tables(sequence);
-        let (half, dim) = (config.rope.rotary_dim / 2, config.head_dim);
+    fn new(rope: &RopeConfig, dim: usize, sequence: usize, device: &B::Device) -> Self {
+        let (cos, sin) = rope.tables(sequence);
+        let half = rope.rotary_dim / 2;
         let widen = |table: &[f32], beyond: f32| {
             let mut wide = Vec::with_capacity(sequence * dim);
             for row in table.chunks_exact(half) {

@@ -4,8 +4,8 @@ use burn::module::Param;
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 
-use super::parameters::{Layer, Transformer};
-use crate::config::ModelConfig;
+use super::parameters::{DenseMlp, Layer, LayerMlp, Transformer};
+use crate::config::{LayerTensors, Linear, MlpTensors, ModelConfig};
 
 /// A parameter on the host, as Hugging Face names and shapes it.
 pub struct ExportedTensor {
@@ -17,65 +17,132 @@ pub struct ExportedTensor {
 impl<B: Backend> Transformer<B> {
     /// All parameters, with the stacked matrices split into Hugging Face's.
     pub fn export(&self, config: &ModelConfig) -> Vec<ExportedTensor> {
-        let mut out = Vec::new();
-        push_tensor(&mut out, "model.embed_tokens.weight", self.embedding.val());
+        let mut out = Exported {
+            tensors: Vec::new(),
+            norm_offset: if config.norms_from_one { 1.0 } else { 0.0 },
+        };
+        out.push(&config.embedding_name(), self.embedding.val());
         for (index, layer) in self.layers.iter().enumerate() {
-            layer.export(config, &format!("model.layers.{index}"), &mut out);
+            layer.export(config.layer_tensors(index), &mut out);
         }
-        push(&mut out, "model.norm.weight", &self.norm);
-        if let Some(lm_head) = &self.lm_head {
-            push_tensor(&mut out, "lm_head.weight", lm_head.val());
+        out.push_norm(&config.norm_name(), &self.norm);
+        if let Some((name, lm_head)) = config.lm_head_name().zip(self.lm_head.as_ref()) {
+            out.push(&name, lm_head.val());
         }
-        out
+        out.tensors
     }
 }
 
 impl<B: Backend> Layer<B> {
-    fn export(&self, config: &ModelConfig, prefix: &str, out: &mut Vec<ExportedTensor>) {
-        let dim = config.head_dim;
-        let qkv = [
-            ("self_attn.q_proj", config.heads * dim),
-            ("self_attn.k_proj", config.kv_heads * dim),
-            ("self_attn.v_proj", config.kv_heads * dim),
+    fn export(&self, tensors: LayerTensors, out: &mut Exported) {
+        let norms = [
+            (&tensors.attention_norm, &self.attention_norm),
+            (&tensors.attention_post_norm, &self.attention_post_norm),
+            (&tensors.q_norm, &self.q_norm),
+            (&tensors.k_norm, &self.k_norm),
+            (&tensors.mlp_norm, &self.mlp_norm),
+            (&tensors.mlp_post_norm, &self.mlp_post_norm),
         ];
-        let inner = config.intermediate_size;
-        let gate_up = [("mlp.gate_proj", inner), ("mlp.up_proj", inner)];
-
-        push(
-            out,
-            &format!("{prefix}.input_layernorm.weight"),
-            &self.attention_norm,
-        );
-        push_stacked(out, prefix, "weight", &self.qkv, &qkv);
-        if let Some(bias) = &self.qkv_bias {
-            push_stacked(out, prefix, "bias", bias, &qkv);
-        }
-        let optional = [
-            ("self_attn.q_norm.weight", &self.q_norm),
-            ("self_attn.k_norm.weight", &self.k_norm),
-            ("self_attn.o_proj.bias", &self.output_bias),
-            ("mlp.down_proj.bias", &self.down_bias),
-        ];
-        for (name, parameter) in optional {
-            if let Some(parameter) = parameter {
-                push(out, &format!("{prefix}.{name}"), parameter);
+        for (tensor, parameter) in norms {
+            if let Some(((name, _), parameter)) = tensor.as_ref().zip(parameter.as_ref()) {
+                out.push_norm(name, parameter);
             }
         }
-        push(
-            out,
-            &format!("{prefix}.self_attn.o_proj.weight"),
-            &self.output,
-        );
-        push(
-            out,
-            &format!("{prefix}.post_attention_layernorm.weight"),
-            &self.mlp_norm,
-        );
-        push_stacked(out, prefix, "weight", &self.gate_up, &gate_up);
-        if let Some(bias) = &self.gate_up_bias {
-            push_stacked(out, prefix, "bias", bias, &gate_up);
+        if let Some(((name, _), sinks)) = tensors.sinks.as_ref().zip(self.sinks.as_ref()) {
+            out.push(name, sinks.val());
         }
-        push(out, &format!("{prefix}.mlp.down_proj.weight"), &self.down);
+        out.push_linear(&tensors.qkv, &self.qkv, &self.qkv_bias);
+        out.push_linear(&tensors.output, &self.output, &self.output_bias);
+        match (&tensors.mlp, &self.mlp) {
+            (MlpTensors::Dense { gate_up, down }, LayerMlp::Dense(mlp)) => {
+                out.push_mlp(gate_up, down, mlp);
+            }
+            (
+                MlpTensors::Experts {
+                    router,
+                    gate_up,
+                    down,
+                    shared,
+                },
+                LayerMlp::Experts(mlp),
+            ) => {
+                out.push_linear(router, &mlp.router, &mlp.router_bias);
+                out.push_mlp(gate_up, down, &mlp.experts);
+                if let Some((tensors, shared)) = shared.as_ref().zip(mlp.shared.as_ref()) {
+                    out.push_mlp(&tensors.gate_up, &tensors.down, &shared.mlp);
+                    out.push_linear(&tensors.gate, &shared.gate, &None);
+                }
+            }
+            _ => unreachable!("the parameters were made for another description"),
+        }
+    }
+}
+
+/// The tensors that were collected so far.
+struct Exported {
+    tensors: Vec<ExportedTensor>,
+    /// The checkpoint's weights of norms are less than the parameters by this.
+    norm_offset: f32,
+}
+
+impl Exported {
+    fn push<B: Backend, const D: usize>(&mut self, name: &str, tensor: Tensor<B, D>) {
+        let (shape, values) = values(tensor);
+        self.tensors.push(ExportedTensor {
+            name: name.to_owned(),
+            shape,
+            values,
+        });
+    }
+
+    fn push_norm<B: Backend>(&mut self, name: &str, parameter: &Param<Tensor<B, 1>>) {
+        let (shape, mut values) = values(parameter.val());
+        values
+            .iter_mut()
+            .for_each(|value| *value -= self.norm_offset);
+        self.tensors.push(ExportedTensor {
+            name: name.to_owned(),
+            shape,
+            values,
+        });
+    }
+
+    fn push_mlp<B: Backend>(&mut self, gate_up: &Linear, down: &Linear, mlp: &DenseMlp<B>) {
+        self.push_linear(gate_up, &mlp.gate_up, &mlp.gate_up_bias);
+        self.push_linear(down, &mlp.down, &mlp.down_bias);
+    }
+
+    fn push_linear<B: Backend>(
+        &mut self,
+        linear: &Linear,
+        matrix: &Param<Tensor<B, 2>>,
+        bias: &Option<Param<Tensor<B, 1>>>,
+    ) {
+        self.push_stacked(&linear.weights(), matrix.val());
+        if let Some((parts, bias)) = linear.biases().zip(bias.as_ref()) {
+            self.push_stacked(&parts, bias.val());
+        }
+    }
+
+    /// Splits a parameter stacked along its rows into `parts` of `(name, rows)`.
+    fn push_stacked<B: Backend, const D: usize>(
+        &mut self,
+        parts: &[(String, usize)],
+        parameter: Tensor<B, D>,
+    ) {
+        let (shape, values) = values(parameter);
+        let width: usize = shape[1..].iter().product();
+        let mut row = 0;
+        for (name, rows) in parts {
+            let mut part_shape = shape.clone();
+            part_shape[0] = *rows;
+            self.tensors.push(ExportedTensor {
+                name: name.clone(),
+                shape: part_shape,
+                values: values[row * width..(row + rows) * width].to_vec(),
+            });
+            row += rows;
+        }
     }
 }
 
@@ -87,48 +154,4 @@ fn values<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> (Vec<usize>, Vec<
         .into_vec()
         .expect("converted to f32 above");
     (shape, values)
-}
-
-fn push<B: Backend, const D: usize>(
-    out: &mut Vec<ExportedTensor>,
-    name: &str,
-    parameter: &Param<Tensor<B, D>>,
-) {
-    push_tensor(out, name, parameter.val());
-}
-
-fn push_tensor<B: Backend, const D: usize>(
-    out: &mut Vec<ExportedTensor>,
-    name: &str,
-    tensor: Tensor<B, D>,
-) {
-    let (shape, values) = values(tensor);
-    out.push(ExportedTensor {
-        name: name.to_owned(),
-        shape,
-        values,
-    });
-}
-
-/// Splits a parameter stacked along its rows into `parts` of `(module, rows)`.
-fn push_stacked<B: Backend, const D: usize>(
-    out: &mut Vec<ExportedTensor>,
-    prefix: &str,
-    suffix: &str,
-    parameter: &Param<Tensor<B, D>>,
-    parts: &[(&str, usize)],
-) {
-    let (shape, values) = values(parameter.val());
-    let width: usize = shape[1..].iter().product();
-    let mut row = 0;
-    for (module, rows) in parts {
-        let mut part_shape = shape.clone();
-        part_shape[0] = *rows;
-        out.push(ExportedTensor {
-            name: format!("{prefix}.{module}.{suffix}"),
-            shape: part_shape,
-            values: values[row * width..(row + rows) * width].to_vec(),
-        });
-        row += rows;
-    }
 }

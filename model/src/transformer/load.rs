@@ -8,9 +8,9 @@ use burn::tensor::{DType, Shape, Tensor, TensorData};
 use hearth_shaders::{Kernels, LineBytes, upload};
 
 use super::blocks::{self, Blocks};
-use super::parameters::{Layer, Transformer};
+use super::parameters::{DenseMlp, ExpertMlp, Layer, LayerMlp, SharedExpert, Transformer};
 use super::table::Table;
-use crate::config::ModelConfig;
+use crate::config::{Linear, MlpTensors, ModelConfig, Stack};
 use crate::dtype::Dtype;
 use crate::weights::{WeightError, Weights};
 
@@ -32,6 +32,7 @@ impl<B: Backend> Transformer<B> {
                 weights,
                 matrix,
                 vector,
+                norms: Norms::of(config, vector),
                 device,
                 serving: None,
             },
@@ -41,13 +42,14 @@ impl<B: Backend> Transformer<B> {
     fn load_with(config: &ModelConfig, loader: &Loader<'_, B>) -> Result<Self, WeightError> {
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         Ok(Self {
-            embedding: loader.table("model.embed_tokens.weight", vocab, hidden)?,
-            layers: (0..config.layers)
-                .map(|index| loader.layer(config, &format!("model.layers.{index}")))
+            embedding: loader.table(&config.embedding_name(), vocab, hidden)?,
+            layers: (0..config.layers.len())
+                .map(|index| loader.layer(config, index))
                 .collect::<Result<_, _>>()?,
-            norm: loader.vector("model.norm.weight", hidden)?,
-            lm_head: (!config.tie_word_embeddings)
-                .then(|| loader.table("lm_head.weight", vocab, hidden))
+            norm: loader.norm(&(config.norm_name(), hidden))?,
+            lm_head: config
+                .lm_head_name()
+                .map(|name| loader.table(&name, vocab, hidden))
                 .transpose()?,
         })
     }
@@ -69,19 +71,16 @@ impl<B: Kernels> Transformer<B> {
         largest: u64,
         device: &B::Device,
     ) -> Result<Self, WeightError> {
-        let stacked = |parts: &[(String, usize)], within, columns| {
-            let formats = parts
-                .iter()
-                .map(|(name, _)| blocks.format::<B>(weights, name));
-            let formats: Vec<_> = formats.collect::<Option<_>>()?;
+        let stacked = |stack: &Stack, within| {
+            let formats = blocks.formats::<B>(weights, stack)?;
             Some(blocks::stacked::<B>(
-                weights, parts, &formats, within, columns, vector, device,
+                weights, stack, &formats, within, vector, device,
             ))
         };
         let rows_of_a_part = |name: &str, [rows, columns]: [usize; 2]| {
             let fits = |rows| {
-                let shape = [rows, columns];
-                blocks.matrix_bytes::<B>(weights, name, shape, matrix) <= largest
+                let part = Stack::of(name, rows, columns);
+                blocks.stack_bytes::<B>(weights, &part, matrix) <= largest
             };
             let mut in_parts = (1..=rows).map(|parts| rows.div_ceil(parts));
             in_parts.find(|rows| fits(*rows)).unwrap_or(1)
@@ -92,6 +91,7 @@ impl<B: Kernels> Transformer<B> {
                 weights,
                 matrix,
                 vector,
+                norms: Norms::of(config, vector),
                 device,
                 serving: Some(Serving {
                     stacked: &stacked,
@@ -104,11 +104,8 @@ impl<B: Kernels> Transformer<B> {
 
 /// Stacks several matrices, or a range of their rows, into one matrix in blocks; `None` if they are
 /// not to be in blocks.
-type StackBlocks<'a, B> = &'a dyn Fn(
-    &[(String, usize)],
-    Range<usize>,
-    usize,
-) -> Option<Result<Param<Tensor<B, 2>>, WeightError>>;
+type StackBlocks<'a, B> =
+    &'a dyn Fn(&Stack, Range<usize>) -> Option<Result<Param<Tensor<B, 2>>, WeightError>>;
 
 /// How matrices are made that only serve.
 struct Serving<'a, B: Backend> {
@@ -121,51 +118,118 @@ struct Loader<'a, B: Backend> {
     weights: &'a Weights,
     matrix: Dtype,
     vector: Dtype,
+    norms: Norms,
     device: &'a B::Device,
     serving: Option<Serving<'a, B>>,
 }
 
+/// How the weights of norms are kept.
+#[derive(Clone, Copy)]
+struct Norms {
+    dtype: Dtype,
+    /// A number that is added to those of the checkpoint.
+    offset: f32,
+}
+
+impl Norms {
+    fn of(config: &ModelConfig, vector: Dtype) -> Self {
+        match config.norms_from_one {
+            // 1 + w has more bits than w.
+            true => Self {
+                dtype: Dtype::F32,
+                offset: 1.0,
+            },
+            false => Self {
+                dtype: vector,
+                offset: 0.0,
+            },
+        }
+    }
+}
+
+type Matrix<B> = Param<Tensor<B, 2>>;
+type Vector<B> = Param<Tensor<B, 1>>;
+
 impl<B: Backend> Loader<'_, B> {
-    fn layer(&self, config: &ModelConfig, prefix: &str) -> Result<Layer<B>, WeightError> {
-        let (hidden, inner, dim) = (
-            config.hidden_size,
-            config.intermediate_size,
-            config.head_dim,
-        );
-        let (q, kv) = (config.heads * dim, config.kv_heads * dim);
-        let name = |suffix: &str| format!("{prefix}.{suffix}");
-        let qkv = |suffix: &str| {
-            [("q", q), ("k", kv), ("v", kv)]
-                .map(|(part, rows)| (name(&format!("self_attn.{part}_proj.{suffix}")), rows))
-        };
-        let gate_up = |suffix: &str| {
-            ["gate", "up"].map(|part| (name(&format!("mlp.{part}_proj.{suffix}")), inner))
-        };
-        let optional = |present: bool, suffix: &str, size: usize| {
-            present
-                .then(|| self.vector(&name(suffix), size))
-                .transpose()
-        };
-        let (bias, mlp_bias) = (config.attention_bias, config.mlp_bias);
+    fn layer(&self, config: &ModelConfig, index: usize) -> Result<Layer<B>, WeightError> {
+        let tensors = config.layer_tensors(index);
+        let norm =
+            |of: &Option<(String, usize)>| of.as_ref().map(|tensor| self.norm(tensor)).transpose();
+        let (qkv, qkv_bias) = self.linear(&tensors.qkv)?;
+        let (output, output_bias) = self.linear(&tensors.output)?;
         Ok(Layer {
-            attention_norm: self.vector(&name("input_layernorm.weight"), hidden)?,
-            qkv: self.stacked_matrix(&qkv("weight"), hidden)?,
-            qkv_bias: bias
-                .qkv
-                .then(|| self.stacked_vector(&qkv("bias")))
+            attention_norm: norm(&tensors.attention_norm)?,
+            attention_post_norm: norm(&tensors.attention_post_norm)?,
+            qkv,
+            qkv_bias,
+            q_norm: norm(&tensors.q_norm)?,
+            k_norm: norm(&tensors.k_norm)?,
+            sinks: tensors
+                .sinks
+                .map(|sinks| self.stacked_vector(&[sinks]))
                 .transpose()?,
-            q_norm: optional(config.qk_norm, "self_attn.q_norm.weight", dim)?,
-            k_norm: optional(config.qk_norm, "self_attn.k_norm.weight", dim)?,
-            output: self.matrix(&name("self_attn.o_proj.weight"), hidden, q)?,
-            output_bias: optional(bias.output, "self_attn.o_proj.bias", hidden)?,
-            mlp_norm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate_up: self.stacked_matrix(&gate_up("weight"), hidden)?,
-            gate_up_bias: mlp_bias
-                .then(|| self.stacked_vector(&gate_up("bias")))
-                .transpose()?,
-            down: self.matrix(&name("mlp.down_proj.weight"), hidden, inner)?,
-            down_bias: optional(mlp_bias, "mlp.down_proj.bias", hidden)?,
+            output,
+            output_bias,
+            mlp_norm: norm(&tensors.mlp_norm)?,
+            mlp_post_norm: norm(&tensors.mlp_post_norm)?,
+            mlp: match &tensors.mlp {
+                MlpTensors::Dense { gate_up, down } => LayerMlp::Dense(self.mlp(gate_up, down)?),
+                MlpTensors::Experts {
+                    router,
+                    gate_up,
+                    down,
+                    shared,
+                } => {
+                    let (router, router_bias) = self.linear(router)?;
+                    let shared = shared.as_ref().map(|shared| {
+                        Ok(SharedExpert {
+                            mlp: self.mlp(&shared.gate_up, &shared.down)?,
+                            gate: self.linear(&shared.gate)?.0,
+                        })
+                    });
+                    LayerMlp::Experts(ExpertMlp {
+                        router,
+                        router_bias,
+                        experts: self.mlp(gate_up, down)?,
+                        shared: shared.transpose()?,
+                    })
+                }
+            },
         })
+    }
+
+    fn mlp(&self, gate_up: &Linear, down: &Linear) -> Result<DenseMlp<B>, WeightError> {
+        let (gate_up, gate_up_bias) = self.linear(gate_up)?;
+        let (down, down_bias) = self.linear(down)?;
+        Ok(DenseMlp {
+            gate_up,
+            gate_up_bias,
+            down,
+            down_bias,
+        })
+    }
+
+    /// The matrix and the bias.
+    fn linear(&self, of: &Linear) -> Result<(Matrix<B>, Option<Vector<B>>), WeightError> {
+        let matrix = self.stacked_matrix(&of.stack())?;
+        let bias = of.biases().map(|parts| self.stacked_vector(&parts));
+        Ok((matrix, bias.transpose()?))
+    }
+
+    fn norm(&self, (name, size): &(String, usize)) -> Result<Vector<B>, WeightError> {
+        let Norms { dtype, offset } = self.norms;
+        if offset == 0.0 {
+            return self.tensor(vec![(name, vec![*size])], Shape::from([*size]), dtype);
+        }
+        let values = self.weights.get(name, &[*size])?.to_f32();
+        self.weights.release(name);
+        let values: Vec<f32> = values.iter().map(|value| value + offset).collect();
+        let data = TensorData::new(values, [*size]);
+        Ok(Param::from_tensor(upload(
+            data,
+            DType::from(dtype),
+            self.device,
+        )))
     }
 
     fn matrix(
@@ -174,21 +238,18 @@ impl<B: Backend> Loader<'_, B> {
         rows: usize,
         columns: usize,
     ) -> Result<Param<Tensor<B, 2>>, WeightError> {
-        self.stacked_matrix(&[(name.to_owned(), rows)], columns)
+        self.stacked_matrix(&Stack::of(name, rows, columns))
     }
 
-    fn stacked_matrix(
-        &self,
-        parts: &[(String, usize)],
-        columns: usize,
-    ) -> Result<Param<Tensor<B, 2>>, WeightError> {
-        let rows: usize = parts.iter().map(|(_, rows)| rows).sum();
+    fn stacked_matrix(&self, stack: &Stack) -> Result<Param<Tensor<B, 2>>, WeightError> {
+        let (rows, columns) = (stack.rows(), stack.columns);
         if let Some(serving) = &self.serving
-            && let Some(matrix) = (serving.stacked)(parts, 0..rows, columns)
+            && let Some(matrix) = (serving.stacked)(stack, 0..rows)
         {
             return matrix;
         }
-        let shapes = parts
+        let shapes = stack
+            .parts
             .iter()
             .map(|(name, rows)| (name.as_str(), vec![*rows, columns]));
         self.tensor(shapes.collect(), Shape::from([rows, columns]), self.matrix)
@@ -219,8 +280,7 @@ impl<B: Backend> Loader<'_, B> {
         columns: usize,
     ) -> Result<Param<Tensor<B, 2>>, WeightError> {
         if let Some(serving) = &self.serving
-            && let Some(matrix) =
-                (serving.stacked)(&[(name.to_owned(), rows)], within.clone(), columns)
+            && let Some(matrix) = (serving.stacked)(&Stack::of(name, rows, columns), within.clone())
         {
             return matrix;
         }
@@ -234,10 +294,6 @@ impl<B: Backend> Loader<'_, B> {
         self.weights.release(name);
         let shape = Shape::from([within.len(), columns]);
         Ok(self.on_device(bytes, shape, self.matrix))
-    }
-
-    fn vector(&self, name: &str, size: usize) -> Result<Param<Tensor<B, 1>>, WeightError> {
-        self.stacked_vector(&[(name.to_owned(), size)])
     }
 
     fn stacked_vector(

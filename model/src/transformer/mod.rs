@@ -1,4 +1,4 @@
-//! One decoder-only transformer for Llama, Mistral, Qwen2 and Qwen3, driven by the config.
+//! One decoder-only transformer for all families, driven by the config.
 //!
 //! The parameters live in [`Transformer`], a Burn module. Two forward passes read them: `dense`
 //! is plain Burn, differentiable, for training and as the reference; `paged` serves requests over
@@ -11,6 +11,7 @@
 mod adapters;
 mod blocks;
 mod dense;
+mod experts;
 mod export;
 mod load;
 mod paged;
@@ -23,6 +24,6 @@ pub use adapters::{AdapterStacks, adapter_bytes};
 pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, DeviceOutput, PagedContext};
-pub use parameters::{Layer, Transformer};
+pub use parameters::{DenseMlp, Layer, LayerMlp, Transformer};
 pub(crate) use primitive::{indices, primitive, tensor};
 pub use table::Table;

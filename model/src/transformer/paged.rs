@@ -7,13 +7,14 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use hearth_forward::ForwardBatch;
 use hearth_shaders::{
-    AdapterIndex, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation, upload,
+    AdapterIndex, AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation,
+    upload,
 };
 
 use super::adapters::{AdapterStacks, Projection};
-use super::parameters::{Layer, Transformer};
+use super::parameters::{DenseMlp, Layer, LayerMlp, Transformer};
 use super::primitive::{indices, primitive, tensor};
-use crate::config::ModelConfig;
+use crate::config::{Activation, Mlp, ModelConfig, QkNorms, RopeConfig};
 use crate::kv_pool::KvPool;
 
 /// A ragged batch on the device.
@@ -149,7 +150,10 @@ fn slots_of_tokens(batch: &ForwardBatch) -> Vec<u32> {
 pub struct PagedContext<B: Backend> {
     pub pool: KvPool<B>,
     pub layout: HeadLayout,
-    rope: RopeTable<B>,
+    /// In the order of [`ModelConfig::ropes`].
+    ropes: Vec<RopeTable<B>>,
+    /// For layers that rotate nothing.
+    still: RopeTable<B>,
 }
 
 impl<B: Kernels> PagedContext<B> {
@@ -160,11 +164,18 @@ impl<B: Kernels> PagedContext<B> {
         max_positions: usize,
         device: &B::Device,
     ) -> Self {
-        let (cos, sin) = config.rope.tables(max_positions);
-        let half = config.rope.rotary_dim / 2;
-        let table = |values: Vec<f32>| {
-            let data = TensorData::new(values, [max_positions, half]);
+        let table = |values: Vec<f32>, shape: [usize; 2]| {
+            let data = TensorData::new(values, shape);
             primitive(upload::<B, 2>(data, DType::F32, device))
+        };
+        let rotation = |rope: &RopeConfig| {
+            let (cos, sin) = rope.tables(max_positions);
+            let half = rope.rotary_dim / 2;
+            RopeTable {
+                cos: table(cos, [max_positions, half]),
+                sin: table(sin, [max_positions, half]),
+                rotary_dim: 2 * half,
+            }
         };
         Self {
             pool,
@@ -173,10 +184,11 @@ impl<B: Kernels> PagedContext<B> {
                 kv_heads: config.kv_heads,
                 head_dim: config.head_dim,
             },
-            rope: RopeTable {
-                cos: table(cos),
-                sin: table(sin),
-                rotary_dim: 2 * half,
+            ropes: config.ropes.iter().map(rotation).collect(),
+            still: RopeTable {
+                cos: table(vec![1.0], [1, 1]),
+                sin: table(vec![0.0], [1, 1]),
+                rotary_dim: 0,
             },
         }
     }
@@ -202,39 +214,51 @@ impl<B: Kernels> Transformer<B> {
                 stacks.apply_to_embedding(adapters, batch.tokens, embedded)
             }
         };
+        let embedded = match config.embedding_scale {
+            1.0 => embedded,
+            scale => embedded * scale,
+        };
+        // The norm before the layer `index`, or the last norm. Where a layer has none, it takes the
+        // residual stream itself.
+        let norm_before = |index: usize| match self.layers.get(index) {
+            Some(layer) => layer.attention_norm.as_ref(),
+            None => Some(&self.norm),
+        };
         let mut residual = primitive(embedded);
-        let first = self
-            .layers
-            .first()
-            .map_or(&self.norm, |layer| &layer.attention_norm);
-        let mut normed = B::rms_norm(residual.clone(), weight(first), eps);
+        let mut normed = match norm_before(0) {
+            Some(norm) => B::rms_norm(residual.clone(), weight(norm), eps),
+            None => residual.clone(),
+        };
         for (index, layer) in self.layers.iter().enumerate() {
-            let next = self
-                .layers
-                .get(index + 1)
-                .map_or(&self.norm, |next| &next.attention_norm);
             let adapted = adapted.map(|(stacks, adapters)| Adapted {
                 stacks,
                 adapters,
                 layer: index,
             });
             let mixed = layer.attend(config, index, normed, &batch.index, adapted, context);
-            (residual, normed) = B::add_rms_norm(residual, mixed, weight(&layer.mlp_norm), eps);
-            let changed = layer.feed_forward(normed, adapted, summation);
-            (residual, normed) = B::add_rms_norm(residual, changed, weight(next), eps);
+            let mixed = normed_after(mixed, layer.attention_post_norm.as_ref(), eps);
+            (residual, normed) = added(config, residual, mixed, layer.mlp_norm.as_ref());
+            let changed = layer.feed_forward(config, index, normed, adapted, summation);
+            let changed = normed_after(changed, layer.mlp_post_norm.as_ref(), eps);
+            (residual, normed) = added(config, residual, changed, norm_before(index + 1));
         }
         let normed = tensor::<B, 2>(normed);
         let hidden = batch.hidden_rows.map(|rows| normed.clone().select(0, rows));
         let lm_head = self.lm_head.as_ref().unwrap_or(&self.embedding);
         let project = |rows: Rows<B>| {
             let x = normed.clone().select(0, rows.rows);
-            match stacks.zip(rows.adapters) {
+            let logits = match stacks.zip(rows.adapters) {
                 None => lm_head.project(x, summation),
                 Some((stacks, adapters)) => {
                     let logits = lm_head.project(x.clone(), summation);
                     stacks.apply_to_logits(&adapters, x, logits)
                 }
+            };
+            if !config.scales_logits() {
+                return logits;
             }
+            let scale = 1.0 / config.logit_divisor;
+            tensor(B::scale_and_cap(primitive(logits), scale, config.logit_cap))
         };
         let (logits, to_sample) = match batch.logit_rows {
             LogitRows::Together { rows, returned } => {
@@ -259,6 +283,37 @@ impl<B: Kernels> Transformer<B> {
     }
 }
 
+/// The norm of what attention or the MLP returns, where a layer has one.
+fn normed_after<B: Kernels>(
+    x: FloatTensor<B>,
+    norm: Option<&Param<Tensor<B, 1>>>,
+    eps: f32,
+) -> FloatTensor<B> {
+    match norm {
+        Some(norm) => B::rms_norm(x, weight(norm), eps),
+        None => x,
+    }
+}
+
+/// The residual stream with `change` added, and its norm, or itself where there is no norm.
+fn added<B: Kernels>(
+    config: &ModelConfig,
+    residual: FloatTensor<B>,
+    change: FloatTensor<B>,
+    norm: Option<&Param<Tensor<B, 1>>>,
+) -> (FloatTensor<B>, FloatTensor<B>) {
+    let scale = config.residual_scale;
+    if let Some(norm) = norm {
+        return B::add_rms_norm(residual, change, scale, weight(norm), config.rms_norm_eps);
+    }
+    let change = match scale {
+        1.0 => tensor::<B, 2>(change),
+        scale => tensor::<B, 2>(change) * scale,
+    };
+    let sum = primitive(tensor::<B, 2>(residual) + change);
+    (sum.clone(), sum)
+}
+
 impl<B: Kernels> Layer<B> {
     fn attend(
         &self,
@@ -271,10 +326,10 @@ impl<B: Kernels> Layer<B> {
     ) -> FloatTensor<B> {
         let layout = context.layout;
         let qkv_bias = self.qkv_bias.as_ref().map(weight);
-        let qkv = project(x, Projection::Qkv, adapted, |x| {
+        let mut qkv = project(x, Projection::Qkv, adapted, |x| {
             B::project(x, weight(&self.qkv), qkv_bias, at.summation)
         });
-        let norm = self
+        let mut norm = self
             .q_norm
             .as_ref()
             .zip(self.k_norm.as_ref())
@@ -283,17 +338,24 @@ impl<B: Kernels> Layer<B> {
                 k: weight(k),
                 eps: config.rms_norm_eps,
             });
+        if config.qk_norms == QkNorms::Projections
+            && let Some(norm) = norm.take()
+        {
+            qkv = B::norm_projections(qkv, layout, &norm);
+        }
+        let layer = &config.layers[index];
+        let rope = layer
+            .rope
+            .map_or(&context.still, |rope| &context.ropes[rope]);
         let (k_pool, v_pool) = context.pool.layer(index);
-        let q = B::rope_and_store(
-            qkv,
-            layout,
-            norm.as_ref(),
-            &context.rope,
-            at,
-            k_pool,
-            v_pool,
-        );
-        let mixed = B::paged_attention(q, layout, at, config.sliding_window[index], k_pool, v_pool);
+        let q = B::rope_and_store(qkv, layout, norm.as_ref(), rope, at, k_pool, v_pool);
+        let options = AttentionOptions {
+            window: layer.window,
+            scale: config.attention_scale,
+            cap: config.attention_cap,
+            sinks: self.sinks.as_ref().map(weight),
+        };
+        let mixed = B::paged_attention(q, layout, at, &options, k_pool, v_pool);
         project(mixed, Projection::Output, adapted, |x| {
             let bias = self.output_bias.as_ref().map(weight);
             B::project(x, weight(&self.output), bias, at.summation)
@@ -302,6 +364,26 @@ impl<B: Kernels> Layer<B> {
 
     fn feed_forward(
         &self,
+        config: &ModelConfig,
+        index: usize,
+        x: FloatTensor<B>,
+        adapted: Option<Adapted<'_, B>>,
+        summation: Summation,
+    ) -> FloatTensor<B> {
+        match (&self.mlp, &config.layers[index].mlp) {
+            (LayerMlp::Experts(mlp), Mlp::Experts(experts)) => {
+                mlp.feed_forward(experts, x, summation)
+            }
+            (LayerMlp::Dense(mlp), _) => mlp.feed_forward(config.activation, x, adapted, summation),
+            _ => unreachable!("the parameters were made for another description"),
+        }
+    }
+}
+
+impl<B: Kernels> DenseMlp<B> {
+    pub(super) fn feed_forward(
+        &self,
+        activation: Activation,
         x: FloatTensor<B>,
         adapted: Option<Adapted<'_, B>>,
         summation: Summation,
@@ -316,9 +398,9 @@ impl<B: Kernels> Layer<B> {
                 let gate_up = project(x, Projection::GateUp, Some(adapted), |x| {
                     B::project(x, gate_up, bias, summation)
                 });
-                B::silu_mul(gate_up)
+                B::gate(gate_up, activation)
             }
-            _ => B::project_gated(x, gate_up, bias, summation),
+            _ => B::project_gated(x, gate_up, bias, activation, summation),
         };
         project(gated, Projection::Down, adapted, |x| {
             let down_bias = self.down_bias.as_ref().map(weight);
@@ -328,7 +410,7 @@ impl<B: Kernels> Layer<B> {
 }
 
 /// The adapters of a batch, at one layer.
-struct Adapted<'a, B: Backend> {
+pub(super) struct Adapted<'a, B: Backend> {
     stacks: &'a AdapterStacks<B>,
     adapters: &'a AdapterIndex<B>,
     layer: usize,

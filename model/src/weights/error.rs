@@ -42,6 +42,8 @@ pub enum WeightError {
         file: String,
         found: String,
     },
+    #[error("quantized tensor {tensor} {problem}")]
+    Packed { tensor: String, problem: String },
     #[error(
         "tensor {tensor} cannot be quantized: a value of row {row} is not finite, or too large \
          for a scale in f16"

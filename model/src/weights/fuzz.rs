@@ -14,8 +14,6 @@ pub(crate) mod mutate;
 
 pub(crate) use mutate::{Random, bytes as damage, cases};
 
-/// Seconds for each kind of file, instead of [`CASES`].
-pub(crate) const SECONDS: &str = "HEARTH_FUZZ_SECONDS";
 /// Damaged copies of each file, if no variable says otherwise.
 pub(crate) const CASES: u64 = 1500;
 
@@ -83,11 +81,54 @@ fn a_damaged_gguf_file_is_an_error_and_nothing_worse() {
 
 #[test]
 fn a_damaged_safetensors_file_is_an_error_and_nothing_worse() {
-    let from = goldens().join("qwen3");
-    let whole = fs::read(from.join(SINGLE)).unwrap();
-    let config = fs::read(from.join("config.json")).unwrap();
-    fuzz("safetensors", &whole, SINGLE, |dir| {
-        fs::write(dir.join("config.json"), &config).unwrap();
-        Checkpoint::open_dir(dir, LoadFormat::Safetensors).ok()
-    });
+    for name in ["qwen3", "gpt-oss-mxfp4"] {
+        let from = goldens().join(name);
+        let whole = fs::read(from.join(SINGLE)).unwrap();
+        let config = fs::read(from.join("config.json")).unwrap();
+        fuzz(name, &whole, SINGLE, |dir| {
+            fs::write(dir.join("config.json"), &config).unwrap();
+            Checkpoint::open_dir(dir, LoadFormat::Safetensors).ok()
+        });
+    }
+}
+
+#[test]
+fn a_damaged_quantized_checkpoint_is_an_error_and_nothing_worse() {
+    for entry in fs::read_dir(goldens().join("quantised")).unwrap() {
+        let from = entry.unwrap().path();
+        let name = from.file_name().unwrap().to_string_lossy().into_owned();
+        let whole = fs::read(from.join(SINGLE)).unwrap();
+        fuzz(&format!("quantised-{name}"), &whole, SINGLE, |dir| {
+            for file in ["config.json", "quantize_config.json"] {
+                if let Ok(text) = fs::read(from.join(file)) {
+                    fs::write(dir.join(file), text).unwrap();
+                }
+            }
+            Checkpoint::open_dir(dir, LoadFormat::Safetensors).ok()
+        });
+    }
+}
+
+#[test]
+fn a_damaged_quantization_config_is_an_error_and_nothing_worse() {
+    for entry in fs::read_dir(goldens().join("quantised")).unwrap() {
+        let from = entry.unwrap().path();
+        let name = from.file_name().unwrap().to_string_lossy().into_owned();
+        let whole = fs::read(from.join("config.json")).unwrap();
+        let weights = fs::read(from.join(SINGLE)).unwrap();
+        fuzz(
+            &format!("quantization-config-{name}"),
+            &whole,
+            "config.json",
+            |dir| {
+                if !dir.join(SINGLE).exists() {
+                    fs::write(dir.join(SINGLE), &weights).unwrap();
+                    if let Ok(text) = fs::read(from.join("quantize_config.json")) {
+                        fs::write(dir.join("quantize_config.json"), text).unwrap();
+                    }
+                }
+                Checkpoint::open_dir(dir, LoadFormat::Safetensors).ok()
+            },
+        );
+    }
 }

@@ -21,7 +21,9 @@ pub enum Quantization {
 impl Quantization {
     /// The blocks of the matrix `name`.
     pub(crate) fn format(self, name: &str) -> BlockFormat {
-        let outer = name == "model.embed_tokens.weight" || name == "lm_head.weight";
+        let outer = ["embed_tokens.weight", "lm_head.weight"]
+            .iter()
+            .any(|outer| name.ends_with(outer));
         match self {
             Quantization::Int4 if !outer => BlockFormat::Q4_0,
             _ => BlockFormat::Q8_0,

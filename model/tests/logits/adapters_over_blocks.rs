@@ -33,7 +33,7 @@ impl Numbers {
 
 /// An adapter that changes every matrix of the model, with and without biases.
 fn adapter_of_all(config: &ModelConfig) -> Adapter {
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let (hidden, inner) = (config.hidden_size, config.widest_mlp());
     let (q, kv) = (
         config.heads * config.head_dim,
         config.kv_heads * config.head_dim,
@@ -54,7 +54,7 @@ fn adapter_of_all(config: &ModelConfig) -> Adapter {
         },
         change(AdaptedMatrix::LmHead, hidden, config.vocab_size, false),
     ];
-    for layer in 0..config.layers as u32 {
+    for layer in 0..config.layers.len() as u32 {
         for (matrix, input, output, biased) in [
             (Query, hidden, q, false),
             (Key, hidden, kv, true),

@@ -36,7 +36,7 @@ pub fn goldens() -> Vec<Golden> {
         .filter(|path| path.join("golden.safetensors").exists())
         .collect();
     dirs.sort();
-    assert!(dirs.len() >= 10, "goldens are missing: {dirs:?}");
+    assert!(dirs.len() >= 20, "goldens are missing: {dirs:?}");
     dirs.into_iter().map(read).collect()
 }
 
@@ -47,9 +47,16 @@ pub fn all_gpu_tests() -> bool {
 }
 
 /// The goldens for tests on a GPU: all of them if `HEARTH_ALL_GPU_TESTS` is set, and otherwise one
-/// with scaled positions and one with biases, normed heads and sliding windows.
+/// with scaled positions, one with biases, normed heads and sliding windows, one with bounds of scores
+/// and logits and norms before and after, and two with experts.
 pub fn gpu_goldens() -> Vec<Golden> {
-    const SOME: [&str; 2] = ["llama-llama3-tied", "qwen3-bias-layer-types-old-names"];
+    const SOME: [&str; 5] = [
+        "llama-llama3-tied",
+        "qwen3-bias-layer-types-old-names",
+        "gemma2",
+        "qwen2-moe",
+        "gpt-oss",
+    ];
     let mut goldens = goldens();
     goldens.retain(|golden| all_gpu_tests() || SOME.iter().any(|name| golden.dir.ends_with(name)));
     assert!(goldens.len() >= SOME.len(), "a golden was renamed");
@@ -60,6 +67,12 @@ pub fn read(dir: PathBuf) -> Golden {
     let golden = dir.join("golden.safetensors");
     read_as(dir, &golden)
 }
+
+/// Files with a golden beside them: quantized ones, and those of llama.cpp's converter.
+const OWN_GOLDENS: [&str; 13] = [
+    "mixed", "q8_0", "q4_0", "smollm3", "granite", "olmo2", "phi3", "gemma2", "gemma3", "mixtral",
+    "qwen2moe", "qwen3moe", "gpt-oss",
+];
 
 /// GGUF files: converted ones, with the golden of the model that they were made from, and
 /// quantized ones with their own.
@@ -73,7 +86,7 @@ pub fn gguf_goldens() -> Vec<Golden> {
             read_as(file, &root.join(name).join("golden.safetensors"))
         })
         .collect();
-    for name in ["mixed", "q8_0", "q4_0"] {
+    for name in OWN_GOLDENS {
         let file = root.join(format!("gguf/{name}.gguf"));
         let golden = root.join(format!("gguf/{name}.safetensors"));
         goldens.push(read_as(file, &golden));

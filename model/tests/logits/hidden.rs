@@ -4,10 +4,12 @@ use hearth_forward::{ForwardBatch, SequenceSpan};
 use hearth_model::device::{Api, DeviceSpec};
 use safetensors::SafeTensors;
 
-use super::golden::{CPU, Golden, assert_close, goldens, gpu_goldens, load, slot, wgpu_devices};
+use super::golden::{
+    CPU, Golden, assert_close, goldens, gpu_goldens, load, open, slot, wgpu_devices,
+};
 
-/// Hidden states are the input of the output projection: projected here, in f64, they give the
-/// golden's logits.
+/// Hidden states are the input of the output projection: projected, scaled and bounded here, in f64,
+/// they give the golden's logits.
 fn hidden_states_project_to_the_logits(device: DeviceSpec, goldens: Vec<Golden>) {
     for golden in goldens {
         let mut decoder = load(&golden, device);
@@ -37,14 +39,17 @@ fn hidden_states_project_to_the_logits(device: DeviceSpec, goldens: Vec<Golden>)
         assert_close(&format!("{device} {name}"), &output.logits, last);
         assert_eq!(output.hidden.len(), rows.len() * hidden_size);
         let projection = output_projection(&golden);
+        let config = open(&golden).config;
+        let divisor = f64::from(config.logit_divisor);
+        let cap = config.logit_cap.map(f64::from);
         for (row, hidden) in rows.iter().zip(output.hidden.chunks(hidden_size)) {
             let logits: Vec<f32> = projection
                 .chunks(hidden_size)
                 .map(|weights| {
                     let terms = weights.iter().zip(hidden);
-                    terms
-                        .map(|(w, h)| f64::from(*w) * f64::from(*h))
-                        .sum::<f64>() as f32
+                    let sum: f64 = terms.map(|(w, h)| f64::from(*w) * f64::from(*h)).sum();
+                    let logit = sum / divisor;
+                    cap.map_or(logit, |cap| cap * (logit / cap).tanh()) as f32
                 })
                 .collect();
             let want = &golden.prefill[*row as usize * golden.vocab..][..golden.vocab];

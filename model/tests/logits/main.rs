@@ -4,10 +4,13 @@
 mod adapters;
 mod adapters_over_blocks;
 mod carried;
+mod certified;
+mod dense;
 mod golden;
 mod hidden;
 mod host;
 mod parts;
+mod quantised;
 mod refused;
 mod rounding;
 mod same_bits;
@@ -32,7 +35,7 @@ fn agrees(device: DeviceSpec, goldens: Vec<Golden>, looks: &[Look]) {
         let mut decoder = load(&golden, device);
         for (index, look) in looks.iter().enumerate() {
             if index > 0 {
-                forget(decoder.as_mut());
+                forget(decoder.as_mut(), golden.vocab);
             }
             look(decoder.as_mut(), &golden, &format!("{device} {file}"));
         }
@@ -41,8 +44,9 @@ fn agrees(device: DeviceSpec, goldens: Vec<Golden>, looks: &[Look]) {
 
 /// Overwrites every slot, so that what one check has left in the slots cannot hide that the next
 /// one fails to write them.
-fn forget(decoder: &mut dyn Decoder) {
-    let tokens: Vec<u32> = (0..SLOTS as u32).map(|at| (at * 7 + 3) % 250).collect();
+fn forget(decoder: &mut dyn Decoder, vocab: usize) {
+    let ids = vocab as u32;
+    let tokens: Vec<u32> = (0..SLOTS as u32).map(|at| (at * 7 + 3) % ids).collect();
     feed(decoder, &tokens, 0);
 }
 

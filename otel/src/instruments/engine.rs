@@ -30,6 +30,9 @@ pub struct EngineSnapshot {
     pub host_used: usize,
     pub demoted_tokens: u64,
     pub loaded_tokens: u64,
+    /// Tokens of cached prefixes that were read for files, and those that were read from files.
+    pub saved_tokens: u64,
+    pub restored_tokens: u64,
     /// Requests that only hold slots during a transfer.
     pub transferring: usize,
     pub sent_tokens: u64,
@@ -140,6 +143,10 @@ pub(super) fn observe_engine(
             s.prompt_tokens.saturating_sub(s.device_hits()) as f64
         });
     }
+    single("llm.cache_dir.saved_tokens", |s| s.saved_tokens as f64);
+    single("llm.cache_dir.restored_tokens", |s| {
+        s.restored_tokens as f64
+    });
     single("llm.num_requests_transferring", |s| s.transferring as f64);
     single("llm.kv_transfer.sent_tokens", |s| s.sent_tokens as f64);
     single("llm.kv_transfer.received_tokens", |s| {

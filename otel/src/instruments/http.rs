@@ -1,11 +1,14 @@
 //! The HTTP server's instruments.
 
-use opentelemetry::KeyValue;
+use std::sync::Arc;
+
 use opentelemetry::metrics::{Histogram, Meter, UpDownCounter};
+use opentelemetry::{KeyValue, TraceId};
 
 use super::build::{described, histogram};
 use crate::bounds::Bounds;
 use crate::catalog::{ERROR, METHOD, ROUTE, SCHEME, STATUS};
+use crate::exemplars::Exemplars;
 use crate::records::HttpOutcome;
 
 /// Instruments of the HTTP server.
@@ -15,6 +18,7 @@ pub struct HttpInstruments {
     active: UpDownCounter<i64>,
     request_size: Histogram<f64>,
     response_size: Histogram<f64>,
+    exemplars: Arc<Exemplars>,
 }
 
 fn http_attributes(method: &'static str, route: &str) -> Vec<KeyValue> {
@@ -37,7 +41,13 @@ impl HttpInstruments {
                 .build(),
             request_size: histogram(meter, "http.server.request.body.size", bounds),
             response_size: histogram(meter, "http.server.response.body.size", bounds),
+            exemplars: Arc::new(Exemplars::new(bounds)),
         }
+    }
+
+    /// The exemplars of the buckets of durations.
+    pub fn exemplars(&self) -> &Exemplars {
+        &self.exemplars
     }
 
     /// Counts a request that is now active.
@@ -45,8 +55,14 @@ impl HttpInstruments {
         self.active.add(1, &http_attributes(method, route));
     }
 
-    /// Records an exchange that ended.
-    pub fn end(&self, method: &'static str, route: &str, outcome: &HttpOutcome) {
+    /// Records an exchange that ended, and its trace if it is exported.
+    pub fn end(
+        &self,
+        method: &'static str,
+        route: &str,
+        outcome: &HttpOutcome,
+        trace: Option<TraceId>,
+    ) {
         let mut attributes = http_attributes(method, route);
         self.active.add(-1, &attributes);
         attributes.push(KeyValue::new(STATUS, i64::from(outcome.status)));
@@ -58,5 +74,9 @@ impl HttpInstruments {
         }
         let seconds = outcome.duration.as_secs_f64();
         self.duration.record(seconds, &attributes);
+        if let Some(trace) = trace {
+            let name = "http.server.request.duration";
+            self.exemplars.keep(name, &attributes, seconds, trace);
+        }
     }
 }

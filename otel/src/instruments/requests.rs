@@ -249,6 +249,13 @@ impl EngineInstruments {
         }
     }
 
+    /// Keeps the trace of a request with the longest time between two of its tokens so far.
+    pub fn longest_gap(&self, seconds: f64, trace: TraceId) {
+        let model = [KeyValue::new(MODEL, self.model.clone())];
+        let name = "llm.inter_token_latency";
+        self.exemplars.keep(name, &model, sane(seconds), trace);
+    }
+
     /// Counts tokens that were generated but not sent, such as the end-of-text token.
     pub fn unseen_tokens(&self, stream: bool, tokens: usize) {
         let live = &self.live[usize::from(stream)];

@@ -66,6 +66,24 @@ pub(super) fn request_attributes(
     if record.copies != 1 {
         attributes.push(count("gen_ai.request.choice.count", record.copies));
     }
+    if let Some(kind) = record.output_type {
+        attributes.push(KeyValue::new("gen_ai.output.type", kind));
+    }
+    if let Some(server) = &record.server {
+        attributes.extend(server.attributes());
+    }
+    if let Some(content) = &record.content {
+        attributes.push(KeyValue::new(
+            "gen_ai.input.messages",
+            content.input.clone(),
+        ));
+        for (name, content) in [
+            ("gen_ai.system_instructions", &content.system),
+            ("gen_ai.output.messages", &content.output),
+        ] {
+            attributes.extend(content.clone().map(|content| KeyValue::new(name, content)));
+        }
+    }
     if record.forced_tokens > 0 {
         attributes.push(count("llm.grammar.forced_tokens", record.forced_tokens));
     }

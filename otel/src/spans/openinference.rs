@@ -7,7 +7,8 @@ use super::attributes::{count, decimal};
 use crate::catalog::PROVIDER_NAME;
 use crate::records::RequestRecord;
 
-/// The attributes of a continuation. Messages are not among them, as in all spans.
+/// The attributes of a continuation. Messages are not among them: those that an operator asks for have
+/// OpenTelemetry's names.
 pub(super) fn openinference_attributes(model: &str, record: &RequestRecord) -> Vec<KeyValue> {
     let total = record.prompt_tokens + record.completion_tokens;
     let mut attributes = vec![count("llm.token_count.prompt", record.prompt_tokens)];

@@ -4,13 +4,14 @@ use std::time::Instant;
 
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{Span as _, SpanContext, SpanKind, Status, Tracer};
-use opentelemetry::{Context, KeyValue};
+use opentelemetry::{Context, KeyValue, TraceId};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::Span;
 
 use super::recorder::Spans;
 use crate::catalog::{ERROR, METHOD, ROUTE, SCHEME, STATUS};
 use crate::records::{Clock, HttpOutcome};
+use crate::server_address::ServerAddress;
 
 /// Request headers by name, for the trace context propagator.
 struct Headers<'a>(&'a dyn Fn(&str) -> Option<&'a str>);
@@ -30,6 +31,12 @@ impl Extractor for Headers<'_> {
 pub struct ServerSpan(Span);
 
 impl ServerSpan {
+    /// The trace, if it is exported.
+    pub fn trace(&self) -> Option<TraceId> {
+        let context = self.0.span_context();
+        context.is_sampled().then(|| context.trace_id())
+    }
+
     /// The parent of the spans below this one.
     pub fn context(&self) -> SpanContext {
         self.0.span_context().clone()
@@ -79,17 +86,21 @@ impl Spans {
         } else {
             Context::new()
         };
+        let mut attributes = vec![
+            KeyValue::new(METHOD, method),
+            KeyValue::new(SCHEME, "http"),
+            KeyValue::new(ROUTE, route.to_owned()),
+            KeyValue::new("url.path", cut(path).to_owned()),
+        ];
+        if let Some(server) = header("host").and_then(ServerAddress::parse) {
+            attributes.extend(server.attributes());
+        }
         let builder = self
             .tracer
             .span_builder(format!("{method} {route}"))
             .with_kind(SpanKind::Server)
             .with_start_time(clock.system(clock.start()))
-            .with_attributes([
-                KeyValue::new(METHOD, method),
-                KeyValue::new(SCHEME, "http"),
-                KeyValue::new(ROUTE, route.to_owned()),
-                KeyValue::new("url.path", cut(path).to_owned()),
-            ]);
+            .with_attributes(attributes);
         ServerSpan(builder.start_with_context(&self.tracer, &parent))
     }
 }

@@ -4,19 +4,73 @@ use std::path::PathBuf;
 
 use hearth_client::ChatOptions;
 
-pub const HELP: &str = "\
-/help               lists the commands
-/system TEXT        begins anew with this system message; without TEXT, with none
-/clear              forgets the conversation
-/regenerate         gives the last answer again
-/set NAME VALUE     sets temperature, top_p, top_k, min_p, max_tokens or seed; `default` unsets it
-/set                shows what is set
-/save FILE          writes the conversation to a new file, as JSON if it ends in .json
-/quit               ends the chat, as Ctrl-D does
+const COMMANDS: [(&str, &str); 8] = [
+    ("/help", "lists the commands"),
+    (
+        "/system TEXT",
+        "begins anew with this system message; without TEXT, with none",
+    ),
+    ("/clear", "forgets the conversation"),
+    ("/regenerate", "gives the last answer again"),
+    (
+        "/set NAME VALUE",
+        "sets temperature, top_p, top_k, min_p, max_tokens or seed; `default` unsets it",
+    ),
+    ("/set", "shows what is set"),
+    (
+        "/save FILE",
+        "writes the conversation to a new file, as JSON if it ends in .json",
+    ),
+    ("/quit", "ends the chat, as Ctrl-D does"),
+];
 
-A line that ends in a backslash goes on in the next one. Lines between two lines of \"\"\" are one
-message, and so is a text that is pasted; Alt-Enter begins a line, too. Ctrl-C stops an answer. The
-arrow keys bring earlier lines back.";
+const KEYS: &str = "A line that ends in a backslash goes on in the next one. Lines between two lines of \
+                    \"\"\" are one message, and so is a text that is pasted; Alt-Enter begins a line, too. \
+                    Ctrl-C stops an answer. The arrow keys bring earlier lines back, and Ctrl-R searches \
+                    them: type a part of one, Ctrl-R again for an older one, Enter to send it, an arrow key \
+                    to edit it, Ctrl-G to leave.";
+
+/// The commands and keys, in lines of a terminal of `columns`.
+pub fn help(columns: usize) -> String {
+    // Where the explanations begin; a narrow terminal has them below the commands.
+    let indent = if columns >= 60 { 20 } else { 4 };
+    let mut text = String::new();
+    for (command, explanation) in COMMANDS {
+        let begin = match command.len() < indent {
+            true => format!("{command:<indent$}"),
+            false => format!("{command}\n{:indent$}", ""),
+        };
+        wrap(&begin, explanation, indent, columns, &mut text);
+    }
+    text.push('\n');
+    wrap("", KEYS, 0, columns, &mut text);
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// Appends `begin` and the words of `rest`, in lines that are shorter than `columns` where words allow
+/// it. Further lines begin with `indent` spaces.
+fn wrap(begin: &str, rest: &str, indent: usize, columns: usize, out: &mut String) {
+    out.push_str(begin);
+    let mut width = begin.lines().last().map_or(0, str::len);
+    let mut at_start = true;
+    for word in rest.split_whitespace() {
+        let needed = word.len() + usize::from(!at_start);
+        if !at_start && width + needed >= columns {
+            out.push('\n');
+            out.extend(std::iter::repeat_n(' ', indent));
+            (width, at_start) = (indent, true);
+        }
+        if !at_start {
+            out.push(' ');
+            width += 1;
+        }
+        out.push_str(word);
+        width += word.len();
+        at_start = false;
+    }
+    out.push('\n');
+}
 
 /// A command.
 #[derive(Clone, Debug, PartialEq)]
@@ -124,6 +178,21 @@ pub fn settings(options: &ChatOptions) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_is_wrapped_between_words() {
+        let words = |text: &str| {
+            text.split_whitespace()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        for columns in [30, 60, 80, 200] {
+            let text = help(columns);
+            assert!(text.lines().all(|line| line.len() < columns), "{text}");
+            assert_eq!(words(&text), words(&help(200)));
+        }
+        assert!(help(80).contains("/set NAME VALUE     sets temperature"));
+    }
 
     #[test]
     fn commands_are_read_with_their_arguments_and_messages_are_none() {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use super::buffer::Buffer;
 use super::keys::{self, Key, RawMode};
+use super::search::{Next, Search};
 
 /// Begins and ends a message of several lines.
 const FENCE: &str = "\"\"\"";
@@ -179,12 +180,36 @@ fn edit(
     // The line of the history that is shown, and the text from before.
     let mut place = history.len();
     let mut own = String::new();
+    let mut search: Option<Search> = None;
     screen.draw(&buffer, out)?;
     let line = loop {
         let Some(key) = keys::read(input)? else {
             break Line::End;
         };
+        if let Some(searching) = &mut search {
+            let next = searching.key(&key, history);
+            if next == Next::GoesOn {
+                let mut shown = Buffer::default();
+                shown.set(&searching.shown(history));
+                screen.draw(&shown, out)?;
+                continue;
+            }
+            search = None;
+            let Next::Take(found) = next else {
+                screen.draw(&buffer, out)?;
+                continue;
+            };
+            buffer.set(&history[found]);
+            screen.draw(&buffer, out)?;
+        }
         match key {
+            Key::Search => {
+                let begun = search.insert(Search::default());
+                let mut shown = Buffer::default();
+                shown.set(&begun.shown(history));
+                screen.draw(&shown, out)?;
+                continue;
+            }
             Key::Text(text) => buffer.insert(&text),
             Key::NewLine => buffer.insert("\n"),
             Key::Enter if goes_on(buffer.text()) => buffer.insert("\n"),
@@ -217,7 +242,7 @@ fn edit(
                 place += 1;
                 buffer.set(history.get(place).unwrap_or(&own));
             }
-            Key::Up | Key::Down | Key::Unknown => {}
+            Key::Up | Key::Down | Key::Abandon | Key::Unknown => {}
         }
         screen.draw(&buffer, out)?;
     };
@@ -292,6 +317,17 @@ mod tests {
         );
         let back = format!("mine{up}\x1b[B\r");
         assert_eq!(typed(&back, &["one"]), text("mine"));
+    }
+
+    #[test]
+    fn an_earlier_line_is_searched_for_taken_and_edited() {
+        let history = ["red dog", "cat", "big dog"];
+        assert_eq!(typed("\x12dog\r", &history), text("big dog"));
+        assert_eq!(typed("\x12dog\x12\r", &history), text("red dog"));
+        assert_eq!(typed("\x12cat\x05s\r", &history), text("cats"));
+        assert_eq!(typed("mine\x12dog\x07!\r", &history), text("mine!"));
+        // Without a match the line is not sent.
+        assert_eq!(typed("mine\x12zebra\r!\r", &history), text("mine!"));
     }
 
     #[test]

@@ -22,6 +22,10 @@ pub enum Key {
     KillToEnd,
     KillWord,
     ClearScreen,
+    /// Ctrl-R.
+    Search,
+    /// Ctrl-G.
+    Abandon,
     Interrupt,
     /// Ctrl-D.
     EndOfText,
@@ -50,11 +54,13 @@ pub fn read(input: &mut impl BufRead) -> io::Result<Option<Key>> {
         0x04 => Key::EndOfText,
         0x05 => Key::End,
         0x06 => Key::Right,
+        0x07 => Key::Abandon,
         0x08 | 0x7f => Key::Backspace,
         0x0b => Key::KillToEnd,
         0x0c => Key::ClearScreen,
         0x0e => Key::Down,
         0x10 => Key::Up,
+        0x12 => Key::Search,
         0x15 => Key::KillToStart,
         0x17 => Key::KillWord,
         0x1b => escape(input)?,

@@ -126,6 +126,16 @@ pub struct ServeFlags {
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_cache_write_policy: Option<HostCacheWritePolicy>,
+    /// Directory in which the KV of cached prefixes is kept, so that the next start need not compute
+    /// it again; it holds what prompts said [default: none]
+    #[arg(long, value_name = "DIR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<PathBuf>,
+    /// Most bytes of files in --cache-dir; those that were used longest ago go first
+    /// [default: 8589934592]
+    #[arg(long, value_name = "BYTES")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir_bytes: Option<u64>,
     /// Order in which waiting requests start [default: lpm]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -244,7 +254,7 @@ pub struct ServeFlags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_parser: Option<ToolCallParser>,
     /// How the model marks its reasoning, which is then returned separately from the answer
-    /// [default: reasoning is not separated]
+    /// [default: detected from its chat template]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_parser: Option<ReasoningParser>,
@@ -373,6 +383,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "PARTS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collect_detailed_traces: Option<String>,
+    /// Put the content of messages into traces: prompts and outputs, at most 16 KiB of each [default:
+    /// OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT, or none]
+    #[arg(long, action = ArgAction::SetTrue)]
+    #[serde(skip_serializing_if = "is_false")]
+    pub trace_message_content: bool,
     /// Record no metrics: /metrics answers 404, OTLP has traces only, and no statistics are logged
     #[arg(long, alias = "disable-log-stats", action = ArgAction::SetTrue)]
     #[serde(skip_serializing_if = "is_false")]

@@ -6,135 +6,11 @@ use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 
 use super::Cli;
+use crate::config::HEADINGS;
 
-/// The heading of flags that are named under no other.
-const REST: &str = "Server";
 /// Flags that are no settings; clap has them first.
+#[cfg(test)]
 const NO_SETTINGS: [&str; 5] = ["config", "print_config", "estimate", "help", "version"];
-const HEADINGS: &[(&str, &[&str])] = &[
-    (
-        "Model",
-        &[
-            "model",
-            "served_model_name",
-            "device",
-            "dtype",
-            "quantization",
-            "load_format",
-            "deterministic",
-            "no_autotune",
-            "max_model_len",
-        ],
-    ),
-    (
-        "Scheduling and cache",
-        &[
-            "kv_tokens",
-            "prefill_chunk",
-            "max_running_requests",
-            "max_batch_tokens",
-            "max_submission_ms",
-            "max_queue",
-            "schedule_policy",
-            "no_prefix_cache",
-            "page_size",
-            "radix_eviction_policy",
-            "host_cache_tokens",
-            "host_cache_write_policy",
-        ],
-    ),
-    (
-        "Speculative decoding",
-        &[
-            "speculative_config",
-            "speculative_algorithm",
-            "speculative_draft_model_path",
-            "speculative_num_draft_tokens",
-        ],
-    ),
-    (
-        "Adapters (LoRA)",
-        &[
-            "enable_lora",
-            "lora_modules",
-            "lora_paths",
-            "lora",
-            "lora_scaled",
-            "lora_init_without_apply",
-            "max_loras",
-            "max_lora_rank",
-            "max_cpu_loras",
-            "lora_dir",
-        ],
-    ),
-    (
-        "Requests and answers",
-        &[
-            "sampling_defaults",
-            "jump_forward",
-            "json_whitespace",
-            "structured_strictness",
-            "pooling",
-            "tool_call_parser",
-            "reasoning_parser",
-            "special_tokens_in_messages",
-        ],
-    ),
-    (
-        "Server",
-        &[
-            "host",
-            "port",
-            "http_workers",
-            "max_body_bytes",
-            "tls_cert",
-            "tls_key",
-            "stall_timeout",
-            "shutdown_timeout",
-        ],
-    ),
-    (
-        "Keys and web pages",
-        &[
-            "api_key",
-            "admin_api_key",
-            "api_keys_file",
-            "cache_isolation",
-            "allowed_hosts",
-            "cors",
-        ],
-    ),
-    (
-        "Prefill/decode disaggregation and KV events",
-        &[
-            "disaggregation_mode",
-            "disaggregation_bootstrap_port",
-            "disaggregation_kv_port",
-            "disaggregation_secret",
-            "disaggregation_timeout",
-            "disaggregation_fallback",
-            "kv_events_config",
-        ],
-    ),
-    (
-        "Metrics, traces and logs",
-        &[
-            "disable_metrics",
-            "metrics_names",
-            "show_hidden_metrics_for_version",
-            "custom_histogram_buckets",
-            "otlp_endpoint",
-            "otlp_protocol",
-            "collect_detailed_traces",
-            "log_stats",
-            "log_stats_interval",
-            "decode_log_interval",
-            "stall_trace_dir",
-            "log_format",
-            "log_level",
-        ],
-    ),
-];
 
 /// The command line with its flags under headings.
 pub fn command() -> Command {
@@ -146,20 +22,19 @@ pub fn command() -> Command {
 }
 
 fn under_heading(arg: Arg) -> Arg {
-    let id = arg.get_id().as_str();
-    match NO_SETTINGS.contains(&id) {
-        true => arg,
-        false => {
-            let heading = heading(id);
-            arg.help_heading(heading)
-        }
+    match heading(arg.get_id().as_str()) {
+        Some(heading) => arg.help_heading(heading),
+        None => arg,
     }
 }
 
-fn heading(id: &str) -> &'static str {
+/// The heading of a flag; `None` for one that is no setting. A setting that is on by default has a flag
+/// that turns it off.
+fn heading(id: &str) -> Option<&'static str> {
+    let key = id.strip_prefix("no_").unwrap_or(id);
     let mut headings = HEADINGS.iter();
-    let found = headings.find(|(_, ids)| ids.contains(&id));
-    found.map_or(REST, |(heading, _)| *heading)
+    let found = headings.find(|(_, keys)| keys.contains(&key));
+    found.map(|(heading, _)| *heading)
 }
 
 /// Prints the completions of a shell.
@@ -200,9 +75,12 @@ mod tests {
             let is_setting = !NO_SETTINGS.contains(&arg.get_id().as_str());
             assert_eq!(arg.get_help_heading().is_some(), is_setting, "{arg}");
         }
-        for id in HEADINGS.iter().flat_map(|(_, ids)| *ids) {
-            let is_flag = serve.get_arguments().any(|arg| arg.get_id() == id);
-            assert!(is_flag, "there is no flag {id}");
+        for key in HEADINGS.iter().flat_map(|(_, keys)| *keys) {
+            let is_its = |id: &str| id.strip_prefix("no_").unwrap_or(id) == *key;
+            let is_flag = serve
+                .get_arguments()
+                .any(|arg| is_its(arg.get_id().as_str()));
+            assert!(is_flag, "there is no flag for {key}");
         }
     }
 

@@ -74,6 +74,20 @@ impl Config {
                 given: "a policy without a host cache".to_owned(),
             });
         }
+        if self.cache_dir.is_some() && !self.prefix_cache {
+            return Err(ConfigError::Bound {
+                field: "cache_dir",
+                bound: "left out without the prefix cache",
+                given: "a directory".to_owned(),
+            });
+        }
+        if self.cache_dir.is_none() && self.cache_dir_bytes != Self::default().cache_dir_bytes {
+            return Err(ConfigError::Bound {
+                field: "cache_dir_bytes",
+                bound: "left out without `cache_dir`",
+                given: self.cache_dir_bytes.to_string(),
+            });
+        }
         if !self.page_size.is_power_of_two() || self.page_size > 64 {
             return Err(ConfigError::Bound {
                 field: "page_size",

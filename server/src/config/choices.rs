@@ -303,6 +303,14 @@ pub enum ToolCallParser {
     Mistral,
     /// `[f(a=1)]`: Llama 3.2 and 4
     Pythonic,
+    /// `<|tool_call|>[...]`: Granite 3
+    Granite,
+    /// `<|tool_call|>[...]<|/tool_call|>`: Phi-4-mini
+    #[serde(rename = "phi4-mini")]
+    #[value(name = "phi4-mini")]
+    Phi4,
+    /// Messages to functions: GPT-OSS
+    Harmony,
     /// Tool calls are not parsed, whatever the chat template contains
     None,
 }
@@ -315,6 +323,9 @@ impl ToolCallParser {
             Self::Llama3 => Some(tools::Format::Llama3),
             Self::Mistral => Some(tools::Format::Mistral),
             Self::Pythonic => Some(tools::Format::Pythonic),
+            Self::Granite => Some(tools::Format::Granite),
+            Self::Phi4 => Some(tools::Format::Phi4),
+            Self::Harmony => Some(tools::Format::Harmony),
             Self::None => None,
         }
     }
@@ -330,13 +341,23 @@ pub enum ReasoningParser {
     #[serde(alias = "think")]
     #[value(alias = "think")]
     Qwen3,
+    /// As `qwen3`, and the rest may stand between `<response>` and `</response>`: Granite 3.3
+    Granite,
+    /// Messages on the channel `analysis`: GPT-OSS
+    Harmony,
+    /// Reasoning stays in the text, whatever the chat template contains
+    None,
 }
 
-impl From<ReasoningParser> for reasoning::Format {
-    fn from(parser: ReasoningParser) -> Self {
-        match parser {
-            ReasoningParser::DeepseekR1 => Self::DeepseekR1,
-            ReasoningParser::Qwen3 => Self::Qwen3,
+impl ReasoningParser {
+    /// The format of the parser; `None` if reasoning is not separated.
+    pub fn format(self) -> Option<reasoning::Format> {
+        match self {
+            Self::DeepseekR1 => Some(reasoning::Format::DeepseekR1),
+            Self::Qwen3 => Some(reasoning::Format::Qwen3),
+            Self::Granite => Some(reasoning::Format::Granite),
+            Self::Harmony => Some(reasoning::Format::Harmony),
+            Self::None => None,
         }
     }
 }

@@ -49,8 +49,7 @@ impl Config {
             None if !Path::new(DEFAULT_FILE).is_file() => {}
             None => figment = figment.merge(TopLevel(Toml::file_exact(DEFAULT_FILE))),
         }
-        let keys = Self::keys();
-        let env = Env::prefixed(ENV_PREFIX).filter(move |name| keys.iter().any(|key| name == *key));
+        let env = Env::prefixed(ENV_PREFIX).filter(|name| Self::keys().any(|key| name == key));
         let config: Self = figment
             .merge(env)
             .merge(Serialized::defaults(flags))
@@ -64,89 +63,6 @@ impl Config {
         toml::to_string(self).expect("a flat struct of scalars is always valid TOML")
     }
 
-    /// Every key that a file or the environment may set.
-    pub(super) fn keys() -> &'static [&'static str] {
-        &[
-            "host",
-            "port",
-            "model",
-            "served_model_name",
-            "device",
-            "dtype",
-            "quantization",
-            "load_format",
-            "deterministic",
-            "autotune",
-            "max_model_len",
-            "kv_tokens",
-            "host_cache_tokens",
-            "host_cache_write_policy",
-            "max_running_requests",
-            "max_batch_tokens",
-            "max_submission_ms",
-            "schedule_policy",
-            "max_queue",
-            "prefill_chunk",
-            "prefix_cache",
-            "page_size",
-            "radix_eviction_policy",
-            "speculative_config",
-            "speculative_algorithm",
-            "speculative_draft_model_path",
-            "speculative_num_draft_tokens",
-            "enable_lora",
-            "lora_modules",
-            "lora_paths",
-            "lora",
-            "lora_scaled",
-            "lora_init_without_apply",
-            "max_loras",
-            "max_lora_rank",
-            "max_cpu_loras",
-            "lora_dir",
-            "sampling_defaults",
-            "jump_forward",
-            "json_whitespace",
-            "structured_strictness",
-            "pooling",
-            "tool_call_parser",
-            "reasoning_parser",
-            "special_tokens_in_messages",
-            "max_body_bytes",
-            "http_workers",
-            "api_key",
-            "admin_api_key",
-            "api_keys_file",
-            "cache_isolation",
-            "allowed_hosts",
-            "cors",
-            "tls_cert",
-            "tls_key",
-            "stall_timeout",
-            "shutdown_timeout",
-            "disaggregation_mode",
-            "disaggregation_bootstrap_port",
-            "disaggregation_kv_port",
-            "disaggregation_secret",
-            "disaggregation_timeout",
-            "disaggregation_fallback",
-            "kv_events_config",
-            "metrics_names",
-            "show_hidden_metrics_for_version",
-            "custom_histogram_buckets",
-            "otlp_endpoint",
-            "otlp_protocol",
-            "collect_detailed_traces",
-            "disable_metrics",
-            "log_stats",
-            "log_stats_interval",
-            "stall_trace_dir",
-            "decode_log_interval",
-            "log_format",
-            "log_level",
-        ]
-    }
-
     /// The `HEARTH_*` variables that are not keys, each with the variable that was probably meant.
     /// They deserve a warning but are not an error, because Kubernetes sets such variables for every
     /// service called `hearth`.
@@ -156,13 +72,13 @@ impl Config {
             let other = key
                 .split_once('_')
                 .is_some_and(|(table, _)| table == ROUTER);
-            other || Self::keys().contains(&key.as_str()) || ENV_NOT_KEYS.contains(&key.as_str())
+            other || Self::keys().any(|known| known == key) || ENV_NOT_KEYS.contains(&key.as_str())
         };
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let unknown = names.filter(|name| name.starts_with(ENV_PREFIX) && !known(name));
         let meant = |name: &String| {
             let key = name[ENV_PREFIX.len()..].to_lowercase();
-            let near = nearest(&key, Self::keys().iter().copied())?;
+            let near = nearest(&key, Self::keys())?;
             Some(format!("{ENV_PREFIX}{}", near.to_uppercase()))
         };
         unknown.map(|name| (name.clone(), meant(&name))).collect()

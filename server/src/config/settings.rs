@@ -52,6 +52,11 @@ pub struct Config {
     pub host_cache_tokens: usize,
     /// When cached KV is copied to host memory.
     pub host_cache_write_policy: HostCacheWritePolicy,
+    /// Directory in which cached prefixes outlive the process. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_dir: Option<PathBuf>,
+    /// Most bytes of files in `cache_dir`.
+    pub cache_dir_bytes: u64,
     /// Most sequences in one batch.
     pub max_running_requests: usize,
     /// Most tokens per step. Default: `prefill_chunk + max_running_requests`.
@@ -120,7 +125,7 @@ pub struct Config {
     /// Format in which the model writes tool calls. Default: detected from its chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_call_parser: Option<ToolCallParser>,
-    /// How the model marks its reasoning. Default: reasoning is not separated from the answer.
+    /// How the model marks its reasoning. Default: detected from its chat template.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_parser: Option<ReasoningParser>,
     /// The meaning of special tokens that the messages of a chat contain.
@@ -196,6 +201,8 @@ pub struct Config {
     /// forward pass), `worker` (forward pass and sampling) and `all`. Default: no traces of steps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collect_detailed_traces: Option<String>,
+    /// Put the content of messages into traces: prompts and outputs, at most 16 KiB of each.
+    pub trace_message_content: bool,
     /// Record no metrics: there is no `/metrics`, nothing goes to OTLP but traces, and there are no
     /// log lines with statistics.
     pub disable_metrics: bool,
@@ -232,6 +239,8 @@ impl Default for Config {
             kv_tokens: None,
             host_cache_tokens: 0,
             host_cache_write_policy: HostCacheWritePolicy::WriteBack,
+            cache_dir: None,
+            cache_dir_bytes: 8 << 30,
             max_running_requests: 64,
             max_batch_tokens: None,
             max_submission_ms: 1000,
@@ -288,6 +297,7 @@ impl Default for Config {
             otlp_endpoint: None,
             otlp_protocol: None,
             collect_detailed_traces: None,
+            trace_message_content: false,
             disable_metrics: false,
             log_stats: LogStats::Vllm,
             log_stats_interval: 10,

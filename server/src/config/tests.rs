@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::parts::without_password;
@@ -60,6 +61,25 @@ fn a_certificate_and_its_key_are_given_together() {
 }
 
 #[test]
+fn files_of_cached_prefixes_need_a_cache_and_a_directory() {
+    Jail::expect_with(|_| {
+        for (given, field) in [
+            (
+                json!({"cache_dir": "x", "prefix_cache": false}),
+                "`cache_dir`",
+            ),
+            (json!({"cache_dir_bytes": 5}), "`cache_dir_bytes`"),
+        ] {
+            let error = resolve(None, given).unwrap_err();
+            assert!(error.contains(field), "{error}");
+        }
+        let config = resolve(None, json!({"cache_dir": "x", "cache_dir_bytes": 5})).unwrap();
+        assert_eq!(config.cache_dir_bytes, 5);
+        Ok(())
+    });
+}
+
+#[test]
 fn an_unknown_key_in_the_file_is_an_error_that_names_it() {
     Jail::expect_with(|jail| {
         jail.create_file("hearth.toml", "prot = 1\n")?;
@@ -112,6 +132,7 @@ fn the_list_of_keys_matches_the_struct() {
         max_lora_rank: Some(1),
         max_cpu_loras: Some(1),
         lora_dir: Some("".into()),
+        cache_dir: Some("".into()),
         tool_call_parser: Some(ToolCallParser::Hermes),
         reasoning_parser: Some(ReasoningParser::Qwen3),
         api_keys_file: Some("".into()),
@@ -129,13 +150,14 @@ fn the_list_of_keys_matches_the_struct() {
         ..Config::default()
     };
     let json = serde_json::to_value(full).unwrap();
-    let fields: Vec<&str> = json
+    let fields: BTreeSet<&str> = json
         .as_object()
         .unwrap()
         .keys()
         .map(String::as_str)
         .collect();
-    assert_eq!(fields, Config::keys());
+    assert_eq!(fields, Config::keys().collect());
+    assert_eq!(fields.len(), Config::keys().count(), "a key is there twice");
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! The sizes of a call of a kernel, without its values.
 
+mod experts;
 mod kernel;
 mod model;
 mod text;
 mod timed;
 
+pub use experts::{ExpertSizes, ExpertsShape};
 pub use kernel::Kernel;
-pub use model::ModelShape;
+pub use model::{ModelShape, QkNormShape};
 
 use super::Random;
-use crate::{BlockFormat, HeadLayout, Summation};
+use crate::{Activation, BLOCK, BlockFormat, ExpertWeights, HeadLayout, Routing, Summation};
 
 /// One call of a kernel, by its sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +21,9 @@ pub enum Case {
         input: usize,
         output: usize,
         bias: bool,
-        /// Whether the matrix has `2 * output` rows and SwiGLU makes `output` elements of them.
-        gated: bool,
+        /// With an activation, the matrix has `2 * output` rows, and the gate makes `output`
+        /// elements of them.
+        gated: Option<Activation>,
         summation: Summation,
     },
     Embed {
@@ -35,7 +38,7 @@ pub enum Case {
         output: usize,
         bias: bool,
         /// As in [`Case::Linear`].
-        gated: bool,
+        gated: Option<Activation>,
         summation: Summation,
     },
     PackedEmbed {
@@ -52,29 +55,56 @@ pub enum Case {
         /// The largest rank.
         rank: usize,
     },
+    ChooseExperts {
+        tokens: usize,
+        experts: usize,
+        routing: Routing,
+    },
+    MixExperts {
+        tokens: usize,
+        sizes: ExpertSizes,
+    },
     RmsNorm {
         tokens: usize,
         hidden: usize,
+        weight: NormWeight,
     },
     AddRmsNorm {
         tokens: usize,
         hidden: usize,
+        weight: NormWeight,
     },
-    SiluMul {
+    NormProjections {
+        tokens: usize,
+        layout: HeadLayout,
+        weight: NormWeight,
+    },
+    Gate {
         tokens: usize,
         inner: usize,
+        activation: Activation,
+    },
+    ScaleAndCap {
+        rows: usize,
+        vocab: usize,
+        capped: bool,
     },
     RopeAndStore {
         tokens: usize,
         layout: HeadLayout,
+        /// 0 to leave the heads as they are.
         rotary_dim: usize,
-        qk_norm: bool,
+        qk_norm: Option<NormWeight>,
     },
     Attention {
         /// The context and the number of new tokens of each sequence.
         sequences: Vec<(usize, usize)>,
         layout: HeadLayout,
         window: Option<u32>,
+        /// True if the scores are bounded.
+        capped: bool,
+        /// True if each head has a sink.
+        sinks: bool,
         summation: Summation,
     },
     Sample {
@@ -83,8 +113,14 @@ pub enum Case {
     },
 }
 
-/// The formats of packed matrices that GPUs compute with.
-const PACKED: [BlockFormat; 2] = [BlockFormat::Q8_0, BlockFormat::Q4_0];
+/// The type of the weights of a norm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormWeight {
+    /// The type of the activations.
+    Same,
+    /// f32
+    Wide,
+}
 
 /// Number of random cases that share the sizes a kernel is compiled for. Most of the time of a case
 /// is spent compiling.
@@ -98,9 +134,16 @@ impl Case {
             Case::Embed { .. } => Kernel::Embed,
             Case::PackedEmbed { .. } => Kernel::PackedEmbed,
             Case::LowRank { .. } => Kernel::LowRank,
+            Case::ChooseExperts { .. } => Kernel::ChooseExperts,
+            Case::MixExperts { sizes, .. } => match sizes.format {
+                None => Kernel::MixExperts,
+                Some(_) => Kernel::MixPackedExperts,
+            },
             Case::RmsNorm { .. } => Kernel::RmsNorm,
             Case::AddRmsNorm { .. } => Kernel::AddRmsNorm,
-            Case::SiluMul { .. } => Kernel::SiluMul,
+            Case::NormProjections { .. } => Kernel::NormProjections,
+            Case::Gate { .. } => Kernel::Gate,
+            Case::ScaleAndCap { .. } => Kernel::ScaleAndCap,
             Case::RopeAndStore { .. } => Kernel::RopeAndStore,
             Case::Attention { .. } => Kernel::Attention,
             Case::Sample { .. } => Kernel::Sample,
@@ -122,37 +165,48 @@ impl Case {
             true => Summation::Fixed,
             false => Summation::Fastest,
         };
+        let weight = |shape: &mut Random| match shape.one_in(3) {
+            true => NormWeight::Wide,
+            false => NormWeight::Same,
+        };
+        let activation = |shape: &mut Random| Activation::ALL[shape.below(Activation::ALL.len())];
+        let gated = |shape: &mut Random| shape.one_in(3).then(|| activation(shape));
         match kernel {
             Kernel::Linear => Case::Linear {
                 input: shape.within(1, 25) * [1, 4, 8][shape.below(3)],
                 output: shape.within(1, 300),
                 bias: shape.one_in(2),
-                gated: shape.one_in(3),
+                gated: gated(&mut shape),
                 summation: summation(&mut shape),
                 tokens: match random.below(4) {
                     0 => random.within(9, 70),
                     _ => random.within(1, 8),
                 },
             },
-            Kernel::PackedLinear => Case::PackedLinear {
-                format: PACKED[shape.below(2)],
-                // Sometimes the last block of a row is incomplete.
-                input: shape.within(1, 70) * [32, 32, 20, 7][shape.below(4)],
-                output: shape.within(1, 300),
-                bias: shape.one_in(2),
-                gated: shape.one_in(3),
-                summation: summation(&mut shape),
-                tokens: match random.below(4) {
-                    0 => random.within(9, 70),
-                    _ => random.within(1, 8),
-                },
-            },
-            Kernel::PackedEmbed => Case::PackedEmbed {
-                format: PACKED[shape.below(2)],
-                hidden: shape.within(1, 20) * [32, 32, 20, 7][shape.below(4)],
-                tokens: random.within(1, 60),
-                vocab: random.within(1, 400),
-            },
+            Kernel::PackedLinear => {
+                let (format, input) = packed(&mut shape, 70);
+                Case::PackedLinear {
+                    format,
+                    input,
+                    output: shape.within(1, 300),
+                    bias: shape.one_in(2),
+                    gated: gated(&mut shape),
+                    summation: summation(&mut shape),
+                    tokens: match random.below(4) {
+                        0 => random.within(9, 70),
+                        _ => random.within(1, 8),
+                    },
+                }
+            }
+            Kernel::PackedEmbed => {
+                let (format, hidden) = packed(&mut shape, 20);
+                Case::PackedEmbed {
+                    format,
+                    hidden,
+                    tokens: random.within(1, 60),
+                    vocab: random.within(1, 400),
+                }
+            }
             Kernel::Embed => Case::Embed {
                 hidden: shape.within(1, 600),
                 tokens: random.within(1, 60),
@@ -166,24 +220,65 @@ impl Case {
                 rank: shape.within(1, 20),
                 tokens: random.within(1, 40),
             },
+            Kernel::ChooseExperts => {
+                let experts = shape.within(1, 200);
+                Case::ChooseExperts {
+                    experts,
+                    routing: Routing {
+                        top: shape.within(1, experts.min(12)),
+                        weights: match shape.one_in(2) {
+                            true => ExpertWeights::OfAll,
+                            false => ExpertWeights::OfChosen,
+                        },
+                    },
+                    tokens: random.within(1, 60),
+                }
+            }
+            Kernel::MixExperts => Case::MixExperts {
+                sizes: ExpertSizes::random(None, &mut shape),
+                tokens: random.within(1, 40),
+            },
+            Kernel::MixPackedExperts => Case::MixExperts {
+                sizes: {
+                    let (format, _) = packed(&mut shape, 1);
+                    ExpertSizes::random(Some(format), &mut shape)
+                },
+                tokens: random.within(1, 40),
+            },
             Kernel::RmsNorm => Case::RmsNorm {
                 hidden: shape.within(1, 800),
+                weight: weight(&mut shape),
                 tokens: random.within(1, 40),
             },
             Kernel::AddRmsNorm => Case::AddRmsNorm {
                 hidden: shape.within(1, 800),
+                weight: weight(&mut shape),
                 tokens: random.within(1, 40),
             },
-            Kernel::SiluMul => Case::SiluMul {
-                inner: shape.within(1, 800),
+            Kernel::NormProjections => Case::NormProjections {
+                layout: layout(&mut shape),
+                weight: weight(&mut shape),
                 tokens: random.within(1, 40),
+            },
+            Kernel::Gate => Case::Gate {
+                inner: shape.within(1, 800),
+                activation: activation(&mut shape),
+                tokens: random.within(1, 40),
+            },
+            Kernel::ScaleAndCap => Case::ScaleAndCap {
+                capped: shape.one_in(2),
+                rows: random.within(1, 9),
+                vocab: random.within(1, 3000),
             },
             Kernel::RopeAndStore => {
                 let layout = layout(&mut shape);
                 Case::RopeAndStore {
                     layout,
-                    rotary_dim: 2 * shape.within(1, layout.head_dim / 2),
-                    qk_norm: shape.one_in(2),
+                    rotary_dim: match shape.one_in(6) {
+                        true => 0,
+                        false => 2 * shape.within(1, layout.head_dim / 2),
+                    },
+                    qk_norm: shape.one_in(2).then(|| weight(&mut shape)),
                     tokens: random.within(1, 30),
                 }
             }
@@ -203,6 +298,8 @@ impl Case {
                     layout: layout(&mut shape),
                     sequences: (0..random.within(1, 6)).map(|_| sequence(random)).collect(),
                     window: random.one_in(3).then(|| random.within(1, longest) as u32),
+                    capped: shape.one_in(4),
+                    sinks: shape.one_in(4),
                     summation: summation(&mut shape),
                 }
             }
@@ -236,4 +333,16 @@ impl Case {
         }
         self
     }
+}
+
+/// A random format of packed matrices, and a number of columns, at most about `32 * most`. Sometimes
+/// the last block of a row is incomplete, where the format allows that.
+fn packed(shape: &mut Random, most: usize) -> (BlockFormat, usize) {
+    let formats: Vec<_> = BlockFormat::integers().collect();
+    let format = formats[shape.below(formats.len())];
+    let columns = match format.elements() {
+        BLOCK => shape.within(1, most) * [32, 32, 20, 7][shape.below(4)],
+        whole => shape.within(1, (BLOCK * most).div_ceil(whole)) * whole,
+    };
+    (format, columns)
 }

@@ -10,7 +10,7 @@ mod same_bits;
 mod sampling;
 mod speed;
 
-pub use case::{CASES_PER_SHAPE, Case, Kernel, ModelShape};
+pub use case::{CASES_PER_SHAPE, Case, ExpertsShape, Kernel, ModelShape, NormWeight, QkNormShape};
 pub use random::Random;
 pub use same_bits::{Differs, same_bits};
 pub use sampling::acceptable_tokens;
@@ -20,6 +20,8 @@ use burn::tensor::DType;
 use cubecl::future::block_on;
 
 use crate::Kernels;
+#[cfg(test)]
+pub(crate) use prepare::random_blocks;
 use prepare::{Expected, Output, Prepared, prepare};
 
 /// The types that a backend is checked with.

@@ -1,6 +1,7 @@
 //! Prepares a case: the inputs on the device, the call, and the expected outputs.
 
 mod blocks;
+mod experts;
 mod low_rank;
 mod products;
 mod rows;
@@ -9,14 +10,23 @@ mod sequences;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, TensorData};
 
+#[cfg(test)]
+pub use blocks::random_blocks;
+pub use experts::{ExpertRows, RandomExperts};
 pub use low_rank::{RandomStack, random_slots};
 
 use super::sampling::{acceptable_tokens, logits, random_params};
-use super::{Case, Precision, Random, reference};
+use super::{Case, NormWeight, Precision, Random, reference};
 use crate::{BlockFormat, Kernels, upload};
 
 /// The epsilon of norms.
 pub const EPS: f32 = 1e-3;
+/// The factor of what is added to the residual.
+pub const RESIDUAL_SCALE: f32 = 0.4;
+/// The factor of logits, and the bounds of logits and scores. The bounds are low enough for random
+/// values to exceed them.
+pub const LOGIT_SCALE: f32 = 1.7;
+pub const CAP: f32 = 1.5;
 
 pub enum Output<B: Kernels> {
     Float(FloatTensor<B>),
@@ -114,6 +124,14 @@ fn exact(values: &[f32]) -> Vec<f64> {
     values.iter().map(|value| f64::from(*value)).collect()
 }
 
+/// The type of the weights of a norm.
+pub fn norm_dtype(weight: NormWeight, precision: Precision) -> DType {
+    match weight {
+        NormWeight::Same => precision.activations,
+        NormWeight::Wide => DType::F32,
+    }
+}
+
 /// Makes the values and tensors of one case.
 struct Maker<'a, B: Kernels> {
     precision: Precision,
@@ -155,6 +173,11 @@ impl<B: Kernels> Maker<'_, B> {
         self.make(shape, self.precision.activations)
     }
 
+    /// The weights of a norm.
+    fn norm(&mut self, weight: NormWeight, size: usize) -> (Vec<f32>, FloatTensor<B>) {
+        self.make(&[size], norm_dtype(weight, self.precision))
+    }
+
     fn make(&mut self, shape: &[usize], dtype: DType) -> (Vec<f32>, FloatTensor<B>) {
         let values = self.random.normal_as(dtype, shape.iter().product());
         let tensor = float::<B>(&values, shape, dtype, self.device);
@@ -182,13 +205,7 @@ pub fn prepare<B: Kernels>(
             bias,
             gated,
             summation,
-        } => products::linear(
-            maker,
-            None,
-            [tokens, input, output],
-            [bias, gated],
-            summation,
-        ),
+        } => products::linear(maker, None, [tokens, input, output], bias, gated, summation),
         Case::Embed {
             tokens,
             vocab,
@@ -206,7 +223,8 @@ pub fn prepare<B: Kernels>(
             maker,
             Some(format),
             [tokens, input, output],
-            [bias, gated],
+            bias,
+            gated,
             summation,
         ),
         Case::PackedEmbed {
@@ -221,9 +239,37 @@ pub fn prepare<B: Kernels>(
             slices,
             rank,
         } => low_rank::low_rank(maker, [tokens, input, rank], slices),
-        Case::RmsNorm { tokens, hidden } => rows::rms_norm(maker, [tokens, hidden]),
-        Case::AddRmsNorm { tokens, hidden } => rows::add_rms_norm(maker, [tokens, hidden]),
-        Case::SiluMul { tokens, inner } => rows::silu_mul(maker, [tokens, inner]),
+        Case::ChooseExperts {
+            tokens,
+            experts,
+            routing,
+        } => experts::choose(maker, [tokens, experts], routing),
+        Case::MixExperts { tokens, sizes } => experts::mix(maker, tokens, sizes),
+        Case::RmsNorm {
+            tokens,
+            hidden,
+            weight,
+        } => rows::rms_norm(maker, [tokens, hidden], weight),
+        Case::AddRmsNorm {
+            tokens,
+            hidden,
+            weight,
+        } => rows::add_rms_norm(maker, [tokens, hidden], weight),
+        Case::NormProjections {
+            tokens,
+            layout,
+            weight,
+        } => rows::norm_projections(maker, tokens, layout, weight),
+        Case::Gate {
+            tokens,
+            inner,
+            activation,
+        } => rows::gate(maker, [tokens, inner], activation),
+        Case::ScaleAndCap {
+            rows,
+            vocab,
+            capped,
+        } => rows::scale_and_cap(maker, [rows, vocab], capped),
         Case::RopeAndStore {
             tokens,
             layout,
@@ -234,8 +280,17 @@ pub fn prepare<B: Kernels>(
             sequences,
             layout,
             window,
+            capped,
+            sinks,
             summation,
-        } => sequences::attention(maker, &sequences, layout, window, summation),
+        } => sequences::attention(
+            maker,
+            &sequences,
+            layout,
+            window,
+            [capped, sinks],
+            summation,
+        ),
         Case::Sample { rows, vocab } => sample(maker, [rows, vocab]),
     }
 }

@@ -1,7 +1,11 @@
 //! Plain reference implementations in f64, written for clarity alone. Shapes are those of
 //! [`Kernels`](crate::Kernels).
 
-use crate::HeadLayout;
+mod experts;
+
+pub use experts::{ExpertValues, choose_experts, mix_experts};
+
+use crate::{Activation, HeadLayout};
 
 pub fn linear(x: &[f32], weight: &[f32], bias: Option<&[f32]>, input: usize) -> Vec<f64> {
     x.chunks(input)
@@ -32,13 +36,45 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-pub fn silu_mul(gate_up: &[f64], inner: usize) -> Vec<f64> {
+/// Queries and keys normalised over all their heads.
+pub fn norm_projections(
+    qkv: &[f32],
+    layout: HeadLayout,
+    weights: [&[f32]; 2],
+    eps: f64,
+) -> Vec<f64> {
+    let mut out = vec![];
+    for row in qkv.chunks(layout.qkv_width()) {
+        let mut rest = row;
+        for weight in weights {
+            let part;
+            (part, rest) = rest.split_at(weight.len());
+            out.extend(rms_norm(part, weight, eps));
+        }
+        out.extend(rest.iter().map(|x| f64::from(*x)));
+    }
+    out
+}
+
+/// `cap * tanh(x / cap)`
+pub fn bounded(x: f64, cap: Option<f32>) -> f64 {
+    cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
+}
+
+pub fn gate(gate_up: &[f64], inner: usize, activation: Activation) -> Vec<f64> {
+    let activated = |x: f64| match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+    };
     gate_up
         .chunks(2 * inner)
         .flat_map(|row| {
             let (gate, up) = row.split_at(inner);
             let pairs = gate.iter().zip(up);
-            pairs.map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
+            pairs.map(|(gate, up)| activated(*gate) * up)
         })
         .collect()
 }
@@ -91,6 +127,14 @@ pub fn rope(
     out
 }
 
+/// How attention weighs scores, which are scaled by `1 / sqrt(head_dim)`.
+pub struct Weighing<'a> {
+    pub window: Option<u32>,
+    pub cap: Option<f32>,
+    /// `[heads]`
+    pub sinks: Option<&'a [f32]>,
+}
+
 #[allow(clippy::too_many_arguments)]
 pub fn attention(
     q: &[f32],
@@ -100,7 +144,7 @@ pub fn attention(
     positions: &[u32],
     start: &[u32],
     table: &[u32],
-    window: Option<u32>,
+    weighing: &Weighing<'_>,
 ) -> Vec<f64> {
     let dim = layout.head_dim;
     let row = |pool: &[f32], slot: u32, kv_head: usize| {
@@ -111,15 +155,21 @@ pub fn attention(
         let (token, head) = (index / layout.heads, index % layout.heads);
         let kv_head = head / (layout.heads / layout.kv_heads);
         let end = positions[token] as usize + 1;
-        let first = window.map_or(0, |window| end.saturating_sub(window as usize));
+        let first = weighing
+            .window
+            .map_or(0, |window| end.saturating_sub(window as usize));
         let slots = &table[start[token] as usize..][first..end];
         let scores: Vec<f64> = slots
             .iter()
             .map(|slot| dot(query, &row(k, *slot, kv_head)) / (dim as f64).sqrt())
+            .map(|score| bounded(score, weighing.cap))
             .collect();
-        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sink = weighing.sinks.map(|sinks| f64::from(sinks[head]));
+        let max = scores.iter().copied().chain(sink);
+        let max = max.fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let of_sink = sink.map_or(0.0, |sink| (sink - max).exp());
+        let total = weights.iter().sum::<f64>() + of_sink;
         let mut mixed = vec![0.0; dim];
         for (slot, weight) in slots.iter().zip(&weights) {
             for (mixed, value) in mixed.iter_mut().zip(row(v, *slot, kv_head)) {

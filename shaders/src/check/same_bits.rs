@@ -7,8 +7,8 @@ mod sequences;
 
 use burn::tensor::ops::FloatTensor;
 
-use super::prepare::{float, packed};
-use super::{Case, Precision, Random, poison};
+use super::prepare::{float, norm_dtype, packed};
+use super::{Case, NormWeight, Precision, Random, poison};
 use crate::{BlockFormat, Kernels};
 
 /// A value that depends on the other rows of its batch.
@@ -123,6 +123,12 @@ impl<'a, B: Kernels> Maker<'a, B> {
 
     fn activations(&self, values: &[f32], shape: &[usize]) -> FloatTensor<B> {
         float::<B>(values, shape, self.precision.activations, self.device)
+    }
+
+    /// Random weights of a norm.
+    fn norm(&self, weight: NormWeight, size: usize, random: &mut Random) -> FloatTensor<B> {
+        let dtype = norm_dtype(weight, self.precision);
+        float::<B>(&random.normal(size), &[size], dtype, self.device)
     }
 
     /// The `rows` of `values` `[rows, width]`, as a tensor.

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::simd::{Simd, Stored, Task, dispatch, exp};
+use super::simd::{Simd, Stored, Task, dispatch, exp, tanh};
 use crate::HeadLayout;
 
 /// Positions that are scored before their values are added up.
@@ -40,12 +40,28 @@ impl SlotTable<'_> {
     }
 }
 
+/// How scores become weights; see [`AttentionOptions`](crate::AttentionOptions).
+pub struct Weighing<'a> {
+    pub scale: f32,
+    pub cap: Option<f32>,
+    /// `[heads]`
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl Weighing<'_> {
+    /// True if scores are only scaled.
+    pub fn is_plain(&self) -> bool {
+        self.cap.is_none() && self.sinks.is_none()
+    }
+}
+
 /// `q` and `out` are `[tokens, heads, head_dim]`, the pools `[slots, kv_heads, head_dim]`.
 pub fn paged<E: Stored>(
     q: &[f32],
     k_pool: &[E],
     v_pool: &[E],
     layout: HeadLayout,
+    weighing: &Weighing<'_>,
     table: &SlotTable<'_>,
     out: &mut [f32],
 ) {
@@ -63,6 +79,7 @@ pub fn paged<E: Stored>(
             k_pool,
             v_pool,
             layout,
+            weighing,
             kv_head,
             slots,
             out,
@@ -76,6 +93,7 @@ struct Group<'a, E> {
     k_pool: &'a [E],
     v_pool: &'a [E],
     layout: HeadLayout,
+    weighing: &'a Weighing<'a>,
     kv_head: usize,
     slots: &'a [i32],
     out: &'a mut [f32],
@@ -87,7 +105,13 @@ impl<E: Stored> Task for Group<'_, E> {
         let dim = self.layout.head_dim;
         // Keys and values are read and widened once for up to [`MAX_HEADS`] heads.
         let heads = self.q.chunks(MAX_HEADS * dim);
+        let mut first = self.kv_head * (self.q.len() / dim);
         for (q, out) in heads.zip(self.out.chunks_mut(MAX_HEADS * dim)) {
+            let own = Own {
+                weighing: self.weighing,
+                sinks: self.weighing.sinks.map(|sinks| &sinks[first..]),
+            };
+            first += q.len() / dim;
             let rows = Rows {
                 k_pool: self.k_pool,
                 v_pool: self.v_pool,
@@ -98,10 +122,10 @@ impl<E: Stored> Task for Group<'_, E> {
             // SAFETY: the caller guarantees the features of `S`.
             unsafe {
                 match q.len() / dim {
-                    1 => attend::<S, E, 1>(q, &rows, self.slots, out),
-                    2 => attend::<S, E, 2>(q, &rows, self.slots, out),
-                    3 => attend::<S, E, 3>(q, &rows, self.slots, out),
-                    _ => attend::<S, E, MAX_HEADS>(q, &rows, self.slots, out),
+                    1 => attend::<S, E, 1>(q, &rows, &own, self.slots, out),
+                    2 => attend::<S, E, 2>(q, &rows, &own, self.slots, out),
+                    3 => attend::<S, E, 3>(q, &rows, &own, self.slots, out),
+                    _ => attend::<S, E, MAX_HEADS>(q, &rows, &own, self.slots, out),
                 }
             }
         }
@@ -152,6 +176,13 @@ impl<E> Rows<'_, E> {
     }
 }
 
+/// How some heads weigh their scores.
+struct Own<'a> {
+    weighing: &'a Weighing<'a>,
+    /// The sinks from the first of these heads on.
+    sinks: Option<&'a [f32]>,
+}
+
 /// Online softmax (Milakov and Gimelshein, arXiv 1805.02867) over tiles of slots, for `HEADS`
 /// heads.
 ///
@@ -161,11 +192,17 @@ impl<E> Rows<'_, E> {
 unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
     q: &[f32],
     rows: &Rows<'_, E>,
+    own: &Own<'_>,
     slots: &[i32],
     out: &mut [f32],
 ) {
-    let scale = 1.0 / (rows.dim as f32).sqrt();
+    let scale = own.weighing.scale;
     let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
+    if let Some(sinks) = own.sinks {
+        // The softmax begins with the sink, whose weight relative to itself is 1.
+        max.copy_from_slice(&sinks[..HEADS]);
+        sum = [1.0; HEADS];
+    }
     out.fill(0.0);
     for (tile, here) in slots.chunks(TILE).enumerate() {
         let next = &slots[((tile + 1) * TILE).min(slots.len())..];
@@ -184,6 +221,11 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
         }
         for head in 0..HEADS {
             let weights = &mut weights[head][..slots.len()];
+            if let Some(cap) = own.weighing.cap {
+                weights
+                    .iter_mut()
+                    .for_each(|weight| *weight = cap * tanh(*weight / cap));
+            }
             let new_max = by_lanes(
                 weights,
                 max[head],

@@ -28,19 +28,21 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use cubecl::bytes::Bytes;
-use half::f16;
 use rayon::prelude::*;
 
 pub use activations::Activations;
-pub use format::BlockFormat;
+pub use format::{BlockFormat, Layout, Scales};
+pub use stored::PartScales;
 
 use super::arena::LineBytes;
 use super::output::Output;
 
 /// Elements of a block of the smaller formats, and activations with one scale.
 pub const BLOCK: usize = 32;
-/// Rows of a group.
-const ROWS: usize = 16;
+/// Rows of a group, which are packed together.
+pub const GROUP_ROWS: usize = 16;
+/// The same, for the files of this folder.
+const ROWS: usize = GROUP_ROWS;
 /// The most groups of a task.
 const TASK_GROUPS: usize = 8;
 /// Bytes that are read at once: four bytes of each row of a group.
@@ -160,33 +162,47 @@ fn group_bytes(format: BlockFormat, columns: usize) -> usize {
 /// The number of groups per task, so that all `threads` get the same number of tasks.
 pub fn groups_per_task(groups: usize, threads: usize) -> usize {
     let tasks = groups.div_ceil(TASK_GROUPS).next_multiple_of(threads);
-    groups.div_ceil(tasks).max(1)
+    groups.div_ceil(tasks.max(1)).max(1)
 }
 
-/// The groups of all `parts` in tasks of consecutive groups of one part.
-pub fn tasks<'a>(parts: &[View<'a>]) -> Vec<(View<'a>, Range<usize>)> {
+/// The groups of all `parts`, each of which has the number of its product, in tasks of consecutive
+/// groups of one part.
+pub fn tasks<'a>(parts: &[(usize, View<'a>)]) -> Vec<(usize, View<'a>, Range<usize>)> {
     let groups = |view: &View| view.rows.div_ceil(ROWS);
-    let all = parts.iter().map(groups).sum();
+    let all = parts.iter().map(|(_, view)| groups(view)).sum();
     let per_task = groups_per_task(all, rayon::current_num_threads());
-    let of_part = |view: &View<'a>| {
-        let (view, groups) = (*view, groups(view));
+    let of_part = |(number, view): &(usize, View<'a>)| {
+        let (number, view, groups) = (*number, *view, groups(view));
         let starts = (0..groups).step_by(per_task);
-        starts.map(move |first| (view, first..(first + per_task).min(groups)))
+        starts.map(move |first| (number, view, first..(first + per_task).min(groups)))
     };
     parts.iter().flat_map(of_part).collect()
 }
 
-/// `y = x W^T + b`: `x` `[tokens, columns]`, `weight` the bytes of a [`BlockMatrix`] `[rows,
-/// columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written.
-pub fn linear(x: &[f32], weight: &[u8], bias: Option<&[f32]>, y: Output) {
-    let parts: Vec<View<'_>> = View::parts(weight).collect();
-    match parts[0].format {
-        #[cfg(target_arch = "x86_64")]
-        BlockFormat::Bf16 => super::amx::floats::linear(x, View::of(weight), bias, y),
-        #[cfg(not(target_arch = "x86_64"))]
-        BlockFormat::Bf16 => unreachable!("bf16 blocks on a CPU without matrix tiles"),
-        _ => product::linear(x, &parts, bias, y),
+/// A product of some tokens with a matrix. All of `y` `[tokens, rows]` is written.
+pub struct Job<'a> {
+    /// `[tokens, columns]`
+    pub x: &'a [f32],
+    /// All parts of the matrix `[rows, columns]`.
+    pub parts: Vec<View<'a>>,
+    /// `[rows]`
+    pub bias: Option<&'a [f32]>,
+    pub y: Output,
+}
+
+/// Computes all `jobs`, whose matrices are all in bf16 or all in blocks of integers. The threads
+/// share the rows of all matrices.
+pub fn linear(jobs: &[Job<'_>]) {
+    let bf16 = |job: &Job<'_>| job.parts[0].format == BlockFormat::Bf16;
+    if !jobs.iter().any(bf16) {
+        return product::linear(jobs);
     }
+    #[cfg(target_arch = "x86_64")]
+    for job in jobs {
+        super::amx::floats::linear(job.x, job.parts[0], job.bias, job.y);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    unreachable!("bf16 blocks on a CPU without matrix tiles");
 }
 
 /// Rows and columns of the matrix with these bytes.
@@ -244,6 +260,23 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The rows `rows`, the first of which begins a group, as a matrix of its own.
+    pub fn between(self, rows: Range<usize>) -> Self {
+        assert!(
+            rows.start.is_multiple_of(ROWS) && rows.end <= self.rows,
+            "rows {rows:?} of {} are not groups",
+            self.rows
+        );
+        let bytes = self.group_bytes();
+        let groups = rows.start / ROWS..rows.end.div_ceil(ROWS);
+        Self {
+            first: 0,
+            rows: rows.len(),
+            units: &self.units[groups.start * bytes..groups.end * bytes],
+            ..self
+        }
+    }
+
     /// Bytes of a group of 16 rows.
     pub fn group_bytes(self) -> usize {
         group_bytes(self.format, self.columns)
@@ -254,14 +287,18 @@ impl<'a> View<'a> {
         &self.units[group * self.group_bytes()..][..self.group_bytes()]
     }
 
-    /// The f16 scale of a block of 32 integers, and its elements with the format's offset added.
-    pub fn block(self, row: usize, index: usize) -> (f16, [u8; BLOCK]) {
-        let (layout, group) = (self.format.layout(), self.group(row / ROWS));
-        let scale = rows::scale(&layout, group, row % ROWS, index);
-        (
-            f16::from_le_bytes(scale),
-            rows::elements(&layout, group, row % ROWS, index),
-        )
+    /// The elements of a block of 32 columns, with the format's offset added, or as indices of its
+    /// table.
+    pub fn elements(self, row: usize, block: usize) -> [u8; BLOCK] {
+        let layout = self.format.layout();
+        rows::elements(&layout, self.group(row / ROWS), row % ROWS, block)
+    }
+
+    /// The scales of the part with this index in its row. The integers of the part are the first in
+    /// their lists.
+    pub fn scales(self, row: usize, part: usize) -> PartScales {
+        let layout = self.format.layout();
+        rows::scales(&layout, self.group(row / ROWS), row % ROWS, part)
     }
 
     /// The elements of a row, dequantised. `out` has `columns` elements.

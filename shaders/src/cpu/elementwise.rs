@@ -4,7 +4,8 @@ use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
-use super::simd::{Simd, Task, dispatch, exp};
+use super::simd::{Simd, Task, dispatch, exp, tanh};
+use crate::Activation;
 
 /// With fewer elements, a second thread costs more than it saves.
 pub const PARALLEL_FROM: usize = 1 << 15;
@@ -41,14 +42,24 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
     }
 }
 
-/// Adds `delta` to `x` in place, and returns the RMSNorm of the sums.
-pub fn add_rms_norm(x: &mut [f32], delta: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
+/// Adds `scale * delta` to `x` in place, and returns the RMSNorm of the sums.
+pub fn add_rms_norm(
+    x: &mut [f32],
+    delta: &[f32],
+    scale: f32,
+    weight: &[f32],
+    eps: f32,
+) -> Vec<f32> {
     let width = weight.len();
     // SAFETY: as in `rms_norm`.
     unsafe {
         filled(x.len() / width, width, |out| {
             let add_norm = |((x, delta), out): ((&mut [f32], &[f32]), NewRow)| {
-                dispatch(Add { x: &mut *x, delta });
+                dispatch(Add {
+                    x: &mut *x,
+                    delta,
+                    scale,
+                });
                 dispatch(Norm {
                     x,
                     weight,
@@ -69,24 +80,40 @@ pub fn add_rms_norm(x: &mut [f32], delta: &[f32], weight: &[f32], eps: f32) -> V
     }
 }
 
-/// `silu(gate) * up` of rows `[gate, up]`, each `inner` wide.
-pub fn silu_mul(gate_up: &[f32], inner: usize) -> Vec<f32> {
-    // SAFETY: `SiluMul` writes every element of a row: `gate`, `up` and `out` have `inner`
-    // elements.
+/// `activation(gate) * up` of rows `[gate, up]`, each `inner` wide.
+pub fn gate(gate_up: &[f32], inner: usize, activation: Activation) -> Vec<f32> {
+    // SAFETY: `Gate` writes every element of a row: `gate`, `up` and `out` have `inner` elements.
     unsafe {
         filled(gate_up.len() / (2 * inner), inner, |out| {
-            let silu_mul = |(row, out): (&[f32], NewRow)| {
+            let gated = |(row, out): (&[f32], NewRow)| {
                 let (gate, up) = row.split_at(inner);
-                dispatch(SiluMul { gate, up, out });
+                dispatch(Gate {
+                    gate,
+                    up,
+                    activation,
+                    out,
+                });
             };
             if gate_up.len() < PARALLEL_FROM {
                 let rows = gate_up.chunks_exact(2 * inner);
-                rows.zip(out.chunks_exact_mut(inner)).for_each(silu_mul);
+                rows.zip(out.chunks_exact_mut(inner)).for_each(gated);
             } else {
                 let rows = gate_up.par_chunks_exact(2 * inner);
-                rows.zip(out.par_chunks_exact_mut(inner)).for_each(silu_mul);
+                rows.zip(out.par_chunks_exact_mut(inner)).for_each(gated);
             }
         })
+    }
+}
+
+/// Multiplies `x` by `scale`, and bounds it to `cap * tanh(x / cap)`.
+pub fn scale_and_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
+    /// Elements of a task.
+    const PART: usize = 1 << 12;
+    let bounded = |x: &mut [f32]| dispatch(Bounded { x, scale, cap });
+    if x.len() < PARALLEL_FROM {
+        bounded(x);
+    } else {
+        x.par_chunks_mut(PART).for_each(bounded);
     }
 }
 
@@ -149,28 +176,69 @@ pub fn inverse_rms(x: &[f32], eps: f32) -> f32 {
 struct Add<'a> {
     x: &'a mut [f32],
     delta: &'a [f32],
+    scale: f32,
 }
 
 impl Task for Add<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         for (x, delta) in self.x.iter_mut().zip(self.delta) {
-            *x += delta;
+            *x += delta * self.scale;
         }
     }
 }
 
-struct SiluMul<'a> {
+struct Gate<'a> {
     gate: &'a [f32],
     up: &'a [f32],
+    activation: Activation,
     out: NewRow<'a>,
 }
 
-impl Task for SiluMul<'_> {
+impl Task for Gate<'_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
-            out.write(gate / (1.0 + exp(-gate)) * up);
+        let pairs = self.out.iter_mut().zip(self.gate).zip(self.up);
+        match self.activation {
+            Activation::Silu => {
+                for ((out, gate), up) in pairs {
+                    out.write(gate / (1.0 + exp(-gate)) * up);
+                }
+            }
+            Activation::GeluTanh => {
+                for ((out, gate), up) in pairs {
+                    out.write(gelu(*gate) * up);
+                }
+            }
+        }
+    }
+}
+
+/// GELU by its approximation with tanh, written with the logistic function: `(1 + tanh(x)) / 2` is
+/// `1 / (1 + e^(-2 x))`.
+#[inline(always)]
+fn gelu(x: f32) -> f32 {
+    // sqrt(2 / pi), twice.
+    const TWICE: f32 = 1.595_769;
+    x / (1.0 + exp(-TWICE * (x + 0.044_715 * x * x * x)))
+}
+
+struct Bounded<'a> {
+    x: &'a mut [f32],
+    scale: f32,
+    cap: Option<f32>,
+}
+
+impl Task for Bounded<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let scale = self.scale;
+        match self.cap {
+            None => self.x.iter_mut().for_each(|x| *x *= scale),
+            Some(cap) => self
+                .x
+                .iter_mut()
+                .for_each(|x| *x = cap * tanh(*x * scale / cap)),
         }
     }
 }

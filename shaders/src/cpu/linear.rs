@@ -31,49 +31,56 @@ const NEAR_BYTES: usize = 28 << 10;
 const MIN_ROWS_PER_TASK: usize = 16;
 const MAX_ROWS_PER_TASK: usize = 64;
 
-/// `x` `[tokens, input]`, `weight` `[output, input]`, `bias` `[output]`. All of `y` `[tokens,
-/// output]` is written.
-pub fn linear<E: Stored>(x: &[f32], weight: &[E], bias: Option<&[f32]>, y: Output, input: usize) {
-    on_vectors(Level::best(), x, weight, bias, y, input);
+/// A product of some tokens with a matrix. All of `y` `[tokens, output]` is written.
+pub struct Job<'a, E> {
+    /// `[tokens, input]`
+    pub x: &'a [f32],
+    /// `[output, input]`
+    pub weight: &'a [E],
+    /// `[output]`
+    pub bias: Option<&'a [f32]>,
+    pub y: Output,
+}
+
+/// Computes all `jobs`, whose matrices have `input` columns. The threads share the rows of all
+/// matrices.
+pub fn linear<E: Stored>(jobs: &[Job<'_, E>], input: usize) {
+    on_vectors(Level::best(), jobs, input);
 }
 
 /// [`linear`] with the given vectors, which the CPU must have.
-fn on_vectors<E: Stored>(
-    level: Level,
-    x: &[f32],
-    weight: &[E],
-    bias: Option<&[f32]>,
-    y: Output,
-    input: usize,
-) {
-    let output = weight.len() / input;
-    let tokens = x.len() / input;
-    assert_eq!((y.tokens, y.width), (tokens, output), "linear: shape of y");
-    let aligned;
-    let x = if tokens >= WIDEN_FROM_TOKENS {
-        aligned = copy(x);
-        &aligned[..]
-    } else {
-        x
-    };
-    let share = output.div_ceil(4 * rayon::current_num_threads());
+fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
+    let mut all = 0;
+    let copies = jobs.iter().map(|job| {
+        let (tokens, output) = (job.x.len() / input, job.weight.len() / input);
+        let shape = (job.y.tokens, job.y.width);
+        assert_eq!(shape, (tokens, output), "linear: shape of y");
+        all += output;
+        (tokens >= WIDEN_FROM_TOKENS).then(|| copy(job.x))
+    });
+    let copies: Vec<Option<Aligned<f32>>> = copies.collect();
+    let share = all.div_ceil(4 * rayon::current_num_threads());
     let rows = share
         .next_multiple_of(4)
         .clamp(MIN_ROWS_PER_TASK, MAX_ROWS_PER_TASK);
-    (0..output.div_ceil(rows))
+    let of_job = |(index, job): (usize, &Job<'_, E>)| {
+        let starts = (0..job.y.width).step_by(rows);
+        starts.map(move |from| (index, from))
+    };
+    let tasks: Vec<(usize, usize)> = jobs.iter().enumerate().flat_map(of_job).collect();
+    tasks
         .into_par_iter()
-        .for_each_init(Aligned::default, |scratch, task| {
-            let from = task * rows;
-            let to = (from + rows).min(output);
+        .for_each_init(Aligned::default, |scratch, (index, from)| {
+            let Job { x, weight, bias, y } = jobs[index];
             let block = Block {
-                x,
+                x: copies[index].as_deref().unwrap_or(x),
                 weight,
                 bias,
                 y,
                 input,
-                tokens,
+                tokens: y.tokens,
                 from,
-                to,
+                to: (from + rows).min(y.width),
                 scratch,
             };
             // SAFETY: the caller passes a level that this CPU has.

@@ -10,6 +10,7 @@ mod arena;
 mod attention;
 mod blocks;
 mod elementwise;
+mod experts;
 mod huge_pages;
 mod limit;
 mod linear;
@@ -19,17 +20,20 @@ mod rope;
 mod simd;
 pub mod times;
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Shape, TensorData};
 use burn_flex::{Flex, FlexDevice, FlexTensor};
 
 use crate::{
-    AdapterIndex, Hardware, HeadLayout, Kernels, LowRankStack, QkNorm, RaggedIndex, RopeTable,
-    Summation,
+    Activation, AdapterIndex, AttentionOptions, ChosenExperts, Experts, Hardware, HeadLayout,
+    Kernels, LowRankStack, QkNorm, RaggedIndex, RopeTable, Routing, Summation,
 };
 pub use arena::LineBytes;
-pub(crate) use blocks::View;
-pub use blocks::{BLOCK, BlockFormat, BlockMatrix};
+pub use blocks::{BLOCK, BlockFormat, BlockMatrix, GROUP_ROWS};
+pub(crate) use blocks::{Layout, PartScales, Scales, View};
 pub use limit::check_limit;
 use output::Output;
 use simd::Stored;
@@ -123,16 +127,11 @@ impl Kernels for Flex {
             "linear: x has {input} columns, weight {width}"
         );
         let _timer = times::time(|| {
-            let bytes = if weight.dtype() == BLOCKS {
-                elements::<u8>(&weight).len()
-            } else {
-                output * input * weight.dtype().size()
-            };
             let product = Operation::Product {
                 rows: output,
                 columns: input,
             };
-            (product, bytes, 2 * tokens * output * input)
+            (product, bytes_of(&weight), 2 * tokens * output * input)
         });
         let bias = bias.map(widened);
         let (x, bias) = (elements(&x), bias.as_deref());
@@ -140,9 +139,12 @@ impl Kernels for Flex {
         let y = unsafe {
             Output::filled(tokens, output, |y| {
                 if weight.dtype() == BLOCKS {
-                    blocks::linear(x, elements(&weight), bias, y);
+                    let parts = blocks::View::parts(elements(&weight)).collect();
+                    blocks::linear(&[blocks::Job { x, parts, bias, y }]);
                 } else {
-                    with_stored!(&weight, w => linear::linear(x, w, bias, y, input));
+                    with_stored!(&weight, weight => {
+                        linear::linear(&[linear::Job { x, weight, bias, y }], input);
+                    });
                 }
             })
         };
@@ -174,6 +176,54 @@ impl Kernels for Flex {
             low_rank::expand(y.storage_mut(), h, [b, bias], biased, sizes, &index.groups)
         });
         y
+    }
+
+    fn choose_experts(logits: FlexTensor, routing: Routing) -> ChosenExperts<Self> {
+        let _timer = times::time(|| (Operation::Routing, 0, 0));
+        let logits = logits.to_contiguous();
+        let [rows, count] = dims(&logits);
+        let (ids, weights) = experts::choose(elements(&logits), count, routing);
+        let shape = [rows, routing.top];
+        ChosenExperts {
+            ids: FlexTensor::from_data(TensorData::new(ids, shape)),
+            weights: tensor(weights, shape),
+        }
+    }
+
+    fn mix_experts(
+        x: FlexTensor,
+        chosen: &ChosenExperts<Self>,
+        stack: &Experts<Self>,
+    ) -> FlexTensor {
+        let (x, weights) = (x.to_contiguous(), chosen.weights.to_contiguous());
+        let ([rows, hidden], [_, top]) = (dims(&x), dims(&weights));
+        assert_eq!(hidden, stack.hidden, "experts: columns of x");
+        let [all, _] = matrix_dims(&stack.down);
+        let ids = elements::<i32>(&chosen.ids);
+        let pairs = experts::Pairs::of(ids, top, all / hidden);
+        let _timer = times::time(|| {
+            let bytes = bytes_of(&stack.gate_up) + bytes_of(&stack.down);
+            let bytes = bytes / (all / hidden) * pairs.groups.len();
+            let flops = 6 * pairs.count() * hidden * stack.width;
+            (Operation::Experts, bytes, flops)
+        });
+        // All steps run on a thread of the pool, so that none has to wake it.
+        let mixed = rayon::scope(|_| {
+            let x = pairs.gather(elements(&x), hidden);
+            let inner = (2 * stack.width, hidden);
+            let gate_up = of_each(
+                &x,
+                &stack.gate_up,
+                stack.gate_up_bias.as_ref(),
+                inner,
+                &pairs,
+            );
+            let gated = experts::activate(&gate_up, stack.width, stack.activation);
+            let outer = (hidden, stack.width);
+            let y = of_each(&gated, &stack.down, stack.down_bias.as_ref(), outer, &pairs);
+            pairs.mix(&y, elements(&weights), hidden)
+        });
+        tensor(mixed, [rows, hidden])
     }
 
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FlexTensor {
@@ -210,6 +260,7 @@ impl Kernels for Flex {
     fn add_rms_norm(
         x: FlexTensor,
         delta: FlexTensor,
+        scale: f32,
         weight: FlexTensor,
         eps: f32,
     ) -> (FlexTensor, FlexTensor) {
@@ -217,18 +268,36 @@ impl Kernels for Flex {
         let (mut x, delta) = (x.to_contiguous(), delta.to_contiguous());
         let shape = dims(&x);
         let weight = widened(weight);
-        let normed = elementwise::add_rms_norm(x.storage_mut(), elements(&delta), &weight, eps);
+        let (sum, delta) = (x.storage_mut(), elements(&delta));
+        let normed = elementwise::add_rms_norm(sum, delta, scale, &weight, eps);
         (x, tensor(normed, shape))
     }
 
-    fn silu_mul(gate_up: FlexTensor) -> FlexTensor {
+    fn gate(gate_up: FlexTensor, activation: Activation) -> FlexTensor {
         let _timer = times::time(|| (Operation::Activation, 0, 0));
         let gate_up = gate_up.to_contiguous();
         let [tokens, both] = dims(&gate_up);
         tensor(
-            elementwise::silu_mul(elements(&gate_up), both / 2),
+            elementwise::gate(elements(&gate_up), both / 2, activation),
             [tokens, both / 2],
         )
+    }
+
+    fn scale_and_cap(x: FlexTensor, scale: f32, cap: Option<f32>) -> FlexTensor {
+        let _timer = times::time(|| (Operation::Activation, 0, 0));
+        let mut x = x.to_contiguous();
+        elementwise::scale_and_cap(x.storage_mut(), scale, cap);
+        x
+    }
+
+    fn norm_projections(qkv: FlexTensor, layout: HeadLayout, norm: &QkNorm<Self>) -> FlexTensor {
+        let _timer = times::time(|| (Operation::Norm, 0, 0));
+        let mut qkv = qkv.to_contiguous();
+        let [_, width] = dims(&qkv);
+        assert_eq!(width, layout.qkv_width(), "norm_projections: width of qkv");
+        let weights = [widened(norm.q.clone()), widened(norm.k.clone())];
+        rope::norm_projections(qkv.storage_mut(), layout, &weights, norm.eps);
+        qkv
     }
 
     fn rope_and_store(
@@ -269,7 +338,7 @@ impl Kernels for Flex {
         q: FlexTensor,
         layout: HeadLayout,
         index: &RaggedIndex<Self>,
-        window: Option<u32>,
+        options: &AttentionOptions<Self>,
         k_pool: &FlexTensor,
         v_pool: &FlexTensor,
     ) -> FlexTensor {
@@ -279,7 +348,13 @@ impl Kernels for Flex {
             positions: elements(&index.positions),
             start: elements(&index.table_start),
             slots: elements(&index.slot_table),
-            window: window.map_or(usize::MAX, |window| window as usize),
+            window: options.window.map_or(usize::MAX, |window| window as usize),
+        };
+        let sinks = options.sinks.clone().map(widened);
+        let weighing = attention::Weighing {
+            scale: options.scale,
+            cap: options.cap,
+            sinks: sinks.as_deref(),
         };
         let _timer = times::time(|| {
             let (read, seen) = table.extent();
@@ -288,17 +363,20 @@ impl Kernels for Flex {
             let flops = 4 * seen * layout.heads * layout.head_dim;
             (Operation::Attention, bytes, flops)
         });
+        // The kernel for matrix tiles has neither caps nor sinks.
         #[cfg(target_arch = "x86_64")]
-        if k_pool.dtype() == DType::BF16 && amx::attention::fits(layout) {
+        if k_pool.dtype() == DType::BF16 && amx::attention::fits(layout) && weighing.is_plain() {
             let (q, k, v) = (elements(&q), elements(k_pool), elements(v_pool));
-            let attend = |out| amx::attention::paged(q, k, v, layout, &table, out);
+            let scale = options.scale;
+            let attend = |out| amx::attention::paged(q, k, v, layout, scale, &table, out);
             // SAFETY: `amx::attention::paged` writes every head of every token.
             let out = unsafe { Output::filled(shape[0], shape[1], attend) };
             return tensor(out, shape);
         }
         let mut out = vec![0.0f32; shape[0] * shape[1]];
         with_stored!(k_pool, k => {
-            attention::paged(elements(&q), k, elements(v_pool), layout, &table, &mut out)
+            let (q, v) = (elements(&q), elements(v_pool));
+            attention::paged(q, k, v, layout, &weighing, &table, &mut out)
         });
         tensor(out, shape)
     }
@@ -310,6 +388,62 @@ fn sizes(stack: &LowRankStack<Flex>) -> low_rank::Sizes<'_> {
         slices: &stack.slices,
         rank: stack.rank,
     }
+}
+
+/// The product of each pair's row of `x` `[pairs, columns]` with its expert's rows of `stack`
+/// `[experts * rows, columns]`: `[pairs, rows]`.
+fn of_each(
+    x: &[f32],
+    stack: &FlexTensor,
+    bias: Option<&FlexTensor>,
+    (rows, columns): (usize, usize),
+    pairs: &experts::Pairs,
+) -> Vec<f32> {
+    assert_eq!(
+        matrix_dims(stack)[1],
+        columns,
+        "experts: columns of a matrix"
+    );
+    let bias = bias.map(|bias| match bias.dtype() {
+        DType::F32 => Cow::Borrowed(elements(bias)),
+        _ => Cow::Owned(widened(bias.clone())),
+    });
+    let bias = |expert: usize| bias.as_ref().map(|bias| &bias[expert * rows..][..rows]);
+    let x = |here: &Range<usize>| &x[here.start * columns..here.end * columns];
+    let groups = pairs.groups.iter();
+    // SAFETY: each pair is in one group, and the product of a group writes all of its rows.
+    unsafe {
+        Output::filled(pairs.count(), rows, |y| {
+            if stack.dtype() == BLOCKS {
+                let all = blocks::View::of(elements(stack));
+                let job = |(expert, here): &(usize, Range<usize>)| blocks::Job {
+                    x: x(here),
+                    parts: vec![all.between(expert * rows..(expert + 1) * rows)],
+                    bias: bias(*expert),
+                    y: y.rows(here.clone()),
+                };
+                blocks::linear(&groups.map(job).collect::<Vec<_>>());
+                return;
+            }
+            with_stored!(stack, all => {
+                let job = |(expert, here): &(usize, Range<usize>)| linear::Job {
+                    x: x(here),
+                    weight: &all[expert * rows * columns..][..rows * columns],
+                    bias: bias(*expert),
+                    y: y.rows(here.clone()),
+                };
+                linear::linear(&groups.map(job).collect::<Vec<_>>(), columns);
+            });
+        })
+    }
+}
+
+/// Bytes of a matrix of weights, packed or not.
+fn bytes_of(matrix: &FlexTensor) -> usize {
+    if matrix.dtype() == BLOCKS {
+        return elements::<u8>(matrix).len();
+    }
+    matrix.layout().num_elements() * matrix.dtype().size()
 }
 
 /// Rows and columns of a matrix of weights, packed or not.

@@ -1,5 +1,7 @@
 //! Matrices that parallel tasks write in full, so that they need not be cleared first.
 
+use std::ops::Range;
+
 /// A matrix `[tokens, width]` that several tasks write; each task writes its own elements.
 #[derive(Clone, Copy)]
 pub struct Output {
@@ -47,6 +49,15 @@ impl Output {
             at: self.at.wrapping_add(token * self.width),
             tokens: self.tokens - token,
             width: self.width,
+        }
+    }
+
+    /// Some of the rows.
+    pub fn rows(self, rows: Range<usize>) -> Self {
+        assert!(rows.end <= self.tokens, "rows {rows:?} of {}", self.tokens);
+        Self {
+            tokens: rows.len(),
+            ..self.from(rows.start)
         }
     }
 

@@ -92,6 +92,40 @@ impl Task for Row<'_> {
     }
 }
 
+/// Normalises all queries of a row together and all its keys together, in place. `weights` are those
+/// of queries and keys.
+pub fn norm_projections(rows: &mut [f32], layout: HeadLayout, weights: &[Vec<f32>; 2], eps: f32) {
+    let normalise = |row: &mut [f32]| dispatch(Wide { row, weights, eps });
+    if rows.len() < PARALLEL_FROM {
+        rows.chunks_exact_mut(layout.qkv_width())
+            .for_each(normalise);
+    } else {
+        rows.par_chunks_exact_mut(layout.qkv_width())
+            .for_each(normalise);
+    }
+}
+
+struct Wide<'a> {
+    row: &'a mut [f32],
+    weights: &'a [Vec<f32>; 2],
+    eps: f32,
+}
+
+impl Task for Wide<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let mut rest = self.row;
+        for weight in self.weights {
+            let part;
+            (part, rest) = rest.split_at_mut(weight.len());
+            let scale = inverse_rms(part, self.eps);
+            for (x, weight) in part.iter_mut().zip(weight) {
+                *x *= scale * weight;
+            }
+        }
+    }
+}
+
 /// Writes the keys and values of `rows` to the `slots` of the pools.
 pub fn store<E: Stored + Element + Pod>(
     rows: &[f32],

@@ -22,6 +22,10 @@ pub enum Operation {
     Activation,
     /// The low-rank products of adapters.
     Adapters,
+    /// The choice of experts.
+    Routing,
+    /// The MLPs of the chosen experts.
+    Experts,
 }
 
 impl fmt::Display for Operation {
@@ -34,6 +38,8 @@ impl fmt::Display for Operation {
             Operation::Attention => f.write_str("attention"),
             Operation::Activation => f.write_str("activation"),
             Operation::Adapters => f.write_str("adapters"),
+            Operation::Routing => f.write_str("choice of experts"),
+            Operation::Experts => f.write_str("experts"),
         }
     }
 }

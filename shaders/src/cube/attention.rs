@@ -61,12 +61,27 @@ pub struct SlotTable<R: CubeRuntime> {
     pub summation: Summation,
 }
 
+/// How scores become weights; see [`AttentionOptions`](crate::AttentionOptions).
+pub struct Weighing<R: CubeRuntime> {
+    pub scale: f32,
+    pub cap: Option<f32>,
+    pub sinks: Option<CubeTensor<R>>,
+}
+
+/// The parts of [`Weighing`] that a kernel is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Weighed {
+    pub capped: bool,
+    pub sinks: bool,
+}
+
 /// [`Kernels::paged_attention`](crate::Kernels::paged_attention): `q` `[tokens, heads * head_dim]`
 /// over the pools `[slots, kv_heads, head_dim]`.
 pub fn paged<R: CubeRuntime>(
     q: CubeTensor<R>,
     layout: HeadLayout,
     mut table: SlotTable<R>,
+    weighing: Weighing<R>,
     k_pool: CubeTensor<R>,
     v_pool: CubeTensor<R>,
 ) -> CubeTensor<R> {
@@ -101,6 +116,7 @@ pub fn paged<R: CubeRuntime>(
         q,
         layout,
         table,
+        weighing,
         k_pool,
         v_pool,
     };
@@ -146,11 +162,24 @@ struct Inputs<R: CubeRuntime> {
     q: CubeTensor<R>,
     layout: HeadLayout,
     table: SlotTable<R>,
+    weighing: Weighing<R>,
     k_pool: CubeTensor<R>,
     v_pool: CubeTensor<R>,
 }
 
 impl<R: CubeRuntime> Inputs<R> {
+    fn weighed(&self) -> Weighed {
+        Weighed {
+            capped: self.weighing.cap.is_some(),
+            sinks: self.weighing.sinks.is_some(),
+        }
+    }
+
+    /// The sinks. Without them, the argument has to be bound but is never read.
+    fn sinks(&self) -> CubeTensor<R> {
+        self.weighing.sinks.as_ref().unwrap_or(&self.q).clone()
+    }
+
     /// Computes `blocks` blocks from `first_block` on. `target` begins with `first_token`.
     fn attend(
         &self,
@@ -194,8 +223,10 @@ impl<R: CubeRuntime> Inputs<R> {
                 table.start.clone().into_array_arg(),
                 table.slots.clone().into_array_arg(),
                 table.blocks.clone().into_array_arg(),
+                self.sinks().into_array_arg(),
                 target.clone().into_array_arg(),
-                1.0 / (layout.head_dim as f32).sqrt(),
+                self.weighing.scale,
+                self.weighing.cap.unwrap_or(1.0),
                 table.window,
                 plan.share,
                 first_block as u32,
@@ -206,6 +237,7 @@ impl<R: CubeRuntime> Inputs<R> {
                 shared,
                 table.block_tokens,
                 threads,
+                self.weighed(),
                 !plan.merged,
                 q.dtype.into(),
                 target.dtype.into(),
@@ -241,12 +273,15 @@ impl<R: CubeRuntime> Inputs<R> {
                 table.start.clone().into_array_arg(),
                 table.slots.clone().into_array_arg(),
                 table.blocks.clone().into_array_arg(),
+                self.sinks().into_array_arg(),
                 target.clone().into_array_arg(),
-                1.0 / (layout.head_dim as f32).sqrt(),
+                self.weighing.scale,
+                self.weighing.cap.unwrap_or(1.0),
                 table.window,
                 first_tile as u32,
                 *layout,
                 tiles,
+                self.weighed(),
                 !plan.merged,
                 q.dtype.into(),
                 target.dtype.into(),

@@ -1,8 +1,9 @@
-//! Matrices in GGML's blocks (`Q8_0`, `Q4_0`) on a device.
+//! Matrices in GGML's blocks on a device.
 //!
-//! A matrix is one buffer of 32-bit words, because not every device has bytes or 16-bit floats. The
-//! f16 scales come first, two to a word; each row's scales begin at a word. The elements follow row
-//! by row, in their order from the low bits up, with 128 or 8 added so that they are not negative.
+//! A matrix is one buffer of 32-bit words ([`words`]), because not every device has bytes or 16-bit
+//! floats. A stack of matrices in several formats, like the projections of a `Q4_K_M` file, has its
+//! parts one after another in the buffer; each part is multiplied by itself, and the products are put
+//! beside each other.
 //!
 //! Weights are dequantised in registers, and activations are not rounded (the CPU rounds them to 8
 //! bits). Multiplications of a few tokens ([`kernels::product`], built like the kernel for floats)
@@ -13,19 +14,21 @@
 //! it pays only where the words would be read several times.
 
 mod kernels;
+mod stack;
+mod words;
 
-use burn::tensor::quantization::{QuantLevel, QuantParam, QuantScheme, QuantStore, QuantValue};
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
-use rayon::prelude::*;
 
 use super::linear::{self, Epilogue, LANES, MAX_FEW_TOKENS, are_few};
 use super::{dims, empty_like, product};
 use crate::cpu::View;
-use crate::{BLOCK, BlockFormat, BlockMatrix, Summation};
+use crate::{Activation, BlockFormat, BlockMatrix, Summation};
+pub use kernels::{dot, table_of};
+use words::Places;
 
 /// Up to so many tokens are multiplied with the words directly, [`MAX_FEW_TOKENS`] at a time.
 pub const MAX_GROUPED_TOKENS: usize = 32;
@@ -33,41 +36,43 @@ pub const MAX_GROUPED_TOKENS: usize = 32;
 pub const MOST_COPIED: u64 = 256 << 20;
 /// The first dimension of a large grid. A dimension is limited to 65,535 cubes.
 const MOST_IN_A_GRID_ROW: usize = 32_768;
-/// The words of the scales are padded to a multiple of this, so that elements can be read in
-/// vectors.
-const ALIGNMENT: usize = 4;
 
-/// A matrix in blocks. As a tensor it has the shape `[rows, columns]` and a quantised type, in
-/// which the type of the scales stands for the type of the activations.
+/// A matrix in blocks, of one part or several. As a tensor it has the shape `[rows, columns]` and a
+/// type that [`stack`] makes.
 pub struct Packed<R: CubeRuntime> {
-    /// One dimension of u32 words.
+    parts: Vec<Part<R>>,
+}
+
+/// Rows in one format.
+struct Part<R: CubeRuntime> {
+    /// The whole matrix: one dimension of u32 words.
     buffer: CubeTensor<R>,
+    format: BlockFormat,
     rows: usize,
     columns: usize,
-    bits: usize,
+    /// The first word in the buffer.
+    begin: usize,
     activations: DType,
+}
+
+/// The words of a matrix in one format, as kernels read them.
+pub struct Words<R: CubeRuntime> {
+    pub buffer: CubeTensor<R>,
+    pub format: BlockFormat,
+    /// Words of the low bits that a unit reads at once.
+    pub width: usize,
+    /// Where the scales, the low bits (in multiples of `width` words) and the high bits begin.
+    pub begins: [u32; 3],
 }
 
 /// True if the kernels of this module support a matrix whose parts are in `formats`.
 pub fn packs(formats: &[BlockFormat]) -> bool {
-    let first = formats.first().copied();
-    first
-        .is_some_and(|first| bits(first).is_some() && formats.iter().all(|format| *format == first))
-}
-
-/// Bits of an element; `None` if the kernels do not support the format.
-fn bits(format: BlockFormat) -> Option<usize> {
-    match format {
-        BlockFormat::Q8_0 => Some(8),
-        BlockFormat::Q4_0 => Some(4),
-        _ => None,
-    }
+    !formats.is_empty() && !formats.contains(&BlockFormat::Bf16)
 }
 
 /// Bytes of a matrix on the device.
 pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
-    let (_, elements) = words_of_row(columns, bits(format).unwrap_or(0));
-    (words_of_scales(rows, columns) + rows * elements) * size_of::<u32>()
+    Places::of(format, rows, columns).words * size_of::<u32>()
 }
 
 /// Copies `matrix` to `device`.
@@ -77,110 +82,147 @@ pub fn upload<R: CubeRuntime>(
     device: &R::Device,
 ) -> CubeTensor<R> {
     let bytes = matrix.into_bytes();
-    let view = View::of(&bytes);
-    let (value, bits) = match view.format {
-        BlockFormat::Q8_0 => (QuantValue::Q8F, 8),
-        BlockFormat::Q4_0 => (QuantValue::Q4F, 4),
-        other => unreachable!("the backend does not pack {other:?}"),
-    };
-    let param = match activations {
-        DType::F32 => QuantParam::F32,
-        DType::F16 => QuantParam::F16,
-        DType::BF16 => QuantParam::BF16,
-        other => panic!("GPU kernels take f32, f16 and bf16, not {other:?}"),
-    };
-    let scheme = QuantScheme::default()
-        .with_value(value)
-        .with_param(param)
-        .with_level(QuantLevel::block([BLOCK as u8]))
-        .with_store(QuantStore::PackedU32(0));
-    let words = words(view, bits);
+    let (mut parts, mut words) = (Vec::new(), Vec::new());
+    let mut shape = [0, 0];
+    for view in View::parts(&bytes) {
+        let places = Places::of(view.format, view.rows, view.columns);
+        let begin = words.len();
+        words.resize(begin + places.words, 0);
+        words::write(view, &mut words[begin..]);
+        parts.push((view.format, view.rows));
+        shape = [shape[0] + view.rows, view.columns];
+    }
     let client = R::client(device);
     let handle = client.create_from_slice(bytemuck::cast_slice(&words));
-    let shape = Shape::from([view.rows, view.columns]);
-    CubeTensor::new_contiguous(client, device.clone(), shape, handle, DType::QFloat(scheme))
-}
-
-/// The numbers of words of a row's scales and of its elements.
-fn words_of_row(columns: usize, bits: usize) -> (usize, usize) {
-    let blocks = columns.div_ceil(BLOCK);
-    (blocks.div_ceil(2), blocks * bits)
-}
-
-/// The number of words before the first element.
-fn words_of_scales(rows: usize, columns: usize) -> usize {
-    let (scales, _) = words_of_row(columns, 0);
-    (rows * scales).next_multiple_of(ALIGNMENT)
-}
-
-/// Rearranges a matrix as it is packed for the CPU to the words of the device.
-fn words(view: View<'_>, bits: usize) -> Vec<u32> {
-    let (scales, elements) = words_of_row(view.columns, bits);
-    let before = words_of_scales(view.rows, view.columns);
-    let mut words = vec![0u32; before + view.rows * elements];
-    let (all_scales, all_elements) = words.split_at_mut(before);
-    let rows = all_elements
-        .par_chunks_mut(elements)
-        .zip(all_scales.par_chunks_mut(scales));
-    rows.enumerate().for_each(|(row, (elements, scales))| {
-        for (index, to) in elements.chunks_exact_mut(bits).enumerate() {
-            let (scale, block) = view.block(row, index);
-            scales[index / 2] |= u32::from(scale.to_bits()) << (index % 2 * 16);
-            let per_word = block.chunks_exact(u32::BITS as usize / bits);
-            for (word, elements) in to.iter_mut().zip(per_word) {
-                for (place, element) in elements.iter().enumerate() {
-                    *word |= u32::from(*element) << (place * bits);
-                }
-            }
-        }
-    });
-    words
+    let dtype = stack::dtype(&parts, activations);
+    CubeTensor::new_contiguous(client, device.clone(), Shape::from(shape), handle, dtype)
 }
 
 impl<R: CubeRuntime> Packed<R> {
     /// The matrix behind a tensor; `None` if it is a matrix of floats.
     pub fn of(matrix: &CubeTensor<R>) -> Option<Self> {
-        let DType::QFloat(scheme) = matrix.dtype else {
-            return None;
-        };
-        let [rows, columns] = dims(matrix);
-        let bits = match scheme.value {
-            QuantValue::Q8F => 8,
-            QuantValue::Q4F => 4,
-            other => panic!("GPU kernels have no blocks of {other:?}"),
-        };
-        let activations = match scheme.param {
-            QuantParam::F32 => DType::F32,
-            QuantParam::F16 => DType::F16,
-            QuantParam::BF16 => DType::BF16,
-            other => panic!("GPU kernels have no activations in {other:?}"),
-        };
-        let (_, elements) = words_of_row(columns, bits);
-        let words = words_of_scales(rows, columns) + rows * elements;
+        let (formats, activations) = stack::parts(matrix.dtype)?;
+        let [_, columns] = dims(matrix);
+        let words = |(format, rows): &(BlockFormat, usize)| Places::of(*format, *rows, columns);
+        let all = formats.iter().map(|part| words(part).words).sum::<usize>();
         let buffer = CubeTensor::new_contiguous(
             matrix.client.clone(),
             matrix.device.clone(),
-            Shape::from([words]),
+            Shape::from([all]),
             matrix.handle.clone(),
             DType::U32,
         );
-        Some(Self {
-            buffer,
-            rows,
-            columns,
-            bits,
-            activations,
-        })
+        let mut begin = 0;
+        let parts = formats.iter().map(|part| {
+            let (format, rows) = *part;
+            let here = Part {
+                buffer: buffer.clone(),
+                format,
+                rows,
+                columns,
+                begin,
+                activations,
+            };
+            begin += words(part).words;
+            here
+        });
+        let parts = parts.collect();
+        Some(Self { parts })
     }
 
-    /// Words of [`kernels::UNIT`] elements, which a unit reads at once.
+    /// The only part.
+    fn whole(&self) -> Option<&Part<R>> {
+        match self.parts.as_slice() {
+            [part] => Some(part),
+            _ => None,
+        }
+    }
+
+    /// The rows `ids` `[tokens]`, dequantised: `[tokens, columns]`.
+    ///
+    /// # Panics
+    /// The matrix has several parts.
+    pub fn embed(self, ids: CubeTensor<R>) -> CubeTensor<R> {
+        let tokens = ids.meta.shape()[0];
+        let part = self.whole().expect("a table is in one format");
+        part.dequantised(0, tokens, Some(ids))
+    }
+
+    /// As [`linear::linear`]. `beside` concatenates matrices along their columns.
+    pub fn linear(
+        self,
+        x: CubeTensor<R>,
+        bias: Option<CubeTensor<R>>,
+        summation: Summation,
+        beside: impl Fn(Vec<CubeTensor<R>>) -> CubeTensor<R>,
+    ) -> CubeTensor<R> {
+        let [tokens, _] = dims(&x);
+        let few = are_few(tokens, MAX_GROUPED_TOKENS, summation);
+        if few && let Some(part) = self.whole() {
+            return part.few_tokens(x, bias, summation, Epilogue::None);
+        }
+        let mut products = Vec::new();
+        for part in &self.parts {
+            if few {
+                products.push(part.few_tokens(x.clone(), None, summation, Epilogue::None));
+            } else {
+                let largest = MOST_COPIED.min(x.client.properties().memory.max_page_size);
+                let at_once = (largest as usize / (part.columns * x.dtype.size())).max(1);
+                products.extend(part.copied_products(&x, at_once));
+            }
+        }
+        let product = match products.len() {
+            1 => products.remove(0),
+            _ => beside(products),
+        };
+        match bias {
+            Some(bias) => linear::add_bias(product, bias),
+            None => product,
+        }
+    }
+
+    /// [`linear::few_tokens`] with an epilogue; `None` for a matrix of several parts, whose gates and
+    /// values are computed by different kernels.
+    pub fn gated(
+        &self,
+        x: CubeTensor<R>,
+        bias: Option<CubeTensor<R>>,
+        summation: Summation,
+        activation: Activation,
+    ) -> Option<CubeTensor<R>> {
+        let part = self.whole()?;
+        Some(part.few_tokens(x, bias, summation, Epilogue::Gated(activation)))
+    }
+
+    /// The words of a matrix of one part, for the kernels of other modules.
+    ///
+    /// # Panics
+    /// The matrix has several parts.
+    pub fn words(&self) -> Words<R> {
+        let part = self.whole().expect("stacked experts are in one format");
+        Words {
+            buffer: part.buffer.clone(),
+            format: part.format,
+            width: part.width(),
+            begins: part.begins(),
+        }
+    }
+}
+
+impl<R: CubeRuntime> Part<R> {
+    /// Words of the low bits of [`kernels::UNIT`] elements, which a unit reads at once; one where a
+    /// word has the bits of more elements.
     fn width(&self) -> usize {
-        kernels::UNIT * self.bits / u32::BITS as usize
+        let [low, _] = self.format.layout().planes;
+        (kernels::UNIT * low / u32::BITS as usize).max(1)
     }
 
-    /// Where the elements begin, in multiples of [`Self::width`] words.
-    fn first(&self) -> u32 {
-        (words_of_scales(self.rows, self.columns) / self.width()) as u32
+    /// Where the scales, the low bits (in vectors of [`Self::width`] words) and the high bits begin.
+    fn begins(&self) -> [u32; 3] {
+        let [scales, low, high] = Places::of(self.format, self.rows, self.columns)
+            .begin
+            .map(|begin| self.begin + begin);
+        [scales, low / self.width(), high].map(|begin| begin as u32)
     }
 
     /// Elements of activations in 16 bytes, or fewer where the length of the rows requires it.
@@ -192,12 +234,6 @@ impl<R: CubeRuntime> Packed<R> {
             .unwrap_or(1)
     }
 
-    /// The rows `ids` `[tokens]`, dequantised: `[tokens, columns]`.
-    pub fn embed(self, ids: CubeTensor<R>) -> CubeTensor<R> {
-        let tokens = ids.meta.shape()[0];
-        self.dequantised(0, tokens, Some(ids))
-    }
-
     /// The rows `ids`, or without `ids` the `rows` rows from `from` on, dequantised.
     fn dequantised(&self, from: usize, rows: usize, ids: Option<CubeTensor<R>>) -> CubeTensor<R> {
         let (client, device) = (self.buffer.client.clone(), self.buffer.device.clone());
@@ -207,6 +243,7 @@ impl<R: CubeRuntime> Packed<R> {
         // Without ids, the argument has to be bound but is never read.
         let ids = ids.unwrap_or_else(|| self.buffer.clone());
         let across = rows.min(MOST_IN_A_GRID_ROW);
+        let [scales, low, high] = self.begins();
         // SAFETY: `ids` are token ids, which the caller has checked to be below the number of rows;
         // `from + rows` is at most the number of rows. Cubes beyond the last row write nothing.
         unsafe {
@@ -221,10 +258,12 @@ impl<R: CubeRuntime> Packed<R> {
                 ids.into_array_arg(),
                 out.clone().into_array_arg(),
                 rows as u32,
-                self.first(),
+                scales,
+                low,
+                high,
                 from as u32,
                 self.columns,
-                self.bits,
+                self.format,
                 named,
                 self.activations.into(),
             );
@@ -232,34 +271,9 @@ impl<R: CubeRuntime> Packed<R> {
         out
     }
 
-    /// As [`linear::linear`]. `beside` concatenates matrices along their columns.
-    pub fn linear(
-        self,
-        x: CubeTensor<R>,
-        bias: Option<CubeTensor<R>>,
-        summation: Summation,
-        beside: impl Fn(Vec<CubeTensor<R>>) -> CubeTensor<R>,
-    ) -> CubeTensor<R> {
-        let ([tokens, _], columns) = (dims(&x), self.columns);
-        if are_few(tokens, MAX_GROUPED_TOKENS, summation) {
-            return self.few_tokens(x, bias, summation, Epilogue::None);
-        }
-        let largest = MOST_COPIED.min(x.client.properties().memory.max_page_size);
-        let at_once = (largest as usize / (columns * x.dtype.size())).max(1);
-        let mut parts = self.copied_products(x, at_once);
-        let product = match parts.len() {
-            1 => parts.remove(0),
-            _ => beside(parts),
-        };
-        match bias {
-            Some(bias) => linear::add_bias(product, bias),
-            None => product,
-        }
-    }
-
     /// The products with the rows in parts of `at_once` rows. Each part is dequantised only while
     /// it is multiplied.
-    fn copied_products(&self, x: CubeTensor<R>, at_once: usize) -> Vec<CubeTensor<R>> {
+    fn copied_products(&self, x: &CubeTensor<R>, at_once: usize) -> Vec<CubeTensor<R>> {
         let parts = (0..self.rows).step_by(at_once);
         let product = |from: usize| {
             let copy = self.dequantised(from, at_once.min(self.rows - from), None);
@@ -269,8 +283,8 @@ impl<R: CubeRuntime> Packed<R> {
     }
 
     /// As [`linear::few_tokens`].
-    pub fn few_tokens(
-        self,
+    fn few_tokens(
+        &self,
         x: CubeTensor<R>,
         bias: Option<CubeTensor<R>>,
         summation: Summation,
@@ -287,6 +301,7 @@ impl<R: CubeRuntime> Packed<R> {
         let (client, dtype) = (x.client.clone(), x.dtype);
         let full = summation == Summation::Fastest && tokens <= MAX_FEW_TOKENS;
         let group = if full { tokens } else { MAX_FEW_TOKENS };
+        let [scales, low, high] = self.begins();
         let has_bias = bias.is_some();
         // Without a bias, the argument has to be bound but is never read.
         let bias = bias.unwrap_or_else(|| x.clone());
@@ -310,12 +325,14 @@ impl<R: CubeRuntime> Packed<R> {
                 out.clone().into_array_arg(),
                 tokens as u32,
                 output as u32,
-                self.first(),
+                scales,
+                low,
+                high,
                 group,
                 full,
                 kernels::ahead(group),
                 input,
-                self.bits,
+                self.format,
                 has_bias,
                 epilogue,
                 dtype.into(),

@@ -1,10 +1,11 @@
-//! Embedding look-up, and the activation of the MLP.
+//! Embedding look-up, the gate of the MLP, and the bound of logits.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{dims, empty_like};
+use crate::Activation;
 
 const THREADS: usize = 256;
 
@@ -31,8 +32,8 @@ pub fn embed<R: CubeRuntime>(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTe
     out
 }
 
-/// [`Kernels::silu_mul`](crate::Kernels::silu_mul).
-pub fn silu_mul<R: CubeRuntime>(gate_up: CubeTensor<R>) -> CubeTensor<R> {
+/// [`Kernels::gate`](crate::Kernels::gate).
+pub fn gate<R: CubeRuntime>(gate_up: CubeTensor<R>, activation: Activation) -> CubeTensor<R> {
     let [tokens, both] = dims(&gate_up);
     let inner = both / 2;
     let out = empty_like(&gate_up, tokens, inner);
@@ -41,13 +42,42 @@ pub fn silu_mul<R: CubeRuntime>(gate_up: CubeTensor<R>) -> CubeTensor<R> {
     // SAFETY: a unit writes one element of its row of `out`, if its index is below `inner`, and
     // reads the two elements of `gate_up` that belong to it.
     unsafe {
-        silu_mul_kernel::launch_unchecked(
+        gate_kernel::launch_unchecked(
             &client,
             CubeCount::Static(tokens as u32, blocks, 1),
             CubeDim::new_1d(THREADS as u32),
             gate_up.into_array_arg(),
             out.clone().into_array_arg(),
             inner,
+            activation,
+            dtype.into(),
+        );
+    }
+    out
+}
+
+/// [`Kernels::scale_and_cap`](crate::Kernels::scale_and_cap).
+pub fn scale_and_cap<R: CubeRuntime>(
+    x: CubeTensor<R>,
+    scale: f32,
+    cap: Option<f32>,
+) -> CubeTensor<R> {
+    let [rows, columns] = dims(&x);
+    let out = empty_like(&x, rows, columns);
+    let (client, dtype) = (x.client.clone(), x.dtype);
+    let blocks = columns.div_ceil(THREADS) as u32;
+    // SAFETY: a unit reads and writes one element of its row, if its index is below `columns`.
+    unsafe {
+        scale_and_cap_kernel::launch_unchecked(
+            &client,
+            CubeCount::Static(rows as u32, blocks, 1),
+            CubeDim::new_1d(THREADS as u32),
+            x.into_array_arg(),
+            out.clone().into_array_arg(),
+            scale,
+            cap.unwrap_or(1.0),
+            columns as u32,
+            cap.is_some(),
             dtype.into(),
         );
     }
@@ -71,10 +101,11 @@ fn embed_kernel<E: Float>(
 }
 
 #[cube(launch_unchecked)]
-fn silu_mul_kernel<E: Float>(
+fn gate_kernel<E: Float>(
     gate_up: &Array<E>,
     out: &mut Array<E>,
     #[comptime] inner: usize,
+    #[comptime] activation: Activation,
     #[define(E)] _dtype: StorageType,
 ) {
     let token = CUBE_POS_X as usize;
@@ -82,11 +113,49 @@ fn silu_mul_kernel<E: Float>(
     if i < inner {
         let gate = f32::cast_from(gate_up[2 * token * inner + i]);
         let up = f32::cast_from(gate_up[(2 * token + 1) * inner + i]);
-        out[token * inner + i] = E::cast_from(silu(gate) * up);
+        out[token * inner + i] = E::cast_from(activated(gate, activation) * up);
     }
 }
 
+#[cube(launch_unchecked)]
+fn scale_and_cap_kernel<E: Float>(
+    x: &Array<E>,
+    out: &mut Array<E>,
+    scale: f32,
+    cap: f32,
+    columns: u32,
+    #[comptime] capped: bool,
+    #[define(E)] _dtype: StorageType,
+) {
+    let column = CUBE_POS_Y as usize * THREADS + UNIT_POS as usize;
+    let columns = columns as usize;
+    if column < columns {
+        let at = CUBE_POS_X as usize * columns + column;
+        let mut value = f32::cast_from(x[at]) * scale;
+        if comptime!(capped) {
+            value = bounded(value, cap);
+        }
+        out[at] = E::cast_from(value);
+    }
+}
+
+/// The gate of an MLP.
 #[cube]
-pub fn silu(x: f32) -> f32 {
-    x / (1.0f32 + f32::exp(-x))
+pub fn activated(x: f32, #[comptime] activation: Activation) -> f32 {
+    // With the logistic function, because `(1 + tanh(x)) / 2` is `1 / (1 + e^(-2 x))`.
+    let mut power = -x;
+    if comptime!(activation == Activation::GeluTanh) {
+        power = (x + 0.044715f32 * x * x * x) * -1.595_769_f32;
+    }
+    x / (1.0f32 + f32::exp(power))
+}
+
+/// `cap * tanh(x / cap)`. The hyperbolic tangent is made of an exponential of a number that is not
+/// positive, because those of some drivers overflow.
+#[cube]
+pub fn bounded(x: f32, cap: f32) -> f32 {
+    let size = f32::abs(x) / cap;
+    let power = f32::exp(-2.0f32 * size);
+    let tanh = (1.0f32 - power) / (1.0f32 + power);
+    select(x < 0.0f32, -tanh, tanh) * cap
 }

@@ -12,7 +12,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{dims, elementwise, empty_like, product};
-use crate::Summation;
+use crate::{Activation, Summation};
 
 /// The most tokens that one cube of the few-token kernel computes: their sums live in registers.
 pub const MAX_FEW_TOKENS: usize = 8;
@@ -25,18 +25,26 @@ pub const ROWS: usize = 8;
 pub enum Epilogue {
     /// Each row gives one element.
     None,
-    /// SwiGLU: the first half of the rows are gates, the second half the values they are multiplied
-    /// with. One half of a cube's units computes gates, the other half values, and each pair of
+    /// A gated MLP: the first half of the rows are gates, the second half the values they are
+    /// multiplied with. One half of a cube's units computes gates, the other half values, and each pair of
     /// rows gives one element, with the same bits as two separate kernels.
-    SwiGlu,
+    Gated(Activation),
 }
 
 impl Epilogue {
+    /// The activation of the gates, if there are any.
+    pub fn activation(self) -> Option<Activation> {
+        match self {
+            Self::None => None,
+            Self::Gated(activation) => Some(activation),
+        }
+    }
+
     /// Rows of units in a cube that compute different elements.
     pub fn units(self) -> usize {
         match self {
             Self::None => ROWS,
-            Self::SwiGlu => ROWS / 2,
+            Self::Gated(_) => ROWS / 2,
         }
     }
 
@@ -44,10 +52,10 @@ impl Epilogue {
     pub fn elements(self, rows: usize) -> usize {
         match self {
             Self::None => rows,
-            Self::SwiGlu => {
+            Self::Gated(_) => {
                 assert!(
                     rows.is_multiple_of(2),
-                    "SwiGLU needs an even number of rows, got {rows}"
+                    "a gated MLP needs an even number of rows, got {rows}"
                 );
                 rows / 2
             }
@@ -266,14 +274,15 @@ pub fn finish<E: Float>(
                         let at = comptime!((token * each + next) * LANES * ROWS) + unit;
                         let sum = biased::<E>(scratch[at], bias, element, has_bias);
                         let to = (first + token) * output as usize + element;
-                        if comptime!(epilogue == Epilogue::SwiGlu) {
+                        if comptime!(epilogue.activation().is_some()) {
                             let up = scratch[at + comptime!(epilogue.units() * LANES)];
                             let up = biased::<E>(up, bias, element + output as usize, has_bias);
                             // Round both to the stored type, as the separate kernels do between
                             // them.
                             let gate = f32::cast_from(E::cast_from(sum));
                             let up = f32::cast_from(E::cast_from(up));
-                            out[to] = E::cast_from(elementwise::silu(gate) * up);
+                            let activation = comptime!(epilogue.activation().unwrap_or_default());
+                            out[to] = E::cast_from(elementwise::activated(gate, activation) * up);
                         } else {
                             out[to] = E::cast_from(sum);
                         }

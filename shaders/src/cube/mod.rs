@@ -3,7 +3,8 @@
 //! In CubeCL's words, a cube is a workgroup (CUDA: thread block), a unit is one of its threads, and
 //! a plane is a subgroup (CUDA: warp).
 //!
-//! All float tensors of a call have the same type (f32, f16 or bf16); arithmetic is in f32. Kernels
+//! All float tensors of a call have the same type (f32, f16 or bf16), except that the weights of norms may
+//! be f32; arithmetic is in f32. Kernels
 //! use shared memory and barriers but no subgroup operations, so that they behave the same on every
 //! adapter. The exceptions are kernels with cooperative matrices, which run only on devices that
 //! have them. Nothing is tuned while the server runs, because tuning stalls slow devices for
@@ -13,6 +14,7 @@
 mod attention;
 mod blocks;
 mod elementwise;
+mod experts;
 mod fetch;
 mod linear;
 mod low_rank;
@@ -31,8 +33,9 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 
 use crate::tune::Products;
 use crate::{
-    AdapterIndex, BlockFormat, BlockMatrix, Fetched, Hardware, HeadLayout, Kernels, LowRankStack,
-    ProductChoice, ProductKernel, QkNorm, RaggedIndex, RopeTable, Summation,
+    Activation, AdapterIndex, AttentionOptions, BlockFormat, BlockMatrix, ChosenExperts, Experts,
+    Fetched, Hardware, HeadLayout, Kernels, LowRankStack, ProductChoice, ProductKernel, QkNorm,
+    RaggedIndex, RopeTable, Routing, Summation,
 };
 pub use attention::AttentionTiles;
 #[cfg(test)]
@@ -99,6 +102,7 @@ where
         x: CubeTensor<R>,
         weight: CubeTensor<R>,
         bias: Option<CubeTensor<R>>,
+        activation: Activation,
         summation: Summation,
     ) -> CubeTensor<R> {
         let [tokens, _] = dims(&x);
@@ -108,18 +112,16 @@ where
             None => linear::MAX_FEW_TOKENS,
         };
         if !linear::are_few(tokens, few, summation) {
-            return Self::silu_mul(Self::project(x, weight, bias, summation));
+            return Self::gate(Self::project(x, weight, bias, summation), activation);
         }
+        let gated = linear::Epilogue::Gated(activation);
         let (x, bias) = (into_contiguous(x), bias.map(into_contiguous));
         match packed {
-            Some(packed) => packed.few_tokens(x, bias, summation, linear::Epilogue::SwiGlu),
-            None => linear::few_tokens(
-                x,
-                into_contiguous(weight),
-                bias,
-                summation,
-                linear::Epilogue::SwiGlu,
-            ),
+            Some(packed) => match packed.gated(x.clone(), bias.clone(), summation, activation) {
+                Some(gated) => gated,
+                None => Self::gate(Self::project(x, weight, bias, summation), activation),
+            },
+            None => linear::few_tokens(x, into_contiguous(weight), bias, summation, gated),
         }
     }
 
@@ -155,6 +157,35 @@ where
         low_rank::expand(y, h, on_device(stack), slots)
     }
 
+    fn choose_experts(logits: CubeTensor<R>, routing: Routing) -> ChosenExperts<Self> {
+        let (ids, weights) = experts::choose(into_contiguous(logits), routing);
+        ChosenExperts { ids, weights }
+    }
+
+    fn mix_experts(
+        x: CubeTensor<R>,
+        chosen: &ChosenExperts<Self>,
+        stack: &Experts<Self>,
+    ) -> CubeTensor<R> {
+        let matrix = |matrix: &CubeTensor<R>| match blocks::Packed::of(matrix) {
+            Some(_) => matrix.clone(),
+            None => into_contiguous(matrix.clone()),
+        };
+        let bias = |bias: &Option<CubeTensor<R>>| bias.clone().map(into_contiguous);
+        let on_device = experts::Stack {
+            gate_up: matrix(&stack.gate_up),
+            gate_up_bias: bias(&stack.gate_up_bias),
+            down: matrix(&stack.down),
+            down_bias: bias(&stack.down_bias),
+            hidden: stack.hidden,
+            width: stack.width,
+            activation: stack.activation,
+        };
+        let ids = into_contiguous(chosen.ids.clone());
+        let weights = into_contiguous(chosen.weights.clone());
+        experts::mix(into_contiguous(x), ids, weights, on_device)
+    }
+
     fn embed(table: CubeTensor<R>, ids: CubeTensor<R>) -> CubeTensor<R> {
         let ids = into_contiguous(ids);
         match blocks::Packed::of(&table) {
@@ -170,15 +201,29 @@ where
     fn add_rms_norm(
         x: CubeTensor<R>,
         delta: CubeTensor<R>,
+        scale: f32,
         weight: CubeTensor<R>,
         eps: f32,
     ) -> (CubeTensor<R>, CubeTensor<R>) {
         let (x, delta) = (into_contiguous(x), into_contiguous(delta));
-        norm::add_rms_norm(x, delta, into_contiguous(weight), eps)
+        norm::add_rms_norm(x, delta, scale, into_contiguous(weight), eps)
     }
 
-    fn silu_mul(gate_up: CubeTensor<R>) -> CubeTensor<R> {
-        elementwise::silu_mul(into_contiguous(gate_up))
+    fn gate(gate_up: CubeTensor<R>, activation: Activation) -> CubeTensor<R> {
+        elementwise::gate(into_contiguous(gate_up), activation)
+    }
+
+    fn scale_and_cap(x: CubeTensor<R>, scale: f32, cap: Option<f32>) -> CubeTensor<R> {
+        elementwise::scale_and_cap(into_contiguous(x), scale, cap)
+    }
+
+    fn norm_projections(
+        qkv: CubeTensor<R>,
+        layout: HeadLayout,
+        norm: &QkNorm<Self>,
+    ) -> CubeTensor<R> {
+        let weights = [&norm.q, &norm.k].map(|weight| into_contiguous(weight.clone()));
+        norm::norm_projections(into_contiguous(qkv), layout, weights, norm.eps)
     }
 
     fn rope_and_store(
@@ -214,7 +259,7 @@ where
         q: CubeTensor<R>,
         layout: HeadLayout,
         index: &RaggedIndex<Self>,
-        window: Option<u32>,
+        options: &AttentionOptions<Self>,
         k_pool: &CubeTensor<R>,
         v_pool: &CubeTensor<R>,
     ) -> CubeTensor<R> {
@@ -227,7 +272,7 @@ where
             block_tokens: index.block_tokens,
             tiling: index.tiling,
             longest: index.longest,
-            window: window.unwrap_or(0),
+            window: options.window.unwrap_or(0),
             summation: index.summation,
         };
         assert_contiguous([k_pool, v_pool]);
@@ -235,6 +280,11 @@ where
             into_contiguous(q),
             layout,
             table,
+            attention::Weighing {
+                scale: options.scale,
+                cap: options.cap,
+                sinks: options.sinks.clone().map(into_contiguous),
+            },
             k_pool.clone(),
             v_pool.clone(),
         )

@@ -1,6 +1,7 @@
 //! Normalisation of heads, rotation by position and the write into the KV pools, in one pass over
 //! the stacked projection, with one cube per token and head.
 
+use burn::tensor::DType;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
@@ -39,6 +40,7 @@ pub fn rope_and_store<R: CubeRuntime>(
     let (q_norm, k_norm, eps) = rotation
         .norms
         .unwrap_or_else(|| (rotation.cos.clone(), rotation.sin.clone(), 0.0));
+    let norm_dtype = if normalise { q_norm.dtype } else { DType::F32 };
     let threads = layout.head_dim.next_power_of_two().max(32);
     let all_heads = (layout.heads + 2 * layout.kv_heads) as u32;
     // SAFETY: the caller has checked that the write slots lie within the pools, that no slot occurs
@@ -67,6 +69,7 @@ pub fn rope_and_store<R: CubeRuntime>(
             normalise,
             threads,
             dtype.into(),
+            norm_dtype.into(),
         );
     }
     q
@@ -74,14 +77,14 @@ pub fn rope_and_store<R: CubeRuntime>(
 
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-fn rope_and_store_kernel<E: Float>(
+fn rope_and_store_kernel<E: Float, W: Float>(
     qkv: &Array<E>,
     positions: &Array<i32>,
     write_slots: &Array<i32>,
     cos: &Array<f32>,
     sin: &Array<f32>,
-    q_norm: &Array<E>,
-    k_norm: &Array<E>,
+    q_norm: &Array<W>,
+    k_norm: &Array<W>,
     q: &mut Array<E>,
     k_pool: &mut Array<E>,
     v_pool: &mut Array<E>,
@@ -93,6 +96,7 @@ fn rope_and_store_kernel<E: Float>(
     #[comptime] normalise: bool,
     #[comptime] threads: usize,
     #[define(E)] _dtype: StorageType,
+    #[define(W)] _norm: StorageType,
 ) {
     let token = CUBE_POS_X as usize;
     let head = CUBE_POS_Y as usize;

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
 use hearth_shaders::check::{self, CASES_PER_SHAPE, Case, Kernel, Precision, Random};
 use hearth_shaders::device::{self, ShaderLanguage};
-use hearth_shaders::{BlockFormat, HeadLayout, Kernels, Summation};
+use hearth_shaders::{Activation, BlockFormat, HeadLayout, Kernels, Summation};
 
 const DEFAULT_CASES: usize = 3;
 
@@ -64,9 +64,14 @@ mod backends {
     on_every_backend!(random_cases_of_embed);
     on_every_backend!(random_cases_of_packed_embed);
     on_every_backend!(random_cases_of_low_rank);
+    on_every_backend!(random_cases_of_choose_experts);
+    on_every_backend!(random_cases_of_mix_experts);
+    on_every_backend!(random_cases_of_mix_packed_experts);
     on_every_backend!(random_cases_of_rms_norm);
     on_every_backend!(random_cases_of_add_rms_norm);
-    on_every_backend!(random_cases_of_silu_mul);
+    on_every_backend!(random_cases_of_norm_projections);
+    on_every_backend!(random_cases_of_gate);
+    on_every_backend!(random_cases_of_scale_and_cap);
     on_every_backend!(random_cases_of_rope_and_store);
     on_every_backend!(random_cases_of_attention);
     on_every_backend!(random_cases_of_sample);
@@ -238,7 +243,7 @@ mod checks {
                     input,
                     output,
                     bias: true,
-                    gated: output % 2 == 1,
+                    gated: (output % 2 == 1).then_some(Activation::Silu),
                     summation,
                 };
                 assert_right::<B>(device, backend, &case, single(), &mut random);
@@ -260,11 +265,14 @@ mod checks {
                 };
                 let (x, weight) = (make(vec![tokens, input]), make(vec![2 * inner, input]));
                 let bias = (tokens != 3).then(|| make(vec![2 * inner]));
-                for summation in [Summation::Fastest, Summation::Fixed] {
+                for (summation, activation) in [
+                    (Summation::Fastest, Activation::Silu),
+                    (Summation::Fixed, Activation::GeluTanh),
+                ] {
                     let both = B::project(x.clone(), weight.clone(), bias.clone(), summation);
-                    let gated =
-                        B::project_gated(x.clone(), weight.clone(), bias.clone(), summation);
-                    let [one, two] = [gated, B::silu_mul(both)].map(|gated| {
+                    let (x, weight, bias) = (x.clone(), weight.clone(), bias.clone());
+                    let gated = B::project_gated(x, weight, bias, activation, summation);
+                    let [one, two] = [gated, B::gate(both, activation)].map(|gated| {
                         Tensor::<B, 2>::from_primitive(TensorPrimitive::Float(gated)).into_data()
                     });
                     assert_eq!(
@@ -294,6 +302,11 @@ mod checks {
             (q4, fastest, [12, 37, 5]),
             (q4, fastest, [33, 1100, 33]),
             (q8, fixed, [33, 1, 1]),
+            (BlockFormat::Q4_K, fastest, [1, 2048, 97]),
+            (BlockFormat::Q6_K, fastest, [2, 768, 33]),
+            (BlockFormat::Q3_K, fixed, [9, 256, 5]),
+            (BlockFormat::Q2_K, fastest, [33, 512, 33]),
+            (BlockFormat::Q5_1, fastest, [1, 40, 3]),
             (q4, fastest, [1, 8, 600_001]),
         ] {
             let case = Case::PackedLinear {
@@ -302,7 +315,7 @@ mod checks {
                 input,
                 output,
                 bias: true,
-                gated: output % 2 == 1,
+                gated: (output % 2 == 1).then_some(Activation::GeluTanh),
                 summation,
             };
             assert_right::<B>(device, backend, &case, single(), &mut random);
@@ -328,6 +341,8 @@ mod checks {
                             head_dim,
                         },
                         window,
+                        capped: window == Some(100),
+                        sinks: window == Some(5),
                         summation: Summation::Fastest,
                     };
                     for case in [case.clone(), case.summed(Summation::Fixed)] {
@@ -372,9 +387,14 @@ mod checks {
         random_cases_of_embed: Embed,
         random_cases_of_packed_embed: PackedEmbed,
         random_cases_of_low_rank: LowRank,
+        random_cases_of_choose_experts: ChooseExperts,
+        random_cases_of_mix_experts: MixExperts,
+        random_cases_of_mix_packed_experts: MixPackedExperts,
         random_cases_of_rms_norm: RmsNorm,
         random_cases_of_add_rms_norm: AddRmsNorm,
-        random_cases_of_silu_mul: SiluMul,
+        random_cases_of_norm_projections: NormProjections,
+        random_cases_of_gate: Gate,
+        random_cases_of_scale_and_cap: ScaleAndCap,
         random_cases_of_rope_and_store: RopeAndStore,
         random_cases_of_attention: Attention,
         random_cases_of_sample: Sample

@@ -56,6 +56,8 @@ fn attention(head_dim: usize, heads: usize, kv_heads: usize, window: Option<u32>
             head_dim,
         },
         window,
+        capped: window == Some(300),
+        sinks: window == Some(300),
         summation: Summation::Fixed,
     }
 }
@@ -92,7 +94,7 @@ pub fn a_row_that_depends_on_its_batch_is_noticed<B: Kernels>(device: &B::Device
         input: 200,
         output: 96,
         bias: false,
-        gated: false,
+        gated: None,
         summation: Summation::Fastest,
     };
     let attention = attention(64, 6, 2, Some(100)).summed(Summation::Fastest);

@@ -34,6 +34,8 @@ fn batch(layout: HeadLayout, random: &mut Random) -> Case {
         sequences,
         layout,
         window: random.one_in(3).then(|| random.within(1, longest) as u32),
+        capped: layout.head_dim % 3 == 1,
+        sinks: layout.heads % 2 == 1,
         summation: Summation::Fastest,
     }
 }

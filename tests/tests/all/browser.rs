@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use super::harness::{Server, workspace};
-use super::python_clients::python;
+use super::python_clients::{python_or_skip, succeeds};
 
 /// `HEARTH_CHROMIUM`, or a Chromium on the PATH.
 fn chromium() -> Option<PathBuf> {
@@ -25,13 +25,8 @@ async fn the_page_shows_requests_as_they_run_and_the_playground_answers_stops_an
         eprintln!("SKIPPED: there is no Chromium on the PATH, and HEARTH_CHROMIUM names none");
         return;
     };
-    let python = match python() {
-        Ok(python) => python,
-        Err(reason) => {
-            assert!(env::var_os("HEARTH_REQUIRE_PYTHON").is_none(), "{reason}");
-            eprintln!("SKIPPED: there is no Python with aiohttp: {reason}");
-            return;
-        }
+    let Some(python) = python_or_skip() else {
+        return;
     };
     let open = Server::embedded(&["--admin-api-key", "chief", "--kv-tokens", "8192"]).await;
     let closed = Server::embedded(&["--api-key", "user", "--admin-api-key", "chief"]).await;
@@ -40,10 +35,5 @@ async fn the_page_shows_requests_as_they_run_and_the_playground_answers_stops_an
         .arg(workspace().join("tests/python/browser.py"))
         .arg(chromium)
         .args([&open.url(""), "chief", &closed.url("")]);
-    let run = tokio::task::spawn_blocking(move || command.output());
-    let output = run.await.unwrap().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{out}\n{err}");
-    print!("{out}");
+    succeeds(command).await;
 }

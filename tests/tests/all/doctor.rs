@@ -1,5 +1,8 @@
 //! Tests `hearth doctor`.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use super::harness::{hearth, workspace};
@@ -70,6 +73,40 @@ fn the_doctor_tests_and_times_the_cpu_and_runs_models_with_known_logits() {
         goldens.iter().all(|golden| golden["right"] == true),
         "{found}"
     );
+}
+
+#[test]
+fn each_finding_is_printed_when_it_is_there_and_the_last_line_is_the_verdict() {
+    let mut command = hearth();
+    command.args(["doctor", "--device", "cpu", "--cases", "3"]);
+    let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut told = Vec::new();
+    for line in lines.by_ref() {
+        told.push(line.unwrap());
+        if told
+            .last()
+            .is_some_and(|line| line.contains("largest error"))
+        {
+            break;
+        }
+    }
+    let ended = process.try_wait().unwrap();
+    assert!(
+        ended.is_none(),
+        "the first finding came at the end: {told:?}"
+    );
+    told.extend(lines.map(Result::unwrap));
+    assert!(process.wait().unwrap().success());
+    let text = told.join("\n");
+    assert!(
+        told.iter().all(|line| line.chars().count() <= 100),
+        "{text}"
+    );
+    assert!(text.contains("GFLOP/s"), "{text}");
+    let verdict = told.last().unwrap();
+    let right = "verdict: right results on 1 device, of ";
+    assert!(verdict.starts_with(right), "{text}");
 }
 
 #[test]

@@ -134,3 +134,39 @@ fn the_printed_curl_command_works() {
     println!("{banner}{text}");
     assert!(text.split_whitespace().count() >= 5, "{answer}");
 }
+
+#[tokio::test]
+async fn llama_servers_routes_tokenize_complete_and_give_the_text_back() {
+    let server = Server::embedded(&[]).await;
+    let tokens = async |parse: bool, text: &str| {
+        let body = json!({"content": text, "parse_special": parse, "with_pieces": true});
+        let answer = server.ok("/tokenize", &body).await;
+        answer["tokens"].as_array().unwrap().clone()
+    };
+    let marked = "<|im_start|>user\nHi<|im_end|>";
+    let (special, literal) = (tokens(true, marked).await, tokens(false, marked).await);
+    assert_eq!(special[0]["piece"], "<|im_start|>");
+    assert!(literal.len() > special.len() + 4, "{literal:?}");
+    assert!(literal.iter().all(|token| token["id"] != special[0]["id"]));
+    for tokens in [special, literal] {
+        let ids: Vec<&Value> = tokens.iter().map(|token| &token["id"]).collect();
+        let answer = server.ok("/detokenize", &json!({"tokens": ids})).await;
+        assert_eq!(answer["content"], marked);
+    }
+    let prompt = "<|im_start|>user\nWhat is 3 + 4?<|im_end|>\n<|im_start|>assistant\n";
+    let body = json!({"prompt": prompt, "temperature": 0, "n_predict": 60, "n_probs": 1});
+    let answer = server.ok("/completion", &body).await;
+    assert!(
+        answer["content"].as_str().unwrap().contains('7'),
+        "{answer}"
+    );
+    assert_eq!(answer["stop_type"], "eos");
+    assert_eq!(answer["prompt"], prompt);
+    let told = answer["completion_probabilities"].as_array().unwrap();
+    let texts = told.iter().map(|token| token["token"].as_str().unwrap());
+    assert_eq!(
+        texts.collect::<String>(),
+        answer["content"].as_str().unwrap()
+    );
+    server.wait_until_idle().await;
+}

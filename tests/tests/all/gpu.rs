@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::doctor::{has_cuda, has_vulkan};
-use super::harness::{COMPLETIONS, Random, Server};
+use super::harness::{COMPLETIONS, Random, Server, hearth, python_with, workspace};
 
 /// Flags with few batch sizes to warm up, because lavapipe compiles slowly.
 const SMALL: [&str; 6] = [
@@ -162,6 +162,11 @@ async fn a_gpu_answers_like_the_cpu_and_compiles_each_kernel_once_and_before_rea
     for device in ["vulkan", "webgpu", "vulkan"] {
         let server = Server::on(device, &SMALL, &cache).await;
         println!("{device}: /ready {:?} after the start", server.ready_after);
+        if compiled.is_none() {
+            for what in ["checking kernels: ", "warming up: "] {
+                assert!(server.has_logged(what), "{what} is not told");
+            }
+        }
         // Each kernel is written to the cache when it is compiled: all of them at the first start.
         let ready = cached_bytes(&cache);
         assert!(ready > 10_000, "{ready} bytes of kernels");
@@ -180,6 +185,36 @@ async fn a_gpu_answers_like_the_cpu_and_compiles_each_kernel_once_and_before_rea
             "{device}: compiled after /ready"
         );
     }
+    let _ = std::fs::remove_dir_all(&cache);
+}
+
+#[test]
+fn a_start_on_a_gpu_says_in_a_terminal_how_far_it_is() {
+    let Some(python) = python_with("import pty").filter(|_| has_vulkan()) else {
+        return;
+    };
+    let cache = std::env::temp_dir().join(format!("hearth-told-test-{}", std::process::id()));
+    let mut command = std::process::Command::new(python);
+    command.arg(workspace().join("tests/python/terminal.py"));
+    // Ctrl-C once the line was rewritten.
+    command.args(["\rchecking kernels: ", "2"]);
+    command.arg(hearth().get_program());
+    command
+        .args(["--device", "vulkan", "--port", "0"])
+        .args(SMALL);
+    let output = command.env("XDG_CACHE_HOME", &cache).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let got: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let written = got["written"].as_str().unwrap();
+    let line = written.split("\rchecking kernels: ").nth(1).unwrap();
+    let (line, _) = line.split_once("\x1b[K").unwrap();
+    // "3 of 40, 2 s, about 25 s left: attention, 24 tokens, ..."
+    let words: Vec<&str> = line.split([' ', ',']).collect();
+    assert!(
+        words[0].parse::<u32>().is_ok() && words[1] == "of",
+        "{line}"
+    );
     let _ = std::fs::remove_dir_all(&cache);
 }
 

@@ -191,6 +191,11 @@ async fn greedy_outputs_are_identical_cached_batched_and_chunked_on_qwen2_with_a
 }
 
 #[tokio::test]
+async fn greedy_outputs_are_identical_cached_batched_and_chunked_on_qwen2_with_experts() {
+    greedy_outputs_are_identical("qwen2-moe").await;
+}
+
+#[tokio::test]
 async fn greedy_outputs_are_identical_under_every_policy_and_page_size() {
     let greedy = Sampling { temperature: 0.0 };
     let reference = reference("qwen3", &greedy).await;
@@ -220,17 +225,19 @@ async fn greedy_outputs_are_identical_under_every_policy_and_page_size() {
 #[tokio::test]
 async fn greedy_outputs_are_identical_when_slots_are_short_and_prefixes_are_evicted() {
     let greedy = Sampling { temperature: 0.0 };
-    let reference = reference("qwen3", &greedy).await;
-    for flags in [
-        ["--kv-tokens", "400", "--max-model-len", "256"],
-        ["--kv-tokens", "900", "--max-model-len", "256"],
-    ] {
-        let server = Server::of("qwen3", &flags).await;
-        for sent in [Sent::AtOnce, Sent::OneByOne, Sent::AtOnce] {
-            let (outputs, ..) = greedy.outputs(&server, sent).await;
-            assert_same(&outputs, &reference, &format!("{flags:?} {sent:?}"));
+    for model in ["qwen3", "qwen2-moe"] {
+        let reference = reference(model, &greedy).await;
+        for flags in [
+            ["--kv-tokens", "400", "--max-model-len", "256"],
+            ["--kv-tokens", "900", "--max-model-len", "256"],
+        ] {
+            let server = Server::of(model, &flags).await;
+            for sent in [Sent::AtOnce, Sent::OneByOne, Sent::AtOnce] {
+                let (outputs, ..) = greedy.outputs(&server, sent).await;
+                assert_same(&outputs, &reference, &format!("{model} {flags:?} {sent:?}"));
+            }
+            server.wait_until_idle().await;
         }
-        server.wait_until_idle().await;
     }
 }
 
@@ -250,16 +257,18 @@ async fn a_seed_gives_the_same_tokens_alone_and_in_a_batch() {
 async fn on_the_cpu_a_hit_and_a_miss_give_the_same_bits_alone_and_in_a_batch() {
     let greedy = Sampling { temperature: 0.0 };
     let how = ["--deterministic", "--prefill-chunk", "48"];
-    let mut seen = Vec::new();
-    for reuse in [&["--no-prefix-cache"][..], &[]] {
-        let server = Server::of("qwen3", &[&how[..], reuse].concat()).await;
-        for sent in [Sent::OneByOne, Sent::OneByOne, Sent::AtOnce] {
-            seen.push(greedy.outputs(&server, sent).await.0);
+    for model in ["qwen3", "gpt-oss"] {
+        let mut seen = Vec::new();
+        for reuse in [&["--no-prefix-cache"][..], &[]] {
+            let server = Server::of(model, &[&how[..], reuse].concat()).await;
+            for sent in [Sent::OneByOne, Sent::OneByOne, Sent::AtOnce] {
+                seen.push(greedy.outputs(&server, sent).await.0);
+            }
         }
-    }
-    for outputs in &seen {
-        // The log-probabilities are equal to the last bit, too.
-        assert_eq!(*outputs, seen[0]);
+        for outputs in &seen {
+            // The log-probabilities are equal to the last bit, too.
+            assert_eq!(*outputs, seen[0], "{model}");
+        }
     }
 }
 

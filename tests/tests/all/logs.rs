@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::harness::{COMPLETIONS, hearth};
+use super::harness::{COMPLETIONS, Server, hearth};
 
 /// Time limit for a start on a busy machine.
 const START: Duration = Duration::from_secs(120);
@@ -159,4 +159,26 @@ async fn one_kind_of_error_is_logged_a_bounded_number_of_times() {
         "{errors} errors were logged, {left_out} left out"
     );
     assert_eq!(errors as f64 + left_out, 500.0);
+}
+
+#[tokio::test]
+async fn a_requests_log_line_has_the_id_of_its_trace_where_traces_are_exported() {
+    const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+    let logged = async |flags: &[&str]| {
+        let server = Server::start(flags).await;
+        let body = json!({"prompt": "Once", "max_tokens": 2, "ignore_eos": true});
+        let request = server.http.post(server.url(COMPLETIONS)).json(&body);
+        let request = request.header("traceparent", format!("00-{TRACE}-b7ad6b7169203331-01"));
+        let request = request.header("x-request-id", "mine");
+        assert_eq!(request.send().await.unwrap().status(), 200);
+        let started = Instant::now();
+        while !server.has_logged(r#""request_id":"mine""#) {
+            assert!(started.elapsed() < START, "the request is not logged");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        server.has_logged(&format!(r#""trace_id":"{TRACE}""#))
+    };
+    // Nobody listens there; the ids do not depend on that.
+    assert!(logged(&["--otlp-endpoint", "http://127.0.0.1:9"]).await);
+    assert!(!logged(&[]).await);
 }

@@ -11,6 +11,7 @@
 
 mod bench;
 mod browser;
+mod cache_dir;
 mod deploy_compose;
 mod deploy_manifests;
 mod disaggregation;

@@ -117,6 +117,8 @@ async fn a_slow_bucket_of_a_latency_has_the_trace_of_a_request() {
         "vllm:e2e_request_latency_seconds_bucket",
         "vllm:request_queue_time_seconds_bucket",
         "gen_ai_server_time_per_output_token_seconds_bucket",
+        "vllm:inter_token_latency_seconds_bucket",
+        "http_server_request_duration_seconds_bucket",
     ] {
         let deadline = Instant::now() + PATIENCE;
         let query = [

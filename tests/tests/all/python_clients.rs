@@ -8,7 +8,7 @@ use super::harness::{MODEL, Server, workspace};
 const FOLDER: &str = "tests/python";
 
 /// `HEARTH_PYTHON`, or the environment that test.sh makes, if the clients are installed in it.
-pub fn python() -> Result<PathBuf, String> {
+fn python() -> Result<PathBuf, String> {
     let path = std::env::var_os("HEARTH_PYTHON")
         .map_or_else(|| workspace().join(".venv/bin/python"), PathBuf::from);
     let found = Command::new(&path)
@@ -29,6 +29,36 @@ pub fn python() -> Result<PathBuf, String> {
     }
 }
 
+/// The Python of [`python`]; `None`, with a message, where there is none and none is required.
+///
+/// # Panics
+/// There is none, and `HEARTH_REQUIRE_PYTHON` is set.
+pub fn python_or_skip() -> Option<PathBuf> {
+    match python() {
+        Ok(python) => Some(python),
+        Err(reason) => {
+            assert!(
+                std::env::var_os("HEARTH_REQUIRE_PYTHON").is_none(),
+                "HEARTH_REQUIRE_PYTHON is set, and there is no Python with the clients: {reason}"
+            );
+            eprintln!("SKIPPED: there is no Python with the clients: {reason}");
+            None
+        }
+    }
+}
+
+/// Runs a script, which must succeed, and prints what it writes.
+pub async fn succeeds(mut command: Command) {
+    let shown = format!("{command:?}");
+    let run = tokio::task::spawn_blocking(move || command.output());
+    let output = run.await.unwrap().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    println!("{out}");
+    let status = output.status;
+    assert!(status.success(), "{shown} failed ({status}):\n{out}\n{err}");
+}
+
 /// Runs `script` against a server; `base` is the path that its client's URLs begin with.
 async fn passes(script: &str, base: &str) {
     passes_with(script, base, 1, "2048").await;
@@ -36,16 +66,8 @@ async fn passes(script: &str, base: &str) {
 
 /// Runs `script` against several servers with contexts of `max_model_len` tokens.
 async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &str) {
-    let python = match python() {
-        Ok(python) => python,
-        Err(reason) => {
-            assert!(
-                std::env::var_os("HEARTH_REQUIRE_PYTHON").is_none(),
-                "HEARTH_REQUIRE_PYTHON is set, and there is no Python with the clients: {reason}"
-            );
-            eprintln!("SKIPPED: there is no Python with the clients: {reason}");
-            return;
-        }
+    let Some(python) = python_or_skip() else {
+        return;
     };
     let mut running = Vec::new();
     for _ in 0..servers {
@@ -64,20 +86,7 @@ async fn passes_with(script: &str, base: &str, servers: usize, max_model_len: &s
         .arg(urls.next().expect("at least one server"))
         .arg(MODEL)
         .args(urls);
-    let output = tokio::task::spawn_blocking(move || command.output())
-        .await
-        .unwrap()
-        .unwrap();
-    let (out, err) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    println!("{out}");
-    assert!(
-        output.status.success(),
-        "{script} failed ({}):\n{out}\n{err}",
-        output.status
-    );
+    succeeds(command).await;
     for server in &running {
         server.wait_until_idle().await;
     }

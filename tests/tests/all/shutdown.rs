@@ -59,6 +59,30 @@ async fn sigterm_lets_streams_finish_within_the_bound_and_the_exit_code_is_0() {
     );
 }
 
+/// A load balancer takes the server out by `/ready`, while probes and scrapers go on asking.
+#[tokio::test]
+async fn during_the_drain_ready_answers_503_and_health_and_metrics_200() {
+    let mut server = Server::start(&["--shutdown-timeout", "600"]).await;
+    let endless = streams(&server, 1, 130_000).await;
+    let status = async |path: &str| {
+        let answer = server.http.get(server.url(path)).send().await.unwrap();
+        answer.status().as_u16()
+    };
+    assert_eq!(status("/ready").await, 200);
+    server.signal("-TERM");
+    let started = Instant::now();
+    while status("/ready").await != 503 {
+        assert!(started.elapsed() < MARGIN, "/ready stays 200");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(status("/health").await, 200);
+    assert_eq!(status("/metrics").await, 200);
+    assert_eq!(status("/ready").await, 503);
+    // The drain ends with the last client.
+    drop(endless);
+    assert_eq!(server.exit_code().await, Some(0));
+}
+
 #[tokio::test]
 async fn sigterm_cuts_endless_streams_off_at_the_bound_and_the_exit_code_is_0() {
     let mut server = Server::start(&["--shutdown-timeout", "1"]).await;

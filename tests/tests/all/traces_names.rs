@@ -5,7 +5,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::harness::{CHAT, Server, telemetry_python, workspace};
+use super::harness::{CHAT, COMPLETIONS, Server, telemetry_python, workspace};
 use super::traces::{Collector, SOON};
 
 /// Attributes of vLLM's span that OpenTelemetry's registry does not have, or no longer.
@@ -39,8 +39,14 @@ async fn attributes_of_spans_have_the_names_of_the_published_conventions() {
     };
     let mut collector = Collector::start(&python);
     let endpoint = collector.endpoint();
-    let flags = ["--otlp-endpoint", &endpoint, "--collect-detailed-traces"];
-    let server = Server::start_with(&[&flags[..], &["all"]].concat(), &SOON).await;
+    let flags = [
+        "--otlp-endpoint",
+        &endpoint,
+        "--trace-message-content",
+        "--collect-detailed-traces",
+        "all",
+    ];
+    let server = Server::start_with(&flags, &SOON).await;
     let chat = json!({
         "messages": [{"role": "user", "content": "Hello"}], "stream": true, "max_tokens": 3,
         "temperature": 0.5, "top_k": 7, "seed": 7, "n": 2, "stop": ["never said"], "user": "ada",
@@ -109,4 +115,80 @@ async fn attributes_of_spans_have_the_names_of_the_published_conventions() {
         (&json!(7), &json!(2))
     );
     assert_eq!(of("embeddings")["openinference.span.kind"], "EMBEDDING");
+}
+
+/// The attributes of `llm_request` for a chat and for a text completion that must be JSON.
+async fn attributes(flags: &[&str], environment: &[(&str, &str)]) -> Option<[Value; 2]> {
+    let python = telemetry_python()?;
+    let mut collector = Collector::start(&python);
+    let endpoint = collector.endpoint();
+    let flags = [&["--otlp-endpoint", &endpoint], flags].concat();
+    let environment = [&SOON[..], environment].concat();
+    let server = Server::start_with(&flags, &environment).await;
+    let messages =
+        json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
+    let chat = json!({"messages": messages, "max_tokens": 3, "temperature": 0, "ignore_eos": true});
+    let said = server.ok(CHAT, &chat).await;
+    let prompt = json!({"prompt": "Once", "max_tokens": 4, "json_schema": {"const": 7}});
+    server.ok(COMPLETIONS, &prompt).await;
+    collector.read_until(|collector| collector.spans("llm_request").len() == 2);
+    let of = |operation: &str| {
+        let spans = collector.spans("llm_request").into_iter();
+        let mut attributes = spans.map(|span| &span["attributes"]);
+        let found = attributes.find(|given| given["gen_ai.operation.name"] == operation);
+        found.unwrap().clone()
+    };
+    let (chat, text) = (of("chat"), of("text_completion"));
+    for given in [&chat, &text] {
+        assert_eq!(given["server.address"], "127.0.0.1");
+        let port = given["server.port"].as_u64().unwrap();
+        assert!(server.address().ends_with(&format!(":{port}")), "{port}");
+    }
+    assert_eq!(chat["gen_ai.output.type"], "text");
+    assert_eq!(text["gen_ai.output.type"], "json");
+    if let Some(output) = chat["gen_ai.output.messages"].as_str() {
+        let output: Value = serde_json::from_str(output).unwrap();
+        let text = &said["choices"][0]["message"]["content"];
+        assert_eq!(output[0]["parts"][0]["content"], *text);
+        assert_eq!(output[0]["finish_reason"], "length");
+    }
+    Some([chat, text])
+}
+
+#[tokio::test]
+async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it() {
+    const NAMES: [&str; 3] = [
+        "gen_ai.input.messages",
+        "gen_ai.output.messages",
+        "gen_ai.system_instructions",
+    ];
+    const VARIABLE: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
+    let Some(without) = attributes(&[], &[]).await else {
+        return;
+    };
+    for given in &without {
+        assert!(NAMES.iter().all(|name| given[*name].is_null()), "{given}");
+        assert!(!given.to_string().contains("Be brief."), "{given}");
+    }
+    for (flags, environment) in [
+        (&["--trace-message-content"][..], &[][..]),
+        (&[], &[(VARIABLE, "SPAN_ONLY")]),
+    ] {
+        let [chat, text] = attributes(flags, environment).await.unwrap();
+        let read =
+            |given: &Value| -> Value { serde_json::from_str(given.as_str().unwrap()).unwrap() };
+        assert_eq!(
+            read(&chat["gen_ai.input.messages"]),
+            json!([{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}])
+        );
+        assert_eq!(
+            read(&chat["gen_ai.system_instructions"]),
+            json!([{"type": "text", "content": "Be brief."}])
+        );
+        let input = read(&text["gen_ai.input.messages"]);
+        let prompt = input[0]["parts"][0]["content"].as_str().unwrap();
+        assert!(prompt.ends_with("Once"), "{prompt}");
+        let output = read(&text["gen_ai.output.messages"]);
+        assert_eq!(output[0]["parts"][0]["content"], "7");
+    }
 }

@@ -4,7 +4,7 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Distribution, Tensor};
 use hearth_model::config::ModelConfig;
-use hearth_model::transformer::{ExportedTensor, Transformer};
+use hearth_model::transformer::{ExportedTensor, LayerMlp, Transformer};
 
 /// The modules that are adapted, and where each is in a layer.
 pub const TARGETS: [(&str, &str); 7] = [
@@ -34,7 +34,7 @@ struct Pair<B: Backend> {
 
 /// The inputs and the outputs of the projections, in the order of [`TARGETS`].
 fn shapes(config: &ModelConfig) -> [[usize; 2]; 7] {
-    let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+    let (hidden, inner) = (config.hidden_size, config.widest_mlp());
     let (q, kv) = (
         config.heads * config.head_dim,
         config.kv_heads * config.head_dim,
@@ -60,7 +60,7 @@ impl<B: Backend> Factors<B> {
                 b: Param::from_tensor(Tensor::zeros([output, rank], device)),
             }
         };
-        let layers = (0..config.layers).flat_map(|_| shapes(config));
+        let layers = (0..config.layers.len()).flat_map(|_| shapes(config));
         Self {
             pairs: layers.map(pair).collect(),
         }
@@ -79,15 +79,19 @@ impl<B: Backend> Factors<B> {
             };
             add(&mut layer.qkv, &pairs[..3]);
             add(&mut layer.output, &pairs[3..4]);
-            add(&mut layer.gate_up, &pairs[4..6]);
-            add(&mut layer.down, &pairs[6..]);
+            let LayerMlp::Dense(mlp) = &mut layer.mlp else {
+                unreachable!("the model that is trained has no experts");
+            };
+            add(&mut mlp.gate_up, &pairs[4..6]);
+            add(&mut mlp.down, &pairs[6..]);
         }
         sum
     }
 
     /// The factors under PEFT's names.
     pub fn export(&self, config: &ModelConfig) -> Vec<ExportedTensor> {
-        let places = (0..config.layers).flat_map(|layer| TARGETS.map(|target| (layer, target)));
+        let places =
+            (0..config.layers.len()).flat_map(|layer| TARGETS.map(|target| (layer, target)));
         let mut out = Vec::with_capacity(2 * self.pairs.len());
         for ((layer, (module, part)), pair) in places.zip(&self.pairs) {
             for (factor, values) in [("lora_A", &pair.a), ("lora_B", &pair.b)] {
@@ -133,6 +137,6 @@ mod tests {
             let gradient = pair.b.grad(&gradients).unwrap();
             assert!(gradient.abs().max().into_scalar() > 0.0);
         }
-        assert!(base.layers[0].down.grad(&gradients).is_none());
+        assert!(base.layers[0].output.grad(&gradients).is_none());
     }
 }

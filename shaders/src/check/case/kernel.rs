@@ -12,24 +12,35 @@ pub enum Kernel {
     /// [`Kernel::Embed`] with a table in blocks of integers.
     PackedEmbed,
     LowRank,
+    ChooseExperts,
+    MixExperts,
+    /// [`Kernel::MixExperts`] with matrices in blocks of integers.
+    MixPackedExperts,
     RmsNorm,
     AddRmsNorm,
-    SiluMul,
+    NormProjections,
+    Gate,
+    ScaleAndCap,
     RopeAndStore,
     Attention,
     Sample,
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 11] = [
+    pub const ALL: [Kernel; 16] = [
         Kernel::Linear,
         Kernel::PackedLinear,
         Kernel::Embed,
         Kernel::PackedEmbed,
         Kernel::LowRank,
+        Kernel::ChooseExperts,
+        Kernel::MixExperts,
+        Kernel::MixPackedExperts,
         Kernel::RmsNorm,
         Kernel::AddRmsNorm,
-        Kernel::SiluMul,
+        Kernel::NormProjections,
+        Kernel::Gate,
+        Kernel::ScaleAndCap,
         Kernel::RopeAndStore,
         Kernel::Attention,
         Kernel::Sample,
@@ -42,9 +53,14 @@ impl Kernel {
             Kernel::Embed => "embed",
             Kernel::PackedEmbed => "packed_embed",
             Kernel::LowRank => "low_rank",
+            Kernel::ChooseExperts => "choose_experts",
+            Kernel::MixExperts => "mix_experts",
+            Kernel::MixPackedExperts => "mix_packed_experts",
             Kernel::RmsNorm => "rms_norm",
             Kernel::AddRmsNorm => "add_rms_norm",
-            Kernel::SiluMul => "silu_mul",
+            Kernel::NormProjections => "norm_projections",
+            Kernel::Gate => "gate",
+            Kernel::ScaleAndCap => "scale_and_cap",
             Kernel::RopeAndStore => "rope_and_store",
             Kernel::Attention => "attention",
             Kernel::Sample => "sample",
@@ -57,7 +73,9 @@ impl Kernel {
             Kernel::Sample => B::samples_on_device(),
             // The reference does not round activations, so a backend that does cannot be compared
             // with it.
-            Kernel::PackedLinear | Kernel::PackedEmbed => !B::rounds_activations(),
+            Kernel::PackedLinear | Kernel::PackedEmbed | Kernel::MixPackedExperts => {
+                !B::rounds_activations()
+            }
             _ => true,
         }
     }

@@ -1,23 +1,44 @@
 //! The cases in which a model uses its kernels.
 
-use super::Case;
-use crate::{BlockFormat, HeadLayout, Summation};
+use super::{Case, ExpertsShape, NormWeight};
+use crate::{Activation, BlockFormat, HeadLayout, Summation};
+
+/// Which norms a model has over queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNormShape {
+    None,
+    /// Over each head.
+    Heads,
+    /// Over all heads of a token together.
+    Projections,
+}
 
 /// The sizes and properties of a model that kernels are compiled for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelShape {
     pub hidden: usize,
     pub inner: usize,
     pub vocab: usize,
     pub layout: HeadLayout,
-    pub rotary_dim: usize,
-    pub qk_norm: bool,
+    /// The number of rotated elements of a head, for each of the tables that layers use; 0 for layers
+    /// without a rotation.
+    pub rotary_dims: [Option<usize>; 2],
+    pub qk_norm: QkNormShape,
+    pub norm_weight: NormWeight,
+    pub activation: Activation,
     pub qkv_bias: bool,
     pub window: Option<u32>,
+    /// True if the scores of attention are bounded.
+    pub capped: bool,
+    pub sinks: bool,
+    /// `Some` if the logits are scaled, with `true` if they are bounded.
+    pub logits_capped: Option<bool>,
     /// The largest rank of an adapter; 0 for a model without them.
     pub adapter_rank: usize,
+    /// The model's experts.
+    pub experts: Option<ExpertsShape>,
     /// The formats of the model's packed matrices.
-    pub packed: [Option<BlockFormat>; 2],
+    pub packed: Vec<BlockFormat>,
 }
 
 impl Case {
@@ -35,10 +56,10 @@ impl Case {
         let mut cases = Vec::new();
         for tokens in [1, 4, 33] {
             for (input, output, bias, gated) in [
-                (hidden, layout.qkv_width(), shape.qkv_bias, false),
-                (attention, hidden, false, false),
-                (hidden, inner, false, true),
-                (inner, hidden, false, false),
+                (hidden, layout.qkv_width(), shape.qkv_bias, None),
+                (attention, hidden, false, None),
+                (hidden, inner, false, Some(shape.activation)),
+                (inner, hidden, false, None),
             ] {
                 cases.push(Case::Linear {
                     tokens,
@@ -55,22 +76,52 @@ impl Case {
                     vocab: shape.vocab.min(256),
                     hidden,
                 },
-                Case::RmsNorm { tokens, hidden },
-                Case::AddRmsNorm { tokens, hidden },
-                Case::SiluMul { tokens, inner },
-                Case::RopeAndStore {
+                Case::RmsNorm {
                     tokens,
-                    layout,
-                    rotary_dim: shape.rotary_dim,
-                    qk_norm: shape.qk_norm,
+                    hidden,
+                    weight: shape.norm_weight,
+                },
+                Case::AddRmsNorm {
+                    tokens,
+                    hidden,
+                    weight: shape.norm_weight,
+                },
+                Case::Gate {
+                    tokens,
+                    inner,
+                    activation: shape.activation,
                 },
             ]);
+            if shape.qk_norm == QkNormShape::Projections {
+                cases.push(Case::NormProjections {
+                    tokens,
+                    layout,
+                    weight: shape.norm_weight,
+                });
+            }
+            let rotary_dims = shape.rotary_dims.into_iter().flatten();
+            cases.extend(rotary_dims.map(|rotary_dim| Case::RopeAndStore {
+                tokens,
+                layout,
+                rotary_dim,
+                qk_norm: (shape.qk_norm == QkNormShape::Heads).then_some(shape.norm_weight),
+            }));
+        }
+        if let Some(capped) = shape.logits_capped {
+            cases.push(Case::ScaleAndCap {
+                rows: 9,
+                vocab: shape.vocab,
+                capped,
+            });
         }
         if shape.adapter_rank > 0 {
             cases.extend(Self::of_adapters(shape));
         }
-        let packed = shape.packed.into_iter().flatten();
-        cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, format, summation)));
+        if let Some(experts) = &shape.experts {
+            cases.extend(experts.cases(hidden, &shape.packed));
+        }
+        let packed = shape.packed.iter();
+        cases.extend(packed.flat_map(|format| Self::of_packed_model(shape, *format, summation)));
         // Attention computes chunks of few tokens as blocks, chunks of many tokens as tiles where
         // the device has them, and splits long contexts.
         let chunks = [
@@ -84,6 +135,8 @@ impl Case {
             sequences,
             layout,
             window: shape.window,
+            capped: shape.capped,
+            sinks: shape.sinks,
             summation,
         }));
         cases.push(Case::Sample {
@@ -136,10 +189,10 @@ impl Case {
         let mut cases = Vec::new();
         for tokens in [1, 4, 12, 33] {
             for (input, output, bias, gated) in [
-                (hidden, layout.qkv_width(), shape.qkv_bias, false),
-                (attention, hidden, false, false),
-                (hidden, inner, false, true),
-                (inner, hidden, false, false),
+                (hidden, layout.qkv_width(), shape.qkv_bias, None),
+                (attention, hidden, false, None),
+                (hidden, inner, false, Some(shape.activation)),
+                (inner, hidden, false, None),
             ] {
                 cases.push(Case::PackedLinear {
                     format,

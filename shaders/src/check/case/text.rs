@@ -18,7 +18,7 @@ impl fmt::Display for Case {
                 ..
             } => {
                 write!(f, "{tokens} x {input} by {input} x ")?;
-                write_rows(f, *output, *gated)?;
+                write_rows(f, *output, gated.is_some())?;
                 write_order(f, *summation)
             }
             Case::PackedLinear {
@@ -31,7 +31,7 @@ impl fmt::Display for Case {
                 ..
             } => {
                 write!(f, "{tokens} x {input} by {input} x ")?;
-                write_rows(f, *output, *gated)?;
+                write_rows(f, *output, gated.is_some())?;
                 write!(f, " in {format:?}")?;
                 write_order(f, *summation)
             }
@@ -52,11 +52,42 @@ impl fmt::Display for Case {
                 slices,
                 rank,
             } => write!(f, "{tokens} x {input} by rank {rank} to {slices:?}"),
-            Case::RmsNorm { tokens, hidden } | Case::AddRmsNorm { tokens, hidden } => {
+            Case::ChooseExperts {
+                tokens,
+                experts,
+                routing,
+            } => write!(f, "{tokens} x {} of {experts}", routing.top),
+            Case::MixExperts { tokens, sizes } => {
+                let (hidden, width) = (sizes.hidden, sizes.width);
+                write!(
+                    f,
+                    "{tokens} x {} of {} experts of ",
+                    sizes.top, sizes.experts
+                )?;
+                write!(f, "{hidden} x {width}")?;
+                match sizes.format {
+                    Some(format) => write!(f, " in {format:?}"),
+                    None => Ok(()),
+                }
+            }
+            Case::RmsNorm { tokens, hidden, .. } | Case::AddRmsNorm { tokens, hidden, .. } => {
                 write!(f, "{tokens} x {hidden}")
             }
-            Case::SiluMul { tokens, inner } => write!(f, "{tokens} x 2 * {inner}"),
-            Case::RopeAndStore { tokens, layout, .. } => write!(
+            Case::Gate {
+                tokens,
+                inner,
+                activation,
+            } => write!(f, "{tokens} x 2 * {inner}, {activation:?}"),
+            Case::ScaleAndCap {
+                rows,
+                vocab,
+                capped,
+            } => {
+                write!(f, "{rows} x {vocab}")?;
+                f.write_str(if *capped { ", bounded" } else { "" })
+            }
+            Case::RopeAndStore { tokens, layout, .. }
+            | Case::NormProjections { tokens, layout, .. } => write!(
                 f,
                 "{tokens} tokens, {}/{} heads of {}",
                 layout.heads, layout.kv_heads, layout.head_dim

@@ -1,7 +1,7 @@
 //! The cases that kernels are timed with.
 
-use super::{Case, PACKED};
-use crate::{HeadLayout, Summation};
+use super::{Case, ExpertSizes, NormWeight};
+use crate::{Activation, BlockFormat, ExpertWeights, HeadLayout, Routing, Summation};
 
 impl Case {
     /// Cases that show how fast a device is, in the sizes of Llama-3.2-1B, or an eighth of them if
@@ -20,13 +20,15 @@ impl Case {
             input: hidden,
             output: 2 * inner,
             bias: false,
-            gated: false,
+            gated: None,
             summation,
         };
         let attention = |sequences, summation| Case::Attention {
             sequences,
             layout,
             window: None,
+            capped: false,
+            sinks: false,
             summation,
         };
         let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
@@ -38,16 +40,33 @@ impl Case {
             input: hidden,
             output: 2 * inner,
             bias: false,
-            gated: false,
+            gated: None,
             summation: fastest,
         };
-        let [q8_0, q4_0] = PACKED;
+        let (q8_0, q4_0) = (BlockFormat::Q8_0, BlockFormat::Q4_0);
+        let (q4_k, q6_k) = (BlockFormat::Q4_K, BlockFormat::Q6_K);
+        let experts = |format, tokens| Case::MixExperts {
+            tokens,
+            sizes: ExpertSizes {
+                hidden,
+                width: hidden / 4,
+                experts: 32,
+                top: 4,
+                format,
+                bias: false,
+                clamped: false,
+            },
+        };
         vec![
             packed(q8_0, 1),
             packed(q4_0, 1),
             packed(q4_0, 8),
             packed(q4_0, 32),
             packed(q4_0, many),
+            packed(q4_k, 1),
+            packed(q4_k, 8),
+            packed(q4_k, many),
+            packed(q6_k, 1),
             linear(1, fastest),
             linear(1, fixed),
             linear(8, fastest),
@@ -66,23 +85,38 @@ impl Case {
                 slices: vec![hidden, hidden / 4, hidden / 4],
                 rank: 16,
             },
+            Case::ChooseExperts {
+                tokens: 8,
+                experts: 128,
+                routing: Routing {
+                    top: 8,
+                    weights: ExpertWeights::OfChosen,
+                },
+            },
+            experts(None, 1),
+            experts(None, 8),
+            experts(Some(q4_0), 1),
+            experts(Some(q4_0), 8),
             Case::RmsNorm {
                 tokens: many,
                 hidden,
+                weight: NormWeight::Same,
             },
             Case::AddRmsNorm {
                 tokens: many,
                 hidden,
+                weight: NormWeight::Same,
             },
-            Case::SiluMul {
+            Case::Gate {
                 tokens: many,
                 inner,
+                activation: Activation::Silu,
             },
             Case::RopeAndStore {
                 tokens: many,
                 layout,
                 rotary_dim: 64,
-                qk_norm: false,
+                qk_norm: None,
             },
             attention(vec![(context, 1)], fastest),
             attention(vec![(context, 1)], fixed),

@@ -2,16 +2,17 @@
 
 use super::{Expected, Maker, Output, Prepared, Work, reference};
 use crate::indices;
-use crate::{BlockFormat, Kernels, Summation};
+use crate::{Activation, BlockFormat, Kernels, Summation};
 
 pub(super) fn linear<B: Kernels>(
     mut make: Maker<B>,
     format: Option<BlockFormat>,
     [tokens, input, output]: [usize; 3],
-    [with_bias, gated]: [bool; 2],
+    with_bias: bool,
+    gated: Option<Activation>,
     summation: Summation,
 ) -> Prepared<B> {
-    let rows = if gated { 2 * output } else { output };
+    let rows = if gated.is_some() { 2 * output } else { output };
     let (x, x_on) = make.activations(&[tokens, input]);
     let (w, w_on) = make.matrix(format, rows, input);
     let (bias, bias_on) = make.activations(&[rows]);
@@ -23,15 +24,15 @@ pub(super) fn linear<B: Kernels>(
         launch: Box::new(move || {
             let (x, bias) = (x_on.clone(), bias_on.clone());
             vec![Output::Float(match gated {
-                true => B::project_gated(x, w_on.clone(), bias, summation),
-                false => B::project(x, w_on.clone(), bias, summation),
+                Some(activation) => B::project_gated(x, w_on.clone(), bias, activation, summation),
+                None => B::project(x, w_on.clone(), bias, summation),
             })]
         }),
         want: Box::new(move || {
             let y = reference::linear(&x, &w, bias.as_deref(), input);
             let y = match gated {
-                true => reference::silu_mul(&y, output),
-                false => y,
+                Some(activation) => reference::gate(&y, output, activation),
+                None => y,
             };
             vec![("y", Expected::Values(y))]
         }),

@@ -3,25 +3,29 @@
 use burn::tensor::DType;
 use hearth_forward::SequenceSpan;
 
-use super::{EPS, Expected, Maker, Output, Prepared, Work, float, kv_pool, reference};
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+use super::{
+    CAP, EPS, Expected, Maker, NormWeight, Output, Prepared, Work, float, kv_pool, reference,
+};
+use crate::{AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 pub(super) fn rope_and_store<B: Kernels>(
     mut make: Maker<B>,
     tokens: usize,
     layout: HeadLayout,
     rotary_dim: usize,
-    qk_norm: bool,
+    qk_norm: Option<NormWeight>,
 ) -> Prepared<B> {
     let (table_rows, half) = (100, rotary_dim / 2);
     // Leave slots between those that are written, to notice writes to the wrong slot.
     let slots = tokens + tokens / 2 + 3;
     let kv_width = layout.kv_heads * layout.head_dim;
     let (qkv, qkv_on) = make.activations(&[tokens, layout.qkv_width()]);
-    let (cos, cos_on) = make.make(&[table_rows, half], DType::F32);
-    let (sin, sin_on) = make.make(&[table_rows, half], DType::F32);
-    let (q_norm, q_norm_on) = make.activations(&[layout.head_dim]);
-    let (k_norm, k_norm_on) = make.activations(&[layout.head_dim]);
+    // Without a rotation the tables are not read, but there are no tensors without elements.
+    let (cos, cos_on) = make.make(&[table_rows, half.max(1)], DType::F32);
+    let (sin, sin_on) = make.make(&[table_rows, half.max(1)], DType::F32);
+    let weight = qk_norm.unwrap_or(NormWeight::Same);
+    let (q_norm, q_norm_on) = make.norm(weight, layout.head_dim);
+    let (k_norm, k_norm_on) = make.norm(weight, layout.head_dim);
     let random = &mut *make.random;
     let positions: Vec<u32> = (0..tokens)
         .map(|_| random.below(table_rows) as u32)
@@ -51,7 +55,7 @@ pub(super) fn rope_and_store<B: Kernels>(
         sin: sin_on,
         rotary_dim,
     };
-    let norm_on = qk_norm.then_some(QkNorm::<B> {
+    let norm_on = qk_norm.is_some().then_some(QkNorm::<B> {
         q: q_norm_on,
         k: k_norm_on,
         eps: EPS,
@@ -77,7 +81,9 @@ pub(super) fn rope_and_store<B: Kernels>(
         }),
         want: Box::new(move || {
             let eps = f64::from(EPS);
-            let norms = qk_norm.then_some((q_norm.as_slice(), k_norm.as_slice(), eps));
+            let norms = qk_norm
+                .is_some()
+                .then_some((q_norm.as_slice(), k_norm.as_slice(), eps));
             let rotated = reference::rope(&qkv, layout, norms, &cos, &sin, half, &positions);
             let scatter = |rows: &[f64]| {
                 let mut pool = vec![f64::NAN; slots * kv_width];
@@ -103,10 +109,11 @@ pub(super) fn rope_and_store<B: Kernels>(
 }
 
 pub(super) fn attention<B: Kernels>(
-    make: Maker<B>,
+    mut make: Maker<B>,
     sequences: &[(usize, usize)],
     layout: HeadLayout,
     window: Option<u32>,
+    [capped, with_sinks]: [bool; 2],
     summation: Summation,
 ) -> Prepared<B> {
     let kv_width = layout.kv_heads * layout.head_dim;
@@ -163,6 +170,15 @@ pub(super) fn attention<B: Kernels>(
         summation,
         make.device,
     );
+    // The sinks are so large that they change every row.
+    let (sinks, sinks_on) = make.activations(&[layout.heads]);
+    let sinks = with_sinks.then_some(sinks);
+    let options = AttentionOptions::<B> {
+        window,
+        cap: capped.then_some(CAP),
+        sinks: with_sinks.then_some(sinks_on),
+        ..AttentionOptions::plain(layout.head_dim)
+    };
     let seen: usize = positions
         .iter()
         .map(|position| *position as usize + 1)
@@ -170,12 +186,17 @@ pub(super) fn attention<B: Kernels>(
     let (stored, activation) = make.precision.sizes();
     Prepared {
         launch: Box::new(move || {
-            let mixed = B::paged_attention(q_on.clone(), layout, &index, window, &k_on, &v_on);
+            let mixed = B::paged_attention(q_on.clone(), layout, &index, &options, &k_on, &v_on);
             vec![Output::Float(mixed)]
         }),
         want: Box::new(move || {
+            let weighing = reference::Weighing {
+                window,
+                cap: capped.then_some(CAP),
+                sinks: sinks.as_deref(),
+            };
             let mixed =
-                reference::attention(&q, &k, &v, layout, &positions, &starts, &table, window);
+                reference::attention(&q, &k, &v, layout, &positions, &starts, &table, &weighing);
             vec![("mixed", Expected::Values(mixed))]
         }),
         work: Work {

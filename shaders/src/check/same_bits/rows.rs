@@ -1,13 +1,16 @@
 //! Functions that compute some of the rows of a case.
 
-use super::super::prepare::{EPS, Output, RandomStack, random_slots};
+use super::super::prepare::{
+    CAP, EPS, ExpertRows, LOGIT_SCALE, Output, RESIDUAL_SCALE, RandomExperts, RandomStack,
+    random_slots,
+};
 use super::super::sampling::random_params;
 use super::super::{Case, Random, read};
 use super::{Compute, Maker};
 use hearth_forward::SampleParams;
 
 use crate::indices;
-use crate::{AdapterIndex, BlockFormat, Kernels, Summation};
+use crate::{Activation, AdapterIndex, AttentionOptions, BlockFormat, Kernels, QkNorm, Summation};
 
 impl<'a, B: Kernels> Maker<'a, B> {
     /// The number of rows of `case`, and a function that computes some of them.
@@ -21,7 +24,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 gated,
                 summation,
             } => {
-                let (size, with) = ([tokens, input, output], [bias, gated]);
+                let (size, with) = ([tokens, input, output], (bias, gated));
                 (tokens, self.projected(None, size, with, summation, random))
             }
             Case::PackedLinear {
@@ -33,7 +36,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 gated,
                 summation,
             } => {
-                let (size, with) = ([tokens, input, output], [bias, gated]);
+                let (size, with) = ([tokens, input, output], (bias, gated));
                 (
                     tokens,
                     self.projected(Some(format), size, with, summation, random),
@@ -79,33 +82,102 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 };
                 (tokens, Box::new(compute))
             }
-            Case::RmsNorm { tokens, hidden } => {
+            Case::ChooseExperts {
+                tokens,
+                experts,
+                routing,
+            } => {
+                let logits = random.normal(tokens * experts);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let chosen = B::choose_experts(self.pick(&logits, experts, rows), routing);
+                    let (ids, weights) = (Output::Int(chosen.ids), Output::Float(chosen.weights));
+                    vec![("ids", read::<B>(ids)), ("weights", read::<B>(weights))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::MixExperts { tokens, sizes } => {
+                let (precision, device) = (self.precision, self.device);
+                let experts = RandomExperts::<B>::make(sizes, precision, random, device);
+                let given = ExpertRows::make(tokens, sizes, precision, random);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let x = self.pick(&given.x, sizes.hidden, rows);
+                    let chosen = given.chosen::<B>(rows, self.device);
+                    let mixed = B::mix_experts(x, &chosen, &experts.stack);
+                    vec![("mixed", read::<B>(Output::Float(mixed)))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::RmsNorm {
+                tokens,
+                hidden,
+                weight,
+            } => {
                 let x = random.normal(tokens * hidden);
-                let weight = self.activations(&random.normal(hidden), &[hidden]);
+                let weight = self.norm(weight, hidden, random);
                 let compute = move |rows: &[usize], _: &mut Random| {
                     let normed = B::rms_norm(self.pick(&x, hidden, rows), weight.clone(), EPS);
                     vec![("normed", read::<B>(Output::Float(normed)))]
                 };
                 (tokens, Box::new(compute))
             }
-            Case::AddRmsNorm { tokens, hidden } => {
+            Case::AddRmsNorm {
+                tokens,
+                hidden,
+                weight,
+            } => {
                 let (x, delta) = (
                     random.normal(tokens * hidden),
                     random.normal(tokens * hidden),
                 );
-                let weight = self.activations(&random.normal(hidden), &[hidden]);
+                let weight = self.norm(weight, hidden, random);
                 let compute = move |rows: &[usize], _: &mut Random| {
                     let (x, delta) = (self.pick(&x, hidden, rows), self.pick(&delta, hidden, rows));
-                    let (sum, normed) = B::add_rms_norm(x, delta, weight.clone(), EPS);
+                    let weight = weight.clone();
+                    let (sum, normed) = B::add_rms_norm(x, delta, RESIDUAL_SCALE, weight, EPS);
                     let (sum, normed) = (Output::Float(sum), Output::Float(normed));
                     vec![("sum", read::<B>(sum)), ("normed", read::<B>(normed))]
                 };
                 (tokens, Box::new(compute))
             }
-            Case::SiluMul { tokens, inner } => {
+            Case::NormProjections {
+                tokens,
+                layout,
+                weight,
+            } => {
+                let width = layout.qkv_width();
+                let qkv = random.normal(tokens * width);
+                let norm = QkNorm::<B> {
+                    q: self.norm(weight, layout.heads * layout.head_dim, random),
+                    k: self.norm(weight, layout.kv_heads * layout.head_dim, random),
+                    eps: EPS,
+                };
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let normed = B::norm_projections(self.pick(&qkv, width, rows), layout, &norm);
+                    vec![("qkv", read::<B>(Output::Float(normed)))]
+                };
+                (tokens, Box::new(compute))
+            }
+            Case::ScaleAndCap {
+                rows,
+                vocab,
+                capped,
+            } => {
+                let x = random.normal(rows * vocab);
+                let cap = capped.then_some(CAP);
+                let compute = move |rows: &[usize], _: &mut Random| {
+                    let scaled = B::scale_and_cap(self.pick(&x, vocab, rows), LOGIT_SCALE, cap);
+                    vec![("scaled", read::<B>(Output::Float(scaled)))]
+                };
+                (rows, Box::new(compute))
+            }
+            Case::Gate {
+                tokens,
+                inner,
+                activation,
+            } => {
                 let gate_up = random.normal(tokens * 2 * inner);
                 let compute = move |rows: &[usize], _: &mut Random| {
-                    let gated = B::silu_mul(self.pick(&gate_up, 2 * inner, rows));
+                    let gated = B::gate(self.pick(&gate_up, 2 * inner, rows), activation);
                     vec![("gated", read::<B>(Output::Float(gated)))]
                 };
                 (tokens, Box::new(compute))
@@ -123,12 +195,21 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 sequences,
                 layout,
                 window,
+                capped,
+                sinks,
                 summation,
             } => {
                 let tokens = sequences.iter().map(|(_, new)| new).sum();
+                let options = AttentionOptions {
+                    window,
+                    cap: capped.then_some(CAP),
+                    sinks: sinks
+                        .then(|| self.activations(&random.normal(layout.heads), &[layout.heads])),
+                    ..AttentionOptions::plain(layout.head_dim)
+                };
                 (
                     tokens,
-                    self.attended(sequences, layout, window, summation, random),
+                    self.attended(sequences, layout, options, summation, random),
                 )
             }
             Case::Sample { rows, vocab } => {
@@ -151,19 +232,19 @@ impl<'a, B: Kernels> Maker<'a, B> {
         self,
         format: Option<BlockFormat>,
         [tokens, input, output]: [usize; 3],
-        [with_bias, gated]: [bool; 2],
+        (with_bias, gated): (bool, Option<Activation>),
         summation: Summation,
         random: &mut Random,
     ) -> Compute<'a> {
-        let output = if gated { 2 * output } else { output };
+        let output = if gated.is_some() { 2 * output } else { output };
         let x = random.normal(tokens * input);
         let w = self.matrix(format, output, input, random);
         let bias = with_bias.then(|| self.activations(&random.normal(output), &[output]));
         Box::new(move |rows, _| {
             let (x, w, bias) = (self.pick(&x, input, rows), w.clone(), bias.clone());
             let y = match gated {
-                true => B::project_gated(x, w, bias, summation),
-                false => B::project(x, w, bias, summation),
+                Some(activation) => B::project_gated(x, w, bias, activation, summation),
+                None => B::project(x, w, bias, summation),
             };
             vec![("y", read::<B>(Output::Float(y)))]
         })

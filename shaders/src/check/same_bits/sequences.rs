@@ -5,9 +5,9 @@ use burn::tensor::ops::FloatTensor;
 use hearth_forward::SequenceSpan;
 
 use super::super::prepare::{EPS, Output, float, kv_pool};
-use super::super::{Random, read};
+use super::super::{NormWeight, Random, read};
 use super::{Compute, Maker};
-use crate::{HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+use crate::{AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
 /// The number of positions of a rotation table.
 const POSITIONS: usize = 64;
@@ -18,7 +18,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
         tokens: usize,
         layout: HeadLayout,
         rotary_dim: usize,
-        qk_norm: bool,
+        qk_norm: Option<NormWeight>,
         random: &mut Random,
     ) -> Compute<'a> {
         let half = rotary_dim / 2;
@@ -28,18 +28,17 @@ impl<'a, B: Kernels> Maker<'a, B> {
             .map(|_| random.below(POSITIONS) as u32)
             .collect();
         let mut angles = || {
-            let values = random.normal(POSITIONS * half);
-            float::<B>(&values, &[POSITIONS, half], DType::F32, self.device)
+            let values = random.normal(POSITIONS * half.max(1));
+            float::<B>(&values, &[POSITIONS, half.max(1)], DType::F32, self.device)
         };
         let rope = RopeTable::<B> {
             cos: angles(),
             sin: angles(),
             rotary_dim,
         };
-        let mut weights = || self.activations(&random.normal(layout.head_dim), &[layout.head_dim]);
-        let norm = qk_norm.then(|| QkNorm::<B> {
-            q: weights(),
-            k: weights(),
+        let norm = qk_norm.map(|weight| QkNorm::<B> {
+            q: self.norm(weight, layout.head_dim, random),
+            k: self.norm(weight, layout.head_dim, random),
             eps: EPS,
         });
         Box::new(move |rows, random| {
@@ -66,7 +65,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
         self,
         sequences: Vec<(usize, usize)>,
         layout: HeadLayout,
-        window: Option<u32>,
+        options: AttentionOptions<B>,
         summation: Summation,
         random: &mut Random,
     ) -> Compute<'a> {
@@ -124,7 +123,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
             let spans: Vec<SequenceSpan> = spans.into_iter().map(|(_, span)| span).collect();
             let index = self.index(&positions, &[0], &spans, &table, layout, summation);
             let q = self.pick(&q, q_width, rows);
-            let mixed = B::paged_attention(q, layout, &index, window, &k, &v);
+            let mixed = B::paged_attention(q, layout, &index, &options, &k, &v);
             vec![("mixed", read::<B>(Output::Float(mixed)))]
         })
     }

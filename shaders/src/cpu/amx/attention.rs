@@ -54,13 +54,15 @@ pub fn fits(layout: HeadLayout) -> bool {
     available() && layout.head_dim.is_multiple_of(DEPTH)
 }
 
-/// `q` `[tokens, heads, head_dim]`, pools `[slots, kv_heads, head_dim]`. All of `out` `[tokens,
+/// `q` `[tokens, heads, head_dim]`, pools `[slots, kv_heads, head_dim]`; scores are multiplied by
+/// `scale`. All of `out` `[tokens,
 /// heads * head_dim]` is written.
 pub fn paged(
     q: &[f32],
     k_pool: &[bf16],
     v_pool: &[bf16],
     layout: HeadLayout,
+    scale: f32,
     table: &SlotTable<'_>,
     out: Output,
 ) {
@@ -83,6 +85,7 @@ pub fn paged(
         k_pool,
         v_pool,
         layout,
+        scale,
         kv_head,
         group,
         table,

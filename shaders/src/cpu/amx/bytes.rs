@@ -45,9 +45,10 @@ pub fn linear(x: &Activations, parts: &[View<'_>], bias: Option<&[f32]>, y: Outp
         available() && x.side == SIDE,
         "linear: matrix tiles are not available"
     );
-    tasks(parts)
+    let parts: Vec<_> = parts.iter().map(|part| (0, *part)).collect();
+    tasks(&parts)
         .into_par_iter()
-        .for_each_init(Panel::default, |panel, (weight, groups)| {
+        .for_each_init(Panel::default, |panel, (_, weight, groups)| {
             assert_eq!(x.width % weight.format.layout().unit(), 0);
             // SAFETY: `available` holds, which includes the vector instructions; the caller checked
             // the shapes; tasks write disjoint columns of `y`.

@@ -8,56 +8,67 @@ use super::activations::Activations;
 use super::format::BlockFormat;
 use super::lanes::{ByteLevel, Lanes, LanesTask};
 use super::units::{self, with_format};
-use super::{BLOCK, LINE, ROWS, View, tasks};
+use super::{BLOCK, Job, LINE, ROWS, View, tasks};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::amx;
 use crate::cpu::output::Output;
 
+/// Tokens that a matrix tile has, where the CPU has tiles.
+#[cfg(target_arch = "x86_64")]
+const TILE: usize = amx::SIDE;
+#[cfg(not(target_arch = "x86_64"))]
+const TILE: usize = 1;
 /// Tokens whose activations should stay in the second-level cache.
 const TOKEN_BLOCK: usize = 64;
 /// How far ahead weights are prefetched, in bytes. With several tokens, the hardware prefetcher is
 /// not far enough ahead.
 const FETCH_AHEAD: usize = 2048;
 
-/// `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written. `parts` are all
-/// parts of the matrix.
-pub fn linear(x: &[f32], parts: &[View<'_>], bias: Option<&[f32]>, y: Output) {
-    linear_on(ByteLevel::best(), x, parts, bias, y);
+/// Computes all `jobs`. The threads share the rows of all matrices.
+pub fn linear(jobs: &[Job<'_>]) {
+    linear_on(ByteLevel::best(), jobs);
 }
 
 /// [`linear`] with the given instructions, which the CPU must have.
-pub(super) fn linear_on(
-    level: ByteLevel,
-    x: &[f32],
-    parts: &[View<'_>],
-    bias: Option<&[f32]>,
-    y: Output,
-) {
-    let columns = parts.first().map_or(1, |part| part.columns);
-    let rows = parts.iter().map(|part| part.rows).sum::<usize>();
-    let tokens = x.len() / columns;
-    assert_eq!((y.tokens, y.width), (tokens, rows), "linear: shape of y");
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), rows, "linear: length of bias");
-    }
+pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
     #[cfg(target_arch = "x86_64")]
-    if level == ByteLevel::Amx && y.tokens >= amx::bytes::MIN_TOKENS {
-        let x = Activations::round(x, columns, amx::SIDE);
-        return amx::bytes::linear(&x, parts, bias, y);
+    let on_tiles =
+        |job: &Job<'_>| level == ByteLevel::Amx && job.y.tokens >= amx::bytes::MIN_TOKENS;
+    #[cfg(not(target_arch = "x86_64"))]
+    let on_tiles = |_: &Job<'_>| false;
+    let rounded = |job: &Job<'_>| {
+        let columns = job.parts.first().map_or(1, |part| part.columns);
+        let rows = job.parts.iter().map(|part| part.rows).sum::<usize>();
+        let shape = (job.y.tokens, job.y.width);
+        assert_eq!(shape, (job.x.len() / columns, rows), "linear: shape of y");
+        if let Some(bias) = job.bias {
+            assert_eq!(bias.len(), rows, "linear: length of bias");
+        }
+        Activations::round(job.x, columns, if on_tiles(job) { TILE } else { 1 })
+    };
+    let rounded: Vec<Activations> = jobs.par_iter().map(rounded).collect();
+    #[cfg(target_arch = "x86_64")]
+    for (job, x) in jobs.iter().zip(&rounded).filter(|(job, _)| on_tiles(job)) {
+        amx::bytes::linear(x, &job.parts, job.bias, job.y);
     }
-    let x = Activations::round(x, columns, 1);
-    tasks(parts).into_par_iter().for_each(|(weight, groups)| {
-        let product = Product {
-            x: &x,
-            weight,
-            bias,
-            y,
-            groups,
-        };
-        // Each format is a task of its own, so that it becomes a function of its own.
-        // SAFETY: the caller passes a level that this CPU has.
-        with_format!(weight.format, FORMAT => unsafe { level.run(Of::<FORMAT>(product)) });
-    });
+    let mut parts = Vec::new();
+    for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !on_tiles(job)) {
+        parts.extend(job.parts.iter().map(|part| (index, *part)));
+    }
+    tasks(&parts)
+        .into_par_iter()
+        .for_each(|(index, weight, groups)| {
+            let product = Product {
+                x: &rounded[index],
+                weight,
+                bias: jobs[index].bias,
+                y: jobs[index].y,
+                groups,
+            };
+            // Each format is a task of its own, so that it becomes a function of its own.
+            // SAFETY: the caller passes a level that this CPU has.
+            with_format!(weight.format, FORMAT => unsafe { level.run(Of::<FORMAT>(product)) });
+        });
 }
 
 /// A product with the format that has the number `FORMAT`.

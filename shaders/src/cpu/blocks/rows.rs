@@ -126,11 +126,12 @@ pub fn elements(layout: &Layout, group: &[u8], lane: usize, block: usize) -> [u8
     })
 }
 
-/// The two bytes that are the scale of a block of 32 columns of the row at `lane`.
-pub fn scale(layout: &Layout, group: &[u8], lane: usize, block: usize) -> [u8; 2] {
-    let (unit, within) = unit_of(layout, group, block);
-    let part = within * BLOCK / layout.part;
-    layout.read_scales(unit, part, lane).scale
+/// The scales of a part of the row at `lane`.
+pub fn scales(layout: &Layout, group: &[u8], lane: usize, part: usize) -> PartScales {
+    let (unit, within) = unit_of(layout, group, part * layout.part / BLOCK);
+    let first = within * BLOCK / layout.part;
+    let in_block = part % (BLOCK / layout.part);
+    layout.read_scales(unit, first + in_block, lane)
 }
 
 /// The unit of a block of 32 columns, and the block's place in it.

@@ -79,7 +79,13 @@ fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<
     let [rows, columns] = shape(weight);
     let parts: Vec<View> = View::parts(weight).collect();
     let mut y = vec![f32::NAN; x.len() / columns * rows];
-    linear_on(level, x, &parts, bias, Output::of(&mut y, rows));
+    let job = Job {
+        x,
+        parts,
+        bias,
+        y: Output::of(&mut y, rows),
+    };
+    linear_on(level, &[job]);
     y
 }
 

@@ -39,7 +39,13 @@ fn check<E: Stored>() {
                 let run = |x: &[f32]| {
                     let mut y = vec![f32::NAN; x.len() / input * output];
                     let to = Output::of(&mut y, output);
-                    on_vectors(level, x, &weight, Some(&bias), to, input);
+                    let job = Job {
+                        x,
+                        weight: &weight[..],
+                        bias: Some(&bias),
+                        y: to,
+                    };
+                    on_vectors(level, &[job], input);
                     y
                 };
                 let y = run(&x);
@@ -87,7 +93,13 @@ fn values_that_are_not_finite_stay_so_with_every_kind_of_vectors() {
     for level in Level::list() {
         let mut y = vec![0.0; 2 * 3];
         let to = Output::of(&mut y, 3);
-        on_vectors(level, &x, &[1.0f32; 3 * 40], None, to, 40);
+        let job = Job {
+            x: &x,
+            weight: &[1.0f32; 3 * 40],
+            bias: None,
+            y: to,
+        };
+        on_vectors(level, &[job], 40);
         assert!(y[..3].iter().all(|y| y.is_nan()), "{level:?}: {y:?}");
         assert!(
             y[3..].iter().all(|y| *y == f32::INFINITY),

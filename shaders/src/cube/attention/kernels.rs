@@ -2,6 +2,8 @@
 
 use cubecl::prelude::*;
 
+use super::Weighed;
+use crate::cube::elementwise::bounded;
 use crate::cube::reduce::fold_rows;
 
 /// Stands for the score of a position that a row does not attend. Lower than every score of finite
@@ -25,8 +27,10 @@ pub fn attend<E: Float, O: Float, N: Size>(
     table_start: &Array<i32>,
     slot_table: &Array<i32>,
     blocks: &Array<i32>,
+    sinks: &Array<E>,
     out: &mut Array<O>,
     scale: f32,
+    cap: f32,
     window: u32,
     share: u32,
     first_block: u32,
@@ -37,6 +41,7 @@ pub fn attend<E: Float, O: Float, N: Size>(
     #[comptime] shared: usize,
     #[comptime] block_tokens: usize,
     #[comptime] threads: usize,
+    #[comptime] weighed: Weighed,
     #[comptime] whole: bool,
     #[define(E)] _dtype: StorageType,
     #[define(O)] _target: StorageType,
@@ -115,6 +120,16 @@ pub fn attend<E: Float, O: Float, N: Size>(
     for row in 0..rows {
         max[row] = f32::new(NONE);
         sum[row] = 0.0f32;
+        if comptime!(weighed.sinks) {
+            // The softmax of the first split begins with the sink, whose weight relative to itself
+            // is 1. The units hold parts of the sum, and the first one holds this part.
+            if CUBE_POS_Z == 0 {
+                max[row] = f32::cast_from(sinks[first_head + comptime!(row % shared)]);
+                if unit == 0 {
+                    sum[row] = 1.0f32;
+                }
+            }
+        }
         #[unroll]
         for lane in 0..vector {
             mixed[comptime!(row * vector + lane)] = 0.0f32;
@@ -153,7 +168,11 @@ pub fn attend<E: Float, O: Float, N: Size>(
         for row in 0..rows {
             let own = ends[comptime!(row / shared)];
             let seen = position < to && position < own && (window == 0 || position + window >= own);
-            let score = select(seen, dots[row], f32::new(NONE));
+            let mut score = dots[row];
+            if comptime!(weighed.capped) {
+                score = bounded(score, cap);
+            }
+            let score = select(seen, score, f32::new(NONE));
             dots[row] = score;
             scores[comptime!(row * threads) + unit] = score;
         }

@@ -17,6 +17,7 @@ mod steps;
 
 use cubecl::prelude::*;
 
+use super::Weighed;
 use super::kernels::NONE;
 use super::plan::{AttentionTiles, PADDING, PARTS, SCORE_PADDING};
 use crate::HeadLayout;
@@ -67,12 +68,15 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     table_start: &Array<i32>,
     slot_table: &Array<i32>,
     blocks: &Array<i32>,
+    sinks: &Array<E>,
     out: &mut Array<O>,
     scale: f32,
+    cap: f32,
     window: u32,
     first_tile: u32,
     #[comptime] layout: HeadLayout,
     #[comptime] tiles: AttentionTiles,
+    #[comptime] weighed: Weighed,
     #[comptime] whole: bool,
     #[define(E)] _dtype: StorageType,
     #[define(O)] _target: StorageType,
@@ -176,6 +180,16 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
     for part in range_stepped(unit, comptime!(rows * PARTS), threads) {
         strips.maxima[part] = f32::new(NONE);
         strips.sums[part] = 0.0f32;
+        if comptime!(weighed.sinks) {
+            // As in `attend`; the first part of a row holds this part of its sum.
+            if CUBE_POS_Z == 0 {
+                let head = first_head + (first_row + part / PARTS) % shared;
+                strips.maxima[part] = f32::cast_from(sinks[head]);
+                if part % PARTS == 0 {
+                    strips.sums[part] = 1.0f32;
+                }
+            }
+        }
     }
     // Slots beyond the last position repeat the last one; no row gives them weight.
     let table = table_start[first] as u32;
@@ -245,14 +259,35 @@ pub fn attend_tiles<E: Float, O: Float, N: Size>(
             }
             strip_barrier(subgroup_barrier);
             if busy {
-                largest_scores::<E>(&mut strips, strip, position, to, scale, window, tiles);
+                largest_scores::<E>(
+                    &mut strips,
+                    strip,
+                    position,
+                    to,
+                    scale,
+                    cap,
+                    window,
+                    tiles,
+                    weighed,
+                );
                 if UNIT_POS_PLANE == 0 {
                     strips.grown[flag] = 0u32;
                 }
             }
             strip_barrier(subgroup_barrier);
             if busy {
-                weigh::<E>(&mut strips, strip, flag, position, to, scale, window, tiles);
+                weigh::<E>(
+                    &mut strips,
+                    strip,
+                    flag,
+                    position,
+                    to,
+                    scale,
+                    cap,
+                    window,
+                    tiles,
+                    weighed,
+                );
             }
             strip_barrier(subgroup_barrier);
             let grown = strips.grown[flag] != 0;

@@ -23,7 +23,8 @@ use cubecl::prelude::*;
 use super::dims;
 use crate::sample_plan::{EDIT_WORDS, ROW_WORDS};
 use cuts::cut;
-use weights::{clean, order, presentable, weight};
+pub use weights::{clean, finite, order};
+use weights::{presentable, weight};
 use wide_sums::{carry, fold, fold_extremes, part, scan, units_high, units_low};
 
 /// Units of a cube at most: as many as share memory on most devices, and as many as a row can use.

@@ -26,6 +26,22 @@ pub fn clean(logit: f32) -> f32 {
     f32::reinterpret(select(finite == u32::new(SIGN as i64), u32::new(0), finite))
 }
 
+/// The number itself if it is finite; otherwise the largest finite number of its sign, and for NaN the
+/// smallest.
+#[cube]
+pub fn finite(value: f32) -> f32 {
+    let bits = u32::reinterpret(value);
+    let sign = u32::new(SIGN as i64);
+    let negative = bits >= sign || (bits & 0x7fff_ffffu32) > u32::new(INFINITY as i64);
+    let largest = select(
+        negative,
+        u32::new(LARGEST as i64) | sign,
+        u32::new(LARGEST as i64),
+    );
+    let special = (bits & 0x7fff_ffffu32) >= u32::new(INFINITY as i64);
+    f32::reinterpret(select(special, largest, bits))
+}
+
 /// Maps floats to integers in the same order; no finite float maps to 0.
 #[cube]
 pub fn order(value: f32) -> u32 {

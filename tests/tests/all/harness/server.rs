@@ -134,6 +134,11 @@ impl Server {
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
 
+    /// Starts the server with a command of the test's own.
+    pub async fn run(command: Command) -> Self {
+        Self::spawn(command, Share::Some(MACHINE.read().await)).await
+    }
+
     async fn spawn(mut command: Command, share: Share) -> Self {
         command.args(["--port", "0", "--log-format", "json"]);
         command.stdout(Stdio::null()).stderr(Stdio::piped());

@@ -47,6 +47,8 @@ pub struct Block<'a> {
     pub k_pool: &'a [bf16],
     pub v_pool: &'a [bf16],
     pub layout: HeadLayout,
+    /// The factor of the scores.
+    pub scale: f32,
     pub kv_head: usize,
     /// Query heads of each KV head.
     pub group: usize,

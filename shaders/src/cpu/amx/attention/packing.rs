@@ -44,7 +44,7 @@ impl Block<'_> {
         s.end.resize(tiles * SIDE);
         s.end.fill(i32::MAX);
         // The softmax uses powers of two, so scores are scaled by log2(e), too.
-        let scale = std::f32::consts::LOG2_E / (dim as f32).sqrt();
+        let scale = std::f32::consts::LOG2_E * self.scale;
         for tile in 0..tiles {
             for depth in 0..dim / DEPTH {
                 let mut rows = [[_mm512_setzero_si512(); SIDE]; 2];

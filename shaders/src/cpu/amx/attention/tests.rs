@@ -95,7 +95,8 @@ impl Case {
         let mut out = vec![f32::NAN; tokens.len() * width];
         let q = &self.q[tokens.start * width..tokens.end * width];
         let to = Output::of(&mut out, width);
-        paged(q, &self.k, &self.v, self.layout, &table, to);
+        let scale = 1.0 / (self.layout.head_dim as f32).sqrt();
+        paged(q, &self.k, &self.v, self.layout, scale, &table, to);
         out
     }
 

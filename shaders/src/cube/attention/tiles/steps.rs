@@ -2,9 +2,11 @@
 
 use cubecl::prelude::*;
 
+use super::super::Weighed;
 use super::super::kernels::{ALMOST_NONE, NONE};
 use super::super::plan::{AttentionTiles, PADDING, PARTS, SCORE_PADDING};
 use super::{GROWTH, Strips, strip_barrier};
+use crate::cube::elementwise::bounded;
 
 /// Computes the scores of a strip's rows for the positions from `first_column` of the tile on.
 #[cube]
@@ -89,6 +91,16 @@ pub fn sees(position: u32, end: u32, to: u32, window: u32) -> bool {
     position < to && position < end && (window == 0 || position + window >= end)
 }
 
+/// The score that a product of a query and a key gives.
+#[cube]
+fn scored(product: f32, scale: f32, cap: f32, #[comptime] weighed: Weighed) -> f32 {
+    let mut score = product * scale;
+    if comptime!(weighed.capped) {
+        score = bounded(score, cap);
+    }
+    score
+}
+
 /// The column that a unit reads at `step` of its part of a row. Each row starts at another column,
 /// so that units read from different banks.
 #[cube]
@@ -98,14 +110,17 @@ pub fn column(row: usize, part: usize, step: usize, #[comptime] each: usize) -> 
 
 /// Scales a strip's scores and finds the largest one that each part of a row attends.
 #[cube]
+#[allow(clippy::too_many_arguments)]
 pub fn largest_scores<E: Float>(
     strips: &mut Strips<E>,
     strip: usize,
     first_position: u32,
     to: u32,
     scale: f32,
+    cap: f32,
     window: u32,
     #[comptime] tiles: AttentionTiles,
+    #[comptime] weighed: Weighed,
 ) {
     let each = comptime!(tiles.scored / PARTS);
     let stride = comptime!(tiles.scored + SCORE_PADDING);
@@ -120,7 +135,8 @@ pub fn largest_scores<E: Float>(
         let mut largest = f32::new(NONE);
         for step in 0..each {
             let column = column(row, part, step, each);
-            let score = strips.scores[row * stride + column] * scale;
+            let product = strips.scores[row * stride + column];
+            let score = scored(product, scale, cap, weighed);
             let seen = sees(first_position + column as u32, end, to, window);
             largest = cubecl::prelude::max(largest, select(seen, score, f32::new(NONE)));
         }
@@ -138,8 +154,10 @@ pub fn weigh<E: Float>(
     first_position: u32,
     to: u32,
     scale: f32,
+    cap: f32,
     window: u32,
     #[comptime] tiles: AttentionTiles,
+    #[comptime] weighed: Weighed,
 ) {
     let each = comptime!(tiles.scored / PARTS);
     let stride = comptime!(tiles.scored + SCORE_PADDING);
@@ -168,7 +186,8 @@ pub fn weigh<E: Float>(
         let mut sum = strips.sums[own] * correction;
         for step in 0..each {
             let column = column(row, part, step, each);
-            let score = strips.scores[row * stride + column] * scale;
+            let product = strips.scores[row * stride + column];
+            let score = scored(product, scale, cap, weighed);
             let seen = sees(first_position + column as u32, end, to, window);
             let weight = E::cast_from(select(seen, f32::exp(score - max), 0.0f32));
             strips.weights[row * comptime!(tiles.scored + PADDING) + column] = weight;

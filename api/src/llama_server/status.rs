@@ -1,4 +1,4 @@
-//! `/props` and `/slots`, as llama-server has them, for tools that ask for the context length and for
+//! `/props` and `/slots`, for tools that ask for the context length and for
 //! what runs.
 
 use actix_web::HttpResponse;

@@ -1,0 +1,148 @@
+//! The content of messages as OpenTelemetry's GenAI conventions write it, for traces that are to have
+//! it (`--trace-message-content`). The newest messages come first into a bounded attribute.
+
+use hearth_otel::MessageContent;
+use serde_json::{Value, json};
+
+/// Most bytes of text in each of the attributes.
+pub const MAX_BYTES: usize = 16 << 10;
+/// A message counts as so many bytes at the least, so that empty ones are bounded, too.
+const LEAST_BYTES: usize = 64;
+
+/// Text that the bound leaves room for.
+struct Budget(usize);
+
+impl Budget {
+    /// The beginning of `text` that still fits.
+    fn take<'a>(&mut self, text: &'a str) -> &'a str {
+        let kept = &text[..text.floor_char_boundary(self.0)];
+        self.0 -= kept.len();
+        kept
+    }
+}
+
+/// The input of a chat: its messages in OpenAI's form.
+pub fn of_conversation(messages: &Value) -> MessageContent {
+    let (mut system, mut told) = (Vec::new(), Vec::new());
+    let (mut of_system, mut of_messages) = (Budget(MAX_BYTES), Budget(MAX_BYTES));
+    for message in messages.as_array().into_iter().flatten().rev() {
+        if message["role"] == "system" {
+            system.extend(text(&message["content"], &mut of_system));
+            continue;
+        }
+        if of_messages.0 < LEAST_BYTES {
+            break;
+        }
+        of_messages.0 -= LEAST_BYTES;
+        told.push(json!({"role": message["role"], "parts": parts(message, &mut of_messages)}));
+    }
+    told.reverse();
+    system.reverse();
+    MessageContent {
+        system: (!system.is_empty()).then(|| Value::from(system).to_string()),
+        input: Value::from(told).to_string(),
+        output: None,
+    }
+}
+
+/// The parts of a message: its reasoning, its text, its calls, or the result of a call.
+fn parts(message: &Value, budget: &mut Budget) -> Vec<Value> {
+    if message["role"] == "tool" {
+        let response = budget.take(message["content"].as_str().unwrap_or_default());
+        let id = &message["tool_call_id"];
+        return vec![json!({"type": "tool_call_response", "id": id, "response": response})];
+    }
+    let mut parts = Vec::new();
+    if let Some(reasoning) = message["reasoning_content"].as_str() {
+        parts.push(json!({"type": "reasoning", "content": budget.take(reasoning)}));
+    }
+    parts.extend(text(&message["content"], budget));
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        let function = &call["function"];
+        let arguments = function["arguments"].as_str().unwrap_or_default();
+        let arguments = budget.take(arguments);
+        let (id, name) = (&call["id"], &function["name"]);
+        parts.push(json!({"type": "tool_call", "id": id, "name": name, "arguments": arguments}));
+    }
+    parts
+}
+
+fn text(content: &Value, budget: &mut Budget) -> Option<Value> {
+    let text = content.as_str().filter(|text| !text.is_empty())?;
+    Some(json!({"type": "text", "content": budget.take(text)}))
+}
+
+/// The input of a text completion.
+pub fn of_prompt(prompt: &str) -> MessageContent {
+    let text = Budget(MAX_BYTES).take(prompt);
+    let parts = [json!({"type": "text", "content": text})];
+    MessageContent {
+        system: None,
+        input: json!([{"role": "user", "parts": parts}]).to_string(),
+        output: None,
+    }
+}
+
+/// An output that ended for `reason`, as the model wrote it: reasoning and calls are part of its text.
+pub fn of_output(text: &str, reason: &str) -> String {
+    let text = Budget(MAX_BYTES).take(text);
+    let parts = [json!({"type": "text", "content": text})];
+    json!([{"role": "assistant", "parts": parts, "finish_reason": reason}]).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Value {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn messages_have_the_parts_of_the_conventions() {
+        let call =
+            json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let content = of_conversation(&json!([
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "7"},
+        ]));
+        let system = read(&content.system.unwrap());
+        assert_eq!(system, json!([{"type": "text", "content": "Be brief."}]));
+        let expected = json!([
+            {"role": "user", "parts": [{"type": "text", "content": "Hi"}]},
+            {"role": "assistant", "parts": [
+                {"type": "reasoning", "content": "hm"},
+                {"type": "tool_call", "id": "c1", "name": "f", "arguments": "{}"}]},
+            {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": "7"}]},
+        ]);
+        assert_eq!(read(&content.input), expected);
+        let output = read(&of_output("Yes.", "stop"));
+        assert_eq!(output[0]["finish_reason"], "stop");
+        assert_eq!(output[0]["parts"][0]["content"], "Yes.");
+    }
+
+    #[test]
+    fn long_conversations_keep_their_newest_part_and_are_bounded() {
+        let message =
+            |n: usize| json!({"role": "user", "content": format!("{n} {}", "ä".repeat(500))});
+        let many: Value = (0..1000).map(message).collect();
+        let input = of_conversation(&many).input;
+        assert!(input.len() < 3 * MAX_BYTES, "{}", input.len());
+        let told = read(&input);
+        let last = told.as_array().unwrap().last().unwrap();
+        assert!(
+            last["parts"][0]["content"]
+                .as_str()
+                .unwrap()
+                .starts_with("999 ")
+        );
+        let empty: Value = (0..100_000)
+            .map(|_| json!({"role": "user", "content": ""}))
+            .collect();
+        assert!(of_conversation(&empty).input.len() < MAX_BYTES);
+        let long = of_prompt(&"ä".repeat(MAX_BYTES)).input;
+        assert!(long.len() < MAX_BYTES + 100, "{}", long.len());
+    }
+}

@@ -1,0 +1,90 @@
+//! GPT-OSS (arXiv 2508.10925): experts with biases and a clamped activation, a sink for each head, and
+//! windows in every second layer.
+
+use hearth_shaders::{ExpertActivation, ExpertWeights, Routing};
+
+use super::super::defaults::{Defaults, KvHeads};
+use super::super::error::ConfigError;
+use super::super::experts::{self, ExpertNames, ExpertsConfig};
+use super::super::family::Family;
+use super::super::fields::Fields;
+use super::super::layers;
+use super::super::rope::RopeDefaults;
+use super::super::{AttentionBias, Mlp, ModelConfig, TensorNames};
+
+pub(super) const FAMILY: Family = Family {
+    class_name: "GptOssForCausalLM",
+    model_type: "gpt_oss",
+    part: None,
+    defaults: Defaults {
+        max_position_embeddings: 131_072,
+        kv_heads: KvHeads::Number(8),
+        head_dim: Some(64),
+        rms_norm_eps: 1e-5,
+        rope: RopeDefaults {
+            theta: 150_000.0,
+            ..RopeDefaults::LLAMA
+        },
+        bos: None,
+        eos: &[],
+        names: TensorNames {
+            experts: ExpertNames {
+                router: "mlp.router",
+                interleaved: true,
+                ..ExpertNames::QWEN
+            },
+            ..TensorNames::LLAMA
+        },
+        ..Defaults::LLAMA
+    },
+    reads: &[
+        "sliding_window",
+        "layer_types",
+        "num_local_experts",
+        "num_experts",
+        "num_experts_per_tok",
+        "swiglu_limit",
+    ],
+    describe,
+};
+
+fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
+    let bias = config.boolean("attention_bias")?.unwrap_or(true);
+    model.attention_bias = AttentionBias {
+        qkv: bias,
+        output: bias,
+    };
+    let count = model.layers.len();
+    let window = layers::window(config, Some(128))?;
+    let sliding = layers::sliding(config, count)?;
+    let sliding = sliding.unwrap_or_else(|| (0..count).map(|i| i % 2 == 0).collect());
+    layers::set_windows(config, model, window, &sliding)?;
+    let (experts, top) = experts::counts(config, count, (128, 4))?;
+    let factor = |key: &str, default: f64| {
+        let factor = config.positive(key)?.unwrap_or(default);
+        Ok::<f32, ConfigError>(factor as f32)
+    };
+    let activation = ExpertActivation::Clamped {
+        alpha: factor("swiglu_alpha", 1.702)?,
+        limit: factor("swiglu_limit", 7.0)?,
+    };
+    for layer in &mut model.layers {
+        layer.sinks = true;
+        let width = match layer.mlp {
+            Mlp::Dense { width } => width,
+            Mlp::Experts(experts) => experts.width,
+        };
+        layer.mlp = Mlp::Experts(ExpertsConfig {
+            experts,
+            routing: Routing {
+                top,
+                weights: ExpertWeights::OfChosen,
+            },
+            width,
+            activation,
+            bias: true,
+            shared: None,
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Checkpoints in the formats of quantized Hugging Face models.
+
+use std::path::Path;
+
+use hearth_model::dtype::Dtype;
+
+use super::golden::{CPU, Golden, feed, load_as, read};
+use super::prefill_and_decode;
+
+fn goldens() -> Vec<Golden> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens/quantised");
+    let entries = std::fs::read_dir(root).expect("goldens are committed");
+    let mut dirs: Vec<_> = entries
+        .map(|entry| entry.expect("readable").path())
+        .collect();
+    dirs.sort();
+    assert!(dirs.len() >= 11, "{dirs:?}");
+    dirs.into_iter().map(read).collect()
+}
+
+#[test]
+fn quantized_checkpoints_give_the_logits_of_their_dequantised_weights() {
+    for golden in goldens() {
+        let mut decoder = load_as(&golden, CPU, Dtype::F32);
+        let name = golden.dir.display().to_string();
+        assert_eq!(decoder.report().quantization, None, "{name}");
+        prefill_and_decode(decoder.as_mut(), &golden, &name);
+    }
+}
+
+#[test]
+fn matrices_that_fit_into_blocks_stay_packed_in_bf16() {
+    for golden in goldens() {
+        let mut decoder = load_as(&golden, CPU, Dtype::Bf16);
+        let name = golden.dir.file_name().expect("a name").to_string_lossy();
+        let packed = decoder.report().quantization.clone();
+        let expected = match &*name {
+            "gptq-4-32" | "compressed-4" => Some("Q4_0"),
+            "gptq-4-old" | "awq-32" | "compressed-4-asymmetric" => Some("Q5_0"),
+            "gptq-8-channel-v2" | "compressed-int8" => Some("Q8_0"),
+            _ => None,
+        };
+        assert_eq!(packed.as_deref(), expected, "{name}");
+        // Activations and the KV cache are rounded.
+        let logits = feed(decoder.as_mut(), &golden.prompt, 0);
+        let power = |values: &mut dyn Iterator<Item = f32>| values.map(|x| x * x).sum::<f32>();
+        let pairs = logits.iter().zip(&golden.prefill);
+        let error = power(&mut pairs.map(|(got, want)| got - want));
+        let whole = power(&mut golden.prefill.iter().copied());
+        assert!(error < 0.01 * whole, "{name}: {error} of {whole}");
+    }
+}
