@@ -66,8 +66,11 @@ fn an_engine_goes_on_with_what_another_had_cached() {
         }
         let second = Fixture::new(config(page_size), 800);
         assert!(copy(&first, &second) >= 4);
-        let (from, to) = (first.engine.stats(), second.engine.stats());
-        assert!(from.saved_tokens > 120 && from.saved_tokens == to.restored_tokens);
+        // An engine answers before it publishes its counts.
+        first.wait_until("saved", |first| first.engine.stats().saved_tokens > 120);
+        second.wait_until("restored", |second| {
+            second.engine.stats().restored_tokens == first.engine.stats().saved_tokens
+        });
         second.assert_idle_and_conserved();
         for (place, (namespace, prompt)) in prompts.iter().enumerate() {
             let answer = run(&second, namespace, prompt);
