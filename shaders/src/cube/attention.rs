@@ -27,7 +27,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{dims, empty_like};
+use super::{dims, empty_like, vector_within};
 use crate::{HeadLayout, Summation, Tiling};
 use kernels::{attend, merge};
 pub use plan::AttentionTiles;
@@ -201,10 +201,7 @@ impl<R: CubeRuntime> Inputs<R> {
         } else {
             4
         };
-        let vector = [widest, 4, 2, 1]
-            .into_iter()
-            .find(|n| layout.head_dim.is_multiple_of(*n))
-            .unwrap_or(1);
+        let vector = vector_within(widest, layout.head_dim);
         let threads = (layout.head_dim / vector).next_power_of_two().max(128);
         let groups = layout.heads / shared;
         // SAFETY: the caller has checked the batch: the slots of the table lie within the pools,

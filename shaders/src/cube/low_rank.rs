@@ -9,8 +9,8 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::dims;
-use super::linear::{LANES, ROWS, grid};
+use super::linear::{LANES, ROWS, add_lanes, grid};
+use super::{dims, vector};
 
 /// Columns that a cube of the second kernel computes.
 const COLUMNS: usize = 256;
@@ -38,11 +38,6 @@ pub fn shrink<R: CubeRuntime>(
     let (client, device, dtype) = (x.client.clone(), x.device.clone(), x.dtype);
     let shape = Shape::from([rows, inner]);
     let out = empty_device_contiguous_dtype(client.clone(), device, shape, DType::F32);
-    let widest = if dtype == DType::F32 { 4 } else { 8 };
-    let vector = [widest, 4, 2, 1]
-        .into_iter()
-        .find(|n| input.is_multiple_of(*n))
-        .unwrap_or(1);
     // SAFETY: there is a row of cubes for each row of `x`; units whose element is beyond the last
     // neither read `a` nor write, and slots are below the number of slots, which the caller checked.
     unsafe {
@@ -50,7 +45,7 @@ pub fn shrink<R: CubeRuntime>(
             &client,
             grid(rows, inner, ROWS),
             CubeDim::new_2d(LANES as u32, ROWS as u32),
-            vector,
+            vector(dtype, input),
             x.into_array_arg(),
             stack.a.into_array_arg(),
             slots.into_array_arg(),
@@ -141,20 +136,10 @@ fn shrink_kernel<E: Float, N: Size>(
             }
         }
     }
-    // Halve the number of lanes until one holds the sum.
     let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS));
     let unit = UNIT_POS as usize;
     scratch[unit] = sum;
-    sync_cube();
-    let steps = comptime!(LANES.ilog2());
-    #[unroll]
-    for step in 0..steps {
-        let stride = comptime!(LANES >> (step as usize + 1));
-        if lane < stride {
-            scratch[unit] = scratch[unit] + scratch[unit + stride];
-        }
-        sync_cube();
-    }
+    add_lanes(&mut scratch, 1usize);
     if lane == 0 && element < inner {
         out[row * inner + element] = scratch[unit];
     }
