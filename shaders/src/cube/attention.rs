@@ -86,6 +86,9 @@ pub fn paged<R: CubeRuntime>(
     v_pool: CubeTensor<R>,
 ) -> CubeTensor<R> {
     let [tokens, width] = dims(&q);
+    if let Some(sinks) = &weighing.sinks {
+        assert_eq!(sinks.meta.num_elements(), layout.heads, "attention: sinks");
+    }
     let out = empty_like(&q, tokens, width);
     let tiles = match table.tiling.tiles {
         0 => None,
@@ -293,7 +296,7 @@ struct Plan {
     splits: usize,
     /// Positions of a split; 0 to split the positions of each block evenly.
     share: u32,
-    /// Whether the splits write partial results, to be merged.
+    /// True if the splits write partial results, to be merged.
     merged: bool,
     tokens_at_once: usize,
 }

@@ -2,8 +2,8 @@
 //!
 //! A matrix is one buffer of 32-bit words ([`words`]), because not every device has bytes or 16-bit
 //! floats. A stack of matrices in several formats, like the projections of a `Q4_K_M` file, has its
-//! parts one after another in the buffer; each part is multiplied by itself, and the products are put
-//! beside each other.
+//! parts one after another in the buffer; each part is multiplied alone, and the products are
+//! put beside each other.
 //!
 //! Weights are dequantised in registers, and activations are not rounded (the CPU rounds them to 8
 //! bits). Multiplications of a few tokens ([`kernels::product`], built like the kernel for floats)
@@ -182,8 +182,8 @@ impl<R: CubeRuntime> Packed<R> {
         }
     }
 
-    /// [`linear::few_tokens`] with an epilogue; `None` for a matrix of several parts, whose gates and
-    /// values are computed by different kernels.
+    /// [`linear::few_tokens`] with an epilogue; `None` for a matrix of several parts, whose gates
+    /// and values are computed by different kernels.
     pub fn gated(
         &self,
         x: CubeTensor<R>,

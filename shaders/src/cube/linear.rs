@@ -20,14 +20,14 @@ pub const MAX_FEW_TOKENS: usize = 8;
 pub const LANES: usize = 32;
 pub const ROWS: usize = 8;
 
-/// What a kernel computes from the products with the rows of a matrix.
+/// The last step of a kernel: what it makes of the products with the rows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Epilogue {
     /// Each row gives one element.
     None,
     /// A gated MLP: the first half of the rows are gates, the second half the values they are
-    /// multiplied with. One half of a cube's units computes gates, the other half values, and each pair of
-    /// rows gives one element, with the same bits as two separate kernels.
+    /// multiplied with. One half of a cube's units computes gates, the other half values, and each
+    /// pair of rows gives one element, with the same bits as two separate kernels.
     Gated(Activation),
 }
 
@@ -63,7 +63,7 @@ impl Epilogue {
     }
 }
 
-/// Whether so many tokens go to the few-token kernel, which takes up to `most` and is the only one
+/// True if so many tokens go to the few-token kernel, which takes up to `most` and is the only one
 /// with a fixed order of summation.
 pub fn are_few(tokens: usize, most: usize, summation: Summation) -> bool {
     tokens <= most || summation == Summation::Fixed
@@ -271,8 +271,8 @@ pub fn finish<E: Float>(
     }
 }
 
-/// In each of `count` arrays `[ROWS, LANES]`, one behind the other in `sums`, the first lane of a row
-/// gets the sum of all lanes. Begins and ends with a barrier.
+/// In each of `count` arrays `[ROWS, LANES]`, one behind the other in `sums`, the first lane of a
+/// row gets the sum of all lanes. Begins and ends with a barrier.
 #[cube]
 pub fn add_lanes(sums: &mut SharedMemory<f32>, #[comptime] count: usize) {
     let (lane, unit) = (UNIT_POS_X as usize, UNIT_POS as usize);

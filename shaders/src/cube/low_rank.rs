@@ -1,7 +1,7 @@
 //! Low-rank changes of a matrix on GPUs: two launches for the rows of all adapters.
 //!
-//! A row of units computes one element of one token, in an order that depends on the sizes alone, so
-//! that a token has the same bits in any batch. Rows of the base model end at once.
+//! A row of units computes one element of one token, in an order that depends on the sizes alone,
+//! so that a token has the same bits in any batch. Rows of the base model end at once.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -39,7 +39,8 @@ pub fn shrink<R: CubeRuntime>(
     let shape = Shape::from([rows, inner]);
     let out = empty_device_contiguous_dtype(client.clone(), device, shape, DType::F32);
     // SAFETY: there is a row of cubes for each row of `x`; units whose element is beyond the last
-    // neither read `a` nor write, and slots are below the number of slots, which the caller checked.
+    // neither read `a` nor write, and slots are below the number of slots, which the caller
+    // checked.
     unsafe {
         shrink_kernel::launch_unchecked(
             &client,
@@ -74,8 +75,8 @@ pub fn expand<R: CubeRuntime>(
     // The columns at which the second and the third slice begin.
     let second = stack.slices[0];
     let third = second + stack.slices.get(1).copied().unwrap_or(0);
-    // SAFETY: a unit reads and writes its own element of `y`, if its column is below the last. Ranks
-    // are at most `rank`, and slots below the number of slots, which the caller checked.
+    // SAFETY: a unit reads and writes its own element of `y`, if its column is below the last.
+    // Ranks are at most `rank`, and slots below the number of slots, which the caller checked.
     unsafe {
         expand_kernel::launch_unchecked(
             &client,

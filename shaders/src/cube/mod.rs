@@ -6,9 +6,9 @@
 //! All float tensors of a call have the same type (f32, f16 or bf16), except that the weights of
 //! norms may be f32; arithmetic is in f32. Kernels use shared memory and barriers but no subgroup
 //! operations, so that they behave the same on every adapter. The exceptions are kernels with
-//! cooperative matrices, which run only on devices that have them. Nothing is tuned while the server
-//! runs, because tuning stalls slow devices for seconds. Only the kernel for matrix multiplications
-//! of many tokens may be tuned at the start ([`product`], `tune.rs`).
+//! cooperative matrices, which run only on devices that have them. Nothing is tuned while the
+//! server runs, because tuning stalls slow devices for seconds. Only the kernel for matrix
+//! multiplications of many tokens may be tuned at the start ([`product`], `tune.rs`).
 
 mod attention;
 mod blocks;

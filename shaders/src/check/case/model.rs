@@ -20,8 +20,8 @@ pub struct ModelShape {
     pub inner: usize,
     pub vocab: usize,
     pub layout: HeadLayout,
-    /// The number of rotated elements of a head, for each of the tables that layers use; 0 for layers
-    /// without a rotation.
+    /// The number of rotated elements of a head, for each of the tables that layers use; 0 for
+    /// layers without a rotation.
     pub rotary_dims: [Option<usize>; 2],
     pub qk_norm: QkNormShape,
     pub norm_weight: NormWeight,

@@ -8,8 +8,8 @@ use super::words::{Places, RECORD, words_of_record};
 use crate::cpu::Scales;
 use crate::{BLOCK, BlockFormat};
 
-/// Elements of a run, whose bits are one or two words, or a part of one. Neighbouring units (threads)
-/// read neighbouring runs, of the row and of the activations.
+/// Elements of a run, whose bits are one or two words, or a part of one. Neighbouring units
+/// (threads) read neighbouring runs, of the row and of the activations.
 pub const RUN: usize = 8;
 
 /// The buffer with a matrix in one format, as kernels read it. It is bound twice, because a run of
@@ -101,8 +101,8 @@ fn scales_of<W: Size>(matrix: &Buffer<W>, row: usize, #[comptime] shape: RowShap
     matrix.first_scale as usize + row * comptime!(shape.strides()[0])
 }
 
-/// The record of two levels of scales that has the elements of `run`, and the part in it. The scales
-/// of the row begin at word `first`.
+/// The record of two levels of scales that has the elements of `run`, and the part in it. The
+/// scales of the row begin at word `first`.
 #[cube]
 fn record_and_part(first: usize, run: usize, #[comptime] format: BlockFormat) -> (usize, usize) {
     let runs = comptime!(RECORD / RUN);

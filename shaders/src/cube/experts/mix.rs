@@ -1,6 +1,6 @@
 //! The MLPs of the chosen experts.
 //!
-//! Each pair of a row and one of its experts is multiplied by itself, in an order that depends on
+//! Each pair of a row and one of its experts is computed alone, in an order that depends on
 //! the sizes alone, so that a row has the same bits in any batch. Rows with the same expert are not
 //! grouped: each reads the expert's matrices, mostly from a cache.
 
@@ -98,6 +98,13 @@ pub fn mix<R: CubeRuntime>(
         outer * 2 * width,
         "experts: rows of the two matrices"
     );
+    for (bias, rows) in [(&stack.gate_up_bias, both), (&stack.down_bias, outer)] {
+        let elements = bias.as_ref().map(|bias| bias.meta.num_elements());
+        assert!(
+            elements.is_none_or(|elements| elements == rows),
+            "experts: length of a bias"
+        );
+    }
     let gated = empty_like(&x, rows * top, width);
     let out = empty_like(&x, rows, hidden);
     let clamp = stack.activation.clamp();
@@ -110,8 +117,8 @@ pub fn mix<R: CubeRuntime>(
     // Without a bias, the argument has to be bound but is never read.
     let bias = stack.gate_up_bias.unwrap_or_else(|| x.clone());
     // SAFETY: there are cubes for each row of `x`, each of its experts and each element of `gated`;
-    // units beyond the last element neither read nor write. The caller guarantees that ids are below
-    // the number of experts.
+    // units beyond the last element neither read nor write. The caller guarantees that ids are
+    // below the number of experts.
     unsafe {
         gated_kernel::launch_unchecked(
             &client,
@@ -276,7 +283,8 @@ fn mixed_kernel<E: Float, N: Size, W: Size>(
     }
 }
 
-/// The rows of a matrix. For floats, they are those of any format without a table, and are not read.
+/// The rows of a matrix. For floats, they are those of any format without a table, and are not
+/// read.
 fn row_shape(format: Option<BlockFormat>, columns: usize) -> RowShape {
     let format = format.unwrap_or(BlockFormat::Q8_0);
     RowShape { format, columns }
