@@ -79,10 +79,7 @@ impl BlockMatrix {
     pub fn zeros(parts: &[(BlockFormat, usize)], columns: usize) -> Self {
         let mut merged: Vec<(BlockFormat, usize)> = Vec::new();
         for (format, rows) in parts {
-            assert!(
-                format.elements() <= BLOCK || columns.is_multiple_of(format.elements()),
-                "{columns} columns in {format:?}"
-            );
+            assert!(format.fits(columns), "{columns} columns in {format:?}");
             match merged.last_mut() {
                 Some((last, before)) if last == format => *before += rows,
                 _ => merged.push((*format, *rows)),
