@@ -20,7 +20,8 @@ pub fn ahead(group: usize) -> usize {
 
 /// Multiplies `group` tokens with [`EACH`] rows for each of the [`ROWS`] rows of units in a cube,
 /// which gives `output` elements per token in total. `full` means that every group has all its
-/// tokens. `x` is `[tokens, shape.columns]`, and the elements of `out` are `[tokens, output]`.
+/// tokens. `x` is `[tokens, shape.columns]`, `bias` has an element for each row of the matrix, and
+/// `out` is `[tokens, output]`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub fn product<E: Float, N: Size, W: Size>(

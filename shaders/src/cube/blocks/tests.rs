@@ -14,7 +14,10 @@ fn vulkan() -> Option<WgpuDevice> {
     let (instance, adapters) = crate::device::adapters();
     let vulkan = |adapter: &wgpu::Adapter| adapter.get_info().backend == wgpu::Backend::Vulkan;
     let Some(adapter) = adapters.into_iter().find(vulkan) else {
-        assert!(std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none());
+        assert!(
+            std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
+            "HEARTH_REQUIRE_VULKAN is set, but there is no Vulkan adapter"
+        );
         return None;
     };
     let language = crate::device::ShaderLanguage::SpirV;
