@@ -6,18 +6,20 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 /// The weights of a row's experts: a softmax of the router's logits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ExpertWeights {
-    /// Over all experts, so that the weights of those chosen add up to less than 1.
+    /// Over all experts, so that the weights of the chosen ones add up to at most 1.
     OfAll,
-    /// Over the chosen experts alone. A softmax over all that is divided by the sum of those chosen
-    /// is the same.
+    /// Over the chosen experts alone. A softmax over all experts, divided by its sum over the
+    /// chosen ones, is the same.
     OfChosen,
 }
 
 /// How a router chooses experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Routing {
-    /// Experts of a row: those with the largest logits. Of equal logits, the lower index comes first.
+    /// Experts of a row: those with the largest logits. Of equal logits, the lower index comes
+    /// first.
     pub top: usize,
+    /// The softmax that gives the weights.
     pub weights: ExpertWeights,
 }
 
@@ -37,11 +39,15 @@ pub enum ExpertActivation {
     Silu,
     /// `g * sigmoid(alpha * g) * (u + 1)`, where `g` is the gate, at most `limit`, and `u` is up,
     /// from `-limit` to `limit` (GPT-OSS).
-    Clamped { alpha: f32, limit: f32 },
+    Clamped {
+        alpha: f32,
+        /// Positive.
+        limit: f32,
+    },
 }
 
 impl ExpertActivation {
-    /// The limit and the factor of [`ExpertActivation::Clamped`], for a kernel that has both.
+    /// `alpha` and `limit` of [`ExpertActivation::Clamped`]; `None` for [`ExpertActivation::Silu`].
     pub(crate) fn clamp(self) -> Option<(f32, f32)> {
         match self {
             Self::Silu => None,
@@ -50,8 +56,8 @@ impl ExpertActivation {
     }
 }
 
-/// The gated MLPs of a layer, stacked. The matrices may be packed in blocks of one format if the rows
-/// of each expert are a multiple of [`GROUP_ROWS`](crate::GROUP_ROWS).
+/// The gated MLPs of a layer, stacked. The matrices may be packed in blocks of one format if the
+/// rows of each expert are a multiple of [`GROUP_ROWS`](crate::GROUP_ROWS).
 #[derive(Debug, Clone)]
 pub struct Experts<B: Backend> {
     /// `[experts * 2 * width, hidden]`; the gates of an expert come before its other half.
@@ -62,8 +68,9 @@ pub struct Experts<B: Backend> {
     pub down: FloatTensor<B>,
     /// `[experts * hidden]`
     pub down_bias: Option<FloatTensor<B>>,
-    /// Rows of an expert in `down`.
+    /// Rows of an expert in `down`: the elements that an MLP takes and returns.
     pub hidden: usize,
+    /// Half of the rows of an expert in `gate_up`: the elements between the two products.
     pub width: usize,
     pub activation: ExpertActivation,
 }

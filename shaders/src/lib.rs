@@ -52,15 +52,14 @@ const TILE_ROWS: usize = 64;
 /// for them.
 const FEWEST_TILED_ROWS: usize = 32;
 
-/// Whether the order of summation within a row may depend on the batch. The order changes the row's
-/// last bits.
+/// The order of summation within a row, which changes the last bits of the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Summation {
-    /// It may: each number of rows has its fastest kernel.
+    /// The order may depend on the batch: each number of rows has its fastest kernel.
     #[default]
     Fastest,
-    /// It depends on the row and its own sequence alone. A row has the same bits in every batch, whether its
-    /// prompt is cut into chunks or cached. The CPU always sums in this order.
+    /// The order depends on the row and its own sequence alone. A row has the same bits in every
+    /// batch, whether its prompt is cut into chunks or cached. The CPU always sums in this order.
     Fixed,
 }
 
@@ -102,7 +101,7 @@ impl HeadLayout {
         TILE_ROWS / self.tile_heads()
     }
 
-    /// Whether a chunk of so many tokens is worth cutting into tiles.
+    /// True if a chunk of so many tokens is worth cutting into tiles.
     pub(crate) fn fills_tiles(&self, tokens: usize) -> bool {
         tokens > 1 && tokens * self.tile_heads() >= FEWEST_TILED_ROWS
     }
@@ -113,8 +112,8 @@ impl HeadLayout {
     }
 }
 
-/// RMSNorm of queries and keys before the rotation: of each head (Qwen3, arXiv 2505.09388), or over the
-/// heads of a token together (OLMo 2, arXiv 2501.00656).
+/// RMSNorm of queries and keys before the rotation: of each head (Qwen3, arXiv 2505.09388), or over
+/// the heads of a token together (OLMo 2, arXiv 2501.00656).
 #[derive(Debug, Clone)]
 pub struct QkNorm<B: Backend> {
     /// `[head_dim]`, or `[heads * head_dim]` in [`Kernels::norm_projections`].
@@ -148,8 +147,8 @@ pub struct AttentionOptions<B: Backend> {
     pub scale: f32,
     /// Bounds a score `s` to `cap * tanh(s / cap)` (Gemma 2, arXiv 2408.00118).
     pub cap: Option<f32>,
-    /// `[heads]`, in the type of the activations: for each head a further score that takes a share of
-    /// the softmax and has no value (GPT-OSS, arXiv 2508.10925).
+    /// `[heads]`, in the type of the activations: for each head a further score that takes a share
+    /// of the softmax and has no value (GPT-OSS, arXiv 2508.10925).
     pub sinks: Option<FloatTensor<B>>,
 }
 
@@ -165,9 +164,9 @@ impl<B: Backend> AttentionOptions<B> {
     }
 }
 
-/// Rotary embedding by position. Element `i` of a head pairs with
-/// `i + rotary_dim / 2`, as in Hugging Face checkpoints; elements from
-/// `rotary_dim` on pass through. With a `rotary_dim` of 0 nothing is rotated, and the tables are not read.
+/// Rotary embedding by position. Element `i` of a head pairs with `i + rotary_dim / 2`, as in
+/// Hugging Face checkpoints; elements from `rotary_dim` on pass through. With a `rotary_dim` of 0
+/// nothing is rotated, and the tables are not read.
 #[derive(Debug, Clone)]
 pub struct RopeTable<B: Backend> {
     /// `[positions, rotary_dim / 2]`, f32
@@ -177,7 +176,7 @@ pub struct RopeTable<B: Backend> {
     pub rotary_dim: usize,
 }
 
-/// What a driver reports about a GPU.
+/// The properties of a GPU that its driver reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
     /// Shared memory of a workgroup, in bytes.
@@ -198,14 +197,15 @@ pub type Fetched = Box<dyn FnOnce() -> Result<Vec<i32>, String>>;
 /// A Burn backend with the operations of a paged transformer. Operations without a [`Summation`]
 /// parameter compute each row by itself, so their results never depend on the batch.
 pub trait Kernels: Backend {
-    /// True if [`Self::project`] accepts matrices whose parts, one below another, are packed in
-    /// `formats`, and [`Self::embed`] those of one part.
+    /// True if [`Self::project`] and [`Self::project_gated`] accept matrices whose parts, one below
+    /// another, are packed in `formats`, and [`Self::embed`] and [`Self::mix_experts`] those of one
+    /// part.
     fn packs(_formats: &[BlockFormat]) -> bool {
         false
     }
 
-    /// Copies a packed matrix to the device. The result stands for a matrix of floats, but only
-    /// [`Self::project`] and [`Self::embed`] accept it, and [`Self::packs`] must be true for its
+    /// Copies a packed matrix to the device. The result stands for a matrix of floats, but only the
+    /// operations that [`Self::packs`] names accept it, and [`Self::packs`] must be true for its
     /// formats. It is multiplied with `activations`, and [`Self::embed`] returns this type.
     fn packed(
         _matrix: BlockMatrix,
@@ -215,12 +215,12 @@ pub trait Kernels: Backend {
         unreachable!("the backend has no packed matrices")
     }
 
-    /// Device memory of a matrix packed in `format`, in bytes.
+    /// Device memory of a matrix `[rows, columns]` packed in `format`, in bytes.
     fn packed_bytes(_format: BlockFormat, _rows: usize, _columns: usize) -> usize {
         unreachable!("the backend has no packed matrices")
     }
 
-    /// Whether products with matrices in blocks of integers round the activations to 8 bits.
+    /// True if products with matrices in blocks of integers round the activations to 8 bits.
     fn rounds_activations() -> bool {
         false
     }
@@ -235,7 +235,7 @@ pub trait Kernels: Backend {
         None
     }
 
-    /// What the driver reports about the GPU; `None` for the CPU.
+    /// The properties of the GPU that its driver reports; `None` for the CPU.
     fn hardware(device: &Self::Device) -> Option<Hardware>;
 
     /// Bytes that the calling thread's memory pool has reserved on the device; `None` where there
@@ -278,17 +278,17 @@ pub trait Kernels: Backend {
     fn choose_products(_choice: ProductChoice, _products: &Products, _device: &Self::Device) {}
 
     /// The first half of the changes of `stack`: `x` `[rows, in]` times the transpose of each row's
-    /// `a`, `[rows, slices * rank]`. Rows of the base model and elements beyond an adapter's rank are
-    /// unspecified but finite. A row never depends on the others.
+    /// `a`, `[rows, slices * rank]`. Rows of the base model and elements beyond an adapter's rank
+    /// are unspecified but finite. A row never depends on the others.
     fn shrink(
         x: FloatTensor<Self>,
         stack: &LowRankStack<Self>,
         index: &AdapterIndex<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The second half: `y` `[rows, out]` plus `h` `[rows, slices * rank]` times each row's `b`, plus
-    /// its bias. Rows of the base model, and slices that an adapter does not change, are unchanged.
-    /// Nothing else may refer to the memory of `y`, which may be written in place.
+    /// The second half: `y` `[rows, out]` plus `h` `[rows, slices * rank]` times each row's `b`,
+    /// plus its bias. Rows of the base model, and slices that an adapter does not change, are
+    /// unchanged. Nothing else may refer to the memory of `y`, which may be written in place.
     fn expand(
         y: FloatTensor<Self>,
         h: FloatTensor<Self>,
@@ -296,12 +296,15 @@ pub trait Kernels: Backend {
         index: &AdapterIndex<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The experts of each row of a router's `logits` `[rows, experts]`. NaN counts as the smallest
-    /// number, so that there is always an expert.
+    /// The experts of each row of a router's `logits` `[rows, experts]`. Infinities count as the
+    /// largest finite numbers of their sign and NaN as the smallest one, so that there are always
+    /// experts, and their weights are finite.
     fn choose_experts(logits: FloatTensor<Self>, routing: Routing) -> ChosenExperts<Self>;
 
     /// The sum of the outputs of each row's experts, times their weights, in the order of `chosen`:
-    /// `x` `[rows, hidden]` gives `[rows, hidden]`. A row never depends on the others.
+    /// `x` `[rows, hidden]` gives `[rows, hidden]`. A row never depends on the others. The ids must
+    /// be below the number of experts, as those of [`Self::choose_experts`] are; GPUs do not check
+    /// it.
     fn mix_experts(
         x: FloatTensor<Self>,
         chosen: &ChosenExperts<Self>,
@@ -312,9 +315,9 @@ pub trait Kernels: Backend {
     /// `[tokens, hidden]`.
     fn embed(table: FloatTensor<Self>, ids: IntTensor<Self>) -> FloatTensor<Self>;
 
-    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension of
-    /// `x` `[tokens, hidden]` (Zhang and Sennrich, arXiv 1910.07467). As in all norms, `weight` is f32
-    /// or of the type of `x`.
+    /// `x / sqrt(mean(x^2) + eps) * weight` over the last dimension of `x` `[tokens, hidden]`
+    /// (Zhang and Sennrich, arXiv 1910.07467). As in all norms, `weight` is f32 or of the type of
+    /// `x`.
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f32) -> FloatTensor<Self>;
 
     /// The residual sum `x + scale * delta` and its RMSNorm, `[tokens, hidden]` each.
@@ -334,8 +337,8 @@ pub trait Kernels: Backend {
     fn scale_and_cap(x: FloatTensor<Self>, scale: f32, cap: Option<f32>) -> FloatTensor<Self>;
 
     /// RMSNorm over all queries of a token together and over all its keys together, in `qkv`
-    /// `[tokens, (heads + 2 * kv_heads) * head_dim]`, whose values stay as they are. Nothing else may
-    /// refer to the memory of `qkv`, which may be written in place.
+    /// `[tokens, (heads + 2 * kv_heads) * head_dim]`, whose values stay as they are. Nothing else
+    /// may refer to the memory of `qkv`, which may be written in place.
     fn norm_projections(
         qkv: FloatTensor<Self>,
         layout: HeadLayout,
@@ -383,7 +386,7 @@ pub trait Kernels: Backend {
     /// Makes the device start the work that was queued so far.
     fn flush(_device: &Self::Device) {}
 
-    /// Whether the backend has [`Self::sample`] and [`Self::fetch`]: GPUs do. Where this is false,
+    /// True if the backend has [`Self::sample`] and [`Self::fetch`]: GPUs do. Where this is false,
     /// the logits go to the host and the engine samples there.
     fn samples_on_device() -> bool {
         false

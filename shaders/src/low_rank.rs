@@ -64,8 +64,8 @@ pub struct AdapterIndex<B: Backend> {
 }
 
 impl<B: Backend> AdapterIndex<B> {
-    /// Copies the slots of all rows, counted from 1 with 0 for the base model, to `device`. `None` if
-    /// all rows are the base model's.
+    /// Copies the slots of all rows, counted from 1 with 0 for the base model, to `device`. `None`
+    /// if all rows are the base model's.
     pub fn upload(slots: &[u32], device: &B::Device) -> Option<Self> {
         let mut groups: Vec<AdapterGroup> = Vec::new();
         for (row, slot) in (0..).zip(slots) {

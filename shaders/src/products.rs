@@ -75,12 +75,12 @@ impl ProductKernel {
         }
     }
 
-    /// Whether the kernel needs cooperative matrices. For f32 these are no more precise than TF32.
+    /// True if the kernel needs cooperative matrices. For f32 these are no more precise than TF32.
     pub(crate) fn in_matrices(self) -> bool {
         !matches!(self, Self::Usual | Self::DoubleUnits)
     }
 
-    /// Whether the kernel waits for asynchronous copies. If a driver does not make such a copy, the
+    /// True if the kernel waits for asynchronous copies. If a driver does not make such a copy, the
     /// kernel never ends.
     pub fn waits(self) -> bool {
         matches!(self, Self::CopiedMma | Self::TmaMma | Self::TmaCopiedMma)

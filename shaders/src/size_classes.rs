@@ -31,9 +31,10 @@ pub const TILED_TOKENS: usize = TILE_ROWS;
 /// Slots that are copied between the device and the host together, above which no kernel changes.
 const MOST_COPIED_SLOTS: usize = 64;
 
-/// Numbers of sequences to decode together, ascending and up to `most`: every small number, and then
-/// each power of two and the two numbers after it. Burn's kernel that gathers rows reads 4, 2 or 1
-/// of them at once, whichever divides their number, and uses more units from each power of two on.
+/// Numbers of sequences to decode together, ascending and up to `most`: every small number, and
+/// then each power of two and the two numbers after it. Burn's kernel that gathers rows reads 4, 2
+/// or 1 of them at once, whichever divides their number, and uses more units from each power of two
+/// on.
 pub fn decode_rows(most: usize) -> impl Iterator<Item = usize> {
     let many = powers_of_two(2 * FEW_TOKENS).flat_map(|power| [power, power + 1, power + 2]);
     let rows = (1..=FEW_TOKENS + 2).chain(many);

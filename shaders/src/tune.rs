@@ -40,7 +40,7 @@ pub enum Outcome {
     Took(f64),
 }
 
-/// What tuning found out about one kernel for one number of tokens.
+/// The finding of tuning about one kernel for one number of tokens.
 #[derive(Debug, Clone)]
 pub struct Finding {
     pub kernel: ProductKernel,
@@ -61,7 +61,7 @@ pub struct Lost {
 pub struct Tuned {
     pub choice: ProductChoice,
     pub findings: Vec<Finding>,
-    /// Whether the default kernel could not be timed in some class, for example for lack of memory.
+    /// True if the default kernel could not be timed in some class, for example for lack of memory.
     pub unknown: bool,
     /// Time spent on timing alone, and in total.
     pub timing: Duration,
@@ -160,7 +160,7 @@ fn quicker(mut took: Vec<(f64, ProductKernel)>) -> impl Iterator<Item = ProductK
     took.into_iter().map(|(_, kernel)| kernel)
 }
 
-/// Whether the kernels of `choice`, which an earlier start made for this device, compute the right
+/// True if the kernels of `choice`, which an earlier start made for this device, compute the right
 /// results for a sample of the sizes of `products`. `trying` is called with each kernel before it
 /// runs.
 ///

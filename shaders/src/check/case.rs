@@ -335,8 +335,8 @@ impl Case {
     }
 }
 
-/// A random format of packed matrices, and a number of columns, at most about `32 * most`. Sometimes
-/// the last block of a row is incomplete, where the format allows that.
+/// A random format of packed matrices, and a number of columns, at most about `32 * most`.
+/// Sometimes the last block of a row is incomplete, where the format allows that.
 fn packed(shape: &mut Random, most: usize) -> (BlockFormat, usize) {
     let formats: Vec<_> = BlockFormat::integers().collect();
     let format = formats[shape.below(formats.len())];

@@ -188,7 +188,7 @@ fn read<B: Kernels>(output: Output<B>) -> Vec<f32> {
     data.convert::<f32>().into_vec().expect("converted to f32")
 }
 
-/// Whether [`poison`] reaches the next tensor of the same size. Nothing is written in between.
+/// True if [`poison`] reaches the next tensor of the same size. Nothing is written in between.
 pub fn poison_is_seen<B: Kernels>(count: usize, device: &B::Device) -> bool {
     poison::<B>(count, DType::F32, device);
     let fresh = B::empty_pool(device, [count, 1, 1], DType::F32);

@@ -23,6 +23,8 @@ use crate::{BlockFormat, Kernels, upload};
 pub const EPS: f32 = 1e-3;
 /// The factor of what is added to the residual.
 pub const RESIDUAL_SCALE: f32 = 0.4;
+/// The factor of scores, relative to the usual `1 / sqrt(head_dim)`.
+pub const SCORE_SCALE: f32 = 0.8;
 /// The factor of logits, and the bounds of logits and scores. The bounds are low enough for random
 /// values to exceed them.
 pub const LOGIT_SCALE: f32 = 1.7;

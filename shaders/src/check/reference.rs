@@ -36,7 +36,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Queries and keys normalised over all their heads.
+/// Queries normalised over all their heads, and keys over all of theirs.
 pub fn norm_projections(
     qkv: &[f32],
     layout: HeadLayout,
@@ -127,9 +127,10 @@ pub fn rope(
     out
 }
 
-/// How attention weighs scores, which are scaled by `1 / sqrt(head_dim)`.
+/// How attention weighs scores; see [`AttentionOptions`](crate::AttentionOptions).
 pub struct Weighing<'a> {
     pub window: Option<u32>,
+    pub scale: f32,
     pub cap: Option<f32>,
     /// `[heads]`
     pub sinks: Option<&'a [f32]>,
@@ -161,7 +162,7 @@ pub fn attention(
         let slots = &table[start[token] as usize..][first..end];
         let scores: Vec<f64> = slots
             .iter()
-            .map(|slot| dot(query, &row(k, *slot, kv_head)) / (dim as f64).sqrt())
+            .map(|slot| dot(query, &row(k, *slot, kv_head)) * f64::from(weighing.scale))
             .map(|score| bounded(score, weighing.cap))
             .collect();
         let sink = weighing.sinks.map(|sinks| f64::from(sinks[head]));

@@ -115,7 +115,7 @@ struct Candidate {
     weight: f64,
     /// How far the weight may be off where it is computed in f32.
     slack: f64,
-    /// Whether rounding in f32 decides if the steps keep this token.
+    /// True if rounding in f32 decides whether the steps keep this token.
     unsure: bool,
 }
 

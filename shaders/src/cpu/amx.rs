@@ -27,14 +27,14 @@ const ROW_BYTES: usize = 64;
 /// Bytes of a tile.
 const TILE_BYTES: usize = SIDE * ROW_BYTES;
 
-/// Whether the tiles can be used: the CPU has them, the limit allows them, and the system permits
+/// True if the tiles can be used: the CPU has them, the limit allows them, and the system permits
 /// them to this process. The first call asks the system for permission.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| allows(Limit::Amx) && supported() && permitted())
 }
 
-/// Whether this CPU has the tiles, and the vector instructions that all CPUs with tiles have.
+/// True if this CPU has the tiles, and the vector instructions that all CPUs with tiles have.
 fn supported() -> bool {
     let features = __cpuid_count(7, 0).edx;
     // Bits 22, 24 and 25 are AMX-BF16, AMX-TILE and AMX-INT8.

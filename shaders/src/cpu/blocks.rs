@@ -8,11 +8,11 @@
 //!
 //! Elements are stored as unsigned integers, with an offset added; what this adds to a sum is
 //! computed from the activations alone and subtracted. **Activations are rounded** to 8 bits with
-//! one scale for every 32 of them ([`activations`]), as llama.cpp does for `Q8_0` and `Q4_0` (except
-//! that a scale is f32 here); for larger blocks llama.cpp has one scale for every 256. The products
-//! of the elements that share a scale are then summed exactly, and these sums are scaled and added
-//! in f32 in the order of the columns. A result therefore has the same bits alone and in any batch,
-//! and with every instruction set.
+//! one scale for every 32 of them ([`activations`]), as llama.cpp does for `Q8_0` and `Q4_0`
+//! (except that a scale is f32 here); for larger blocks llama.cpp has one scale for every 256. The
+//! products of the elements that share a scale are then summed exactly, and these sums are scaled
+//! and added in f32 in the order of the columns. A result therefore has the same bits alone and in
+//! any batch, and with every instruction set.
 
 mod activations;
 mod format;
@@ -51,8 +51,8 @@ pub const LINE: usize = 64;
 pub const UNIT: usize = 2 * BLOCK;
 /// The most matrices that are stacked: those of queries, keys and values.
 const MOST_PARTS: usize = 3;
-/// Bytes of the header, a line of u64: the number of columns, the number of parts, and for each part
-/// its rows and its format.
+/// Bytes of the header, a line of u64: the number of columns, the number of parts, and for each
+/// part its rows and its format.
 const WORD: usize = size_of::<u64>();
 const _: () = assert!((2 + 2 * MOST_PARTS) * WORD <= LINE);
 
@@ -79,10 +79,7 @@ impl BlockMatrix {
     pub fn zeros(parts: &[(BlockFormat, usize)], columns: usize) -> Self {
         let mut merged: Vec<(BlockFormat, usize)> = Vec::new();
         for (format, rows) in parts {
-            assert!(
-                format.elements() <= BLOCK || columns.is_multiple_of(format.elements()),
-                "{columns} columns in {format:?}"
-            );
+            assert!(format.fits(columns), "{columns} columns in {format:?}");
             match merged.last_mut() {
                 Some((last, before)) if last == format => *before += rows,
                 _ => merged.push((*format, *rows)),

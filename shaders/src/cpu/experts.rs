@@ -1,10 +1,10 @@
 //! Mixture of experts on the CPU.
 //!
 //! The pairs of a row and one of its experts are put in the order of the experts, so that an
-//! expert's matrices are read once for all of its rows, and those of other experts are not read. The
-//! threads share the rows of all matrices. Each product is summed as in a plain linear layer and the
-//! outputs of a row's experts are added in the order of their logits, so that a row has the same bits
-//! in any batch.
+//! expert's matrices are read once for all of its rows, and those of other experts are not read.
+//! The threads share the rows of all matrices. Each product is summed as in a plain linear layer
+//! and the outputs of a row's experts are added in the order of their logits, so that a row has the
+//! same bits in any batch.
 
 #[cfg(test)]
 mod tests;
@@ -13,16 +13,21 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::elementwise;
+use super::elementwise::{self, PARALLEL_FROM};
 use super::simd::{Simd, Task, dispatch, exp};
 use crate::{Activation, ExpertActivation, ExpertWeights, Routing};
 
-/// With fewer elements, a second thread costs more than it saves.
-const PARALLEL_FROM: usize = 1 << 15;
-
 /// The ids and the weights of the experts of each row of `logits` `[rows, experts]`: `[rows, top]`
 /// each.
+///
+/// # Panics
+/// There are fewer experts than a row is to have.
 pub fn choose(logits: &[f32], experts: usize, routing: Routing) -> (Vec<i32>, Vec<f32>) {
+    assert!(
+        routing.top <= experts,
+        "choose_experts: {} of {experts} experts",
+        routing.top
+    );
     let count = logits.len() / experts * routing.top;
     let (mut ids, mut weights) = (vec![0; count], vec![0.0; count]);
     let of_row = |((logits, ids), weights): ((&[f32], &mut [i32]), &mut [f32])| {
@@ -43,37 +48,35 @@ pub fn choose(logits: &[f32], experts: usize, routing: Routing) -> (Vec<i32>, Ve
 }
 
 fn choose_for_row(logits: &[f32], kind: ExpertWeights, ids: &mut [i32], weights: &mut [f32]) {
-    // NaN is never larger than another number, so that an expert is found for every rank.
-    let mut left: Vec<Option<f32>> = logits
-        .iter()
-        .map(|logit| {
-            Some(if logit.is_nan() {
-                f32::NEG_INFINITY
-            } else {
-                *logit
-            })
-        })
-        .collect();
+    let finite = logits.iter().copied().map(finite);
+    let mut left: Vec<f32> = finite.clone().collect();
     for (id, weight) in ids.iter_mut().zip(&mut *weights) {
-        let mut best: Option<(usize, f32)> = None;
+        let mut best = 0;
         for (candidate, logit) in left.iter().enumerate() {
-            if let Some(logit) = logit
-                && best.is_none_or(|(_, best)| *logit > best)
-            {
-                best = Some((candidate, *logit));
+            if *logit > left[best] {
+                best = candidate;
             }
         }
-        let (chosen, logit) = best.expect("a row has no more experts than there are");
-        left[chosen] = None;
-        (*id, *weight) = (chosen as i32, logit);
+        (*id, *weight) = (best as i32, left[best]);
+        // Every logit that is left is larger.
+        left[best] = f32::NEG_INFINITY;
     }
     let largest = weights[0];
     let total: f32 = match kind {
-        ExpertWeights::OfAll => logits.iter().map(|logit| (logit - largest).exp()).sum(),
+        ExpertWeights::OfAll => finite.map(|logit| (logit - largest).exp()).sum(),
         ExpertWeights::OfChosen => weights.iter().map(|logit| (logit - largest).exp()).sum(),
     };
     for weight in weights {
         *weight = (*weight - largest).exp() / total;
+    }
+}
+
+/// The number itself if it is finite; otherwise the largest finite number of its sign, and for NaN
+/// the smallest.
+fn finite(logit: f32) -> f32 {
+    match logit.is_nan() {
+        true => f32::MIN,
+        false => logit.clamp(f32::MIN, f32::MAX),
     }
 }
 
@@ -126,7 +129,7 @@ impl Pairs {
         self.rows.len()
     }
 
-    /// The rows of `x`, as wide as `width`, once for each pair.
+    /// The row of `x` `[rows, width]` of each pair: `[pairs, width]`.
     pub fn gather(&self, x: &[f32], width: usize) -> Vec<f32> {
         let row = |row: &u32| &x[*row as usize * width..][..width];
         if self.count() * width < PARALLEL_FROM {
@@ -181,7 +184,8 @@ impl Task for AddTimes<'_> {
     }
 }
 
-/// The activation of rows `[gate, up]`, each `width` wide.
+/// The activation of rows `[gate, up]`, each `width` wide: `[pairs, 2 * width]` gives
+/// `[pairs, width]`.
 pub fn activate(gate_up: &[f32], width: usize, activation: ExpertActivation) -> Vec<f32> {
     let Some((alpha, limit)) = activation.clamp() else {
         return elementwise::gate(gate_up, width, Activation::Silu);
@@ -221,7 +225,7 @@ impl Task for Clamped<'_> {
     unsafe fn run<S: Simd>(self) {
         let (alpha, limit) = (self.alpha, self.limit);
         for ((out, gate), up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
-            // Unlike `min` and `clamp` of f32, the comparisons keep NaN.
+            // Unlike `min` of f32, the comparison keeps NaN, as `clamp` does.
             let gate = if *gate > limit { limit } else { *gate };
             let up = up.clamp(-limit, limit);
             *out = gate / (1.0 + exp(-alpha * gate)) * (up + 1.0);

@@ -33,7 +33,7 @@ pub fn check_limit() -> Result<(), String> {
     read().map(|_| ())
 }
 
-/// Whether these instructions may be used, provided that the CPU supports them.
+/// True if these instructions may be used, provided that the CPU supports them.
 pub fn allows(kind: Limit) -> bool {
     static LIMIT: OnceLock<Limit> = OnceLock::new();
     // An invalid value is reported by `check_limit` when a device is opened.

@@ -1,8 +1,8 @@
 //! Low-rank changes of a matrix on the CPU.
 //!
 //! The rows of one adapter are computed together, so that its numbers are read once for them. Each
-//! element is summed by itself in an order that depends on the sizes of the adapter alone, so that a
-//! row has the same bits in any batch.
+//! element is summed by itself in an order that depends on the sizes of the adapter alone, so that
+//! a row has the same bits in any batch.
 
 use std::ops::Range;
 
@@ -285,7 +285,8 @@ impl<E: Stored> Expand<'_, E> {
     /// task's.
     #[inline(always)]
     unsafe fn vectors<S: Simd, const N: usize>(&self, row: usize, h: &[f32], column: usize) {
-        // SAFETY: the caller guarantees the features and the columns, which `y`, `b` and `bias` have.
+        // SAFETY: the caller guarantees the features and the columns, which `y`, `b` and `bias`
+        // have.
         unsafe {
             let y = self.y.at(row, column);
             let mut sums: [S; N] = std::array::from_fn(|n| S::load_f32(y.add(n * S::LANES)));

@@ -18,6 +18,7 @@ mod low_rank;
 mod output;
 mod rope;
 mod simd;
+mod tensors;
 pub mod times;
 
 use std::borrow::Cow;
@@ -37,31 +38,8 @@ pub(crate) use blocks::{Layout, PartScales, Scales, View};
 pub use limit::check_limit;
 use output::Output;
 use simd::Stored;
+use tensors::{BLOCKS, bytes_of, dims, elements, matrix_dims, tensor, widened, with_stored};
 use times::Operation;
-
-/// Runs `$body` with `$slice` bound to the tensor's elements in the type they are stored in.
-macro_rules! with_stored {
-    ($tensor:expr, $slice:ident => $body:expr) => {
-        match $tensor.dtype() {
-            DType::F32 => {
-                let $slice = elements::<f32>($tensor);
-                $body
-            }
-            DType::BF16 => {
-                let $slice = elements::<half::bf16>($tensor);
-                $body
-            }
-            DType::F16 => {
-                let $slice = elements::<half::f16>($tensor);
-                $body
-            }
-            other => panic!("the CPU kernels take f32, bf16 and f16, not {other:?}"),
-        }
-    };
-}
-
-/// The tensor type of a packed matrix: bytes, which [`blocks::View`] interprets.
-const BLOCKS: DType = DType::U8;
 
 impl Kernels for Flex {
     fn packs(formats: &[BlockFormat]) -> bool {
@@ -198,12 +176,18 @@ impl Kernels for Flex {
         let (x, weights) = (x.to_contiguous(), chosen.weights.to_contiguous());
         let ([rows, hidden], [_, top]) = (dims(&x), dims(&weights));
         assert_eq!(hidden, stack.hidden, "experts: columns of x");
-        let [all, _] = matrix_dims(&stack.down);
+        let ([both, _], [outer, _]) = (matrix_dims(&stack.gate_up), matrix_dims(&stack.down));
+        assert_eq!(
+            both * hidden,
+            outer * 2 * stack.width,
+            "experts: rows of the two matrices"
+        );
+        let count = outer / hidden;
         let ids = elements::<i32>(&chosen.ids);
-        let pairs = experts::Pairs::of(ids, top, all / hidden);
+        let pairs = experts::Pairs::of(ids, top, count);
         let _timer = times::time(|| {
             let bytes = bytes_of(&stack.gate_up) + bytes_of(&stack.down);
-            let bytes = bytes / (all / hidden) * pairs.groups.len();
+            let bytes = bytes / count * pairs.groups.len();
             let flops = 6 * pairs.count() * hidden * stack.width;
             (Operation::Experts, bytes, flops)
         });
@@ -436,44 +420,4 @@ fn of_each(
             });
         })
     }
-}
-
-/// Bytes of a matrix of weights, packed or not.
-fn bytes_of(matrix: &FlexTensor) -> usize {
-    if matrix.dtype() == BLOCKS {
-        return elements::<u8>(matrix).len();
-    }
-    matrix.layout().num_elements() * matrix.dtype().size()
-}
-
-/// Rows and columns of a matrix of weights, packed or not.
-fn matrix_dims(matrix: &FlexTensor) -> [usize; 2] {
-    if matrix.dtype() == BLOCKS {
-        return blocks::shape(elements(matrix));
-    }
-    dims(matrix)
-}
-
-/// The elements of a contiguous tensor.
-fn elements<E: burn::tensor::Element + bytemuck::Pod>(tensor: &FlexTensor) -> &[E] {
-    let (start, end) = tensor
-        .layout()
-        .contiguous_offsets()
-        .expect("the kernels' inputs are contiguous");
-    &tensor.storage::<E>()[start..end]
-}
-
-/// A small parameter (the weight of a norm, a bias), as f32.
-fn widened(tensor: FlexTensor) -> Vec<f32> {
-    let tensor = tensor.to_contiguous();
-    with_stored!(&tensor, values => values.iter().map(|value| value.widen()).collect())
-}
-
-fn dims(tensor: &FlexTensor) -> [usize; 2] {
-    let shape = tensor.layout().shape();
-    [shape[0], shape[1]]
-}
-
-fn tensor(values: Vec<f32>, shape: [usize; 2]) -> FlexTensor {
-    FlexTensor::from_data(TensorData::new(values, shape))
 }

@@ -92,8 +92,8 @@ impl Task for Row<'_> {
     }
 }
 
-/// Normalises all queries of a row together and all its keys together, in place. `weights` are those
-/// of queries and keys.
+/// Normalises all queries of a row together and all its keys together, in place. `weights` are
+/// those of queries and keys.
 pub fn norm_projections(rows: &mut [f32], layout: HeadLayout, weights: &[Vec<f32>; 2], eps: f32) {
     let normalise = |row: &mut [f32]| dispatch(Wide { row, weights, eps });
     if rows.len() < PARALLEL_FROM {

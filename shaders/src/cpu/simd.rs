@@ -126,7 +126,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// Whether this CPU has the instructions and the limit allows them.
+    /// True if this CPU has the instructions and the limit allows them.
     fn available(self) -> bool {
         // `is_x86_feature_detected` reads a cached word.
         match self {

@@ -27,7 +27,7 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{dims, empty_like};
+use super::{dims, empty_like, vector_within};
 use crate::{HeadLayout, Summation, Tiling};
 use kernels::{attend, merge};
 pub use plan::AttentionTiles;
@@ -86,6 +86,9 @@ pub fn paged<R: CubeRuntime>(
     v_pool: CubeTensor<R>,
 ) -> CubeTensor<R> {
     let [tokens, width] = dims(&q);
+    if let Some(sinks) = &weighing.sinks {
+        assert_eq!(sinks.meta.num_elements(), layout.heads, "attention: sinks");
+    }
     let out = empty_like(&q, tokens, width);
     let tiles = match table.tiling.tiles {
         0 => None,
@@ -201,10 +204,7 @@ impl<R: CubeRuntime> Inputs<R> {
         } else {
             4
         };
-        let vector = [widest, 4, 2, 1]
-            .into_iter()
-            .find(|n| layout.head_dim.is_multiple_of(*n))
-            .unwrap_or(1);
+        let vector = vector_within(widest, layout.head_dim);
         let threads = (layout.head_dim / vector).next_power_of_two().max(128);
         let groups = layout.heads / shared;
         // SAFETY: the caller has checked the batch: the slots of the table lie within the pools,
@@ -296,7 +296,7 @@ struct Plan {
     splits: usize,
     /// Positions of a split; 0 to split the positions of each block evenly.
     share: u32,
-    /// Whether the splits write partial results, to be merged.
+    /// True if the splits write partial results, to be merged.
     merged: bool,
     tokens_at_once: usize,
 }

@@ -2,8 +2,8 @@
 //!
 //! A matrix is one buffer of 32-bit words ([`words`]), because not every device has bytes or 16-bit
 //! floats. A stack of matrices in several formats, like the projections of a `Q4_K_M` file, has its
-//! parts one after another in the buffer; each part is multiplied by itself, and the products are put
-//! beside each other.
+//! parts one after another in the buffer; each part is multiplied alone, and the products are
+//! put beside each other.
 //!
 //! Weights are dequantised in registers, and activations are not rounded (the CPU rounds them to 8
 //! bits). Multiplications of a few tokens ([`kernels::product`], built like the kernel for floats)
@@ -13,6 +13,7 @@
 //! floats. Writing and reading this copy takes about eight times as long as reading the words, so
 //! it pays only where the words would be read several times.
 
+mod elements;
 mod kernels;
 mod stack;
 mod words;
@@ -24,18 +25,17 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::linear::{self, Epilogue, LANES, MAX_FEW_TOKENS, are_few};
-use super::{dims, empty_like, product};
+use super::{dims, empty_like, product, two_dimensions, vector};
 use crate::cpu::View;
 use crate::{Activation, BlockFormat, BlockMatrix, Summation};
-pub use kernels::{dot, table_of};
+pub use elements::{Buffer, BufferLaunch, RowShape, table_of};
+pub use kernels::dot;
 use words::Places;
 
 /// Up to so many tokens are multiplied with the words directly, [`MAX_FEW_TOKENS`] at a time.
 pub const MAX_GROUPED_TOKENS: usize = 32;
 /// The most bytes of a matrix that are dequantised at a time.
 pub const MOST_COPIED: u64 = 256 << 20;
-/// The first dimension of a large grid. A dimension is limited to 65,535 cubes.
-const MOST_IN_A_GRID_ROW: usize = 32_768;
 
 /// A matrix in blocks, of one part or several. As a tensor it has the shape `[rows, columns]` and a
 /// type that [`stack`] makes.
@@ -43,8 +43,8 @@ pub struct Packed<R: CubeRuntime> {
     parts: Vec<Part<R>>,
 }
 
-/// Rows in one format.
-struct Part<R: CubeRuntime> {
+/// Rows in one format, one below another.
+pub struct Part<R: CubeRuntime> {
     /// The whole matrix: one dimension of u32 words.
     buffer: CubeTensor<R>,
     format: BlockFormat,
@@ -53,16 +53,6 @@ struct Part<R: CubeRuntime> {
     /// The first word in the buffer.
     begin: usize,
     activations: DType,
-}
-
-/// The words of a matrix in one format, as kernels read them.
-pub struct Words<R: CubeRuntime> {
-    pub buffer: CubeTensor<R>,
-    pub format: BlockFormat,
-    /// Words of the low bits that a unit reads at once.
-    pub width: usize,
-    /// Where the scales, the low bits (in multiples of `width` words) and the high bits begin.
-    pub begins: [u32; 3],
 }
 
 /// True if the kernels of this module support a matrix whose parts are in `formats`.
@@ -76,6 +66,9 @@ pub fn bytes(format: BlockFormat, rows: usize, columns: usize) -> usize {
 }
 
 /// Copies `matrix` to `device`.
+///
+/// # Panics
+/// The matrix has 2^32 words or more: kernels count them in 32 bits.
 pub fn upload<R: CubeRuntime>(
     matrix: BlockMatrix,
     activations: DType,
@@ -92,10 +85,18 @@ pub fn upload<R: CubeRuntime>(
         parts.push((view.format, view.rows));
         shape = [shape[0] + view.rows, view.columns];
     }
+    let count = words.len();
+    assert!(u32::try_from(count).is_ok(), "a matrix has {count} words");
     let client = R::client(device);
     let handle = client.create_from_slice(bytemuck::cast_slice(&words));
     let dtype = stack::dtype(&parts, activations);
     CubeTensor::new_contiguous(client, device.clone(), Shape::from(shape), handle, dtype)
+}
+
+/// An argument in place of words that the kernel does not read: `any` memory.
+pub fn unread<W: Size, R: CubeRuntime>(any: &CubeTensor<R>) -> BufferLaunch<W, R> {
+    let bound = || any.clone().into_array_arg();
+    BufferLaunch::new(bound(), bound(), 0, 0, 0)
 }
 
 impl<R: CubeRuntime> Packed<R> {
@@ -130,8 +131,8 @@ impl<R: CubeRuntime> Packed<R> {
         Some(Self { parts })
     }
 
-    /// The only part.
-    fn whole(&self) -> Option<&Part<R>> {
+    /// The only part; `None` if there are several.
+    pub fn whole(&self) -> Option<&Part<R>> {
         match self.parts.as_slice() {
             [part] => Some(part),
             _ => None,
@@ -181,8 +182,8 @@ impl<R: CubeRuntime> Packed<R> {
         }
     }
 
-    /// [`linear::few_tokens`] with an epilogue; `None` for a matrix of several parts, whose gates and
-    /// values are computed by different kernels.
+    /// [`linear::few_tokens`] with an epilogue; `None` for a matrix of several parts, whose gates
+    /// and values are computed by different kernels.
     pub fn gated(
         &self,
         x: CubeTensor<R>,
@@ -193,45 +194,30 @@ impl<R: CubeRuntime> Packed<R> {
         let part = self.whole()?;
         Some(part.few_tokens(x, bias, summation, Epilogue::Gated(activation)))
     }
-
-    /// The words of a matrix of one part, for the kernels of other modules.
-    ///
-    /// # Panics
-    /// The matrix has several parts.
-    pub fn words(&self) -> Words<R> {
-        let part = self.whole().expect("stacked experts are in one format");
-        Words {
-            buffer: part.buffer.clone(),
-            format: part.format,
-            width: part.width(),
-            begins: part.begins(),
-        }
-    }
 }
 
 impl<R: CubeRuntime> Part<R> {
-    /// Words of the low bits of [`kernels::UNIT`] elements, which a unit reads at once; one where a
-    /// word has the bits of more elements.
-    fn width(&self) -> usize {
-        let [low, _] = self.format.layout().planes;
-        (kernels::UNIT * low / u32::BITS as usize).max(1)
+    /// The rows, as kernels are compiled for them.
+    pub fn shape(&self) -> RowShape {
+        RowShape {
+            format: self.format,
+            columns: self.columns,
+        }
     }
 
-    /// Where the scales, the low bits (in vectors of [`Self::width`] words) and the high bits begin.
-    fn begins(&self) -> [u32; 3] {
+    /// The words, as an argument of kernels that read vectors of [`RowShape::width`] words.
+    pub fn buffer<W: Size>(&self) -> BufferLaunch<W, R> {
         let [scales, low, high] = Places::of(self.format, self.rows, self.columns)
             .begin
             .map(|begin| self.begin + begin);
-        [scales, low / self.width(), high].map(|begin| begin as u32)
-    }
-
-    /// Elements of activations in 16 bytes, or fewer where the length of the rows requires it.
-    fn vector(&self) -> usize {
-        let widest = if self.activations == DType::F32 { 4 } else { 8 };
-        [widest, 4, 2, 1]
-            .into_iter()
-            .find(|n| self.columns.is_multiple_of(*n))
-            .unwrap_or(1)
+        // `upload` has checked that these numbers fit into 32 bits.
+        BufferLaunch::new(
+            self.buffer.clone().into_array_arg(),
+            self.buffer.clone().into_array_arg(),
+            scales as u32,
+            (low / self.shape().width()) as u32,
+            high as u32,
+        )
     }
 
     /// The rows `ids`, or without `ids` the `rows` rows from `from` on, dequantised.
@@ -242,28 +228,22 @@ impl<R: CubeRuntime> Part<R> {
         let named = ids.is_some();
         // Without ids, the argument has to be bound but is never read.
         let ids = ids.unwrap_or_else(|| self.buffer.clone());
-        let across = rows.min(MOST_IN_A_GRID_ROW);
-        let [scales, low, high] = self.begins();
+        let [across, down] = two_dimensions(rows);
         // SAFETY: `ids` are token ids, which the caller has checked to be below the number of rows;
         // `from + rows` is at most the number of rows. Cubes beyond the last row write nothing.
         unsafe {
             kernels::rows::launch_unchecked(
                 &client,
-                CubeCount::Static(across as u32, rows.div_ceil(across) as u32, 1),
+                CubeCount::Static(across, down, 1),
                 CubeDim::new_1d(kernels::THREADS as u32),
-                self.vector(),
-                self.width(),
-                self.buffer.clone().into_array_arg(),
-                self.buffer.clone().into_array_arg(),
+                vector(self.activations, self.columns),
+                self.shape().width(),
+                self.buffer(),
                 ids.into_array_arg(),
                 out.clone().into_array_arg(),
                 rows as u32,
-                scales,
-                low,
-                high,
                 from as u32,
-                self.columns,
-                self.format,
+                self.shape(),
                 named,
                 self.activations.into(),
             );
@@ -301,7 +281,6 @@ impl<R: CubeRuntime> Part<R> {
         let (client, dtype) = (x.client.clone(), x.dtype);
         let full = summation == Summation::Fastest && tokens <= MAX_FEW_TOKENS;
         let group = if full { tokens } else { MAX_FEW_TOKENS };
-        let [scales, low, high] = self.begins();
         let has_bias = bias.is_some();
         // Without a bias, the argument has to be bound but is never read.
         let bias = bias.unwrap_or_else(|| x.clone());
@@ -316,23 +295,18 @@ impl<R: CubeRuntime> Part<R> {
                     epilogue.units() * kernels::EACH,
                 ),
                 CubeDim::new_2d(LANES as u32, linear::ROWS as u32),
-                self.vector(),
-                self.width(),
+                vector(dtype, columns),
+                self.shape().width(),
                 x.into_array_arg(),
-                self.buffer.clone().into_array_arg(),
-                self.buffer.clone().into_array_arg(),
+                self.buffer(),
                 bias.into_array_arg(),
                 out.clone().into_array_arg(),
                 tokens as u32,
                 output as u32,
-                scales,
-                low,
-                high,
                 group,
                 full,
                 kernels::ahead(group),
-                input,
-                self.format,
+                self.shape(),
                 has_bias,
                 epilogue,
                 dtype.into(),

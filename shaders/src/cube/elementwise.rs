@@ -38,14 +38,14 @@ pub fn gate<R: CubeRuntime>(gate_up: CubeTensor<R>, activation: Activation) -> C
     let inner = both / 2;
     let out = empty_like(&gate_up, tokens, inner);
     let (client, dtype) = (gate_up.client.clone(), gate_up.dtype);
-    let blocks = inner.div_ceil(THREADS) as u32;
-    // SAFETY: a unit writes one element of its row of `out`, if its index is below `inner`, and
+    let (count, dim) = by_element(tokens, inner);
+    // SAFETY: a unit writes one element of its row of `out`, if its column is below `inner`, and
     // reads the two elements of `gate_up` that belong to it.
     unsafe {
         gate_kernel::launch_unchecked(
             &client,
-            CubeCount::Static(tokens as u32, blocks, 1),
-            CubeDim::new_1d(THREADS as u32),
+            count,
+            dim,
             gate_up.into_array_arg(),
             out.clone().into_array_arg(),
             inner,
@@ -65,13 +65,13 @@ pub fn scale_and_cap<R: CubeRuntime>(
     let [rows, columns] = dims(&x);
     let out = empty_like(&x, rows, columns);
     let (client, dtype) = (x.client.clone(), x.dtype);
-    let blocks = columns.div_ceil(THREADS) as u32;
-    // SAFETY: a unit reads and writes one element of its row, if its index is below `columns`.
+    let (count, dim) = by_element(rows, columns);
+    // SAFETY: a unit reads and writes one element of its row, if its column is below `columns`.
     unsafe {
         scale_and_cap_kernel::launch_unchecked(
             &client,
-            CubeCount::Static(rows as u32, blocks, 1),
-            CubeDim::new_1d(THREADS as u32),
+            count,
+            dim,
             x.into_array_arg(),
             out.clone().into_array_arg(),
             scale,
@@ -82,6 +82,20 @@ pub fn scale_and_cap<R: CubeRuntime>(
         );
     }
     out
+}
+
+/// A grid with a unit for each element of a matrix `[rows, columns]`. [`column`] is the column of a
+/// unit, and the first coordinate of its cube is the row.
+fn by_element(rows: usize, columns: usize) -> (CubeCount, CubeDim) {
+    let cubes = columns.div_ceil(THREADS) as u32;
+    let count = CubeCount::Static(rows as u32, cubes, 1);
+    (count, CubeDim::new_1d(THREADS as u32))
+}
+
+/// The column of a unit, which may lie beyond the last one.
+#[cube]
+fn column() -> usize {
+    CUBE_POS_Y as usize * THREADS + UNIT_POS as usize
 }
 
 #[cube(launch_unchecked)]
@@ -109,7 +123,7 @@ fn gate_kernel<E: Float>(
     #[define(E)] _dtype: StorageType,
 ) {
     let token = CUBE_POS_X as usize;
-    let i = CUBE_POS_Y as usize * THREADS + UNIT_POS as usize;
+    let i = column();
     if i < inner {
         let gate = f32::cast_from(gate_up[2 * token * inner + i]);
         let up = f32::cast_from(gate_up[(2 * token + 1) * inner + i]);
@@ -127,7 +141,7 @@ fn scale_and_cap_kernel<E: Float>(
     #[comptime] capped: bool,
     #[define(E)] _dtype: StorageType,
 ) {
-    let column = CUBE_POS_Y as usize * THREADS + UNIT_POS as usize;
+    let column = column();
     let columns = columns as usize;
     if column < columns {
         let at = CUBE_POS_X as usize * columns + column;

@@ -5,13 +5,13 @@
 //! tokens (prefill) are bound by arithmetic and go to tiled kernels ([`product`]), which use matrix
 //! units where the device has them.
 
-use burn::tensor::{DType, Shape};
+use burn::tensor::Shape;
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::ops::numeric::add;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::{dims, elementwise, empty_like, product};
+use super::{dims, elementwise, empty_like, product, two_dimensions, vector};
 use crate::{Activation, Summation};
 
 /// The most tokens that one cube of the few-token kernel computes: their sums live in registers.
@@ -20,14 +20,14 @@ pub const MAX_FEW_TOKENS: usize = 8;
 pub const LANES: usize = 32;
 pub const ROWS: usize = 8;
 
-/// What a kernel computes from the products with the rows of a matrix.
+/// The last step of a kernel: what it makes of the products with the rows of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Epilogue {
     /// Each row gives one element.
     None,
     /// A gated MLP: the first half of the rows are gates, the second half the values they are
-    /// multiplied with. One half of a cube's units computes gates, the other half values, and each pair of
-    /// rows gives one element, with the same bits as two separate kernels.
+    /// multiplied with. One half of a cube's units computes gates, the other half values, and each
+    /// pair of rows gives one element, with the same bits as two separate kernels.
     Gated(Activation),
 }
 
@@ -63,7 +63,7 @@ impl Epilogue {
     }
 }
 
-/// Whether so many tokens go to the few-token kernel, which takes up to `most` and is the only one
+/// True if so many tokens go to the few-token kernel, which takes up to `most` and is the only one
 /// with a fixed order of summation.
 pub fn are_few(tokens: usize, most: usize, summation: Summation) -> bool {
     tokens <= most || summation == Summation::Fixed
@@ -105,12 +105,6 @@ pub fn few_tokens<R: CubeRuntime>(
     let output = epilogue.elements(rows);
     let out = empty_like(&x, tokens, output);
     let (client, dtype) = (x.client.clone(), x.dtype);
-    // Load 16 bytes at a time where the length of a row allows it.
-    let widest = if dtype == DType::F32 { 4 } else { 8 };
-    let vector = [widest, 4, 2, 1]
-        .into_iter()
-        .find(|n| input.is_multiple_of(*n))
-        .unwrap_or(1);
     let group = match summation {
         Summation::Fastest => tokens,
         Summation::Fixed => MAX_FEW_TOKENS,
@@ -126,7 +120,7 @@ pub fn few_tokens<R: CubeRuntime>(
             &client,
             count,
             CubeDim::new_2d(LANES as u32, ROWS as u32),
-            vector,
+            vector(dtype, input),
             x.into_array_arg(),
             weight.into_array_arg(),
             bias.into_array_arg(),
@@ -214,12 +208,11 @@ pub fn row_of(element: usize, output: u32, #[comptime] epilogue: Epilogue) -> us
 }
 
 /// The grid for so many `groups` of tokens and `elements` per token, with `each` elements in a
-/// cube. Groups that read the same rows are neighbours, so that they find them in a cache. A
-/// dimension of a grid is limited to 65,535 cubes, so large vocabularies need two.
+/// cube. Groups that read the same rows are neighbours, so that they find them in a cache. Large
+/// vocabularies need two dimensions.
 pub fn grid(groups: usize, elements: usize, each: usize) -> CubeCount {
-    let cubes = elements.div_ceil(each) as u32;
-    let columns = cubes.min(32_768);
-    CubeCount::Static(groups as u32, columns, cubes.div_ceil(columns))
+    let [across, down] = two_dimensions(elements.div_ceil(each));
+    CubeCount::Static(groups as u32, across, down)
 }
 
 /// Adds up the lanes' `sums`, `[group, each]`, applies bias and epilogue, and writes the elements
@@ -240,8 +233,6 @@ pub fn finish<E: Float>(
     #[comptime] has_bias: bool,
     #[comptime] epilogue: Epilogue,
 ) {
-    let lane = UNIT_POS_X as usize;
-    // Halve the number of lanes until one holds the sum.
     let count = comptime!(group * each);
     let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS * group * each));
     let unit = UNIT_POS as usize;
@@ -249,21 +240,8 @@ pub fn finish<E: Float>(
     for sum in 0..count {
         scratch[sum * comptime!(LANES * ROWS) + unit] = sums[sum];
     }
-    sync_cube();
-    let steps = comptime!(LANES.ilog2());
-    #[unroll]
-    for step in 0..steps {
-        let stride = comptime!(LANES >> (step as usize + 1));
-        if lane < stride {
-            #[unroll]
-            for sum in 0..count {
-                let at = sum * comptime!(LANES * ROWS) + unit;
-                scratch[at] = scratch[at] + scratch[at + stride];
-            }
-        }
-        sync_cube();
-    }
-    if lane == 0 && (UNIT_POS_Y as usize) < comptime!(epilogue.units()) {
+    add_lanes(&mut scratch, count);
+    if UNIT_POS_X == 0 && (UNIT_POS_Y as usize) < comptime!(epilogue.units()) {
         #[unroll]
         for token in 0..group {
             if full || token < here {
@@ -290,6 +268,28 @@ pub fn finish<E: Float>(
                 }
             }
         }
+    }
+}
+
+/// In each of `count` arrays `[ROWS, LANES]`, one behind the other in `sums`, the first lane of a
+/// row gets the sum of all lanes. Begins and ends with a barrier.
+#[cube]
+pub fn add_lanes(sums: &mut SharedMemory<f32>, #[comptime] count: usize) {
+    let (lane, unit) = (UNIT_POS_X as usize, UNIT_POS as usize);
+    sync_cube();
+    // Halve the number of lanes until one holds the sum.
+    let steps = comptime!(LANES.ilog2());
+    #[unroll]
+    for step in 0..steps {
+        let stride = comptime!(LANES >> (step as usize + 1));
+        if lane < stride {
+            #[unroll]
+            for sum in 0..count {
+                let at = sum * comptime!(LANES * ROWS) + unit;
+                sums[at] = sums[at] + sums[at + stride];
+            }
+        }
+        sync_cube();
     }
 }
 

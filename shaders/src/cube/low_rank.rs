@@ -1,7 +1,7 @@
 //! Low-rank changes of a matrix on GPUs: two launches for the rows of all adapters.
 //!
-//! A row of units computes one element of one token, in an order that depends on the sizes alone, so
-//! that a token has the same bits in any batch. Rows of the base model end at once.
+//! A row of units computes one element of one token, in an order that depends on the sizes alone,
+//! so that a token has the same bits in any batch. Rows of the base model end at once.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -9,8 +9,8 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
-use super::dims;
-use super::linear::{LANES, ROWS, grid};
+use super::linear::{LANES, ROWS, add_lanes, grid};
+use super::{dims, vector};
 
 /// Columns that a cube of the second kernel computes.
 const COLUMNS: usize = 256;
@@ -38,19 +38,15 @@ pub fn shrink<R: CubeRuntime>(
     let (client, device, dtype) = (x.client.clone(), x.device.clone(), x.dtype);
     let shape = Shape::from([rows, inner]);
     let out = empty_device_contiguous_dtype(client.clone(), device, shape, DType::F32);
-    let widest = if dtype == DType::F32 { 4 } else { 8 };
-    let vector = [widest, 4, 2, 1]
-        .into_iter()
-        .find(|n| input.is_multiple_of(*n))
-        .unwrap_or(1);
     // SAFETY: there is a row of cubes for each row of `x`; units whose element is beyond the last
-    // neither read `a` nor write, and slots are below the number of slots, which the caller checked.
+    // neither read `a` nor write, and slots are below the number of slots, which the caller
+    // checked.
     unsafe {
         shrink_kernel::launch_unchecked(
             &client,
             grid(rows, inner, ROWS),
             CubeDim::new_2d(LANES as u32, ROWS as u32),
-            vector,
+            vector(dtype, input),
             x.into_array_arg(),
             stack.a.into_array_arg(),
             slots.into_array_arg(),
@@ -79,8 +75,8 @@ pub fn expand<R: CubeRuntime>(
     // The columns at which the second and the third slice begin.
     let second = stack.slices[0];
     let third = second + stack.slices.get(1).copied().unwrap_or(0);
-    // SAFETY: a unit reads and writes its own element of `y`, if its column is below the last. Ranks
-    // are at most `rank`, and slots below the number of slots, which the caller checked.
+    // SAFETY: a unit reads and writes its own element of `y`, if its column is below the last.
+    // Ranks are at most `rank`, and slots below the number of slots, which the caller checked.
     unsafe {
         expand_kernel::launch_unchecked(
             &client,
@@ -141,20 +137,10 @@ fn shrink_kernel<E: Float, N: Size>(
             }
         }
     }
-    // Halve the number of lanes until one holds the sum.
     let mut scratch = SharedMemory::<f32>::new(comptime!(LANES * ROWS));
     let unit = UNIT_POS as usize;
     scratch[unit] = sum;
-    sync_cube();
-    let steps = comptime!(LANES.ilog2());
-    #[unroll]
-    for step in 0..steps {
-        let stride = comptime!(LANES >> (step as usize + 1));
-        if lane < stride {
-            scratch[unit] = scratch[unit] + scratch[unit + stride];
-        }
-        sync_cube();
-    }
+    add_lanes(&mut scratch, 1usize);
     if lane == 0 && element < inner {
         out[row * inner + element] = scratch[unit];
     }

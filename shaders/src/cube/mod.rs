@@ -3,13 +3,12 @@
 //! In CubeCL's words, a cube is a workgroup (CUDA: thread block), a unit is one of its threads, and
 //! a plane is a subgroup (CUDA: warp).
 //!
-//! All float tensors of a call have the same type (f32, f16 or bf16), except that the weights of norms may
-//! be f32; arithmetic is in f32. Kernels
-//! use shared memory and barriers but no subgroup operations, so that they behave the same on every
-//! adapter. The exceptions are kernels with cooperative matrices, which run only on devices that
-//! have them. Nothing is tuned while the server runs, because tuning stalls slow devices for
-//! seconds. Only the kernel for matrix multiplications of many tokens may be tuned at the start
-//! ([`product`], `tune.rs`).
+//! All float tensors of a call have the same type (f32, f16 or bf16), except that the weights of
+//! norms may be f32; arithmetic is in f32. Kernels use shared memory and barriers but no subgroup
+//! operations, so that they behave the same on every adapter. The exceptions are kernels with
+//! cooperative matrices, which run only on devices that have them. Nothing is tuned while the
+//! server runs, because tuning stalls slow devices for seconds. Only the kernel for matrix
+//! multiplications of many tokens may be tuned at the start ([`product`], `tune.rs`).
 
 mod attention;
 mod blocks;
@@ -338,6 +337,26 @@ fn assert_contiguous<R: CubeRuntime>(pools: [&CubeTensor<R>; 2]) {
     for pool in pools {
         assert!(pool.is_contiguous(), "a KV pool has gaps between its rows");
     }
+}
+
+/// Elements of a type that kernels read at once from rows of `length` elements: 16 bytes, or fewer
+/// where the length requires it.
+fn vector(dtype: DType, length: usize) -> usize {
+    vector_within(16 / dtype.size(), length)
+}
+
+/// As [`vector`], at most `most` elements.
+fn vector_within(most: usize, length: usize) -> usize {
+    [most, 4, 2, 1]
+        .into_iter()
+        .find(|n| length.is_multiple_of(*n))
+        .unwrap_or(1)
+}
+
+/// Two dimensions of a grid for so many cubes. A dimension is limited to 65,535.
+fn two_dimensions(cubes: usize) -> [u32; 2] {
+    let across = cubes.min(32_768);
+    [across as u32, cubes.div_ceil(across) as u32]
 }
 
 /// An uninitialised tensor `[rows, columns]` with the type and device of `like`.

@@ -1,5 +1,5 @@
-//! RMSNorm: alone, after the residual sum, and of parts of a stacked projection. Weights have a type of
-//! their own, because those that are stored as their difference from one need more bits.
+//! RMSNorm: alone, after the residual sum, and of parts of a stacked projection. Weights have a
+//! type of their own, because those that are stored as their difference from one need more bits.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::tensor::CubeTensor;
@@ -89,6 +89,12 @@ pub fn norm_projections<R: CubeRuntime>(
     assert_eq!(q.dtype, k.dtype, "norm_projections: types of the weights");
     let (client, dtype, weight_dtype) = (qkv.client.clone(), qkv.dtype, q.dtype);
     let queries = layout.heads * layout.head_dim;
+    let keys = layout.kv_heads * layout.head_dim;
+    assert_eq!(
+        [q.meta.num_elements(), k.meta.num_elements()],
+        [queries, keys],
+        "norm_projections: lengths of the weights"
+    );
     let threads = threads(queries);
     // SAFETY: there is a cube for the queries of each row and one for its keys, which stay within
     // these elements; `q` and `k` have as many.
@@ -103,7 +109,7 @@ pub fn norm_projections<R: CubeRuntime>(
             eps,
             width,
             queries,
-            layout.kv_heads * layout.head_dim,
+            keys,
             threads,
             dtype.into(),
             weight_dtype.into(),

@@ -55,8 +55,9 @@ impl Products {
         })
     }
 
-    /// What to time in a class with so many `tokens`: the matrices of a layer and the output
-    /// projection, each with its number of tokens and the number of times that a step runs it.
+    /// The products to time in a class with so many `tokens`: the matrices of a layer and the
+    /// output projection, each with its number of tokens and the number of times that a step runs
+    /// it.
     pub(super) fn timed(
         &self,
         class: usize,
@@ -70,7 +71,8 @@ impl Products {
         ]
     }
 
-    /// What to compare before a kernel is used in a class: each matrix, with its numbers of tokens.
+    /// The products to compare before a kernel is used in a class: each matrix, with its numbers of
+    /// tokens.
     pub(super) fn compared(&self, class: usize) -> Vec<([usize; 2], Vec<usize>)> {
         let mut sizes: Vec<_> = self.sizes().collect();
         sizes.sort_unstable();

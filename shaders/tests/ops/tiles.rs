@@ -40,7 +40,7 @@ fn batch(layout: HeadLayout, random: &mut Random) -> Case {
     }
 }
 
-/// Whether the device computes chunks in tiles. Fails if `HEARTH_EXPECT_TILES` says that it must.
+/// True if the device computes chunks in tiles. Fails if `HEARTH_EXPECT_TILES` says that it must.
 fn has_tiles<B: Kernels>(device: &B::Device, backend: &str, dtype: DType) -> bool {
     let layout = HeadLayout {
         heads: 32,

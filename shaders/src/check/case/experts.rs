@@ -62,13 +62,20 @@ impl ExpertsShape {
             experts: self.experts,
             routing: self.routing,
         };
-        let packed = packed.iter().copied().map(Some);
+        // The formats that neither matrix can have are those of others. If one of the two can have a
+        // format, the rows of the other are made longer.
+        let fits = move |format: &BlockFormat| format.fits(hidden) || format.fits(self.width);
+        let whole = |columns: usize, format: Option<BlockFormat>| match format {
+            Some(format) if !format.fits(columns) => columns.next_multiple_of(format.elements()),
+            _ => columns,
+        };
+        let packed = packed.iter().copied().filter(fits).map(Some);
         let mixes = [None].into_iter().chain(packed);
         let mixes = mixes.map(move |format| Case::MixExperts {
             tokens: 2,
             sizes: ExpertSizes {
-                hidden,
-                width: self.width,
+                hidden: whole(hidden, format),
+                width: whole(self.width, format),
                 experts: 2,
                 top: self.routing.top,
                 format,

@@ -67,7 +67,7 @@ impl Kernel {
         }
     }
 
-    /// Whether a backend has the kernel and its results can be checked.
+    /// True if a backend has the kernel and its results can be checked.
     pub fn is_supported<B: Kernels>(self) -> bool {
         match self {
             Kernel::Sample => B::samples_on_device(),

@@ -20,8 +20,8 @@ pub struct ModelShape {
     pub inner: usize,
     pub vocab: usize,
     pub layout: HeadLayout,
-    /// The number of rotated elements of a head, for each of the tables that layers use; 0 for layers
-    /// without a rotation.
+    /// The number of rotated elements of a head, for each of the tables that layers use; 0 for
+    /// layers without a rotation.
     pub rotary_dims: [Option<usize>; 2],
     pub qk_norm: QkNormShape,
     pub norm_weight: NormWeight,
@@ -176,8 +176,9 @@ impl Case {
             })
     }
 
-    /// The additional cases of a model whose matrices are in blocks: one token, a few, more than
-    /// one group of tokens, and a chunk of a prompt.
+    /// The additional cases of a model of whose matrices some are in blocks of `format`: one token,
+    /// a few, more than one group of tokens, and a chunk of a prompt. Rows that the format cannot
+    /// have are those of other matrices.
     fn of_packed_model(shape: &ModelShape, format: BlockFormat, summation: Summation) -> Vec<Self> {
         let ModelShape {
             hidden,
@@ -194,6 +195,9 @@ impl Case {
                 (hidden, inner, false, Some(shape.activation)),
                 (inner, hidden, false, None),
             ] {
+                if !format.fits(input) {
+                    continue;
+                }
                 cases.push(Case::PackedLinear {
                     format,
                     tokens,
@@ -205,12 +209,79 @@ impl Case {
                 });
             }
         }
-        cases.push(Case::PackedEmbed {
-            format,
-            tokens: 4,
-            vocab: shape.vocab.min(256),
-            hidden,
-        });
+        if format.fits(hidden) {
+            cases.push(Case::PackedEmbed {
+                format,
+                tokens: 4,
+                vocab: shape.vocab.min(256),
+                hidden,
+            });
+        }
         cases
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ExpertWeights, Routing};
+
+    /// In a file in `Q4_K_M`, matrices whose rows are not whole blocks of 256 are in smaller blocks.
+    #[test]
+    fn a_model_in_several_formats_has_only_cases_that_each_format_can_have() {
+        use BlockFormat::{Q4_K, Q5_0};
+        let shape = ModelShape {
+            hidden: 896,
+            inner: 4864,
+            vocab: 300,
+            layout: HeadLayout {
+                heads: 14,
+                kv_heads: 2,
+                head_dim: 64,
+            },
+            rotary_dims: [Some(64), None],
+            qk_norm: QkNormShape::None,
+            norm_weight: NormWeight::Same,
+            activation: Activation::Silu,
+            qkv_bias: true,
+            window: None,
+            capped: false,
+            sinks: false,
+            logits_capped: None,
+            adapter_rank: 0,
+            experts: Some(ExpertsShape {
+                experts: 8,
+                routing: Routing {
+                    top: 2,
+                    weights: ExpertWeights::OfChosen,
+                },
+                width: 512,
+                bias: false,
+                clamped: false,
+            }),
+            packed: vec![Q5_0, Q4_K],
+        };
+        let (mut inputs, mut tables, mut mixed) = (Vec::new(), Vec::new(), Vec::new());
+        for case in Case::of_model(&shape, Summation::Fastest) {
+            match case {
+                Case::PackedLinear { format, input, .. } => inputs.push((format, input)),
+                Case::PackedEmbed { format, .. } => tables.push(format),
+                Case::MixExperts { sizes, .. } => {
+                    mixed.push((sizes.format, sizes.hidden, sizes.width));
+                }
+                _ => {}
+            }
+        }
+        assert!(inputs.iter().all(|(format, input)| format.fits(*input)));
+        for held in [(Q5_0, 896), (Q5_0, 4864), (Q4_K, 4864)] {
+            assert!(inputs.contains(&held), "{held:?}");
+        }
+        assert_eq!(tables, [Q5_0]);
+        let (none, q5, q4) = (
+            (None, 896, 512),
+            (Some(Q5_0), 896, 512),
+            (Some(Q4_K), 1024, 512),
+        );
+        assert_eq!(mixed, [none, q5, q4]);
     }
 }

@@ -37,8 +37,8 @@ pub fn random_blocks(format: BlockFormat, count: usize, random: &mut Random) -> 
 /// A block of a file with random elements, whose values are about as large as activations.
 fn block(format: BlockFormat, random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..format.bytes()).map(|_| random.bits() as u8).collect();
-    // The place of the f16 of the scale, and the largest number that it is multiplied with; the place of
-    // the minimum, and its share of the scale for which the values are zero in the mean.
+    // The place of the f16 of the scale, and the largest number that it is multiplied with; the
+    // place of the minimum, and its share of the scale for which the values are zero in the mean.
     let (at, largest, least) = match format {
         BlockFormat::Q4_0 => (0, 8.0, None),
         BlockFormat::Q5_0 => (0, 16.0, None),

@@ -103,8 +103,8 @@ impl ExpertRows {
         precision: Precision,
         random: &mut Random,
     ) -> Self {
-        // The products with the gates stay around 1, so that none is beyond the range of f16. A power of
-        // two changes no bits but those of the exponent.
+        // The products with the gates stay around 1, so that none is beyond the range of f16. A
+        // power of two changes no bits but those of the exponent.
         let scale = (-((sizes.hidden as f32).log2() / 2.0).floor()).exp2();
         let x = random.normal_as(precision.activations, rows * sizes.hidden);
         Self {

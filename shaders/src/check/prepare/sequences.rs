@@ -4,7 +4,8 @@ use burn::tensor::DType;
 use hearth_forward::SequenceSpan;
 
 use super::{
-    CAP, EPS, Expected, Maker, NormWeight, Output, Prepared, Work, float, kv_pool, reference,
+    CAP, EPS, Expected, Maker, NormWeight, Output, Prepared, SCORE_SCALE, Work, float, kv_pool,
+    reference,
 };
 use crate::{AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
@@ -175,10 +176,11 @@ pub(super) fn attention<B: Kernels>(
     let sinks = with_sinks.then_some(sinks);
     let options = AttentionOptions::<B> {
         window,
+        scale: SCORE_SCALE / (layout.head_dim as f32).sqrt(),
         cap: capped.then_some(CAP),
         sinks: with_sinks.then_some(sinks_on),
-        ..AttentionOptions::plain(layout.head_dim)
     };
+    let scale = options.scale;
     let seen: usize = positions
         .iter()
         .map(|position| *position as usize + 1)
@@ -192,6 +194,7 @@ pub(super) fn attention<B: Kernels>(
         want: Box::new(move || {
             let weighing = reference::Weighing {
                 window,
+                scale,
                 cap: capped.then_some(CAP),
                 sinks: sinks.as_deref(),
             };

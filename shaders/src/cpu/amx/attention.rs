@@ -49,14 +49,14 @@ const TOKENS: usize = 32;
 /// Tasks per thread that keep all threads busy to the end.
 const TASKS_PER_THREAD: usize = 4;
 
-/// Whether attention with these heads can use the tiles.
+/// True if attention with these heads can use the tiles.
 pub fn fits(layout: HeadLayout) -> bool {
     available() && layout.head_dim.is_multiple_of(DEPTH)
 }
 
-/// `q` `[tokens, heads, head_dim]`, pools `[slots, kv_heads, head_dim]`; scores are multiplied by
-/// `scale`. All of `out` `[tokens,
-/// heads * head_dim]` is written.
+/// Attention of `q` `[tokens, heads, head_dim]` over the pools `[slots, kv_heads, head_dim]`. The
+/// products of queries and keys are multiplied by `scale`. All of `out`
+/// `[tokens, heads * head_dim]` is written.
 pub fn paged(
     q: &[f32],
     k_pool: &[bf16],

@@ -1,8 +1,8 @@
 //! `y = x W^T + b` on the tiles, for weights in blocks of small integers and many tokens.
 //!
 //! A tile instruction multiplies 16 tokens by 16 rows of `W` over the 32 or 16 columns that share a
-//! scale. The sums are exact; they are scaled and added up in vectors in the same way as [`product`](crate::cpu::blocks) does
-//! it for few tokens, so the bits are the same.
+//! scale. The sums are exact; they are scaled and added up in vectors in the same way as
+//! [`product`](crate::cpu::blocks) does it for few tokens, so the bits are the same.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -38,8 +38,8 @@ struct Panel {
     minimums: Aligned<f32>,
 }
 
-/// The tokens of `x` are in tiles of 16. `parts` are all parts of a matrix `[rows, columns]`, `bias`
-/// is `[rows]`. All of `y` `[tokens, rows]` is written.
+/// The tokens of `x` are in tiles of 16. `parts` are all parts of a matrix `[rows, columns]`,
+/// `bias` is `[rows]`. All of `y` `[tokens, rows]` is written.
 pub fn linear(x: &Activations, parts: &[View<'_>], bias: Option<&[f32]>, y: Output) {
     assert!(
         available() && x.side == SIDE,

@@ -18,7 +18,8 @@ pub struct Activations {
     pub values: Aligned<i8>,
     /// The scale of each block; NaN if the block has a value that is not finite.
     pub scales: Aligned<f32>,
-    /// The sum of the values of each half of a block, because some weights have a scale for every 16.
+    /// The sum of the values of each half of a block, because some weights have a scale for every
+    /// 16.
     pub sums: Aligned<[i32; 2]>,
     pub tokens: usize,
     /// Elements of a token, padded to whole units.

@@ -166,6 +166,12 @@ impl BlockFormat {
         self.layout().stored.0
     }
 
+    /// True if a matrix in this format can have rows of `columns` elements: the last of the smaller
+    /// blocks may be incomplete, but not one of 256.
+    pub const fn fits(self, columns: usize) -> bool {
+        self.elements() <= BLOCK || columns.is_multiple_of(self.elements())
+    }
+
     /// Bytes of a block in a file.
     pub const fn bytes(self) -> usize {
         self.layout().stored.1

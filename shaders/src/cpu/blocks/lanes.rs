@@ -111,7 +111,7 @@ impl ByteLevel {
         Self::list().next().unwrap_or(ByteLevel::Portable)
     }
 
-    /// Whether this CPU has the instructions and the limit allows them.
+    /// True if this CPU has the instructions and the limit allows them.
     fn available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -44,8 +44,8 @@ pub fn write(format: BlockFormat, group: &mut [u8], lane: usize, blocks: &[u8]) 
 }
 
 /// Writes `bits` bits of each element, from the bit `from` on. `words` have four elements each. A
-/// byte has elements that are `4 * bits` apart, so that a line has four consecutive elements of each
-/// row at each place of its bytes.
+/// byte has elements that are `4 * bits` apart, so that a line has four consecutive elements of
+/// each row at each place of its bytes.
 fn write_plane(words: &[u32; WORDS], bits: usize, from: usize, lines: &mut [u8], lane: usize) {
     let mask = u32::from_ne_bytes([((1u16 << bits) - 1) as u8; FOUR]);
     for (first, line) in lines.chunks_exact_mut(LINE).enumerate() {
@@ -58,8 +58,8 @@ fn write_plane(words: &[u32; WORDS], bits: usize, from: usize, lines: &mut [u8],
 }
 
 impl Layout {
-    /// Where the scales of the row at `lane` are in those of a unit: the f16 of the scale and of the
-    /// minimum of the block `block`, and the integers of the part `part` of the unit.
+    /// Where the scales of the row at `lane` are in those of a unit: the f16 of the scale and of
+    /// the minimum of the block `block`, and the integers of the part `part` of the unit.
     fn places(&self, block: usize, part: usize, lane: usize) -> [usize; 4] {
         let two = size_of::<u16>();
         let half = two * (block * ROWS + lane);

@@ -216,7 +216,8 @@ fn negative([low, high]: [u8; 2]) -> [u8; 2] {
     [low, high ^ 0x80]
 }
 
-/// The first half of the elements is in the low bits of the bytes, the second half in the high ones.
+/// The first half of the elements is in the low bits of the bytes, the second half in the high
+/// ones.
 fn nibbles(bytes: &[u8], to: &mut [u8]) {
     let (low, high) = to.split_at_mut(bytes.len());
     for ((byte, low), high) in bytes.iter().zip(low).zip(high) {

@@ -1,7 +1,7 @@
 //! Reading of packed units into vectors, with a lane for each row of a group.
 //!
-//! The format is a const parameter, its number in [`BlockFormat::ALL`], so that each has code of its
-//! own.
+//! The format is a const parameter, its number in [`BlockFormat::ALL`], so that each has code of
+//! its own.
 
 use super::format::{BlockFormat, Layout, Scales};
 use super::lanes::Lanes;
@@ -12,8 +12,8 @@ pub const fn layout<const FORMAT: usize>() -> Layout {
     BlockFormat::ALL[FORMAT].layout()
 }
 
-/// The elements of a block of 32 columns: four bytes of each row at a time, with the format's offset
-/// added.
+/// The elements of a block of 32 columns: four bytes of each row at a time, with the format's
+/// offset added.
 ///
 /// # Safety
 /// The CPU must have `L`'s features, and the lines of a block must be readable at `lines`.
@@ -122,8 +122,8 @@ pub unsafe fn minimums<L: Lanes, const FORMAT: usize>(unit: *const u8, part: usi
     }
 }
 
-/// Runs `$run` with the constant `$number`, the number of the format `$format`, which must be one of
-/// small integers.
+/// Runs `$run` with the constant `$number`, the number of the format `$format`, which must be one
+/// of small integers.
 macro_rules! with_format {
     ($format:expr, $number:ident => $run:expr) => {
         with_format!($format, $number => $run;

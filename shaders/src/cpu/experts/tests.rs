@@ -24,7 +24,13 @@ fn ties_and_nan_go_to_lower_ids_and_pairs_are_in_the_order_of_experts() {
     };
     let (ids, weights) = choose(&logits, 4, routing);
     assert_eq!(ids, [1, 2, 1, 2, 0, 1]);
-    assert_eq!(weights[..4], [0.5; 4]);
+    assert_eq!(weights, [0.5; 6]);
+    let routing = Routing {
+        top: 2,
+        weights: ExpertWeights::OfAll,
+    };
+    let of_all = choose(&[nan, 0.0, f32::INFINITY, f32::NEG_INFINITY], 4, routing);
+    assert_eq!(of_all, (vec![2, 1], vec![1.0, 0.0]));
     let pairs = Pairs::of(&ids, 2, 4);
     assert_eq!(pairs.groups, [(0, 0..1), (1, 1..4), (2, 4..6)]);
     assert_eq!(pairs.rows, [2, 0, 1, 2, 0, 1]);
@@ -43,7 +49,7 @@ fn values(tensor: FlexTensor) -> Vec<f32> {
     tensor.into_data().into_vec().unwrap()
 }
 
-/// Matrices of all experts one below another, and the same matrices by themselves.
+/// Matrices of all experts one below another, and each of the same matrices alone.
 type Made = (FlexTensor, Vec<FlexTensor>);
 
 /// Random rows in blocks: the bytes of a block may be any, except that scales have to be finite.

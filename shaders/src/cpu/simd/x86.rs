@@ -54,7 +54,8 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
-        // Add the halves twice, then transpose the remaining four lanes of each vector and add them.
+        // Add the halves twice, then transpose the remaining four lanes of each vector and add
+        // them.
         let [a, b, c, d] = vectors.map(|Self(vector)| {
             let half = _mm256_add_ps(
                 _mm512_castps512_ps256(vector),

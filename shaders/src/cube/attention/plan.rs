@@ -38,7 +38,7 @@ pub struct AttentionTiles {
     /// Units of the largest subgroup. On a device whose subgroups are smaller at run time, a cube
     /// has more subgroups than strips, and the rest stay idle.
     pub subgroup: usize,
-    /// Whether a barrier of one subgroup is enough between the steps, instead of one of the cube.
+    /// True if a barrier of one subgroup is enough between the steps, instead of one of the cube.
     pub subgroup_barrier: bool,
     /// Elements that are loaded at once.
     pub vector: usize,

@@ -1,8 +1,8 @@
 //! The parts of a stacked matrix, as a number that a tensor's type has room for.
 //!
-//! A tensor of a quantised type has a shape and a scheme, and neither can say that its first rows are
-//! in one format and the rest in another. So each different list of parts gets a number, which the
-//! scheme carries as the size of its blocks. A model has a handful of such lists.
+//! A tensor of a quantised type has a shape and a scheme, and neither can say that its first rows
+//! are in one format and the rest in another. So each different list of parts gets a number, which
+//! the scheme carries as the size of its blocks. A model has a handful of such lists.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,18 +1,34 @@
+//! Tests of matrices in blocks on a device of Vulkan.
+
+use burn::tensor::ops::FloatTensorOps;
+use burn_cubecl::CubeBackend;
+use burn_wgpu::{WgpuDevice, WgpuRuntime};
+
 use super::*;
 use crate::check::Random;
-use burn_wgpu::{WgpuDevice, WgpuRuntime};
+
+type Cube = CubeBackend<WgpuRuntime, f32, i32, u32>;
 
 /// A device of Vulkan; `None` if there is none and none is required.
 fn vulkan() -> Option<WgpuDevice> {
     let (instance, adapters) = crate::device::adapters();
     let vulkan = |adapter: &wgpu::Adapter| adapter.get_info().backend == wgpu::Backend::Vulkan;
     let Some(adapter) = adapters.into_iter().find(vulkan) else {
-        assert!(std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none());
+        assert!(
+            std::env::var_os("HEARTH_REQUIRE_VULKAN").is_none(),
+            "HEARTH_REQUIRE_VULKAN is set, but there is no Vulkan adapter"
+        );
         return None;
     };
     let language = crate::device::ShaderLanguage::SpirV;
     let device = crate::device::open(instance, adapter, language).expect("the adapter opens");
     Some(device)
+}
+
+fn on(values: &[f32], shape: Shape, device: &WgpuDevice) -> CubeTensor<WgpuRuntime> {
+    let client = WgpuRuntime::client(device);
+    let handle = client.create_from_slice(bytemuck::cast_slice(values));
+    CubeTensor::new_contiguous(client, device.clone(), shape, handle, DType::F32)
 }
 
 fn read(tensor: CubeTensor<WgpuRuntime>) -> Vec<f32> {
@@ -98,32 +114,27 @@ fn a_stack_of_several_formats_gives_the_products_of_its_parts() {
     assert_eq!(dims(&weight), [rows, columns]);
     for tokens in [1, 5, 40] {
         let x = Random::seeded(tokens as u64).normal(tokens * columns);
-        let client = weight.client.clone();
-        let handle = client.create_from_slice(bytemuck::cast_slice(&x));
-        let shape = Shape::from([tokens, columns]);
-        let on_device =
-            CubeTensor::new_contiguous(client, device.clone(), shape, handle, DType::F32);
+        let on_device = on(&x, Shape::from([tokens, columns]), &device);
+        let biases = (tokens != 5).then(|| Random::seeded(3).normal(rows));
+        let bias = biases.as_deref();
+        let bias = bias.map(|bias| on(bias, Shape::from([rows]), &device));
         let packed = Packed::of(&weight).expect("in blocks");
-        assert!(
-            packed
-                .gated(
-                    on_device.clone(),
-                    None,
-                    Summation::Fastest,
-                    crate::Activation::Silu
-                )
-                .is_none()
+        let gated = packed.gated(
+            on_device.clone(),
+            None,
+            Summation::Fastest,
+            Activation::Silu,
         );
-        type Cube = burn_cubecl::CubeBackend<WgpuRuntime, f32, i32, u32>;
-        use burn::tensor::ops::FloatTensorOps;
-        let product = packed.linear(on_device, None, Summation::Fastest, |products| {
+        assert!(gated.is_none());
+        let product = packed.linear(on_device, bias, Summation::Fastest, |products| {
             Cube::float_cat(products, 1)
         });
         let got = read(product);
         for (token, x) in x.chunks_exact(columns).enumerate() {
             for (row, values) in matrix.iter().enumerate() {
                 let pairs = values.iter().zip(x);
-                let want: f64 = pairs.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                let product: f64 = pairs.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                let want = product + biases.as_ref().map_or(0.0, |bias| f64::from(bias[row]));
                 let got = f64::from(got[token * rows + row]);
                 assert!(
                     (got - want).abs() <= 2e-4 * want.abs().max(1.0),

@@ -1,14 +1,14 @@
 //! A matrix in one format of blocks as 32-bit words.
 //!
 //! The scales come first, row by row. A format with one level of scales has an f16 (for `MXFP4` a
-//! bf16) for each 32 elements, two to a word; with minimums, each word is a scale and its minimum. A
-//! format with two levels has a record for each 256 elements: a word with the f16 of the scale and of
-//! the minimum, then the integers of the parts, one byte each, and after them those of the minimums
-//! (`Q2_K` has both in one byte).
+//! bf16) for each 32 elements, two to a word; with minimums, each word is a scale and its minimum.
+//! A format with two levels has a record for each 256 elements: a word with the f16 of the scale
+//! and of the minimum, then the integers of the parts, one byte each, and after them those of the
+//! minimums (`Q2_K` has both in one byte).
 //!
 //! Two planes follow, the low bits of all elements and then their high bits, row by row, in their
-//! order from the low bits of a word up. Elements are indices of a table, or have the format's offset
-//! added, so that they are not negative.
+//! order from the low bits of a word up. Elements are indices of a table, or have the format's
+//! offset added, so that they are not negative.
 
 use rayon::prelude::*;
 

@@ -21,7 +21,7 @@ use cubecl::client::ComputeClient;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use crate::cube::{dims, empty_like};
+use crate::cube::{dims, empty_like, two_dimensions};
 use kernels::{add_parts, split_product};
 
 /// The most tokens of a tile, and its rows of `W`.
@@ -163,14 +163,9 @@ pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> Optio
             DType::F32,
         ),
     };
-    // Groups of tokens that read the same rows of `W` are neighbours in the grid. The second and
-    // third dimension of a grid are limited to 65,535.
-    let across = columns.min(32_768);
-    let count = CubeCount::Static(
-        (groups * splits) as u32,
-        across as u32,
-        columns.div_ceil(across) as u32,
-    );
+    // Groups of tokens that read the same rows of `W` are neighbours in the grid.
+    let [across, down] = two_dimensions(columns);
+    let count = CubeCount::Static((groups * splits) as u32, across, down);
     // SAFETY: row and token indices are clamped to the last row and token when reading, and only
     // rows and tokens that exist are written. `target` has an element for every split, token and
     // row.
@@ -195,14 +190,13 @@ pub fn product<R: CubeRuntime>(x: CubeTensor<R>, weight: CubeTensor<R>) -> Optio
     }
     if splits > 1 {
         let elements = tokens * output;
-        let blocks = elements.div_ceil(THREADS);
-        let across = blocks.min(32_768);
+        let [across, down] = two_dimensions(elements.div_ceil(THREADS));
         // SAFETY: a unit writes the element of its own index only if it is below `elements`, and
         // reads the elements of the same index from the `splits` parts of `target`.
         unsafe {
             add_parts::launch_unchecked(
                 &client,
-                CubeCount::Static(across as u32, blocks.div_ceil(across) as u32, 1),
+                CubeCount::Static(across, down, 1),
                 CubeDim::new_1d(THREADS as u32),
                 target.into_array_arg(),
                 out.clone().into_array_arg(),

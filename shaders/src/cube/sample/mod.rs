@@ -4,8 +4,8 @@
 //! Each unit owns a run of consecutive tokens, which it copies to its own part of global memory.
 //! Units exchange only sums, through shared memory. Each step removes the tokens that it rules out
 //! from the runs, so later steps read less. Top-k and top-p find their cut by bisection ([`cuts`]);
-//! ties are kept by lowest id. Weights are added up as integers ([`wide_sums`]), so the sums are exact
-//! and do not depend on the order of addition.
+//! ties are kept by lowest id. Weights are added up as integers ([`wide_sums`]), so the sums are
+//! exact and do not depend on the order of addition.
 //!
 //! A row is read three times. For normally distributed logits, top-k or top-p needs two to five
 //! more passes; where the logits are nearly equal, it needs up to one pass per bit of a float.

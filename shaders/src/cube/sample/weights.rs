@@ -6,7 +6,7 @@ const SIGN: u32 = 0x8000_0000;
 const INFINITY: u32 = 0x7f80_0000;
 const LARGEST: u32 = 0x7f7f_ffff;
 
-/// Whether a token with this logit can be sampled: it is neither NaN nor minus infinity. The test
+/// True if a token with this logit can be sampled: it is neither NaN nor minus infinity. The test
 /// uses the bits, because shader compilers may assume that floats are finite.
 #[cube]
 pub fn presentable(logit: f32) -> bool {
@@ -26,8 +26,8 @@ pub fn clean(logit: f32) -> f32 {
     f32::reinterpret(select(finite == u32::new(SIGN as i64), u32::new(0), finite))
 }
 
-/// The number itself if it is finite; otherwise the largest finite number of its sign, and for NaN the
-/// smallest.
+/// The number itself if it is finite; otherwise the largest finite number of its sign, and for NaN
+/// the smallest.
 #[cube]
 pub fn finite(value: f32) -> f32 {
     let bits = u32::reinterpret(value);
@@ -68,9 +68,9 @@ pub fn weight(logit: f32, largest: u32, temperature: f32) -> f32 {
     weight
 }
 
-/// The same exponential as the engine's (`engine/src/sampling/softmax.rs`), so that both see the same
-/// weights. Only the rounding differs: `floor` is used here, because shader compilers may optimise
-/// away adding and subtracting a large constant.
+/// The same exponential as the engine's (`engine/src/sampling/softmax.rs`), so that both see the
+/// same weights. Only the rounding differs: `floor` is used here, because shader compilers may
+/// optimise away adding and subtracting a large constant.
 #[cube]
 fn exp_of_nonpositive(x: f32) -> f32 {
     let mut result = f32::new(0.0);

@@ -218,7 +218,7 @@ impl Partial {
         partial
     }
 
-    /// Whether there are blocks with several chunks, and the partial results are not too large.
+    /// True if there are blocks with several chunks, and the partial results are not too large.
     pub fn is_worth_it(&self) -> bool {
         let elements = self.rows * self.layout.heads * partial_width(self.layout);
         self.pieces.len() > self.blocks.len() && elements * size_of::<f32>() <= MOST_PARTIAL_BYTES

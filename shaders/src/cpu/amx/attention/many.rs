@@ -34,8 +34,8 @@ impl Block<'_> {
                         let position = _mm512_set1_epi32((from + slot) as i32);
                         let sees = _mm512_cmple_epi32_mask(first, position)
                             & _mm512_cmpgt_epi32_mask(end, position);
-                        // Missing queries attend everything, so limit all queries to what some query
-                        // attends.
+                        // Missing queries attend everything, so limit all queries to what some
+                        // query attends.
                         if seen_by_any.contains(&(from + slot)) {
                             sees
                         } else {

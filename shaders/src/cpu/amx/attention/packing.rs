@@ -192,7 +192,7 @@ impl Block<'_> {
     }
 }
 
-/// Whether `slots` are as many as a tile has, and consecutive.
+/// True if `slots` are as many as a tile has, and consecutive.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn consecutive(slots: &[i32]) -> bool {

@@ -85,7 +85,7 @@ pub fn score<E: Float, N: Size>(
     }
 }
 
-/// Whether a row whose context ends at `end` attends `position`. The split ends at `to`.
+/// True if a row whose context ends at `end` attends `position`. The split ends at `to`.
 #[cube]
 pub fn sees(position: u32, end: u32, to: u32, window: u32) -> bool {
     position < to && position < end && (window == 0 || position + window >= end)
