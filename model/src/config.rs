@@ -46,6 +46,16 @@ pub struct AttentionBias {
     pub output: bool,
 }
 
+impl AttentionBias {
+    /// All projections have a bias, or none has.
+    fn all(has: bool) -> Self {
+        Self {
+            qkv: has,
+            output: has,
+        }
+    }
+}
+
 /// Where a layer's norms are, relative to its attention and its MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
@@ -117,6 +127,8 @@ pub struct ModelConfig {
     pub norms_from_one: bool,
     pub qk_norms: QkNorms,
     pub activation: Activation,
+    /// Activations may be beyond the range of f16, which ends at 65504 (Gemma).
+    pub exceeds_f16: bool,
     /// The factor of embedded tokens.
     pub embedding_scale: f32,
     /// The factor of what attention and MLP add to the residual stream.

@@ -1,7 +1,7 @@
 //! Loads a model onto a device, behind the trait object [`Decoder`].
 //!
-//! This is the place where the code that is generic over Burn's backends is compiled for each
-//! backend, so that no other crate waits for that.
+//! The code that is generic over Burn's backends is compiled for each backend here, so that no
+//! other crate waits for that.
 
 mod check;
 mod dequantised;

@@ -279,13 +279,13 @@ fn hugging_face(name: &str, config: &ModelConfig) -> Option<String> {
     }
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, suffix) = rest.split_once('.')?;
-    let body = config.names.body;
+    let names = &config.names;
     // A parameter of the layer, and no module with a weight.
     if part == "attn_sinks" {
-        return Some(format!("{body}layers.{layer}.{}", config.names.sinks));
+        return Some(names.in_layer(layer, names.sinks));
     }
     let module = module(part, config)?;
-    Some(format!("{body}layers.{layer}.{module}.{suffix}"))
+    Some(names.in_layer(layer, &format!("{module}.{suffix}")))
 }
 
 /// The name of a layer's module, as in Hugging Face checkpoints.

@@ -150,13 +150,7 @@ fn commit() -> String {
         let run = run.ok().filter(|run| run.status.success())?;
         Some(String::from_utf8_lossy(&run.stdout).trim().to_owned())
     };
-    let changed = git(&[
-        "status",
-        "--porcelain",
-        "--untracked-packaging=no",
-        "--",
-        "..",
-    ]);
+    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ".."]);
     match (git(&["rev-parse", "--short", "HEAD"]), changed.as_deref()) {
         (Some(commit), Some("")) => commit,
         (Some(commit), _) => format!("{commit} with changes"),

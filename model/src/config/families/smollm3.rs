@@ -35,11 +35,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
-    let bias = config.flag("attention_bias")?;
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(config.flag("attention_bias")?);
     model.mlp_bias = config.flag("mlp_bias")?;
     let rotated = rotated(config, model.layers.len())?;
     for (layer, rotated) in model.layers.iter_mut().zip(&rotated) {
