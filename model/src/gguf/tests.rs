@@ -282,6 +282,30 @@ struct Case {
 }
 
 #[test]
+fn every_model_has_the_architecture_of_its_converted_file() {
+    for name in [
+        "smollm3", "granite", "olmo2", "phi3", "gemma2", "gemma3", "mixtral", "qwen2moe", "qwen3moe",
+        "gpt-oss",
+    ] {
+        let bytes = golden(&format!("{name}.gguf"));
+        let file = Gguf::parse(&bytes).unwrap();
+        let written = file.metadata.architecture().unwrap();
+        let class = file.config().unwrap().architecture;
+        assert_eq!(architecture_of(class), Some(written), "{name}");
+    }
+    for (name, expected) in [
+        ("mistral-window", Some("llama")),
+        ("qwen3", Some("qwen3")),
+        ("gemma3-text-of-images", Some("gemma3")),
+        ("granite4-nope", None),
+    ] {
+        let config = fs::read_to_string(goldens().join(name).join("config.json")).unwrap();
+        let class = ModelConfig::from_json(&config).unwrap().architecture;
+        assert_eq!(architecture_of(class), expected, "{name}");
+    }
+}
+
+#[test]
 fn tokenizers_encode_as_the_ones_that_they_were_made_from() {
     for (file, name) in [
         ("byte-level.gguf", "byte-level"),
