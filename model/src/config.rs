@@ -33,6 +33,7 @@ pub use experts::{ExpertMatrix, ExpertNames, ExpertTensors, ExpertsConfig};
 pub use families::FAMILIES;
 pub use family::{Architecture, Family};
 use fields::Fields;
+pub(crate) use fields::shorten;
 pub use hearth_shaders::Activation;
 pub use rope::{RopeConfig, RopeScaling};
 pub use tensors::{LayerTensors, Linear, MlpTensors, Packing, SharedTensors, Stack, TensorNames};

@@ -122,7 +122,9 @@ mod tests {
         assert_eq!(advice("BertForMaskedLM", &supported), "");
         // Of the names that begin alike the longer one is found.
         for (at, (name, _)) in REASONS.iter().enumerate() {
-            let shorter = REASONS[..at].iter().find(|(other, _)| name.starts_with(other));
+            let shorter = REASONS[..at]
+                .iter()
+                .find(|(other, _)| name.starts_with(other));
             assert_eq!(shorter, None, "{name} is never found");
         }
         assert_eq!(distance("kitten", "sitting"), 3);

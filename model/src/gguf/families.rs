@@ -127,7 +127,9 @@ pub(crate) fn architecture_of(architecture: Architecture) -> Option<&'static str
     let class_name = architecture.class_name();
     let other = CONVERTED_AS.iter().find(|(class, _)| *class == class_name);
     let class_name = other.map_or(class_name, |(_, other)| other);
-    let family = FAMILIES.iter().find(|family| family.class_name == class_name)?;
+    let family = FAMILIES
+        .iter()
+        .find(|family| family.class_name == class_name)?;
     Some(family.name)
 }
 

@@ -284,8 +284,8 @@ struct Case {
 #[test]
 fn every_model_has_the_architecture_of_its_converted_file() {
     for name in [
-        "smollm3", "granite", "olmo2", "phi3", "gemma2", "gemma3", "mixtral", "qwen2moe", "qwen3moe",
-        "gpt-oss",
+        "smollm3", "granite", "olmo2", "phi3", "gemma2", "gemma3", "mixtral", "qwen2moe",
+        "qwen3moe", "gpt-oss",
     ] {
         let bytes = golden(&format!("{name}.gguf"));
         let file = Gguf::parse(&bytes).unwrap();

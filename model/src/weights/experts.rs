@@ -77,10 +77,7 @@ impl Gathered {
 
     /// The part row by row, in the format [`Self::format`].
     pub fn bytes(&self, files: &[(PathBuf, Bytes)]) -> Vec<u8> {
-        let stored = |tensor: &StoredTensor| {
-            let (_, bytes) = &files[tensor.file];
-            &bytes.as_slice()[tensor.bytes.clone()]
-        };
+        let stored = |tensor: &StoredTensor| tensor.bytes_in(files);
         let mut out = Vec::with_capacity(self.length());
         match self {
             Self::Strided {
@@ -313,21 +310,6 @@ impl Weights {
     fn add_gathered(&mut self, name: String, part: Gathered) {
         if let Source::Files { gathered, .. } = &mut self.source {
             gathered.insert(name, part);
-        }
-    }
-
-    fn unsupported(&self, name: &str, tensor: &StoredTensor) -> WeightError {
-        WeightError::UnsupportedDtype {
-            tensor: name.to_owned(),
-            file: self.file_of(tensor),
-            found: tensor.format.to_string(),
-        }
-    }
-
-    fn missing(&self, name: &str) -> WeightError {
-        WeightError::MissingTensor {
-            tensor: name.to_owned(),
-            place: self.place.clone(),
         }
     }
 }
