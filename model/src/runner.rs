@@ -5,6 +5,7 @@
 
 mod check;
 mod dequantised;
+mod estimate;
 mod formats;
 mod model_runner;
 mod on_threads;
@@ -27,8 +28,15 @@ use crate::device::{Handle, open};
 use crate::driver_panic::caught;
 use crate::load_error::LoadError;
 use crate::load_options::LoadOptions;
+pub use estimate::Estimate;
 use on_threads::OnThreads;
 use prepare::prepare;
+
+/// The memory that `checkpoint` would take if it were loaded with the device and the formats of `options`.
+/// No device is opened: blocks have the sizes that they have on the CPU.
+pub fn estimate(checkpoint: &Checkpoint, options: &LoadOptions) -> Estimate {
+    estimate::estimate::<Flex>(checkpoint, options)
+}
 
 /// Opens the device and loads the model onto it.
 ///

@@ -158,7 +158,7 @@ pub(super) fn counts(
     Ok((experts, top))
 }
 
-/// `norm_topk_prob`: whether the weights of the chosen experts add up to 1.
+/// `norm_topk_prob`: true if the weights of the chosen experts add up to 1.
 pub(super) fn weights(config: Fields<'_>) -> Result<ExpertWeights, ConfigError> {
     Ok(match config.flag("norm_topk_prob")? {
         true => ExpertWeights::OfChosen,

@@ -14,8 +14,7 @@ pub(super) fn window(config: Fields<'_>, default: Option<u32>) -> Result<Option<
     }
 }
 
-/// `[layers]`: whether `layer_types` says that a layer attends a window; `None` if there is no such
-/// field.
+/// `[layers]`: true for a layer that `layer_types` gives a window; `None` if there is no such field.
 pub(super) fn sliding(config: Fields<'_>, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
     let key = "layer_types";
     let Some(value) = config.value(key) else {

@@ -259,7 +259,7 @@ impl Tensors<'_> {
     }
 }
 
-/// Whether the tensor has rotary frequencies, which are part of the config.
+/// True if the tensor has rotary frequencies, which are part of the config.
 fn is_rotation(name: &str) -> bool {
     let whole = [
         "rope_freqs.weight",

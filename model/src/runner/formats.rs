@@ -56,9 +56,17 @@ fn wide_enough(dtype: Dtype, config: &ModelConfig, at: &DeviceReport) -> Option<
     overflows.then_some(if at.bf16 { Dtype::Bf16 } else { Dtype::F32 })
 }
 
-/// The matrices that stay or become quantized: those that are stored in blocks which kernels
-/// compute with, or all if that was asked for. The CPU rounds activations for quantized matrices,
-/// so it keeps stored blocks only in bf16, which is the type that blocks count as.
+/// The matrices that stay quantized unless all are to become it: those that are stored in blocks which
+/// kernels compute with. The CPU rounds activations for quantized matrices, so it keeps stored blocks
+/// only in bf16, which is the type that blocks count as.
+pub(super) fn stored_blocks(dtype: Dtype, is_cpu: bool) -> Quantized {
+    match is_cpu && dtype != Dtype::Bf16 {
+        true => Quantized::None,
+        false => Quantized::Stored,
+    }
+}
+
+/// The matrices that stay quantized, as [`stored_blocks`] says, or all if that was asked for.
 ///
 /// # Errors
 /// Quantization was asked for, and the weights are quantized already.
@@ -69,11 +77,7 @@ pub(super) fn choose_blocks(
     at: &DeviceReport,
 ) -> Result<Quantized, LoadError> {
     let Some(given) = asked else {
-        return Ok(if !at.is_cpu() || dtype == Dtype::Bf16 {
-            Quantized::Stored
-        } else {
-            Quantized::None
-        });
+        return Ok(stored_blocks(dtype, at.is_cpu()));
     };
     let refused = |reason| Err(LoadError::Quantization { given, reason });
     if let Some(already) = weights.quantized() {

@@ -6,7 +6,7 @@ use hearth_shaders::BlockFormat;
 
 use super::file_names::{INDEX, SINGLE};
 
-/// Errors in the weights of a checkpoint.
+/// An error in the weights of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     #[error("{dir} has neither {SINGLE} nor {INDEX}{hint}")]

@@ -56,7 +56,7 @@ fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigErr
     layers::set_windows(config, model, window, &sliding)
 }
 
-/// `[layers]`: whether a layer rotates its heads. The list in the file has 1 for a layer that does,
+/// `[layers]`: true for a layer that rotates its heads. The list in the file has 1 for a layer that does,
 /// against its name.
 fn rotated(config: Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let key = "no_rope_layers";
