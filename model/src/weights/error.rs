@@ -44,6 +44,12 @@ pub enum WeightError {
         file: String,
         found: String,
     },
+    #[error("tensor {tensor} is in blocks of {block} elements, and its rows have {columns}")]
+    CutBlock {
+        tensor: String,
+        block: usize,
+        columns: usize,
+    },
     #[error("quantized tensor {tensor} {problem}")]
     Packed { tensor: String, problem: String },
     #[error(

@@ -197,9 +197,16 @@ impl Weights {
             return Ok(());
         };
         let (elements, bytes) = all.format.block();
-        let cut = !columns.is_multiple_of(elements) || merged.interleaved && elements > 1;
-        if bytes == 0 || cut {
+        // Elements of blocks cannot be put into another order.
+        if bytes == 0 || merged.interleaved && elements > 1 {
             return Err(self.unsupported(name, &all));
+        }
+        if !columns.is_multiple_of(elements) {
+            return Err(WeightError::CutBlock {
+                tensor: name.to_owned(),
+                block: elements,
+                columns,
+            });
         }
         for (expert, one) in slices(&all, layer.experts).enumerate() {
             for (matrix, first, step) in merged.parts() {
@@ -233,9 +240,16 @@ impl Weights {
         };
         for (name, tensor) in [(&blocks, &all), (&scales, &all_scales)] {
             let byte = tensor.bytes.len() == tensor.shape.iter().product::<usize>();
-            if !byte || !columns.is_multiple_of(BLOCK) {
+            if !byte {
                 return Err(self.unsupported(name, tensor));
             }
+        }
+        if !columns.is_multiple_of(BLOCK) {
+            return Err(WeightError::CutBlock {
+                tensor: blocks,
+                block: BLOCK,
+                columns,
+            });
         }
         let experts = slices(&all, layer.experts).zip(slices(&all_scales, layer.experts));
         for (expert, (blocks, scales)) in experts.enumerate() {
