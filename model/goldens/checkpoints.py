@@ -369,6 +369,49 @@ def run(model, prompt):
     return prefill, torch.tensor(tokens), torch.stack(rows), margin
 
 
+def ask(model, vocab, seed, length=PROMPT, first=0):
+    """A random prompt under which no greedy choice is close, and what `run` returns for it."""
+    margin = 0.0
+    while margin < SMALLEST_MARGIN:
+        seed += 1
+        generator = torch.Generator().manual_seed(seed)
+        prompt = torch.randint(first, vocab, (length,), generator=generator)
+        prefill, tokens, decode, margin = run(model, prompt)
+    return prompt, prefill, tokens, decode, margin
+
+
+def check(name, model, prompt, prefill, tokens, decode, margin):
+    """Checks that one pass over everything agrees, and that logits differ. Returns words for a log."""
+    whole_pass = model(torch.cat([prompt, tokens])[None], use_cache=False).logits[0]
+    cached = torch.cat([prefill, decode])
+    difference = float((whole_pass - cached).abs().max())
+    assert difference < 1e-4, f"{name}: cached and uncached differ by {difference}"
+    assert cached.std() > 1.0, f"{name}: flat logits ({cached.std()})"
+    return (
+        f"logits std {cached.std():.2f}, margin {margin:.3f}, "
+        f"distinct tokens {len(set(tokens.tolist()))}, cached vs whole {difference:.1e}"
+    )
+
+
+def save_golden(path, prompt, prefill, tokens, decode):
+    golden = {
+        "prompt": prompt.to(torch.int32),
+        "prefill_logits": prefill.contiguous(),
+        "decode_tokens": tokens.to(torch.int32),
+        "decode_logits": decode.contiguous(),
+    }
+    save_file(golden, path)
+
+
+def kibibytes(path):
+    return sum(file.stat().st_size for file in path.iterdir()) // 1024
+
+
+def chosen(cases, words):
+    """The cases whose names contain one of the words, or all without words."""
+    return [(name, case) for name, case in cases.items() if not words or any(word in name for word in words)]
+
+
 @torch.no_grad()
 def make_one(name, config, dtype=torch.float32, old_names=False, partial=False, shard="5GB"):
     path = HERE / name
@@ -390,38 +433,15 @@ def make_one(name, config, dtype=torch.float32, old_names=False, partial=False, 
         model = AutoModelForCausalLM.from_pretrained(
             path, dtype=torch.float32, attn_implementation="eager"
         ).eval()
-        margin = 0.0
-        while margin < SMALLEST_MARGIN:
-            seed += 1
-            generator = torch.Generator().manual_seed(seed)
-            vocab = config.get_text_config().vocab_size
-            prompt = torch.randint(0, vocab, (PROMPT,), generator=generator)
-            prefill, tokens, decode, margin = run(model, prompt)
-        whole_pass = model(torch.cat([prompt, tokens])[None], use_cache=False).logits[0]
+        *golden, margin = ask(model, config.get_text_config().vocab_size, seed)
+        about = check(name, model, *golden, margin)
     finally:
         modeling_llama.apply_rotary_pos_emb = whole
-    cached = torch.cat([prefill, decode])
-    difference = float((whole_pass - cached).abs().max())
-    assert difference < 1e-4, f"{name}: cached and uncached differ by {difference}"
-    assert cached.std() > 1.0, f"{name}: flat logits"
-    save_file(
-        {
-            "prompt": prompt.to(torch.int32),
-            "prefill_logits": prefill.contiguous(),
-            "decode_tokens": tokens.to(torch.int32),
-            "decode_logits": decode.contiguous(),
-        },
-        path / "golden.safetensors",
-    )
-    size = sum(file.stat().st_size for file in path.iterdir()) // 1024
-    print(
-        f"{name}: {size} KiB, logits std {cached.std():.2f}, margin {margin:.3f}, "
-        f"distinct tokens {len(set(tokens.tolist()))}, cached vs whole {difference:.1e}"
-    )
+    save_golden(path / "golden.safetensors", *golden)
+    print(f"{name}: {kibibytes(path)} KiB, {about}")
 
 
 def make(words):
     torch.use_deterministic_algorithms(True)
-    for name, (config, saved) in CHECKPOINTS.items():
-        if not words or any(word in name for word in words):
-            make_one(name, config, **saved)
+    for name, (config, saved) in chosen(CHECKPOINTS, words):
+        make_one(name, config, **saved)

@@ -223,12 +223,22 @@ MORE_CASES = [
 ]
 
 
-def resolve(family, fields):
-    source = {**SIZES, "model_type": family, "architectures": [CLASSES[family]], **fields}
+def configured(family, name, fields):
+    """The fields of a `config.json` of the class `name`, and the configuration that transformers makes of it."""
+    source = {**SIZES, "model_type": family, "architectures": [name], **fields}
     source = {key: value for key, value in source.items() if value != "absent"}
+    # A copy, because classes change what they are given.
     arguments = json.loads(json.dumps(source))
     arguments.pop("model_type")
-    config = AutoConfig.for_model(family, **arguments)
+    return source, AutoConfig.for_model(family, **arguments)
+
+
+def ids(eos):
+    return [] if eos is None else eos if isinstance(eos, list) else [eos]
+
+
+def resolve(family, fields):
+    source, config = configured(family, CLASSES[family], fields)
 
     # The modules are the truth about biases, norms and widths.
     layer = AutoModelForCausalLM.from_config(config).model.layers[0]
@@ -251,7 +261,6 @@ def resolve(family, fields):
             config.sliding_window if kind == "sliding_attention" else None
             for kind in config.layer_types
         ]
-    eos = config.eos_token_id
     return {
         "config": source,
         "resolved": {
@@ -267,7 +276,7 @@ def resolve(family, fields):
             "sliding_window": windows,
             "rope_theta": config.rope_parameters["rope_theta"],
             "bos_token_id": config.bos_token_id,
-            "eos_token_ids": [] if eos is None else eos if isinstance(eos, list) else [eos],
+            "eos_token_ids": ids(config.eos_token_id),
             "inverse_frequencies": frequencies.tolist(),
             "attention_scaling": scaling,
         },
@@ -276,11 +285,7 @@ def resolve(family, fields):
 
 def describe(family, fields):
     """The behaviour of a family's modules, which are the truth about it."""
-    source = {**SIZES, "model_type": family, "architectures": [MORE_CLASSES[family]], **fields}
-    source = {key: value for key, value in source.items() if value != "absent"}
-    arguments = json.loads(json.dumps(source))
-    arguments.pop("model_type")
-    config = AutoConfig.for_model(family, **arguments)
+    source, config = configured(family, MORE_CLASSES[family], fields)
     model = AutoModelForCausalLM.from_config(config)
     body, layer = model.model, model.model.layers[0]
     attention, rotary = layer.self_attn, model.model.rotary_emb
@@ -318,7 +323,6 @@ def describe(family, fields):
         for name in ("input_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")
     ]
     q_norm = getattr(attention, "q_norm", None)
-    eos = config.eos_token_id
     scaled = getattr(body.embed_tokens, "scalar_embed_scale", None)
     return {
         "config": source,
@@ -347,7 +351,7 @@ def describe(family, fields):
             "windows": [window(layer) for layer in body.layers],
             "rotates": [rotates(layer) for layer in body.layers],
             "bos_token_id": config.bos_token_id,
-            "eos_token_ids": [] if eos is None else eos if isinstance(eos, list) else [eos],
+            "eos_token_ids": ids(config.eos_token_id),
             "inverse_frequencies": frequencies,
             "long_frequencies": long,
             "attention_scaling": scaling,

@@ -19,7 +19,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from checkpoints import HERE, PROMPT, SMALLEST_MARGIN, run, sized
+from checkpoints import HERE, ask, check, chosen, kibibytes, save_golden, sized
 
 # name: (config, how it is saved)
 CHECKPOINTS = {
@@ -221,17 +221,8 @@ def make_one(name, config, dtype=torch.float32, merged=False, mxfp4=False, spell
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager"
     ).eval()
-    margin = 0.0
-    while margin < SMALLEST_MARGIN:
-        seed += 1
-        generator = torch.Generator().manual_seed(seed)
-        prompt = torch.randint(0, config.vocab_size, (PROMPT,), generator=generator)
-        prefill, tokens, decode, margin = run(model, prompt)
-    whole_pass = model(torch.cat([prompt, tokens])[None], use_cache=False).logits[0]
-    cached = torch.cat([prefill, decode])
-    difference = float((whole_pass - cached).abs().max())
-    assert difference < 1e-4, f"{name}: cached and uncached differ by {difference}"
-    assert cached.std() > 1.0, f"{name}: flat logits ({cached.std()})"
+    *golden, margin = ask(model, config.vocab_size, seed)
+    about = check(name, model, *golden, margin)
     if merged:
         tensors = merge(tensors)
     save_file(tensors, file, metadata={"format": "pt"})
@@ -242,24 +233,11 @@ def make_one(name, config, dtype=torch.float32, merged=False, mxfp4=False, spell
         change_config(
             path / "config.json", num_local_experts=None, **{spelling: config.num_local_experts}
         )
-    save_file(
-        {
-            "prompt": prompt.to(torch.int32),
-            "prefill_logits": prefill.contiguous(),
-            "decode_tokens": tokens.to(torch.int32),
-            "decode_logits": decode.contiguous(),
-        },
-        path / "golden.safetensors",
-    )
-    size = sum(file.stat().st_size for file in path.iterdir()) // 1024
-    print(
-        f"{name}: {size} KiB, logits std {cached.std():.2f}, margin {margin:.3f}, "
-        f"distinct tokens {len(set(tokens.tolist()))}, cached vs whole {difference:.1e}"
-    )
+    save_golden(path / "golden.safetensors", *golden)
+    print(f"{name}: {kibibytes(path)} KiB, {about}")
 
 
 def make(words):
     torch.use_deterministic_algorithms(True)
-    for name, (config, saved) in CHECKPOINTS.items():
-        if not words or any(word in name for word in words):
-            make_one(name, config, **saved)
+    for name, (config, saved) in chosen(CHECKPOINTS, words):
+        make_one(name, config, **saved)

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
 
 import checkpoints
@@ -192,21 +191,11 @@ def make(llama_cpp, name):
             scratch, dtype=torch.float32, attn_implementation="eager"
         ).eval()
     checkpoints.DECODE = DECODE
-    margin = 0.0
-    while margin < checkpoints.SMALLEST_MARGIN:
-        seed += 1
-        generator = torch.Generator().manual_seed(seed)
-        prompt = torch.randint(3, config.vocab_size, (PROMPT,), generator=generator)
-        prefill, tokens, decode, margin = checkpoints.run(model, prompt)
+    *golden, margin = checkpoints.ask(model, config.vocab_size, seed, PROMPT, first=3)
+    prompt, prefill, tokens, decode = golden
     whole = model(torch.cat([prompt, tokens])[None], use_cache=False).logits[0]
     worst = (whole[PROMPT:] - decode).abs().max().item()
-    golden = {
-        "prompt": prompt.to(torch.int32),
-        "prefill_logits": prefill.contiguous(),
-        "decode_tokens": tokens.to(torch.int32),
-        "decode_logits": decode,
-    }
-    save_file({k: v.numpy() for k, v in golden.items()}, OUT / f"{name}.safetensors")
+    checkpoints.save_golden(OUT / f"{name}.safetensors", *golden)
     size = (OUT / f"{name}.gguf").stat().st_size // 1000
     print(f"{name}: std {prefill.std():.2f}, margin {margin:.3f}, cache {worst:.1e}, {size} kB")
 

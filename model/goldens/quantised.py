@@ -19,7 +19,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from checkpoints import PROMPT, SMALLEST_MARGIN, randomise, run
+from checkpoints import ask, chosen, kibibytes, randomise, save_golden
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32, unpack_from_int32
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -262,31 +262,17 @@ def make_one(name, quantization, pack, arguments):
         old = dict(bits=4, group_size=64, desc_act=False, sym=False, true_sequential=True)
         (path / "quantize_config.json").write_text(json.dumps(old, indent=2) + "\n")
     (path / "config.json").write_text(json.dumps(described, indent=2) + "\n")
-    margin = 0.0
-    while margin < SMALLEST_MARGIN:
-        seed += 1
-        generator = torch.Generator().manual_seed(seed)
-        prompt = torch.randint(0, config.vocab_size, (PROMPT,), generator=generator)
-        prefill, tokens, decode, margin = run(model, prompt)
+    *golden, margin = ask(model, config.vocab_size, seed)
+    _, prefill, _, decode = golden
     logits = torch.cat([prefill, decode])
     assert logits.std() > 1.0, f"{name}: flat logits"
-    save_file(
-        {
-            "prompt": prompt.to(torch.int32),
-            "prefill_logits": prefill.contiguous(),
-            "decode_tokens": tokens.to(torch.int32),
-            "decode_logits": decode.contiguous(),
-        },
-        path / "golden.safetensors",
-    )
-    size = sum(file.stat().st_size for file in path.iterdir()) // 1024
-    print(f"{name}: {size} KiB, logits std {logits.std():.2f}, margin {margin:.3f}")
+    save_golden(path / "golden.safetensors", *golden)
+    print(f"{name}: {kibibytes(path)} KiB, logits std {logits.std():.2f}, margin {margin:.3f}")
 
 
 def make(words):
-    for name, (quantization, pack, arguments) in CHECKPOINTS.items():
-        if not words or any(word in name for word in words):
-            make_one(name, quantization, pack, arguments)
+    for name, case in chosen(CHECKPOINTS, words):
+        make_one(name, *case)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ const FUEL: u64 = 20_000_000;
 /// A stack for as many macros within one another as minijinja allows.
 const MACRO_STACK: usize = 64 << 20;
 
-/// What can go wrong between a conversation and a prompt.
+/// An error between a conversation and its prompt.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ChatTemplateError {
     #[error(
@@ -79,7 +79,7 @@ pub struct ChatInput<'a> {
     pub messages: &'a Value,
     /// A list of tool schemas, as in the OpenAI API.
     pub tools: Option<&'a Value>,
-    /// Whether the prompt ends with the header of an assistant's message.
+    /// The prompt ends with the header of an assistant's message.
     pub add_generation_prompt: bool,
     /// More variables (`chat_template_kwargs`), such as `enable_thinking`.
     pub kwargs: &'a Map<String, Value>,

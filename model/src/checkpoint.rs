@@ -33,7 +33,7 @@ const TOKENIZER: &str = "tokenizer.json";
 /// Where the values of the weights come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadFormat {
-    /// What the checkpoint has: safetensors files, or the tensors of a GGUF file.
+    /// The checkpoint's own: safetensors files, or the tensors of a GGUF file.
     #[default]
     Safetensors,
     /// Random weights of the config's shapes, for measuring speed.

@@ -33,6 +33,7 @@ pub use experts::{ExpertMatrix, ExpertNames, ExpertTensors, ExpertsConfig};
 pub use families::FAMILIES;
 pub use family::{Architecture, Family};
 use fields::Fields;
+pub(crate) use fields::shorten;
 pub use hearth_shaders::Activation;
 pub use rope::{RopeConfig, RopeScaling};
 pub use tensors::{LayerTensors, Linear, MlpTensors, Packing, SharedTensors, Stack, TensorNames};
@@ -44,6 +45,16 @@ pub struct AttentionBias {
     pub qkv: bool,
     /// The output projection.
     pub output: bool,
+}
+
+impl AttentionBias {
+    /// All projections have a bias, or none has.
+    fn all(has: bool) -> Self {
+        Self {
+            qkv: has,
+            output: has,
+        }
+    }
 }
 
 /// Where a layer's norms are, relative to its attention and its MLP.
@@ -117,6 +128,8 @@ pub struct ModelConfig {
     pub norms_from_one: bool,
     pub qk_norms: QkNorms,
     pub activation: Activation,
+    /// Activations may be beyond the range of f16, which ends at 65504 (Gemma).
+    pub exceeds_f16: bool,
     /// The factor of embedded tokens.
     pub embedding_scale: f32,
     /// The factor of what attention and MLP add to the residual stream.

@@ -18,7 +18,7 @@ pub trait Decoder: Executor<Submission = Submission> {
     /// `None` on the CPU.
     fn reserved_bytes(&self) -> Option<u64>;
 
-    /// Whether the device still computes, which a small sum with a known result tells. To be
+    /// True if the device still computes, which a small sum with a known result tells. To be
     /// asked after a failed forward pass, because a driver that was reset stays lost until the
     /// device is opened again.
     fn is_alive(&mut self) -> bool;

@@ -34,9 +34,9 @@ pub use goldens::{GoldenError, GoldenFinding, golden_directories, golden_logits}
 pub struct Thoroughness {
     /// Number of random cases of each kernel in each type.
     pub cases: usize,
-    /// Whether to time the kernels as well.
+    /// Time the kernels as well.
     pub speed: bool,
-    /// Whether to time the alternative kernels for matrix multiplications of many tokens.
+    /// Time the alternative kernels for matrix multiplications of many tokens.
     pub products: bool,
     pub seed: u64,
 }
@@ -99,7 +99,7 @@ pub struct SpeedFinding {
 }
 
 impl Diagnosis {
-    /// Whether every kernel computes correctly.
+    /// True if every kernel computes correctly.
     pub fn is_healthy(&self) -> bool {
         self.kernels.iter().all(|finding| finding.wrong.is_none())
     }

@@ -25,6 +25,7 @@ use crate::config::ModelConfig;
 use crate::weights::StoredTensor;
 pub(crate) use adapter::GgufAdapter;
 pub use error::GgufError;
+pub(crate) use families::architecture_of;
 use metadata::{Metadata, Reader};
 use tensors::Tensors;
 pub use tokenizer::TokenizerFiles;

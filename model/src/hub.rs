@@ -30,7 +30,7 @@ const OPTIONAL: [&str; 6] = [
     "chat_template.jinja",
 ];
 
-/// What can go wrong between a repository's name and its files.
+/// An error between a repository's name and its files.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
     #[error("{given:?} is neither a directory nor a Hugging Face repository (org/name)")]
@@ -109,7 +109,7 @@ impl HubOptions {
     }
 }
 
-/// Whether `name` has the form `org/name`.
+/// True if `name` has the form `org/name`.
 pub fn is_repo_id(name: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty()

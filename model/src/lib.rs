@@ -15,12 +15,13 @@
 //! | `kv_pool`, `host_pool` | keys and values on the device and in the host's memory |
 //! | [`device`] | the devices of this machine, the choice among them, and opening one |
 //! | `memory` | how many slots fit beside the weights |
-//! | `runner` | [`load`] and the forward passes of a loaded model |
+//! | `runner` | [`load`], [`estimate`] and the forward passes of a loaded model |
+//! | [`certified`] | the families that were compared with a reference |
 //! | `decoder`, `report`, `load_options`, `load_error` | the interface of a loaded model |
 //! | `startup_check`, `kernel_check` | the proof that a GPU's kernels compute correctly, at every start |
 //! | `tuning` | the fastest kernels of a GPU, and the cache of that choice |
 //! | [`doctor`] | diagnosis of a device (`hearth doctor`) |
-//! | `cpu_threads`, `driver_panic`, [`dtype`], [`progress`], `regular_file`, `rope` | helpers |
+//! | `cpu_threads`, `driver_panic`, [`dtype`], [`progress`], `refused`, `regular_file`, `rope` | helpers |
 //!
 //! [`load`] returns a [`Decoder`], which is the [`Executor`](hearth_forward::Executor) that the
 //! scheduler drives.
@@ -68,4 +69,4 @@ pub use load_error::LoadError;
 pub use load_options::{AdapterSlots, LargestStep, LoadOptions};
 pub use memory::MemoryError;
 pub use report::Report;
-pub use runner::load;
+pub use runner::{Estimate, estimate, load};

@@ -40,11 +40,11 @@ pub struct LoadOptions {
     /// Slots of a second KV pool, in the host's memory.
     pub host_slots: usize,
     pub adapters: AdapterSlots,
-    /// Whether the bits of a token's logits must not depend on the rest of the batch.
+    /// The bits of a token's logits must not depend on the rest of the batch.
     pub deterministic: bool,
     /// The largest matrix in bytes, if that is to be less than what the device binds at once.
     pub largest_matrix: Option<u64>,
-    /// Whether a GPU must prove that its kernels compute correctly before anything is loaded
+    /// A GPU must prove that its kernels compute correctly before anything is loaded
     /// onto it.
     pub check_kernels: bool,
     /// The largest step, if a GPU is to time the kernels for matrix multiplications of many

@@ -25,7 +25,6 @@ const REASONS: &[(&str, &str)] = &[
     ),
     ("gptneox", PARALLEL),
     ("granitehybrid", RECURRENT),
-    ("granitemoehybrid", RECURRENT),
     ("jamba", RECURRENT),
     ("kimi", LATENT),
     ("lfm", "it has convolutions with a state"),
@@ -121,6 +120,13 @@ mod tests {
             assert!(advice.contains(expected), "{given}: {advice}");
         }
         assert_eq!(advice("BertForMaskedLM", &supported), "");
+        // Of the names that begin alike the longer one is found.
+        for (at, (name, _)) in REASONS.iter().enumerate() {
+            let shorter = REASONS[..at]
+                .iter()
+                .find(|(other, _)| name.starts_with(other));
+            assert_eq!(shorter, None, "{name} is never found");
+        }
         assert_eq!(distance("kitten", "sitting"), 3);
     }
 }

@@ -1,10 +1,11 @@
 //! Loads a model onto a device, behind the trait object [`Decoder`].
 //!
-//! This is the place where the code that is generic over Burn's backends is compiled for each
-//! backend, so that no other crate waits for that.
+//! The code that is generic over Burn's backends is compiled for each backend here, so that no
+//! other crate waits for that.
 
 mod check;
 mod dequantised;
+mod estimate;
 mod formats;
 mod model_runner;
 mod on_threads;
@@ -27,8 +28,16 @@ use crate::device::{Handle, open};
 use crate::driver_panic::caught;
 use crate::load_error::LoadError;
 use crate::load_options::LoadOptions;
+pub use estimate::Estimate;
 use on_threads::OnThreads;
 use prepare::prepare;
+
+/// The memory that `checkpoint` would take if it were loaded with the device and the formats of `options`.
+/// No device is opened: blocks have the sizes that they have on the CPU, and with `auto` they are kept in
+/// any type, as on a GPU.
+pub fn estimate(checkpoint: &Checkpoint, options: &LoadOptions) -> Estimate {
+    estimate::estimate::<Flex>(checkpoint, options)
+}
 
 /// Opens the device and loads the model onto it.
 ///

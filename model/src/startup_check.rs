@@ -110,7 +110,7 @@ fn shape(config: &ModelConfig, packed: Vec<BlockFormat>, adapter_rank: usize) ->
 /// of a model, which rotate the same share of a head, and 0 for layers without a rotation.
 fn rotary_dims(config: &ModelConfig) -> [Option<usize>; 2] {
     let dims = config.layers.iter().map(|layer| match layer.rope {
-        Some(rope) => config.ropes[rope].rotary_dim / 2 * 2,
+        Some(rope) => config.ropes[rope].rotary_dim,
         None => 0,
     });
     [dims.clone().max(), dims.min().filter(|dim| *dim == 0)]

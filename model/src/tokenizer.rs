@@ -27,7 +27,7 @@ const SPECIAL_FIELDS: [&str; 7] = [
     "mask_token",
 ];
 
-/// What can go wrong with a tokenizer.
+/// An error of a tokenizer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TokenizerError {
     #[error("tokenizer.json cannot be read: {0}")]
@@ -210,7 +210,7 @@ impl Tokenizer {
         self.inner.special.len()
     }
 
-    /// Whether `decode` leaves the token out when special tokens are skipped.
+    /// True if `decode` leaves the token out when special tokens are skipped.
     pub fn is_special(&self, id: u32) -> bool {
         self.inner
             .special

@@ -67,7 +67,7 @@ pub(crate) fn products(
     }
 }
 
-/// Whether kernels are timed on this device. A device in software uses the usual kernels: it has
+/// True if kernels are timed on this device. A device in software uses the usual kernels: it has
 /// no matrix units, and timing the others would take minutes.
 pub(crate) fn is_tuned(at: &DeviceReport) -> bool {
     !at.is_cpu() && at.kind != Kind::Software

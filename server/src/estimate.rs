@@ -4,72 +4,37 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use hearth_api::numbers::count_text;
-use hearth_model::config::ModelConfig;
+use hearth_model::device::DeviceSpec;
+use hearth_model::{Estimate, LoadOptions, estimate};
 
 use crate::banner::bytes_text;
-use crate::config::{Config, Dtype, Quantization};
+use crate::config::Config;
 use crate::load;
-
-/// Bits of a weight in blocks of 32 weights with a scale of 16 bits.
-const BLOCK_SCALE_BITS: f64 = 0.5;
+use crate::load_formats::formats_to_load;
 
 /// Prints the memory of weights and KV cache for several numbers of requests.
 ///
 /// # Errors
-/// The model cannot be opened.
+/// The model cannot be opened, or there is no device of such a name.
 pub fn run(config: &Config) -> Result<()> {
     let checkpoint = load::open(config)?;
-    let model = &checkpoint.config;
-    let stored = model.torch_dtype.map_or(2, |dtype| dtype.size());
-    let size = match config.dtype {
-        Dtype::Auto => stored,
-        Dtype::F32 => 4,
-        Dtype::F16 | Dtype::Bf16 => 2,
+    let options = LoadOptions {
+        device: DeviceSpec::parse(&config.device)?,
+        ..formats_to_load(config)
     };
     let context = config
         .max_model_len
-        .unwrap_or(model.max_position_embeddings);
+        .unwrap_or(checkpoint.config.max_position_embeddings);
     print!(
         "{}",
         table(
             &config.model_id(),
-            &Estimate::of(model, size, config.quantization),
+            &estimate(&checkpoint, &options),
             context,
             config.max_running_requests,
         )
     );
     Ok(())
-}
-
-/// The memory of a model.
-#[derive(Debug, PartialEq, Eq)]
-struct Estimate {
-    parameters: u64,
-    weight_bytes: u64,
-    /// Keys and values of one token.
-    token_bytes: u64,
-}
-
-impl Estimate {
-    /// `size` is the number of bytes of an element.
-    fn of(model: &ModelConfig, size: usize, quantization: Option<Quantization>) -> Self {
-        let tables = if model.tie_word_embeddings { 1 } else { 2 };
-        let table = tables * model.vocab_size * model.hidden_size;
-        let vectors = model.vector_elements();
-        let matrices = model.parameters() as usize - table - vectors;
-        let kv = model.kv_heads * model.head_dim;
-        let [table_bits, matrix_bits] = match quantization {
-            None => [8.0 * size as f64; 2],
-            Some(Quantization::Int8) => [8.0 + BLOCK_SCALE_BITS; 2],
-            Some(Quantization::Int4) => [8.0 + BLOCK_SCALE_BITS, 4.0 + BLOCK_SCALE_BITS],
-        };
-        let blocks = (table as f64 * table_bits + matrices as f64 * matrix_bits) / 8.0;
-        Self {
-            parameters: (table + matrices + vectors) as u64,
-            weight_bytes: blocks as u64 + (vectors * size) as u64,
-            token_bytes: (2 * model.layers.len() * kv * size) as u64,
-        }
-    }
 }
 
 /// The estimate for requests of `context` tokens, for one request up to `most` at a time.
@@ -115,16 +80,22 @@ fn table(name: &str, estimate: &Estimate, context: usize, most: usize) -> String
 mod tests {
     use super::*;
     use hearth_model::checkpoint::Checkpoint;
+    use hearth_model::weights::Quantization;
 
     #[test]
     fn the_embedded_models_estimate_is_what_its_file_has() {
         let checkpoint = Checkpoint::embedded().unwrap();
-        let estimate = Estimate::of(&checkpoint.config, 2, None);
+        let unasked = LoadOptions::default();
+        let estimate = hearth_model::estimate(&checkpoint, &unasked);
         assert_eq!(estimate.parameters, 984_192);
         assert_eq!(estimate.weight_bytes, checkpoint.weights.total_bytes());
         // Keys and values of four layers with two heads of 32 numbers of two bytes.
         assert_eq!(estimate.token_bytes, 2 * 4 * 2 * 32 * 2);
-        let small = Estimate::of(&checkpoint.config, 2, Some(Quantization::Int4));
+        let int4 = LoadOptions {
+            quantization: Some(Quantization::Int4),
+            ..unasked
+        };
+        let small = hearth_model::estimate(&checkpoint, &int4);
         assert!(small.weight_bytes < estimate.weight_bytes / 2, "{small:?}");
         let text = table("tiny", &estimate, 1000, 6);
         for line in [

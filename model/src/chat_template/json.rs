@@ -87,7 +87,7 @@ pub(super) fn python(value: &Value) -> String {
         sort_keys: false,
     };
     let mut output = String::new();
-    // A text that is too long is refused where it is written.
+    // Outside of a rendering there is no bound that it could exceed. The rendering counts the text.
     let _ = write_value(&mut output, value, &style, 0);
     output
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// What is wrong with a `generation_config.json`.
+/// An error in a `generation_config.json`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GenerationConfigError {
     #[error("generation_config.json is not a JSON object: {0}")]

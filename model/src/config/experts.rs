@@ -3,7 +3,10 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+
 use hearth_shaders::{ExpertActivation, ExpertWeights, Routing};
+use serde_json::Value;
 
 use super::bounds::{MAX_ALL_EXPERTS, MAX_EXPERTS, MAX_LAYERS, MAX_WIDTH};
 use super::error::ConfigError;
@@ -96,7 +99,7 @@ impl ModelConfig {
             return None;
         };
         let names = &self.names.experts;
-        let full = |name: &str| format!("{}layers.{index}.{name}", self.names.body);
+        let full = |name: &str| self.names.in_layer(index, name);
         Some(ExpertTensors {
             experts: experts.experts,
             width: experts.width,
@@ -137,8 +140,11 @@ pub(super) fn counts(
         (a, b) => a.or(b).unwrap_or(default.0),
     };
     if experts * layers > MAX_ALL_EXPERTS {
-        let bound = format!("at most {MAX_ALL_EXPERTS} in all {layers} layers together");
-        return Err(config.bad(key, bound));
+        return Err(ConfigError::Invalid {
+            field: config.name(key),
+            bound: format!("at most {MAX_ALL_EXPERTS} in all {layers} layers together"),
+            given: format!("{experts} in each"),
+        });
     }
     let key = "num_experts_per_tok";
     let top = config.count(key, MAX_EXPERTS)?.unwrap_or(default.1);
@@ -152,7 +158,7 @@ pub(super) fn counts(
     Ok((experts, top))
 }
 
-/// `norm_topk_prob`: whether the weights of the chosen experts add up to 1.
+/// `norm_topk_prob`: true if the weights of the chosen experts add up to 1.
 pub(super) fn weights(config: Fields<'_>) -> Result<ExpertWeights, ConfigError> {
     Ok(match config.flag("norm_topk_prob")? {
         true => ExpertWeights::OfChosen,
@@ -166,6 +172,15 @@ pub(super) fn width(config: Fields<'_>, default: usize) -> Result<usize, ConfigE
     Ok(width.unwrap_or(default))
 }
 
+/// Gives experts to every layer. `experts` gets the width of the file's `intermediate_size`.
+pub(super) fn set_all(model: &mut ModelConfig, experts: impl Fn(usize) -> ExpertsConfig) {
+    for layer in &mut model.layers {
+        if let Mlp::Dense { width } = layer.mlp {
+            layer.mlp = Mlp::Experts(experts(width));
+        }
+    }
+}
+
 /// Gives `experts` to every `decoder_sparse_step`-th layer that is not one of `mlp_only_layers`. The
 /// others keep a dense MLP.
 pub(super) fn set_sparse(
@@ -177,19 +192,18 @@ pub(super) fn set_sparse(
         .count("decoder_sparse_step", MAX_LAYERS)?
         .unwrap_or(1);
     let key = "mlp_only_layers";
-    let dense: Vec<usize> = match config.value(key) {
-        None => Vec::new(),
+    // A set, because the list of a stranger may be long.
+    let dense: HashSet<u64> = match config.value(key) {
+        None => HashSet::new(),
         Some(value) => {
-            let layers = value.as_array().map(|layers| {
-                let layer = |value: &serde_json::Value| value.as_u64().map(|layer| layer as usize);
-                layers.iter().map(layer).collect::<Option<Vec<usize>>>()
-            });
-            let layers = layers.flatten();
-            layers.ok_or_else(|| config.bad(key, "a list of indices of layers"))?
+            let layers = value.as_array();
+            layers
+                .and_then(|layers| layers.iter().map(Value::as_u64).collect())
+                .ok_or_else(|| config.bad(key, "a list of indices of layers"))?
         }
     };
     for (index, layer) in model.layers.iter_mut().enumerate() {
-        if !dense.contains(&index) && (index + 1).is_multiple_of(step) {
+        if !dense.contains(&(index as u64)) && (index + 1).is_multiple_of(step) {
             layer.mlp = Mlp::Experts(experts);
         }
     }

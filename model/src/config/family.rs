@@ -44,11 +44,6 @@ impl Architecture {
     pub fn class_name(self) -> &'static str {
         self.0.class_name
     }
-
-    /// The name in `model_type`.
-    pub fn model_type(self) -> &'static str {
-        self.0.model_type
-    }
 }
 
 impl PartialEq for Architecture {

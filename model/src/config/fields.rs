@@ -164,7 +164,7 @@ impl<'a> Fields<'a> {
 }
 
 /// The value as JSON, cut so that a hostile file cannot flood the error message.
-fn shorten(value: &Value) -> String {
+pub(crate) fn shorten(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),

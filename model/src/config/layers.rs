@@ -14,8 +14,7 @@ pub(super) fn window(config: Fields<'_>, default: Option<u32>) -> Result<Option<
     }
 }
 
-/// `[layers]`: whether `layer_types` says that a layer attends a window; `None` if there is no such
-/// field.
+/// `[layers]`: true for a layer that `layer_types` gives a window; `None` if there is no such field.
 pub(super) fn sliding(config: Fields<'_>, layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
     let key = "layer_types";
     let Some(value) = config.value(key) else {
@@ -24,7 +23,7 @@ pub(super) fn sliding(config: Fields<'_>, layers: usize) -> Result<Option<Vec<bo
     let types = value
         .as_array()
         .filter(|types| types.len() == layers)
-        .ok_or_else(|| config.bad(key, format!("a list of {layers}")))?;
+        .ok_or_else(|| config.bad(key, format!("a list of {layers} types of layers")))?;
     let types = types.iter().map(|layer_type| match layer_type.as_str() {
         Some("full_attention") => Ok(false),
         Some("sliding_attention") => Ok(true),
@@ -36,7 +35,17 @@ pub(super) fn sliding(config: Fields<'_>, layers: usize) -> Result<Option<Vec<bo
     types.collect::<Result<_, _>>().map(Some)
 }
 
+/// Gives the window, or none, to every layer.
+pub(super) fn set_window(model: &mut ModelConfig, window: Option<u32>) {
+    for layer in &mut model.layers {
+        layer.window = window;
+    }
+}
+
 /// Gives the window to the layers that are `sliding`.
+///
+/// # Errors
+/// A layer is, and the file has no window.
 pub(super) fn set_windows(
     config: Fields<'_>,
     model: &mut ModelConfig,

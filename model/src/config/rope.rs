@@ -381,33 +381,31 @@ impl RopeConfig {
 
     /// The factor of cos and sin: 1 except under YaRN and LongRoPE.
     pub fn attention_scaling(&self) -> f32 {
-        if let RopeScaling::LongRope {
-            attention_factor, ..
-        } = self.scaling
-        {
-            return attention_factor as f32;
-        }
-        let RopeScaling::Yarn {
-            factor,
-            attention_factor,
-            mscale,
-            mscale_all_dim,
-            ..
-        } = self.scaling
-        else {
-            return 1.0;
-        };
-        let scale = |mscale: f64| {
-            if factor <= 1.0 {
-                1.0
-            } else {
-                0.1 * mscale * factor.ln() + 1.0
+        match &self.scaling {
+            RopeScaling::LongRope {
+                attention_factor, ..
+            } => *attention_factor as f32,
+            &RopeScaling::Yarn {
+                factor,
+                attention_factor,
+                mscale,
+                mscale_all_dim,
+                ..
+            } => {
+                let scale = |mscale: f64| match factor {
+                    ..=1.0 => 1.0,
+                    factor => 0.1 * mscale * factor.ln() + 1.0,
+                };
+                let derived = match (mscale, mscale_all_dim) {
+                    (Some(mscale), Some(all_dim)) => scale(mscale) / scale(all_dim),
+                    _ => scale(1.0),
+                };
+                attention_factor.unwrap_or(derived) as f32
             }
-        };
-        let derived = match (mscale, mscale_all_dim) {
-            (Some(mscale), Some(all_dim)) => scale(mscale) / scale(all_dim),
-            _ => scale(1.0),
-        };
-        attention_factor.unwrap_or(derived) as f32
+            RopeScaling::None
+            | RopeScaling::Linear { .. }
+            | RopeScaling::Llama3 { .. }
+            | RopeScaling::Divided { .. } => 1.0,
+        }
     }
 }

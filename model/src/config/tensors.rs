@@ -1,5 +1,7 @@
 //! Names and shapes of the tensors that a config asks a checkpoint for.
 
+use std::fmt::Display;
+
 use super::experts::{ExpertMatrix, ExpertNames, ExpertsConfig};
 use super::{Mlp, ModelConfig, NormPlacement, QkNorms};
 
@@ -44,6 +46,11 @@ impl TensorNames {
         down: "mlp.down_proj",
         experts: ExpertNames::QWEN,
     };
+
+    /// The name of a module or a tensor of the layer `layer`, which `name` is relative to.
+    pub fn in_layer(&self, layer: impl Display, name: &str) -> String {
+        format!("{}layers.{layer}.{name}", self.body)
+    }
 }
 
 /// The ways in which stacked matrices may be in blocks.
@@ -133,11 +140,6 @@ impl Linear {
     /// The names of the biases, `[rows]` each, and their rows; `None` without biases.
     pub fn biases(&self) -> Option<Vec<(String, usize)>> {
         self.bias.then(|| self.named("bias"))
-    }
-
-    /// Rows of all parts.
-    pub fn rows(&self) -> usize {
-        self.parts.iter().map(|(_, rows)| rows).sum()
     }
 
     fn named(&self, suffix: &str) -> Vec<(String, usize)> {
@@ -238,8 +240,7 @@ impl ModelConfig {
     /// The tensors of the layer `index`.
     pub fn layer_tensors(&self, index: usize) -> LayerTensors {
         let names = &self.names;
-        let prefix = format!("{}layers.{index}.", names.body);
-        let full = |name: &str| format!("{prefix}{name}");
+        let full = |name: &str| names.in_layer(index, name);
         let vector = |present: bool, name: &str, size: usize| {
             present.then(|| (full(&format!("{name}.weight")), size))
         };
@@ -305,7 +306,7 @@ impl ModelConfig {
     /// The tensors of the experts of the layer `index`.
     fn experts_of(&self, index: usize, experts: &ExpertsConfig) -> MlpTensors {
         let (names, hidden, width) = (&self.names.experts, self.hidden_size, experts.width);
-        let full = |name: &str| format!("{}layers.{index}.{name}", self.names.body);
+        let full = |name: &str| self.names.in_layer(index, name);
         let linear = |what, parts: Vec<(String, usize)>, columns, bias, packing| Linear {
             what,
             parts,

@@ -125,7 +125,7 @@ fn largest_difference(got: &[f32], want: &[f32]) -> f32 {
     })
 }
 
-/// Whether the tokens that the device sampled greedily have the largest logits.
+/// True if the tokens that the device sampled greedily have the largest logits.
 fn sampled_are_likeliest(output: &ForwardOutput, vocab: usize) -> bool {
     let rows = output.logits.chunks_exact(vocab);
     let sampled = output.sampled.iter();

@@ -1,8 +1,8 @@
-//! Errors in a GGUF file, which name its keys.
+//! Errors of GGUF files.
 
 use crate::config::ConfigError;
 
-/// What can be wrong with a GGUF file.
+/// An error in a GGUF file. It names the key or the byte.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum GgufError {
     #[error("not a valid GGUF file: {reason}, at byte {at}")]

@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::error::GgufError;
 use super::keys::Keys;
+use crate::config::Architecture;
 
 /// The fields of a `config.json`.
 pub(super) type Fields = Map<String, Json>;
@@ -60,7 +61,7 @@ const PLAIN: Family = Family {
     describe: |_, _| Ok(()),
 };
 
-/// Mistral's models are converted as `llama`.
+/// The families whose files are read.
 pub(super) const FAMILIES: &[Family] = &[
     Family {
         name: "llama",
@@ -113,6 +114,24 @@ pub(super) const FAMILIES: &[Family] = &[
     experts::QWEN3_MOE,
     experts::GPT_OSS,
 ];
+
+/// The classes that are converted under the name of another one, and that one.
+const CONVERTED_AS: [(&str, &str); 2] = [
+    ("MistralForCausalLM", "LlamaForCausalLM"),
+    ("Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"),
+];
+
+/// The name in `general.architecture` of files that llama.cpp converts from models of `architecture`;
+/// `None` if such files are not supported.
+pub(crate) fn architecture_of(architecture: Architecture) -> Option<&'static str> {
+    let class_name = architecture.class_name();
+    let other = CONVERTED_AS.iter().find(|(class, _)| *class == class_name);
+    let class_name = other.map_or(class_name, |(_, other)| other);
+    let family = FAMILIES
+        .iter()
+        .find(|family| family.class_name == class_name)?;
+    Some(family.name)
+}
 
 /// True if the rows of queries and keys lie in pairs in files of the architecture `name`.
 pub(super) fn is_paired(name: &str) -> bool {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::error::GgufError;
 use super::metadata::{MAX_NAME, Reader};
-use crate::config::{ModelConfig, NormPlacement};
+use crate::config::{ModelConfig, NormPlacement, RopeScaling};
 use crate::dtype::Dtype;
 use crate::weights::{Format, HeadOrder, StoredTensor};
 
@@ -175,14 +175,9 @@ impl<'a> Tensors<'a> {
         let mut names = HashSet::with_capacity(self.list.len());
         let mut renamed = Vec::with_capacity(self.list.len());
         for tensor in self.list {
-            if is_rotation(tensor.name) {
+            if is_rotation(tensor.name, config) {
                 continue;
             }
-            let unknown = GgufError::Unsupported {
-                key: "tensor".to_owned(),
-                given: tensor.name.chars().take(80).collect(),
-                supported: format!("those of {}", config.architecture),
-            };
             let gguf_name = tensor.name;
             let heads = (paired && is_rotated(gguf_name)).then(|| head_order(config));
             let mut stored = tensor.stored(heads.flatten());
@@ -193,7 +188,10 @@ impl<'a> Tensors<'a> {
             // Two names of GGUF may mean the same tensor.
             match hugging_face(gguf_name, config) {
                 Some(name) if names.insert(name.clone()) => renamed.push((name, stored)),
-                _ => return Err(unknown),
+                _ => {
+                    let supported = format!("those of {}", config.architecture);
+                    return Err(unsupported(gguf_name, supported));
+                }
             }
         }
         Ok(renamed)
@@ -243,13 +241,9 @@ impl Tensors<'_> {
                 let name = hugging_face(tensor.name.strip_suffix(suffix)?, config)?;
                 Some((name, *suffix))
             });
-            let (name, suffix) = found.ok_or_else(|| GgufError::Unsupported {
-                key: "tensor".to_owned(),
-                given: tensor.name.chars().take(80).collect(),
-                supported: format!(
-                    "`.lora_a` and `.lora_b` of the tensors of {}",
-                    config.architecture
-                ),
+            let (name, suffix) = found.ok_or_else(|| {
+                let factors = "`.lora_a` and `.lora_b` of the tensors of";
+                unsupported(tensor.name, format!("{factors} {}", config.architecture))
             })?;
             let in_pairs = paired && is_rotated(tensor.name) && suffix == ".lora_b";
             let heads = in_pairs.then(|| head_order(config));
@@ -259,14 +253,25 @@ impl Tensors<'_> {
     }
 }
 
-/// Whether the tensor has rotary frequencies, which are part of the config.
-fn is_rotation(name: &str) -> bool {
-    let whole = [
-        "rope_freqs.weight",
-        "rope_factors_long.weight",
-        "rope_factors_short.weight",
-    ];
-    whole.contains(&name) || name.ends_with(".attn_rot_embd.weight")
+fn unsupported(tensor: &str, supported: String) -> GgufError {
+    GgufError::Unsupported {
+        key: "tensor".to_owned(),
+        given: tensor.chars().take(80).collect(),
+        supported,
+    }
+}
+
+/// True if the tensor has rotary frequencies or factors of them, which are part of `config`.
+fn is_rotation(name: &str, config: &ModelConfig) -> bool {
+    match name {
+        "rope_freqs.weight" => true,
+        "rope_factors_long.weight" | "rope_factors_short.weight" => config
+            .ropes
+            .iter()
+            .any(|rope| matches!(rope.scaling, RopeScaling::LongRope { .. })),
+        // Frequencies without factors, which old converters wrote.
+        _ => name.ends_with(".attn_rot_embd.weight"),
+    }
 }
 
 /// `blk.3.attn_q.weight` is `model.layers.3.self_attn.q_proj.weight` in Llama.
@@ -279,13 +284,13 @@ fn hugging_face(name: &str, config: &ModelConfig) -> Option<String> {
     }
     let (layer, rest) = name.strip_prefix("blk.")?.split_once('.')?;
     let (part, suffix) = rest.split_once('.')?;
-    let body = config.names.body;
+    let names = &config.names;
     // A parameter of the layer, and no module with a weight.
     if part == "attn_sinks" {
-        return Some(format!("{body}layers.{layer}.{}", config.names.sinks));
+        return Some(names.in_layer(layer, names.sinks));
     }
     let module = module(part, config)?;
-    Some(format!("{body}layers.{layer}.{module}.{suffix}"))
+    Some(names.in_layer(layer, &format!("{module}.{suffix}")))
 }
 
 /// The name of a layer's module, as in Hugging Face checkpoints.

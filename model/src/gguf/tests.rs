@@ -1,3 +1,5 @@
+mod file;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +11,7 @@ use crate::checkpoint::{Checkpoint, LoadFormat};
 use crate::dtype::Dtype;
 use crate::tokenizer::Tokenizer;
 use crate::weights::{Format, Weights};
+use file::{File, parse_error};
 use hearth_shaders::BlockFormat;
 
 fn goldens() -> PathBuf {
@@ -22,129 +25,6 @@ fn golden(name: &str) -> Vec<u8> {
 fn open(name: &str) -> Checkpoint {
     let path = goldens().join("gguf").join(name);
     Checkpoint::open(path.to_str().unwrap(), LoadFormat::Safetensors).unwrap()
-}
-
-/// A file that is written by hand, with an error in one place.
-#[derive(Default)]
-struct File {
-    keys: Vec<Vec<u8>>,
-    tensors: Vec<Vec<u8>>,
-    data: usize,
-}
-
-fn text(text: &str) -> Vec<u8> {
-    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
-}
-
-impl File {
-    fn key(mut self, key: &str, kind: u32, value: &[u8]) -> Self {
-        let mut bytes = text(key);
-        bytes.extend(kind.to_le_bytes());
-        bytes.extend(value);
-        self.keys.push(bytes);
-        self
-    }
-
-    fn text(self, key: &str, value: &str) -> Self {
-        self.key(key, 8, &text(value))
-    }
-
-    fn number(self, key: &str, value: u32) -> Self {
-        self.key(key, 4, &value.to_le_bytes())
-    }
-
-    fn texts(self, key: &str, values: &[&str]) -> Self {
-        let mut bytes = 8u32.to_le_bytes().to_vec();
-        bytes.extend((values.len() as u64).to_le_bytes());
-        values.iter().for_each(|value| bytes.extend(text(value)));
-        self.key(key, 9, &bytes)
-    }
-
-    fn numbers(self, key: &str, values: &[f32]) -> Self {
-        let mut bytes = 6u32.to_le_bytes().to_vec();
-        bytes.extend((values.len() as u64).to_le_bytes());
-        values.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
-        self.key(key, 9, &bytes)
-    }
-
-    fn float(self, key: &str, value: f32) -> Self {
-        self.key(key, 6, &value.to_le_bytes())
-    }
-
-    fn integers(self, key: &str, values: &[u32]) -> Self {
-        let mut bytes = 4u32.to_le_bytes().to_vec();
-        bytes.extend((values.len() as u64).to_le_bytes());
-        values.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
-        self.key(key, 9, &bytes)
-    }
-
-    fn tensor(mut self, name: &str, shape: &[u64], kind: u32, offset: u64) -> Self {
-        let mut bytes = text(name);
-        bytes.extend((shape.len() as u32).to_le_bytes());
-        shape
-            .iter()
-            .for_each(|side| bytes.extend(side.to_le_bytes()));
-        bytes.extend(kind.to_le_bytes());
-        bytes.extend(offset.to_le_bytes());
-        self.tensors.push(bytes);
-        self
-    }
-
-    fn data(mut self, bytes: usize) -> Self {
-        self.data = bytes;
-        self
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = b"GGUF".to_vec();
-        bytes.extend(3u32.to_le_bytes());
-        bytes.extend((self.tensors.len() as u64).to_le_bytes());
-        bytes.extend((self.keys.len() as u64).to_le_bytes());
-        self.keys.iter().for_each(|key| bytes.extend(key));
-        self.tensors.iter().for_each(|tensor| bytes.extend(tensor));
-        bytes.resize(bytes.len().next_multiple_of(32) + self.data, 0);
-        bytes
-    }
-
-    fn parse_error(&self) -> String {
-        parse_error(&self.bytes())
-    }
-
-    fn config_error(&self) -> String {
-        let bytes = self.bytes();
-        let file = Gguf::parse(&bytes).unwrap();
-        file.config().unwrap_err().to_string()
-    }
-
-    fn tokenizer_error(&self) -> String {
-        let bytes = self.bytes();
-        let file = Gguf::parse(&bytes).unwrap();
-        file.tokenizer().err().expect("an error").to_string()
-    }
-
-    /// A tiny Llama's metadata.
-    fn llama() -> Self {
-        Self::of("llama")
-    }
-
-    /// The description of one layer of `architecture`.
-    fn of(architecture: &str) -> Self {
-        let key = |name: &str| format!("{architecture}.{name}");
-        File::default()
-            .text("general.architecture", architecture)
-            .number(&key("embedding_length"), 8)
-            .number(&key("feed_forward_length"), 8)
-            .number(&key("block_count"), 1)
-            .number(&key("attention.head_count"), 2)
-            .number(&key("context_length"), 64)
-            .float(&key("attention.layer_norm_rms_epsilon"), 1e-5)
-            .tensor("token_embd.weight", &[8, 4], 0, 0)
-            .data(128)
-    }
-}
-
-fn parse_error(bytes: &[u8]) -> String {
-    Gguf::parse(bytes).err().expect("an error").to_string()
 }
 
 #[test]
@@ -279,6 +159,30 @@ struct Case {
     text: String,
     ids: Vec<u32>,
     ids_with_special: Vec<u32>,
+}
+
+#[test]
+fn every_model_has_the_architecture_of_its_converted_file() {
+    for name in [
+        "smollm3", "granite", "olmo2", "phi3", "gemma2", "gemma3", "mixtral", "qwen2moe",
+        "qwen3moe", "gpt-oss",
+    ] {
+        let bytes = golden(&format!("{name}.gguf"));
+        let file = Gguf::parse(&bytes).unwrap();
+        let written = file.metadata.architecture().unwrap();
+        let class = file.config().unwrap().architecture;
+        assert_eq!(architecture_of(class), Some(written), "{name}");
+    }
+    for (name, expected) in [
+        ("mistral-window", Some("llama")),
+        ("qwen3", Some("qwen3")),
+        ("gemma3-text-of-images", Some("gemma3")),
+        ("granite4-nope", None),
+    ] {
+        let config = fs::read_to_string(goldens().join(name).join("config.json")).unwrap();
+        let class = ModelConfig::from_json(&config).unwrap().architecture;
+        assert_eq!(architecture_of(class), expected, "{name}");
+    }
 }
 
 #[test]
@@ -456,6 +360,12 @@ fn keys_of_families_are_checked() {
         .tensor("rope_factors_short.weight", &[1], 0, 0);
     let error = long.config_error();
     assert!(error.contains("rope_factors_long.weight"), "{error}");
+    let short = File::of("phi3").tensor("rope_factors_short.weight", &[1], 0, 0);
+    let error = short.config_error();
+    assert!(
+        error.contains("rope_factors_long.weight is missing"),
+        "{error}"
+    );
     let error = File::of("olmo2").number("olmo2.attention.sliding_window", 4);
     let error = error.config_error();
     assert!(error.contains("olmo2.attention.sliding_window"), "{error}");
@@ -479,10 +389,13 @@ fn an_unknown_type_or_tensor_is_named() {
     let error = error.expect_err("an error").to_string();
     assert!(error.contains("IQ3_S") && error.contains("Q4_K"), "{error}");
 
-    let bytes = File::llama().tensor("output.bias", &[4], 0, 0).bytes();
-    let read = Gguf::parse(&bytes).unwrap();
-    let error = read.into_tensors(&config).unwrap_err().to_string();
-    assert!(error.contains("output.bias"), "{error}");
+    // Llama has no factors of LongRoPE.
+    for name in ["output.bias", "rope_factors_long.weight"] {
+        let bytes = File::llama().tensor(name, &[4], 0, 0).bytes();
+        let read = Gguf::parse(&bytes).unwrap();
+        let error = read.into_tensors(&config).unwrap_err().to_string();
+        assert!(error.contains(name), "{error}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::error::LoraError;
 use super::names::{matrix_of, unknown_module};
 use super::{Factors, check_finite, check_shapes, read_file};
 use crate::config::ModelConfig;
-use crate::gguf::{Gguf, GgufAdapter};
+use crate::gguf::{self, Gguf, GgufAdapter};
 use crate::weights::{Bytes, Weights};
 
 /// The changes of the adapter in the file `path`.
@@ -33,12 +33,9 @@ pub fn read(
     } = Gguf::parse(&bytes)
         .and_then(|file| file.into_adapter(config))
         .map_err(in_file)?;
-    // llama.cpp names Mistral as Llama, and all others as Hugging Face's `model_type` does.
-    let expected = match config.architecture.model_type() {
-        "mistral" => "llama",
-        name => name,
-    };
-    if architecture != expected {
+    let expected = gguf::architecture_of(config.architecture);
+    if expected != Some(architecture.as_str()) {
+        let expected = expected.unwrap_or(config.architecture.class_name());
         return Err(LoraError::tensor(
             "general.architecture",
             format!("the adapter is for {architecture:.40}, this model is {expected}"),

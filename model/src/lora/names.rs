@@ -40,16 +40,18 @@ pub fn matrix_of(module: &str, config: &ModelConfig) -> Option<AdaptedMatrix> {
     (there && matrix_shape(config, matrix).is_some()).then_some(matrix)
 }
 
-/// Why the tensor `name` of a module that [`matrix_of`] does not know is refused.
-pub fn unknown_module(name: &str, config: &ModelConfig) -> &'static str {
+/// True if the tensor `name` belongs to experts of the model or to their router.
+pub fn is_of_experts(name: &str, config: &ModelConfig) -> bool {
     let names = &config.names.experts;
     let of_experts = [names.router, names.merged, names.single, names.shared_gate];
-    let shared = names.shared.iter();
-    let mut of_experts = of_experts.iter().chain(shared);
-    match config.experts() {
-        Some(_) if of_experts.any(|module| name.contains(module)) => {
-            "adapters of experts and of their router are not supported"
-        }
-        _ => "this model has no such module",
+    let mut of_experts = of_experts.iter().chain(&names.shared);
+    config.experts().is_some() && of_experts.any(|module| name.contains(module))
+}
+
+/// The reason to refuse the tensor `name` of a module that [`matrix_of`] does not know.
+pub fn unknown_module(name: &str, config: &ModelConfig) -> &'static str {
+    match is_of_experts(name, config) {
+        true => "adapters of experts and of their router are not supported",
+        false => "this model has no such module",
     }
 }

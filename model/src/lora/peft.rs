@@ -7,7 +7,7 @@ use hearth_forward::{AdaptedMatrix, LowRank};
 use serde_json::{Map, Value};
 
 use super::error::LoraError;
-use super::names::{matrix_of, unknown_module};
+use super::names::{is_of_experts, matrix_of, unknown_module};
 use super::peft_config::PeftConfig;
 use super::{Factors, check_finite, check_shapes, read_file};
 use crate::config::ModelConfig;
@@ -136,13 +136,10 @@ fn modules<'a>(
     match unknown {
         None => Ok(modules),
         // Where no name fits, it is the adapter of another model, which one name does not say.
-        Some(tensor) => {
-            let reason = unknown_module(tensor, config);
-            Err(match known || reason.contains("experts") {
-                true => LoraError::tensor(tensor, reason),
-                false => LoraError::NoMatch,
-            })
+        Some(tensor) if known || is_of_experts(tensor, config) => {
+            Err(LoraError::tensor(tensor, unknown_module(tensor, config)))
         }
+        Some(_) => Err(LoraError::NoMatch),
     }
 }
 

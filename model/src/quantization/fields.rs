@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::QuantizationError;
+use crate::config::shorten;
 
 /// A JSON object, and its name for messages.
 #[derive(Clone, Copy)]
@@ -16,7 +17,7 @@ impl<'a> Object<'a> {
         let map = value.as_object().ok_or_else(|| QuantizationError {
             field: name.to_owned(),
             bound: "an object",
-            given: shown(Some(value)),
+            given: shorten(value),
         })?;
         Ok(Self { map, name })
     }
@@ -30,7 +31,7 @@ impl<'a> Object<'a> {
         QuantizationError {
             field: format!("{}.{key}", self.name),
             bound,
-            given: shown(self.map.get(key)),
+            given: self.map.get(key).map_or("nothing".to_owned(), shorten),
         }
     }
 
@@ -117,14 +118,5 @@ impl<'a> Object<'a> {
             Some(value) if !is_empty(value) => Err(self.bad(key, bound)),
             _ => Ok(()),
         }
-    }
-}
-
-/// The value as JSON, cut so that a hostile file cannot flood the message.
-fn shown(value: Option<&Value>) -> String {
-    let text = value.map_or_else(|| "nothing".to_owned(), Value::to_string);
-    match text.char_indices().nth(80) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
 }

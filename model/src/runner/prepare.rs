@@ -29,7 +29,7 @@ pub(super) fn prepare<B: Kernels>(
     device: &B::Device,
 ) -> Result<ModelRunner<B>, LoadError> {
     let config = checkpoint.config.clone();
-    let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), at)?;
+    let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), &config, at)?;
     // The CPU widens values in registers; a GPU kernel takes one type for everything.
     let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
     let summation = match options.deterministic {

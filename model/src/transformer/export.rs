@@ -96,15 +96,11 @@ impl Exported {
     }
 
     fn push_norm<B: Backend>(&mut self, name: &str, parameter: &Param<Tensor<B, 1>>) {
-        let (shape, mut values) = values(parameter.val());
-        values
-            .iter_mut()
-            .for_each(|value| *value -= self.norm_offset);
-        self.tensors.push(ExportedTensor {
-            name: name.to_owned(),
-            shape,
-            values,
-        });
+        self.push(name, parameter.val());
+        if let Some(norm) = self.tensors.last_mut() {
+            let values = norm.values.iter_mut();
+            values.for_each(|value| *value -= self.norm_offset);
+        }
     }
 
     fn push_mlp<B: Backend>(&mut self, gate_up: &Linear, down: &Linear, mlp: &DenseMlp<B>) {

@@ -114,7 +114,7 @@ impl<B: Backend> Transformer<B> {
             present.then(|| Param::from_tensor(Tensor::zeros([size], device)))
         };
         let linear = |of: &Linear, std: f64| {
-            let rows = of.rows();
+            let rows = of.stack().rows();
             (matrix(rows, of.columns, std), bias(of.bias, rows))
         };
         let mlp = |gate_up: &Linear, down: &Linear| {

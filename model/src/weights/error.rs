@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use hearth_shaders::BlockFormat;
+
 use super::file_names::{INDEX, SINGLE};
 
-/// What can be wrong with the weights of a checkpoint.
+/// An error in the weights of a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightError {
     #[error("{dir} has neither {SINGLE} nor {INDEX}{hint}")]
@@ -34,13 +36,19 @@ pub enum WeightError {
         expected: Vec<usize>,
     },
     #[error(
-        "tensor {tensor} in {file} is {found}; supported: f32, f16, bf16 and, in GGUF files, \
-         Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K"
+        "tensor {tensor} in {file} is {found}; supported: f32, f16, bf16 and, in GGUF files, {}",
+        blocks()
     )]
     UnsupportedDtype {
         tensor: String,
         file: String,
         found: String,
+    },
+    #[error("tensor {tensor} is in blocks of {block} elements, and its rows have {columns}")]
+    CutBlock {
+        tensor: String,
+        block: usize,
+        columns: usize,
     },
     #[error("quantized tensor {tensor} {problem}")]
     Packed { tensor: String, problem: String },
@@ -49,4 +57,10 @@ pub enum WeightError {
          for a scale in f16"
     )]
     NotFinite { tensor: String, row: usize },
+}
+
+/// The formats of blocks that are decoded.
+fn blocks() -> String {
+    let names = BlockFormat::integers().map(|format| format!("{format:?}"));
+    names.collect::<Vec<_>>().join(", ")
 }

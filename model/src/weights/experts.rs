@@ -77,10 +77,7 @@ impl Gathered {
 
     /// The part row by row, in the format [`Self::format`].
     pub fn bytes(&self, files: &[(PathBuf, Bytes)]) -> Vec<u8> {
-        let stored = |tensor: &StoredTensor| {
-            let (_, bytes) = &files[tensor.file];
-            &bytes.as_slice()[tensor.bytes.clone()]
-        };
+        let stored = |tensor: &StoredTensor| tensor.bytes_in(files);
         let mut out = Vec::with_capacity(self.length());
         match self {
             Self::Strided {
@@ -200,9 +197,16 @@ impl Weights {
             return Ok(());
         };
         let (elements, bytes) = all.format.block();
-        let cut = !columns.is_multiple_of(elements) || merged.interleaved && elements > 1;
-        if bytes == 0 || cut {
+        // Elements of blocks cannot be put into another order.
+        if bytes == 0 || merged.interleaved && elements > 1 {
             return Err(self.unsupported(name, &all));
+        }
+        if !columns.is_multiple_of(elements) {
+            return Err(WeightError::CutBlock {
+                tensor: name.to_owned(),
+                block: elements,
+                columns,
+            });
         }
         for (expert, one) in slices(&all, layer.experts).enumerate() {
             for (matrix, first, step) in merged.parts() {
@@ -236,9 +240,16 @@ impl Weights {
         };
         for (name, tensor) in [(&blocks, &all), (&scales, &all_scales)] {
             let byte = tensor.bytes.len() == tensor.shape.iter().product::<usize>();
-            if !byte || !columns.is_multiple_of(BLOCK) {
+            if !byte {
                 return Err(self.unsupported(name, tensor));
             }
+        }
+        if !columns.is_multiple_of(BLOCK) {
+            return Err(WeightError::CutBlock {
+                tensor: blocks,
+                block: BLOCK,
+                columns,
+            });
         }
         let experts = slices(&all, layer.experts).zip(slices(&all_scales, layer.experts));
         for (expert, (blocks, scales)) in experts.enumerate() {
@@ -313,21 +324,6 @@ impl Weights {
     fn add_gathered(&mut self, name: String, part: Gathered) {
         if let Source::Files { gathered, .. } = &mut self.source {
             gathered.insert(name, part);
-        }
-    }
-
-    fn unsupported(&self, name: &str, tensor: &StoredTensor) -> WeightError {
-        WeightError::UnsupportedDtype {
-            tensor: name.to_owned(),
-            file: self.file_of(tensor),
-            found: tensor.format.to_string(),
-        }
-    }
-
-    fn missing(&self, name: &str) -> WeightError {
-        WeightError::MissingTensor {
-            tensor: name.to_owned(),
-            place: self.place.clone(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Damaged files: opening a file with random changes and cuts and reading all its tensors gives
 //! numbers or an error, and never a panic.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 

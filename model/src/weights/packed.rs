@@ -34,12 +34,26 @@ pub(crate) struct PackedMatrix {
     format: OnceLock<Format>,
 }
 
+/// The order of the columns names a group that does not exist.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("has column {column} in group {group}, there are {groups} groups")]
+pub(crate) struct NoSuchGroup {
+    column: usize,
+    group: u32,
+    groups: usize,
+}
+
 /// The files of a checkpoint, of which only the bytes matter here.
 type Files<P> = [(P, Bytes)];
 
 impl PackedMatrix {
     pub fn shape(&self) -> [usize; 2] {
         [self.rows, self.columns]
+    }
+
+    /// The tensor with the integers or the small floats.
+    pub fn place(&self) -> &StoredTensor {
+        &self.values.1
     }
 
     /// The tensors that it is stored as.
@@ -77,7 +91,7 @@ impl PackedMatrix {
     ///
     /// # Errors
     /// The order of the columns names a group that does not exist.
-    pub fn decode<P>(&self, files: &Files<P>) -> Result<Vec<u8>, String> {
+    pub fn decode<P>(&self, files: &Files<P>) -> Result<Vec<u8>, NoSuchGroup> {
         let decoder = Decoder::new(self, files)?;
         Ok(match self.format(files) {
             Format::Blocks(format) => decoder.blocks(format),

@@ -150,13 +150,7 @@ fn commit() -> String {
         let run = run.ok().filter(|run| run.status.success())?;
         Some(String::from_utf8_lossy(&run.stdout).trim().to_owned())
     };
-    let changed = git(&[
-        "status",
-        "--porcelain",
-        "--untracked-packaging=no",
-        "--",
-        "..",
-    ]);
+    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", ".."]);
     match (git(&["rev-parse", "--short", "HEAD"]), changed.as_deref()) {
         (Some(commit), Some("")) => commit,
         (Some(commit), _) => format!("{commit} with changes"),
@@ -168,21 +162,26 @@ fn commit() -> String {
 fn certified_models_are_listed() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/CERTIFIED.md");
     let update = std::env::var_os("UPDATE_DOCS").is_some();
-    let mut rows = Rows::new();
-    check(CPU, &mut rows);
+    let all = device::list();
+    let mut specs = vec![CPU];
     if update && all_gpu_tests() {
-        let gpus = [Api::Vulkan, Api::WebGpu]
-            .into_iter()
-            .filter_map(wgpu_devices);
-        let cuda = device::choose(&CUDA, &device::list()).is_ok();
-        for device in gpus.chain(cuda.then_some(CUDA)) {
-            check(device, &mut rows);
-        }
+        let gpus = [Api::Vulkan, Api::WebGpu];
+        specs.extend(gpus.into_iter().filter_map(wgpu_devices));
+        specs.extend(device::choose(&CUDA, &all).is_ok().then_some(CUDA));
+    }
+    let mut rows = Rows::new();
+    for spec in &specs {
+        check(*spec, &mut rows);
     }
     let table = table(&rows);
     assert!(!table.contains("**"), "a check failed:\n{table}");
     if update {
-        let devices: Vec<String> = device::list().iter().map(ToString::to_string).collect();
+        // Those of the rows, and no others of this machine.
+        let devices = specs.iter().map(|spec| {
+            let device = device::choose(spec, &all);
+            device.map_or(spec.to_string(), |(device, _)| device.to_string())
+        });
+        let devices: Vec<String> = devices.collect();
         let by = format!(
             "\nMade at commit {} with {}.\n",
             commit(),

@@ -40,7 +40,7 @@ pub fn goldens() -> Vec<Golden> {
     dirs.into_iter().map(read).collect()
 }
 
-/// Whether the tests on GPUs run in full. Most of their time is the compilation of kernels for each
+/// True if the tests on GPUs run in full. Most of their time is the compilation of kernels for each
 /// model and each shader language, which takes minutes where a CPU stands in for the GPU.
 pub fn all_gpu_tests() -> bool {
     std::env::var_os("HEARTH_ALL_GPU_TESTS").is_some()

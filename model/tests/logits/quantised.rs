@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use hearth_model::device::DeviceSpec;
 use hearth_model::dtype::Dtype;
+use hearth_model::{LoadOptions, estimate};
 
-use super::golden::{CPU, Golden, feed, load_as, read};
+use super::golden::{CPU, Golden, feed, load_as, open, read};
 use super::prefill_and_decode;
 
 fn goldens() -> Vec<Golden> {
@@ -48,5 +50,31 @@ fn matrices_that_fit_into_blocks_stay_packed_in_bf16() {
         let error = power(&mut pairs.map(|(got, want)| got - want));
         let whole = power(&mut golden.prefill.iter().copied());
         assert!(error < 0.01 * whole, "{name}: {error} of {whole}");
+    }
+}
+
+#[test]
+fn the_estimated_memory_is_that_of_the_loaded_model() {
+    for golden in goldens() {
+        let name = golden.dir.display().to_string();
+        let of = |dtype: Option<Dtype>, device: DeviceSpec| {
+            let options = LoadOptions {
+                device,
+                dtype,
+                ..LoadOptions::default()
+            };
+            estimate(&open(&golden), &options)
+        };
+        for dtype in [Dtype::F32, Dtype::Bf16] {
+            let decoder = load_as(&golden, CPU, dtype);
+            let report = decoder.report();
+            let estimate = of(Some(dtype), CPU);
+            assert_eq!(estimate.weight_bytes, report.weight_bytes, "{name}");
+            let slots = report.kv_slots as u64;
+            assert_eq!(estimate.token_bytes * slots, report.kv_bytes, "{name}");
+        }
+        // Unasked it is bf16, in which matrices stay in their blocks.
+        let unasked = of(None, DeviceSpec::Auto);
+        assert_eq!(unasked, of(Some(Dtype::Bf16), CPU), "{name}");
     }
 }

@@ -128,7 +128,7 @@ fn on_vulkan_bits_need_not_depend_on_the_batch() {
         bits_are_the_same_in_any_batch(device, Dtype::F32, gpu_goldens());
         let some = gpu_goldens().into_iter().take(2).collect();
         bits_are_the_same_in_any_batch(device, Dtype::F16, some);
-        // This is no accident: the fastest kernels give other bits.
+        // The fastest kernels give other bits, so that the equality above is no accident.
         let golden = &gpu_goldens()[0];
         let tokens = tokens(golden);
         let mut decoder = load_as(golden, device, Dtype::F32);

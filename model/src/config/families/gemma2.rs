@@ -50,13 +50,10 @@ fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigErr
 
 /// The parts of the description that Gemma 2 and 3 have in common.
 pub(super) fn block(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
-    let bias = config.flag("attention_bias")?;
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(config.flag("attention_bias")?);
     model.norms = NormPlacement::Both;
     model.norms_from_one = true;
+    model.exceeds_f16 = true;
     model.embedding_scale = (model.hidden_size as f64).sqrt() as f32;
     let scalar = config.positive("query_pre_attn_scalar")?.unwrap_or(256.0);
     model.attention_scale = scalar.powf(-0.5) as f32;

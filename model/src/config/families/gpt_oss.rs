@@ -10,7 +10,7 @@ use super::super::family::Family;
 use super::super::fields::Fields;
 use super::super::layers;
 use super::super::rope::RopeDefaults;
-use super::super::{AttentionBias, Mlp, ModelConfig, TensorNames};
+use super::super::{AttentionBias, ModelConfig, TensorNames};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "GptOssForCausalLM",
@@ -50,41 +50,30 @@ pub(super) const FAMILY: Family = Family {
 
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
     let bias = config.boolean("attention_bias")?.unwrap_or(true);
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(bias);
     let count = model.layers.len();
     let window = layers::window(config, Some(128))?;
     let sliding = layers::sliding(config, count)?;
     let sliding = sliding.unwrap_or_else(|| (0..count).map(|i| i % 2 == 0).collect());
     layers::set_windows(config, model, window, &sliding)?;
     let (experts, top) = experts::counts(config, count, (128, 4))?;
-    let factor = |key: &str, default: f64| {
-        let factor = config.positive(key)?.unwrap_or(default);
-        Ok::<f32, ConfigError>(factor as f32)
-    };
     let activation = ExpertActivation::Clamped {
-        alpha: factor("swiglu_alpha", 1.702)?,
-        limit: factor("swiglu_limit", 7.0)?,
+        alpha: config.factor("swiglu_alpha")?.unwrap_or(1.702),
+        limit: config.factor("swiglu_limit")?.unwrap_or(7.0),
     };
     for layer in &mut model.layers {
         layer.sinks = true;
-        let width = match layer.mlp {
-            Mlp::Dense { width } => width,
-            Mlp::Experts(experts) => experts.width,
-        };
-        layer.mlp = Mlp::Experts(ExpertsConfig {
-            experts,
-            routing: Routing {
-                top,
-                weights: ExpertWeights::OfChosen,
-            },
-            width,
-            activation,
-            bias: true,
-            shared: None,
-        });
     }
+    experts::set_all(model, |width| ExpertsConfig {
+        experts,
+        routing: Routing {
+            top,
+            weights: ExpertWeights::OfChosen,
+        },
+        width,
+        activation,
+        bias: true,
+        shared: None,
+    });
     Ok(())
 }

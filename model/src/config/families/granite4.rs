@@ -62,10 +62,6 @@ fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigErr
         layer.mlp = Mlp::Dense { width };
         layer.rope = layer.rope.filter(|_| rotates);
     }
-    let bias = config.flag("attention_bias")?;
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(config.flag("attention_bias")?);
     granite::factors(config, model)
 }

@@ -22,9 +22,6 @@ pub(super) const FAMILY: Family = Family {
 
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
     let window = layers::window(config, Some(4096))?;
-    model
-        .layers
-        .iter_mut()
-        .for_each(|layer| layer.window = window);
+    layers::set_window(model, window);
     Ok(())
 }

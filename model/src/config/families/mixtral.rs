@@ -10,7 +10,7 @@ use super::super::family::Family;
 use super::super::fields::Fields;
 use super::super::layers;
 use super::super::rope::RopeDefaults;
-use super::super::{Mlp, ModelConfig, TensorNames};
+use super::super::{ModelConfig, TensorNames};
 
 pub(super) const FAMILY: Family = Family {
     class_name: "MixtralForCausalLM",
@@ -47,23 +47,17 @@ pub(super) const FAMILY: Family = Family {
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
     let window = layers::window(config, None)?;
     let (experts, top) = experts::counts(config, model.layers.len(), (8, 2))?;
-    for layer in &mut model.layers {
-        let width = match layer.mlp {
-            Mlp::Dense { width } => width,
-            Mlp::Experts(experts) => experts.width,
-        };
-        layer.window = window;
-        layer.mlp = Mlp::Experts(ExpertsConfig {
-            experts,
-            routing: Routing {
-                top,
-                weights: ExpertWeights::OfChosen,
-            },
-            width,
-            activation: ExpertActivation::Silu,
-            bias: false,
-            shared: None,
-        });
-    }
+    layers::set_window(model, window);
+    experts::set_all(model, |width| ExpertsConfig {
+        experts,
+        routing: Routing {
+            top,
+            weights: ExpertWeights::OfChosen,
+        },
+        width,
+        activation: ExpertActivation::Silu,
+        bias: false,
+        shared: None,
+    });
     Ok(())
 }

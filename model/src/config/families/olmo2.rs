@@ -21,11 +21,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
-    let bias = config.flag("attention_bias")?;
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(config.flag("attention_bias")?);
     model.norms = NormPlacement::After;
     model.qk_norms = QkNorms::Projections;
     Ok(())

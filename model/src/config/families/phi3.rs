@@ -37,16 +37,13 @@ fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigErr
     match model.ropes[0].scaling {
         RopeScaling::None | RopeScaling::LongRope { .. } => {}
         _ => {
-            return Err(config.bad(
-                "rope_scaling",
-                "of the type \"longrope\" in this architecture",
-            ));
+            let keys = ["rope_scaling", "rope_parameters"];
+            let key = keys.into_iter().find(|key| config.value(key).is_some());
+            let bound = "of the type \"longrope\" in this architecture";
+            return Err(config.bad(key.unwrap_or(keys[0]), bound));
         }
     }
     let window = layers::window(config, None)?;
-    model
-        .layers
-        .iter_mut()
-        .for_each(|layer| layer.window = window);
+    layers::set_window(model, window);
     Ok(())
 }

@@ -34,19 +34,12 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
-    let bias = config.flag("attention_bias")?;
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(config.flag("attention_bias")?);
     model.qk_norms = QkNorms::Heads;
     // Unlike in Qwen3, all layers have the window, whatever `max_window_layers` says.
     if config.flag("use_sliding_window")? {
         let window = layers::window(config, Some(4096))?;
-        model
-            .layers
-            .iter_mut()
-            .for_each(|layer| layer.window = window);
+        layers::set_window(model, window);
     }
     let (experts, top) = experts::counts(config, model.layers.len(), (128, 8))?;
     let experts = ExpertsConfig {

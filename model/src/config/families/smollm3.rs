@@ -35,11 +35,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigError> {
-    let bias = config.flag("attention_bias")?;
-    model.attention_bias = AttentionBias {
-        qkv: bias,
-        output: bias,
-    };
+    model.attention_bias = AttentionBias::all(config.flag("attention_bias")?);
     model.mlp_bias = config.flag("mlp_bias")?;
     let rotated = rotated(config, model.layers.len())?;
     for (layer, rotated) in model.layers.iter_mut().zip(&rotated) {
@@ -60,7 +56,7 @@ fn describe(config: Fields<'_>, model: &mut ModelConfig) -> Result<(), ConfigErr
     layers::set_windows(config, model, window, &sliding)
 }
 
-/// `[layers]`: whether a layer rotates its heads. The list in the file has 1 for a layer that does,
+/// `[layers]`: true for a layer that rotates its heads. The list in the file has 1 for a layer that does,
 /// against its name.
 fn rotated(config: Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let key = "no_rope_layers";

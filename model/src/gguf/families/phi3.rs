@@ -30,9 +30,16 @@ fn describe(keys: &Keys<'_>, config: &mut Fields) -> Result<(), GgufError> {
             json!(original),
         );
     }
-    let (Some(long), Some(short)) = (keys.factors(LONG)?, keys.factors(SHORT)?) else {
+    if ![LONG, SHORT].iter().any(|name| keys.tensors.contains(name)) {
         return Ok(());
-    };
+    }
+    let [long, short] = [LONG, SHORT].map(|name| {
+        let missing = || GgufError::Missing {
+            key: format!("tensor {name}"),
+        };
+        keys.factors(name)?.ok_or_else(missing)
+    });
+    let (long, short) = (long?, short?);
     let mut rope = keys.rotation(keys.head_dim()?)?;
     let numbers = |factors: Vec<f32>| -> Json {
         factors

@@ -167,3 +167,23 @@ fn a_wrong_shape_and_missing_scales_are_errors_that_name_the_tensor() {
         matches!(&error, WeightError::MissingTensor { tensor, .. } if tensor.ends_with("down_proj_scales"))
     );
 }
+
+#[test]
+fn rows_that_are_no_whole_blocks_are_an_error() {
+    let mut layer = config("GptOssForCausalLM").expert_tensors(0).unwrap();
+    layer.width = 40;
+    let bytes = |name, shape: Vec<usize>| {
+        let bytes = vec![0; shape.iter().product()];
+        (name, Dtype::U8, shape, bytes)
+    };
+    let mut all = weights(&[
+        bytes("down_proj_blocks", vec![EXPERTS, HIDDEN, 1, 16]),
+        bytes("down_proj_scales", vec![EXPERTS, HIDDEN, 1]),
+    ]);
+    let error = all.split_experts(&layer).unwrap_err().to_string();
+    assert!(error.contains("down_proj_blocks"), "{error}");
+    assert!(
+        error.contains("blocks of 32") && error.contains("have 40"),
+        "{error}"
+    );
+}

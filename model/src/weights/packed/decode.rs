@@ -5,7 +5,7 @@ use hearth_shaders::{BLOCK, BlockFormat};
 use rayon::prelude::*;
 
 use super::layout::Values;
-use super::{Files, PackedMatrix};
+use super::{Files, NoSuchGroup, PackedMatrix};
 use crate::dtype::Dtype;
 use crate::weights::format::Format;
 use crate::weights::stored::StoredTensor;
@@ -28,8 +28,8 @@ pub(super) struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     /// # Errors
     /// The order of the columns names a group that does not exist.
-    pub fn new<P>(matrix: &'a PackedMatrix, files: &'a Files<P>) -> Result<Self, String> {
-        let bytes = |tensor: &StoredTensor| &files[tensor.file].1.as_slice()[tensor.bytes.clone()];
+    pub fn new<P>(matrix: &'a PackedMatrix, files: &'a Files<P>) -> Result<Self, NoSuchGroup> {
+        let bytes = |tensor: &StoredTensor| tensor.bytes_in(files);
         let (scale, tensor) = &matrix.scale;
         let mut scales = vec![0.0; tensor.shape.iter().product()];
         if let Format::Float(dtype) = tensor.format {
@@ -49,10 +49,11 @@ impl<'a> Decoder<'a> {
             .iter()
             .position(|&group| group as usize >= scale.groups)
         {
-            return Err(format!(
-                "has column {column} in group {} of {}",
-                groups[column], scale.groups
-            ));
+            return Err(NoSuchGroup {
+                column,
+                group: groups[column],
+                groups: scale.groups,
+            });
         }
         Ok(Self {
             matrix,

@@ -30,12 +30,12 @@ pub(crate) fn find(
     };
     let mut found = HashMap::new();
     for name in entries.keys() {
-        let Some(module) = name.strip_suffix(suffix) else {
+        let module = name.strip_suffix(suffix);
+        let Some(module) = module.filter(|module| module.ends_with('.')) else {
             continue;
         };
         // Modules that are left out of the quantization have an ordinary `weight`.
-        let is_packed = module.ends_with('.') && is(&entries[name], kind);
-        if !is_packed && suffix == "weight" {
+        if suffix == "weight" && !is(&entries[name], kind) {
             continue;
         }
         let module = Module {
@@ -65,12 +65,22 @@ impl Module<'_> {
         let stored = self.of_kind(suffix, kind)?;
         let [first, second] = match stored.shape.as_slice() {
             &[first, second] if first > 0 && second > 0 => [first, second],
-            _ => return Err(self.bad(suffix, "is no matrix")),
+            shape => {
+                return Err(self.bad(
+                    suffix,
+                    format!("has the shape {shape:?}, not that of a matrix"),
+                ));
+            }
         };
         let per = |bits: u32| (32 / bits) as usize;
         let wide = |count: usize, by: usize| {
             let wide = count.checked_mul(by);
-            wide.ok_or_else(|| self.bad(suffix, "is too large"))
+            wide.ok_or_else(|| {
+                self.bad(
+                    suffix,
+                    format!("has the shape {:?}, which is too large", stored.shape),
+                )
+            })
         };
         let (rows, columns, values, scales) = match scheme {
             Scheme::Gptq { bits, scales, .. } => (
@@ -98,16 +108,15 @@ impl Module<'_> {
         };
         let (scale, scale_tensor) = self.scale(scheme, scales, shape)?;
         let zeros = self.zeros(scheme, shape, scale.groups)?;
-        let order = match scheme {
-            Scheme::Gptq { .. } => self.optional("g_idx"),
-            Scheme::Compressed { .. } => self.optional("weight_g_idx"),
+        let order_suffix = match scheme {
+            Scheme::Gptq { .. } => Some("g_idx"),
+            Scheme::Compressed { .. } => Some("weight_g_idx"),
             Scheme::Awq { .. } | Scheme::Fp8 { .. } => None,
         };
-        if let Some(order) = order
-            && (!is(order, "I32") || count(order) != Some(columns))
-        {
-            return Err(self.bad("g_idx", "is not a group for each column, in 32 bits"));
-        }
+        let order = match order_suffix {
+            Some(suffix) => self.sized(suffix, "I32", Some(columns))?,
+            None => None,
+        };
         Ok(PackedMatrix {
             rows,
             columns,
@@ -135,7 +144,8 @@ impl Module<'_> {
         };
         let tensor = self.required(suffix)?;
         if !matches!(tensor.format, Format::Float(_)) {
-            return Err(self.bad(suffix, "is neither f32, f16 nor bf16"));
+            let problem = format!("is {}, and neither f32, f16 nor bf16", tensor.format);
+            return Err(self.bad(suffix, problem));
         }
         let given = count(tensor);
         // Only the shape shows whether a file has one scale for the matrix or one for each row.
@@ -155,10 +165,12 @@ impl Module<'_> {
             false => (groups, 1),
         };
         if given != grouped_rows.checked_mul(groups) {
-            return Err(self.bad(
-                suffix,
-                "has another number of scales than its matrix has groups",
-            ));
+            let problem = format!(
+                "has the shape {:?}: {grouped_rows} x {groups} scales of a matrix [{rows}, {columns}] \
+                 are expected",
+                tensor.shape
+            );
+            return Err(self.bad(suffix, problem));
         }
         let scale = Scale {
             rows_per,
@@ -197,23 +209,36 @@ impl Module<'_> {
                 Compressed::Float8 => return Ok(None),
             },
         };
-        let tensor = match scheme {
-            Scheme::Compressed { .. } => match self.optional(suffix) {
-                None => return Ok(None),
-                Some(tensor) => tensor,
-            },
-            _ => self.required(suffix)?,
-        };
-        let words = match suffix {
-            "qzeros" if !rows.is_multiple_of(per) => {
-                return Err(self.bad(suffix, "does not fill whole words"));
+        if !matches!(scheme, Scheme::Compressed { .. }) {
+            self.required(suffix)?;
+            if !rows.is_multiple_of(per) {
+                let problem = format!("has {per} rows in a word, and the matrix has {rows}");
+                return Err(self.bad(suffix, problem));
             }
-            _ => rows.div_ceil(per),
-        };
-        if !is(tensor, kind) || count(tensor) != words.checked_mul(groups) {
-            return Err(self.bad(suffix, "has another shape or type than the matrix needs"));
         }
-        Ok(Some((zeros, tensor)))
+        let words = rows.div_ceil(per).checked_mul(groups);
+        let tensor = self.sized(suffix, kind, words)?;
+        Ok(tensor.map(|tensor| (zeros, tensor)))
+    }
+
+    /// A tensor of the type `kind` with so many elements, if the module has it.
+    fn sized(
+        &self,
+        suffix: &str,
+        kind: &str,
+        elements: Option<usize>,
+    ) -> Result<Option<&StoredTensor>, WeightError> {
+        let Some(tensor) = self.optional(suffix) else {
+            return Ok(None);
+        };
+        if is(tensor, kind) && elements.is_some() && count(tensor) == elements {
+            return Ok(Some(tensor));
+        }
+        let elements = elements.map_or("fewer".to_owned(), |elements| elements.to_string());
+        let StoredTensor { format, shape, .. } = tensor;
+        let problem =
+            format!("is {format} {shape:?}, and {elements} elements of {kind} are expected");
+        Err(self.bad(suffix, problem))
     }
 
     fn optional(&self, suffix: &str) -> Option<&StoredTensor> {
@@ -229,14 +254,17 @@ impl Module<'_> {
         let tensor = self.required(suffix)?;
         match is(tensor, kind) {
             true => Ok(tensor),
-            false => Err(self.bad(suffix, "has another type than the scheme says")),
+            false => Err(self.bad(
+                suffix,
+                format!("is {}, and {kind} is expected", tensor.format),
+            )),
         }
     }
 
-    fn bad(&self, suffix: &str, problem: &'static str) -> WeightError {
+    fn bad(&self, suffix: &str, problem: impl Into<String>) -> WeightError {
         WeightError::Packed {
             tensor: format!("{}{suffix}", self.name),
-            problem: problem.to_owned(),
+            problem: problem.into(),
         }
     }
 }

@@ -8,7 +8,8 @@ use safetensors::SafeTensors;
 
 use crate::checkpoint::{Checkpoint, LoadFormat};
 use crate::dtype::Dtype;
-use crate::weights::Format;
+use crate::quantization::Scheme;
+use crate::weights::{Format, Weights};
 
 fn goldens() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens/quantised");
@@ -93,11 +94,37 @@ fn a_tensor_that_is_missing_or_does_not_fit_is_named() {
         &whole,
         &config.replace("\"group_size\": 32", "\"group_size\": 16"),
     );
-    assert!(error.contains("scales"), "{error}");
+    assert!(error.contains("scales has the shape"), "{error}");
+    assert!(error.contains("x 4 scales of a matrix"), "{error}");
     let error = open(&whole, &config.replace("gptq", "marlin"));
     assert!(
         error.contains("quant_method") && error.contains("marlin"),
         "{error}"
     );
     fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn a_column_of_a_group_that_does_not_exist_is_an_error() {
+    let mut dirs = goldens().into_iter();
+    let from = dirs.find(|dir| dir.ends_with("gptq-4-act-order")).unwrap();
+    let mut whole = fs::read(from.join("model.safetensors")).unwrap();
+    let name = "model.layers.0.self_attn.k_proj";
+    let order = {
+        let file = SafeTensors::deserialize(&whole).unwrap();
+        let order = file.tensor(&format!("{name}.g_idx")).unwrap();
+        order.data().as_ptr().addr() - whole.as_ptr().addr()
+    };
+    whole[order + 4..order + 8].copy_from_slice(&2u32.to_le_bytes());
+    let config = fs::read_to_string(from.join("config.json")).unwrap();
+    let scheme = Scheme::of_checkpoint(&config, None).unwrap().unwrap();
+    let weights = Weights::from_bytes(from, whole).unwrap();
+    let weights = weights.with_scheme(scheme).unwrap();
+    let error = weights.get(&format!("{name}.weight"), &[32, 64]);
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains(name), "{error}");
+    assert!(
+        error.contains("column 1 in group 2, there are 2 groups"),
+        "{error}"
+    );
 }
