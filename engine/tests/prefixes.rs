@@ -5,10 +5,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
 use common::{Answer, Fixture, VOCAB, answer, expected, prompt, request};
-use hearth_engine::{CachedEdge, EngineConfig, Request, ShutdownOutcome, TransferError};
+use hearth_engine::{CachedEdge, EngineConfig, PauseMode, Request, ShutdownOutcome, TransferError};
 
 fn config(page_size: usize) -> EngineConfig {
     EngineConfig {
@@ -170,6 +172,27 @@ fn a_closed_engine_can_be_read_until_its_hold_is_dropped() {
     );
     let read = fixture.engine.read_prefix("".into(), tokens, 0);
     assert!(read.wait_blocking().unwrap().is_ok());
+    drop(hold);
+    let outcome = fixture.engine.shutdown(Duration::ZERO);
+    assert_eq!(outcome, ShutdownOutcome::Stopped);
+}
+
+#[test]
+fn a_paused_engine_that_is_closed_answers_reads_that_came_before() {
+    let fixture = Fixture::new(config(1), 100);
+    let tokens = prompt(4, 30);
+    run(&fixture, "a", &tokens);
+    let hold = fixture.engine.hold();
+    let pause = || fixture.engine.pause(PauseMode::InPlace);
+    pause().wait_blocking().unwrap();
+    let read = fixture.engine.read_prefix("a".into(), tokens, 0);
+    // Commands are carried out in their order: the read waits for the engine to go on now.
+    pause().wait_blocking().unwrap();
+    fixture.engine.close(Duration::from_secs(60));
+    let (sender, answered) = channel();
+    thread::spawn(move || sender.send(read.wait_blocking()));
+    let answer = answered.recv_timeout(Duration::from_secs(60));
+    assert!(answer.expect("the read is answered").unwrap().is_ok());
     drop(hold);
     let outcome = fixture.engine.shutdown(Duration::ZERO);
     assert_eq!(outcome, ShutdownOutcome::Stopped);

@@ -4,8 +4,7 @@
 //! A thread of its own asks the engine from time to time for what is cached, reads the keys and
 //! values that are in no file yet, and writes them; the engine thread does no I/O. All files are read
 //! before the server is ready, the ones that were used last first, until the device's pool is full.
-//! Reading them when a prompt lacks them would save memory on the disk's side only: requests would
-//! wait for the disk, and the scheduler would need a third state of a prefix.
+//! No file is read later: a request would have to wait for the disk.
 
 mod block;
 mod contents;
@@ -54,6 +53,12 @@ pub fn open(config: &Config) -> Result<Option<Directory>> {
     };
     let opened = Directory::open(path, config.cache_dir_bytes);
     let opened = opened.with_context(|| format!("--cache-dir {}", path.display()))?;
+    if opened.is_open_to_others() {
+        tracing::warn!(
+            path = %path.display(),
+            "other users can write to --cache-dir, and could forge cached prefixes; chmod 700 prevents that"
+        );
+    }
     Ok(Some(opened))
 }
 
