@@ -331,9 +331,9 @@ async fn save_and_restore(engine: &EngineHandle, random: &mut Random) {
     let Ok(bytes) = read.wait().await.unwrap() else {
         return;
     };
-    drop(engine.flush_cache().wait().await.unwrap());
+    let _ = engine.flush_cache().wait().await.unwrap();
     let restored = engine.restore_prefix(namespace, tokens, from, bytes);
-    drop(restored.unwrap().wait().await.unwrap());
+    let _ = restored.unwrap().wait().await.unwrap();
 }
 
 /// Aborts, flushes, pauses, and copies prefixes.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Answer, Fixture, VOCAB, answer, expected, path, prompt, request};
-use hearth_engine::{CachedEdge, EngineConfig, PauseMode, Request, ShutdownOutcome, TransferError};
+use hearth_engine::{EngineConfig, PauseMode, Request, ShutdownOutcome, TransferError};
 
 fn config(page_size: usize) -> EngineConfig {
     EngineConfig {
