@@ -32,6 +32,9 @@ import urllib.request
 import gguf
 import numpy
 
+import random_gguf
+from random_gguf import BASE_TOKENS, Type
+
 here = os.path.dirname(os.path.abspath(__file__))
 arguments = argparse.ArgumentParser()
 arguments.add_argument("hearth")
@@ -45,80 +48,17 @@ arguments.add_argument("--batches", type=int, nargs="+", default=[8, 32])
 arguments = arguments.parse_args()
 ADAPTERS = 8
 PROMPT = 16
-KIND = {
-    "bf16": gguf.GGMLQuantizationType.BF16,
-    "q8_0": gguf.GGMLQuantizationType.Q8_0,
-    "q4_0": gguf.GGMLQuantizationType.Q4_0,
-}[arguments.type]
-
-with open(os.path.join(arguments.model, "config.json")) as file:
-    CONFIG = json.load(file)
-HIDDEN, INNER, VOCAB = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["vocab_size"]
-HEADS, KV_HEADS = CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"]
-WIDTH = CONFIG.get("head_dim") or HIDDEN // HEADS
-PROJECTIONS = [
-    ("attn_q", HEADS * WIDTH, HIDDEN),
-    ("attn_k", KV_HEADS * WIDTH, HIDDEN),
-    ("attn_v", KV_HEADS * WIDTH, HIDDEN),
-    ("attn_output", HIDDEN, HEADS * WIDTH),
-    ("ffn_gate", INNER, HIDDEN),
-    ("ffn_up", INNER, HIDDEN),
-    ("ffn_down", HIDDEN, INNER),
-]
-
-
-def finish(writer):
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def byte_texts():
-    """The characters that byte-level vocabularies write bytes with."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in plain else chr(next(others)) for byte in range(256)]
+KIND = Type[arguments.type.upper()]
+CONFIG = random_gguf.read_config(arguments.model)
+HIDDEN, VOCAB = CONFIG["hidden_size"], CONFIG["vocab_size"]
 
 
 def write_model(path):
-    random = numpy.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(CONFIG["num_hidden_layers"])
-    writer.add_context_length(CONFIG["max_position_embeddings"])
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(CONFIG["rms_norm_eps"])
-    writer.add_rope_dimension_count(WIDTH)
-    writer.add_rope_freq_base(10000.0)
-    # Bytes, and words that no text has; a merge is required.
-    words = [f"<{index}>" for index in range(VOCAB - 258)]
-    tokens = [*byte_texts(), *words, "<|end|>", "\u0120\u0120"]
-    writer.add_vocab_size(VOCAB)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([1] * (VOCAB - 2) + [3, 1])
-    writer.add_token_merges(["\u0120 \u0120"])
-    writer.add_eos_token_id(VOCAB - 2)
-    writer.add_bos_token_id(VOCAB - 2)
-    writer.add_add_bos_token(False)
+    def embedding(random):
+        return random.standard_normal((VOCAB, HIDDEN), dtype=numpy.float32) / numpy.float32(HIDDEN**0.5)
 
-    def add(name, rows, columns):
-        values = random.standard_normal((rows, columns), dtype=numpy.float32) / columns**0.5
-        writer.add_tensor(name, gguf.quants.quantize(values, KIND), raw_dtype=KIND)
-
-    norm = numpy.ones(HIDDEN, dtype=numpy.float32)
-    add("token_embd.weight", VOCAB, HIDDEN)
-    writer.add_tensor("output_norm.weight", norm)
-    for layer in range(CONFIG["num_hidden_layers"]):
-        writer.add_tensor(f"blk.{layer}.attn_norm.weight", norm)
-        writer.add_tensor(f"blk.{layer}.ffn_norm.weight", norm)
-        for name, rows, columns in PROJECTIONS:
-            add(f"blk.{layer}.{name}.weight", rows, columns)
-    finish(writer)
+    words = [f"<{index}>" for index in range(BASE_TOKENS, VOCAB)]
+    random_gguf.write_model(path, CONFIG, KIND, words, embedding)
 
 
 def write_adapter(path, seed):
@@ -128,11 +68,11 @@ def write_adapter(path, seed):
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", float(arguments.rank))
     for layer in range(CONFIG["num_hidden_layers"]):
-        for name, rows, columns in PROJECTIONS:
+        for name, rows, columns in random_gguf.projections(CONFIG):
             for factor, shape in (("a", (arguments.rank, columns)), ("b", (rows, arguments.rank))):
                 values = random.standard_normal(shape, dtype=numpy.float32) * 0.3 / shape[1] ** 0.5
                 writer.add_tensor(f"blk.{layer}.{name}.weight.lora_{factor}", values)
-    finish(writer)
+    random_gguf.finish(writer)
 
 
 class Server:
@@ -168,7 +108,7 @@ class Server:
 def prompt(attempt, index):
     """Token ids that no other request has, so that no cache helps."""
     random = numpy.random.default_rng([attempt, index])
-    return [int(token) for token in random.integers(0, VOCAB - 2, PROMPT)]
+    return [int(token) for token in random.integers(BASE_TOKENS, VOCAB, PROMPT)]
 
 
 def hearth_asks(server, name_of):

@@ -37,7 +37,7 @@ KV_TOKENS = 32768
 
 def write_model(path):
     config = random_gguf.read_config(arguments.model)
-    hidden, tokens = config["hidden_size"], 258
+    hidden, tokens = config["hidden_size"], random_gguf.BASE_TOKENS
     letters = [byte for byte in range(128) if chr(byte).isalnum()]
 
     def embedding(random):

@@ -1,5 +1,5 @@
-"""Writes GGUF files of random weights in the shape of a config.json. The scripts beside it import it; it needs the
-packages gguf and numpy."""
+"""Writes GGUF files of random weights in the shape of a Llama's config.json. The scripts beside it import it; it needs
+the packages gguf and numpy."""
 
 import json
 import os
@@ -8,6 +8,9 @@ import gguf
 import numpy
 
 Type = gguf.GGMLQuantizationType
+# The tokens that every file has: 256 bytes, the end (256) and a merge (257).
+BASE_TOKENS = 258
+END = 256
 
 
 def byte_texts():
@@ -22,59 +25,95 @@ def read_config(folder):
         return json.load(file)
 
 
-def write_model(path, config, kind, more_tokens, embedding, output, layers=1.0):
-    """Writes a model whose vocabulary is 256 bytes, the end (256), a merge (257), and `more_tokens`.
-
-    embedding, output: functions of the random generator that return matrices [tokens, hidden] in float32.
-    layers: the scale of what each layer adds to the hidden state.
-    """
+def projections(config):
+    """The matrices of a layer: name, rows and columns."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    width = config.get("head_dim") or hidden // config["num_attention_heads"]
+    heads, kv_heads = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
+    return [
+        ("attn_q", heads, hidden), ("attn_k", kv_heads, hidden), ("attn_v", kv_heads, hidden),
+        ("attn_output", hidden, heads), ("ffn_gate", inner, hidden), ("ffn_up", inner, hidden),
+        ("ffn_down", hidden, inner),
+    ]
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write(path, config, more_tokens, matrix, tied):
+    """Writes a model whose vocabulary is BASE_TOKENS and `more_tokens`.
+
+    matrix: a function of a matrix's name ("token_embd", "output", "blk.0.attn_q", ...), rows and columns that returns
+        its values in the type of the file, and that type.
+    tied: the embedding is the output projection, and there is no matrix "output".
+    """
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
     width = config.get("head_dim") or hidden // heads
-    random = numpy.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(8192)
+    writer.add_context_length(max(8192, config["max_position_embeddings"]))
     writer.add_embedding_length(hidden)
-    writer.add_feed_forward_length(inner)
+    writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(kv_heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(width)
+    writer.add_value_length(width)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_dimension_count(width)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(config["rope_theta"])
     # A merge is required; its text does not occur.
     tokens = [*byte_texts(), "<|end|>", "\u0120\u0120", *more_tokens]
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([1] * 256 + [3] + [1] * (len(tokens) - 257))
+    writer.add_token_types([1] * END + [3] + [1] * (len(tokens) - END - 1))
     writer.add_token_merges(["\u0120 \u0120"])
-    writer.add_eos_token_id(256)
-    writer.add_bos_token_id(256)
+    writer.add_eos_token_id(END)
+    writer.add_bos_token_id(END)
     writer.add_add_bos_token(False)
 
-    def add(name, values):
-        assert values.dtype == numpy.float32
-        writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    def add(name, rows, columns):
+        values, kind = matrix(name, rows, columns)
+        writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
 
-    def matrix(rows, columns, scale=1.0):
-        return random.standard_normal((rows, columns), dtype=numpy.float32) * numpy.float32(scale / columns**0.5)
-
-    add("token_embd.weight", embedding(random))
-    add("output.weight", output(random))
     norm = numpy.ones(hidden, dtype=numpy.float32)
+    add("token_embd", len(tokens), hidden)
+    if not tied:
+        add("output", len(tokens), hidden)
     writer.add_tensor("output_norm.weight", norm)
     for layer in range(config["num_hidden_layers"]):
         writer.add_tensor(f"blk.{layer}.attn_norm.weight", norm)
         writer.add_tensor(f"blk.{layer}.ffn_norm.weight", norm)
-        for name, rows, columns, scale in [
-            ("attn_q", heads * width, hidden, 1), ("attn_k", kv_heads * width, hidden, 1),
-            ("attn_v", kv_heads * width, hidden, 1), ("attn_output", hidden, heads * width, layers),
-            ("ffn_gate", inner, hidden, 1), ("ffn_up", inner, hidden, 1), ("ffn_down", hidden, inner, layers),
-        ]:
-            add(f"blk.{layer}.{name}.weight", matrix(rows, columns, scale))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        for name, rows, columns in projections(config):
+            add(f"blk.{layer}.{name}", rows, columns)
+    finish(writer)
+
+
+def write_model(path, config, kind, more_tokens, embedding, output=None, layers=1.0):
+    """Writes a model with weights from a normal distribution; see `write`.
+
+    embedding, output: functions of the random generator that return matrices [tokens, hidden] in float32; without
+        `output` the two are tied.
+    layers: the scale of what each layer adds to the hidden state.
+    """
+    random = numpy.random.default_rng(0)
+
+    def values(name, rows, columns):
+        if name == "token_embd":
+            return embedding(random)
+        if name == "output":
+            return output(random)
+        scale = layers if name.endswith(("attn_output", "ffn_down")) else 1
+        return random.standard_normal((rows, columns), dtype=numpy.float32) * numpy.float32(scale / columns**0.5)
+
+    def matrix(name, rows, columns):
+        given = values(name, rows, columns)
+        assert given.dtype == numpy.float32 and given.shape == (rows, columns), name
+        return gguf.quants.quantize(given, kind), kind
+
+    write(path, config, more_tokens, matrix, tied=output is None)

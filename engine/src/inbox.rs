@@ -34,6 +34,9 @@ struct State {
     looks: Vec<Look>,
     step_completed: bool,
     phase: Phase,
+    /// True if the inbox was closed since mail was last collected: an engine that is paused goes on
+    /// then, even if a hold keeps it from ending.
+    just_closed: bool,
     /// How many callers keep the engine thread alive.
     holds: usize,
     next_id: u64,
@@ -63,7 +66,8 @@ impl State {
             Wait::No => true,
             Wait::ForMail => {
                 let ends = self.phase != Phase::Open && (self.holds == 0 || !self.is_idle());
-                requests || !self.commands.is_empty() || !self.looks.is_empty() || ends
+                let asks = !self.commands.is_empty() || !self.looks.is_empty();
+                requests || asks || self.just_closed || ends
             }
             Wait::ForStep { .. } => requests || self.step_completed,
         }
@@ -94,6 +98,7 @@ impl Inbox {
             looks: Vec::new(),
             step_completed: false,
             phase: Phase::Open,
+            just_closed: false,
             holds: 0,
             next_id: 0,
             stats: EngineStats::default(),
@@ -203,6 +208,7 @@ impl Inbox {
             },
             Phase::Stopped => Phase::Stopped,
         };
+        state.just_closed = true;
         drop(state);
         self.changed.notify_all();
     }
@@ -269,6 +275,7 @@ impl Inbox {
         let state = &mut *state;
         let step_completed =
             matches!(wait, Wait::ForStep { .. }) && std::mem::take(&mut state.step_completed);
+        state.just_closed = false;
         let count = state.requests.len().min(MOST_COLLECTED);
         let requests: Vec<_> = state.requests.drain(..count).collect();
         // Until the statistics are published again, these still count as waiting.

@@ -1,5 +1,10 @@
-//! Prefill/decode disaggregation, as the engine sees it: one engine computes a prompt, another
-//! one generates the output, and keys and values move between their pools.
+//! Reads and writes of keys and values by the engine's callers.
+//!
+//! Cached prefixes are read to be kept elsewhere, and put back into an engine that starts later; see
+//! [`read_prefix`](crate::EngineHandle::read_prefix).
+//!
+//! With prefill/decode disaggregation one engine computes a prompt, another one generates the output,
+//! and keys and values move between their pools.
 //!
 //! The engine moves no bytes over a network. A request with a [`Transfer`] holds slots while its
 //! caller reads or writes their contents through the [`EngineHandle`](crate::EngineHandle):

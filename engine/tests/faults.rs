@@ -55,6 +55,7 @@ struct Faults {
     hung: AtomicU64,
     spoiled: AtomicU64,
     copies: AtomicU64,
+    transfers: AtomicU64,
     lost: AtomicU64,
     stayed_lost: AtomicU64,
 }
@@ -94,6 +95,18 @@ impl Faulty {
         if self.random.once_in(5000) {
             count(&faults.hung);
             std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn may_fail_to_transfer(&mut self) -> Result<(), ForwardError> {
+        if self.random.once_in(10) {
+            count(&self.faults.transfers);
+            return Err(ForwardError::other("an injected failure of a transfer"));
+        }
+        if self.random.once_in(20) {
+            count(&self.faults.transfers);
+            panic!("{INJECTED}");
         }
         Ok(())
     }
@@ -164,6 +177,20 @@ impl Executor for Faulty {
             return Err(ForwardError::other("an injected failure of a copy"));
         }
         self.model.copy_kv(copy)
+    }
+
+    fn kv_token_bytes(&self) -> usize {
+        self.model.kv_token_bytes()
+    }
+
+    fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        self.may_fail_to_transfer()?;
+        self.model.read_kv(slots)
+    }
+
+    fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        self.may_fail_to_transfer()?;
+        self.model.write_kv(slots, bytes)
     }
 
     fn is_lost(&self) -> bool {
@@ -290,7 +317,26 @@ async fn exchange(engine: &EngineHandle, random: &mut Random) {
     }
 }
 
-/// Aborts, flushes and pauses.
+/// Reads a cached prefix and puts it back, flushing the cache between the two if nothing runs.
+async fn save_and_restore(engine: &EngineHandle, random: &mut Random) {
+    let edges = engine.cached_prefixes().wait().await.unwrap();
+    if edges.is_empty() {
+        return;
+    }
+    let at = random.below(edges.len() as u64) as usize;
+    let (namespace, tokens) = (Arc::clone(&edges[at].namespace), path(&edges, at));
+    let from = tokens.len() - edges[at].tokens.len();
+    let read = engine.read_prefix(Arc::clone(&namespace), tokens.clone(), from);
+    // It may be evicted by now, or the read fails.
+    let Ok(bytes) = read.wait().await.unwrap() else {
+        return;
+    };
+    let _ = engine.flush_cache().wait().await.unwrap();
+    let restored = engine.restore_prefix(namespace, tokens, from, bytes);
+    let _ = restored.unwrap().wait().await.unwrap();
+}
+
+/// Aborts, flushes, pauses, and copies prefixes.
 async fn operate(engine: &EngineHandle, random: &mut Random) {
     for _ in 0..random.below(40) {
         tokio::task::yield_now().await;
@@ -306,6 +352,7 @@ async fn operate(engine: &EngineHandle, random: &mut Random) {
             tokio::task::yield_now().await;
             engine.resume().wait().await.unwrap();
         }
+        5 => save_and_restore(engine, random).await,
         _ => {}
     }
 }
@@ -416,6 +463,7 @@ fn every_request_is_answered_once_and_no_slot_is_lost_whatever_the_device_does()
         &faults.failed,
         &faults.panicked,
         &faults.spoiled,
+        &faults.transfers,
         &faults.lost,
     ];
     assert!(each.iter().all(|fault| fault.load(Ordering::Relaxed) > 0));

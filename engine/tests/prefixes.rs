@@ -5,10 +5,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::Duration;
 
-use common::{Answer, Fixture, VOCAB, answer, expected, prompt, request};
-use hearth_engine::{CachedEdge, EngineConfig, Request, ShutdownOutcome, TransferError};
+use common::{Answer, Fixture, VOCAB, answer, expected, path, prompt, request};
+use hearth_engine::{EngineConfig, PauseMode, Request, ShutdownOutcome, TransferError};
 
 fn config(page_size: usize) -> EngineConfig {
     EngineConfig {
@@ -17,17 +19,6 @@ fn config(page_size: usize) -> EngineConfig {
         page_size,
         ..EngineConfig::default()
     }
-}
-
-/// The tokens from the beginning of a prompt to the end of each edge.
-fn paths(edges: &[CachedEdge]) -> Vec<(Arc<str>, Vec<u32>)> {
-    let mut paths: Vec<(Arc<str>, Vec<u32>)> = Vec::new();
-    for edge in edges {
-        let mut tokens = edge.parent.map_or(Vec::new(), |at| paths[at].1.clone());
-        tokens.extend(&edge.tokens);
-        paths.push((Arc::clone(&edge.namespace), tokens));
-    }
-    paths
 }
 
 fn run(fixture: &Fixture, namespace: &str, prompt: &[u32]) -> Answer {
@@ -41,7 +32,8 @@ fn run(fixture: &Fixture, namespace: &str, prompt: &[u32]) -> Answer {
 /// Copies everything that `from` has cached to `to`, edge after edge.
 fn copy(from: &Fixture, to: &Fixture) -> usize {
     let edges = from.engine.cached_prefixes().wait_blocking().unwrap();
-    for ((namespace, tokens), edge) in paths(&edges).into_iter().zip(&edges) {
+    for (at, edge) in edges.iter().enumerate() {
+        let (namespace, tokens) = (Arc::clone(&edge.namespace), path(&edges, at));
         let start = tokens.len() - edge.tokens.len();
         let read = from
             .engine
@@ -163,13 +155,30 @@ fn a_closed_engine_can_be_read_until_its_hold_is_dropped() {
     assert!(fixture.engine.submit(request(&tokens, 1)).is_err());
     assert_eq!(answer(running).tokens, expected(&tokens, 20));
     let edges = fixture.engine.cached_prefixes().wait_blocking().unwrap();
-    assert!(
-        paths(&edges)
-            .iter()
-            .any(|(_, path)| path.starts_with(&tokens))
-    );
+    assert!((0..edges.len()).any(|at| path(&edges, at).starts_with(&tokens)));
     let read = fixture.engine.read_prefix("".into(), tokens, 0);
     assert!(read.wait_blocking().unwrap().is_ok());
+    drop(hold);
+    let outcome = fixture.engine.shutdown(Duration::ZERO);
+    assert_eq!(outcome, ShutdownOutcome::Stopped);
+}
+
+#[test]
+fn a_paused_engine_that_is_closed_answers_reads_that_came_before() {
+    let fixture = Fixture::new(config(1), 100);
+    let tokens = prompt(4, 30);
+    run(&fixture, "a", &tokens);
+    let hold = fixture.engine.hold();
+    let pause = || fixture.engine.pause(PauseMode::InPlace);
+    pause().wait_blocking().unwrap();
+    let read = fixture.engine.read_prefix("a".into(), tokens, 0);
+    // Commands are carried out in their order: the read waits for the engine to go on now.
+    pause().wait_blocking().unwrap();
+    fixture.engine.close(Duration::from_secs(60));
+    let (sender, answered) = channel();
+    thread::spawn(move || sender.send(read.wait_blocking()));
+    let answer = answered.recv_timeout(Duration::from_secs(60));
+    assert!(answer.expect("the read is answered").unwrap().is_ok());
     drop(hold);
     let outcome = fixture.engine.shutdown(Duration::ZERO);
     assert_eq!(outcome, ShutdownOutcome::Stopped);

@@ -32,6 +32,7 @@ mod telemetry;
 pub mod text;
 mod top;
 pub mod warmup;
+mod wrap;
 
 use cli::{Cli, Command};
 

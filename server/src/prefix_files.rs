@@ -4,8 +4,7 @@
 //! A thread of its own asks the engine from time to time for what is cached, reads the keys and
 //! values that are in no file yet, and writes them; the engine thread does no I/O. All files are read
 //! before the server is ready, the ones that were used last first, until the device's pool is full.
-//! Reading them when a prompt lacks them would save memory on the disk's side only: requests would
-//! wait for the disk, and the scheduler would need a third state of a prefix.
+//! No file is read later: a request would have to wait for the disk.
 
 mod block;
 mod contents;
@@ -54,19 +53,28 @@ pub fn open(config: &Config) -> Result<Option<Directory>> {
     };
     let opened = Directory::open(path, config.cache_dir_bytes);
     let opened = opened.with_context(|| format!("--cache-dir {}", path.display()))?;
+    if opened.is_open_to_others() {
+        tracing::warn!(
+            path = %path.display(),
+            "other users can write to --cache-dir, and could forge cached prefixes; chmod 700 prevents that"
+        );
+    }
     Ok(Some(opened))
 }
 
 /// Restores what the files hold, and writes files from now on.
 ///
 /// # Errors
-/// The device's KV pool cannot be read, or a thread cannot be started.
+/// The device's KV pool or the program's own file cannot be read, or a thread cannot be started.
 pub fn start(config: &Config, served: &Served, mut directory: Directory) -> Result<PrefixFiles> {
     let token_bytes = served.engine.kv_token_bytes();
     if token_bytes == 0 {
         bail!("--cache-dir: the KV pool of this device cannot be read");
     }
-    directory.identify(identity(config, served));
+    let build = kernel_cache::this_build();
+    let build = build
+        .context("--cache-dir: the program's own file, which tells the build, cannot be read")?;
+    directory.identify(identity(config, served, &build));
     restore::restore(&served.engine, &mut directory, token_bytes);
     let engine = served.engine.clone();
     let hold = engine.hold();
@@ -125,17 +133,16 @@ impl PrefixFiles {
 }
 
 /// A number that differs where keys and values may differ: by model, formats, device and build.
-fn identity(config: &Config, served: &Served) -> u64 {
+fn identity(config: &Config, served: &Served, build: &str) -> u64 {
     let info = &served.info;
     let level = std::env::var("HEARTH_CPU_LEVEL").unwrap_or_default();
-    let build = kernel_cache::this_build().unwrap_or_default();
-    let parts = [
+    let parts: [&str; 8] = [
         &info.digest,
         &info.dtype,
         &info.kv_layout,
         &info.device,
         &level,
-        &build,
+        build,
         &config.deterministic.to_string(),
         &served.engine.kv_token_bytes().to_string(),
     ];

@@ -7,7 +7,7 @@ mod model;
 mod sample;
 
 use hearth_engine::{
-    Event, FinishReason, Generation, Request, SamplingParams, SchedulePolicy, Usage,
+    CachedEdge, Event, FinishReason, Generation, Request, SamplingParams, SchedulePolicy, Usage,
 };
 
 #[allow(unused_imports)] // each test file uses a part of it
@@ -25,6 +25,15 @@ pub fn greedy(max_tokens: usize) -> SamplingParams {
         temperature: 0.0,
         ..SamplingParams::default()
     }
+}
+
+/// The tokens from the beginning of a prompt to the end of an edge.
+pub fn path(edges: &[CachedEdge], at: usize) -> Vec<u32> {
+    let mut tokens = edges[at]
+        .parent
+        .map_or(Vec::new(), |parent| path(edges, parent));
+    tokens.extend(&edges[at].tokens);
+    tokens
 }
 
 pub fn request(prompt: &[u32], max_tokens: usize) -> Request {

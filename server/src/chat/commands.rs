@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use hearth_client::ChatOptions;
 
+use crate::wrap::wrapped;
+
 const COMMANDS: [(&str, &str); 8] = [
     ("/help", "lists the commands"),
     (
@@ -32,44 +34,22 @@ const KEYS: &str = "A line that ends in a backslash goes on in the next one. Lin
 
 /// The commands and keys, in lines of a terminal of `columns`.
 pub fn help(columns: usize) -> String {
-    // Where the explanations begin; a narrow terminal has them below the commands.
-    let indent = if columns >= 60 { 20 } else { 4 };
+    // A line that fills a terminal makes an empty one below it.
+    let columns = columns.saturating_sub(1);
+    // The column of the explanations; a narrow terminal has them below the commands.
+    let indent = if columns >= 59 { 20 } else { 4 };
     let mut text = String::new();
     for (command, explanation) in COMMANDS {
-        let begin = match command.len() < indent {
-            true => format!("{command:<indent$}"),
-            false => format!("{command}\n{:indent$}", ""),
-        };
-        wrap(&begin, explanation, indent, columns, &mut text);
+        let mut line = format!("{command:<indent$}{explanation}");
+        if command.len() >= indent {
+            text += &format!("{command}\n");
+            line = format!("{:indent$}{explanation}", "");
+        }
+        text += &wrapped(&line, indent, columns);
     }
     text.push('\n');
-    wrap("", KEYS, 0, columns, &mut text);
-    text.truncate(text.trim_end().len());
+    text += wrapped(KEYS, 0, columns).trim_end();
     text
-}
-
-/// Appends `begin` and the words of `rest`, in lines that are shorter than `columns` where words allow
-/// it. Further lines begin with `indent` spaces.
-fn wrap(begin: &str, rest: &str, indent: usize, columns: usize, out: &mut String) {
-    out.push_str(begin);
-    let mut width = begin.lines().last().map_or(0, str::len);
-    let mut at_start = true;
-    for word in rest.split_whitespace() {
-        let needed = word.len() + usize::from(!at_start);
-        if !at_start && width + needed >= columns {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent));
-            (width, at_start) = (indent, true);
-        }
-        if !at_start {
-            out.push(' ');
-            width += 1;
-        }
-        out.push_str(word);
-        width += word.len();
-        at_start = false;
-    }
-    out.push('\n');
 }
 
 /// A command.

@@ -1,6 +1,5 @@
 //! Cuts what is cached into the blocks that files hold.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use hearth_engine::CachedEdge;
@@ -8,11 +7,10 @@ use hearth_engine::CachedEdge;
 use super::block::{BLOCK, PrefixDigest};
 
 /// A block of a cached prefix.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct CachedBlock {
-    pub namespace: Arc<str>,
-    /// A cached prefix that begins with the block's tokens.
-    path: Arc<[u32]>,
+    /// The place of the edge in which the block ends.
+    edge: usize,
     /// Tokens from the beginning of the prompt to the end of the block.
     pub end: usize,
     /// [`PrefixDigest`] of those tokens.
@@ -22,27 +20,33 @@ pub struct CachedBlock {
 }
 
 impl CachedBlock {
-    pub fn tokens(&self) -> &[u32] {
-        &self.path[..self.end]
-    }
-
     /// The first token of the block.
     pub fn from(&self) -> usize {
         (self.end - 1) / BLOCK * BLOCK
     }
 
-    /// The digests of blocks that begin where this one does and end before it.
-    pub fn shorter(&self) -> Vec<u64> {
-        let mut digest = PrefixDigest::new(&self.namespace);
-        let mut shorter = Vec::new();
-        for (at, &token) in self.tokens()[..self.end - 1].iter().enumerate() {
-            digest.push(token);
-            if at >= self.from() {
-                shorter.push(digest.value());
-            }
-        }
-        shorter
+    pub fn namespace<'a>(&self, edges: &'a [CachedEdge]) -> &'a Arc<str> {
+        &edges[self.edge].namespace
     }
+
+    /// The tokens from the beginning of the prompt to the end of the block.
+    pub fn tokens(&self, edges: &[CachedEdge]) -> Vec<u32> {
+        let above = std::iter::successors(Some(self.edge), |&at| edges[at].parent);
+        let mut above: Vec<usize> = above.collect();
+        above.reverse();
+        let tokens = above.iter().flat_map(|&at| &edges[at].tokens);
+        tokens.take(self.end).copied().collect()
+    }
+}
+
+/// The digests of blocks that begin at the token `from` and end before the last of `tokens`.
+pub fn shorter(namespace: &str, tokens: &[u32], from: usize) -> Vec<u64> {
+    let mut digest = PrefixDigest::new(namespace);
+    let digests = tokens[..tokens.len() - 1].iter().map(|&token| {
+        digest.push(token);
+        digest.value()
+    });
+    digests.skip(from).collect()
 }
 
 /// The blocks of all of `edges`, those that were used last first. A block comes after those of the
@@ -52,32 +56,28 @@ pub fn blocks(edges: &[CachedEdge]) -> Vec<CachedBlock> {
     for parent in edges.iter().filter_map(|edge| edge.parent) {
         is_leaf[parent] = false;
     }
-    let (mut blocks, mut seen) = (Vec::new(), HashSet::new());
-    for leaf in (0..edges.len()).filter(|&at| is_leaf[at]) {
-        let above = std::iter::successors(Some(leaf), |&at| edges[at].parent);
-        let mut above: Vec<usize> = above.collect();
-        above.reverse();
-        let tokens = above.iter().flat_map(|&at| &edges[at].tokens);
-        let path: Arc<[u32]> = tokens.copied().collect();
-        let namespace = &edges[leaf].namespace;
-        let mut digest = PrefixDigest::new(namespace);
-        let mut end = 0;
-        for &at in &above {
-            for &token in &edges[at].tokens {
-                digest.push(token);
-                end += 1;
-                let is_end = end % BLOCK == 0 || end == path.len();
-                if is_end && seen.insert(digest.value()) {
-                    blocks.push(CachedBlock {
-                        namespace: Arc::clone(namespace),
-                        path: Arc::clone(&path),
-                        end,
-                        digest: digest.value(),
-                        used: edges[at].last_used,
-                    });
-                }
+    let mut blocks = Vec::new();
+    // The digest and the number of the tokens up to the end of each edge.
+    let mut ends = Vec::<(PrefixDigest, usize)>::with_capacity(edges.len());
+    for (at, edge) in edges.iter().enumerate() {
+        let (mut digest, mut end) = match edge.parent {
+            Some(parent) => ends[parent],
+            None => (PrefixDigest::new(&edge.namespace), 0),
+        };
+        let whole = end + edge.tokens.len();
+        for &token in &edge.tokens {
+            digest.push(token);
+            end += 1;
+            if end.is_multiple_of(BLOCK) || (is_leaf[at] && end == whole) {
+                blocks.push(CachedBlock {
+                    edge: at,
+                    end,
+                    digest: digest.value(),
+                    used: edge.last_used,
+                });
             }
         }
+        ends.push((digest, end));
     }
     blocks.sort_by_key(|block| (std::cmp::Reverse(block.used), block.end));
     blocks
@@ -109,13 +109,12 @@ mod tests {
             shown,
             [(0, 256, 9), (256, 310, 9), (256, 512, 5), (512, 600, 5)]
         );
-        assert_eq!(blocks[1].tokens().len(), 310);
-        assert_eq!(blocks[1].tokens()[300], 2000);
-        assert_eq!(blocks[1].shorter().len(), 53);
+        let tokens = blocks[1].tokens(&edges);
+        assert_eq!((tokens.len(), tokens[300]), (310, 2000));
+        let shorter = shorter("n", &tokens, blocks[1].from());
+        assert_eq!(shorter.len(), 53);
         let mut digest = PrefixDigest::new("n");
-        blocks[1].tokens()[..309]
-            .iter()
-            .for_each(|&t| digest.push(t));
-        assert_eq!(blocks[1].shorter().last(), Some(&digest.value()));
+        tokens[..309].iter().for_each(|&token| digest.push(token));
+        assert_eq!(shorter.last(), Some(&digest.value()));
     }
 }

@@ -67,16 +67,32 @@ impl Directory {
                 // A process ended while it wrote it.
                 let _ = fs::remove_file(entry.path());
             }
+            // The data of a link is that of the link itself.
             let (Some(key), Ok(data)) = (name.strip_suffix(SUFFIX).and_then(key), entry.metadata())
             else {
                 continue;
             };
+            if !data.is_file() {
+                continue;
+            }
             let used = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
             let bytes = data.len();
             directory.files.insert(key, Entry { bytes, used });
             directory.total += bytes;
         }
         Ok(directory)
+    }
+
+    /// True if users other than the owner can put files into the directory.
+    pub fn is_open_to_others(&self) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::PermissionsExt;
+            let data = fs::metadata(&self.path);
+            data.is_ok_and(|data| data.permissions().mode() & 0o022 != 0)
+        }
+        #[cfg(not(unix))]
+        false
     }
 
     /// Tells which files are those of this server.
@@ -129,15 +145,19 @@ impl Directory {
     }
 
     /// Removes a file of this server.
-    pub fn remove(&mut self, digest: u64) {
-        // A file that cannot be removed counts no more; the next start finds it again.
-        let _ = self.remove_key((self.identity, digest));
+    ///
+    /// # Errors
+    /// The system's error. Then the file is still there, and counts.
+    pub fn remove(&mut self, digest: u64) -> io::Result<()> {
+        self.remove_key((self.identity, digest))
     }
 
     fn remove_key(&mut self, key: Key) -> io::Result<()> {
+        if self.files.contains_key(&key) {
+            remove_if_there(&self.path.join(name(key)))?;
+        }
         if let Some(entry) = self.files.remove(&key) {
             self.total -= entry.bytes;
-            return remove_if_there(&self.path.join(name(key)));
         }
         Ok(())
     }
@@ -248,7 +268,8 @@ fn key(stem: &str) -> Option<Key> {
     Some((parse(identity)?, parse(digest)?))
 }
 
-/// Writes a file that only its owner can read, because keys and values are prompts.
+/// Writes a file that only its owner can read, because keys and values are prompts. It does not wait
+/// until the disk has the bytes: a file that a loss of power cuts off has a wrong checksum.
 fn write_new(path: &Path, parts: &[&[u8]], time: SystemTime) -> io::Result<()> {
     remove_if_there(path)?;
     let mut options = OpenOptions::new();
@@ -334,7 +355,32 @@ mod tests {
             let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode(&path), 0o700);
             assert_eq!(mode(&path.join(name((7, 4)))), 0o600);
+            assert!(!directory.is_open_to_others());
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+            assert!(directory.is_open_to_others());
         }
+        drop(directory);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_removed_counts_and_folders_are_no_files() {
+        let path = scratch("stuck");
+        fs::create_dir_all(path.join(name((7, 1)))).unwrap();
+        let mut directory = Directory::open(&path, 100).unwrap();
+        directory.identify(7);
+        assert_eq!((directory.own(), directory.total), (Vec::new(), 0));
+        let none = HashSet::new();
+        directory.write(2, &[&[0; 60]], at(1), &none).unwrap();
+        // A folder in its place cannot be removed as a file.
+        let file = path.join(name((7, 2)));
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert!(directory.write(3, &[&[0; 60]], at(2), &none).is_err());
+        assert_eq!((directory.own(), directory.total), (vec![2], 60));
+        fs::remove_dir(&file).unwrap();
+        directory.write(3, &[&[0; 60]], at(2), &none).unwrap();
+        assert_eq!((directory.own(), directory.total), (vec![3], 60));
         drop(directory);
         fs::remove_dir_all(path).unwrap();
     }

@@ -9,7 +9,7 @@ use super::block::{self, BadFile, Block, Kind, PrefixDigest};
 use super::directory::Directory;
 
 /// Restores the prefixes that were used last, as many as fit into the free slots. A file that is
-/// damaged is removed, and what follows its tokens is not restored.
+/// damaged is removed, and prefixes that contain its tokens end before it.
 pub fn restore(engine: &EngineHandle, directory: &mut Directory, token_bytes: usize) {
     let started = Instant::now();
     let kind = Kind {
@@ -105,15 +105,17 @@ fn check_name(block: Block, digest: u64) -> Result<Found, BadFile> {
     }
 }
 
+/// Removes a damaged file. One that could not be read may be sound, and stays.
 fn discard(directory: &mut Directory, digest: u64, error: &BadFile) {
+    let removed = !matches!(error, BadFile::Io(_)) && directory.remove(digest).is_ok();
     let path = directory.path().display();
     let file = format!("{digest:016x}");
-    tracing::warn!(%path, file, %error, "ignored and removed a file of cached prefixes");
-    directory.remove(digest);
+    tracing::warn!(%path, file, %error, removed, "a file of cached prefixes is ignored");
 }
 
-/// Chooses files with at most `slots` tokens whose tokens before are in chosen files. Returns the last
-/// files of the prefixes, those used longest ago first, so that the cache has the same order.
+/// Chooses the files that were used last, with the files of the tokens before theirs, as many as have at
+/// most `slots` tokens together. Returns the last file of each prefix, those used longest ago first, so
+/// that the cache has the same order.
 fn choose(files: &Files, slots: usize) -> Vec<u64> {
     let mut chosen = HashSet::new();
     let mut left = slots;

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use hearth_engine::{EngineHandle, TransferError};
+use hearth_engine::{CachedEdge, EngineHandle, TransferError};
 
 use super::block::{self, Kind};
-use super::contents::{CachedBlock, blocks};
+use super::contents::{CachedBlock, blocks, shorter};
 use super::directory::Directory;
 
 /// The pause between two reads of the KV pool while requests run, so that they get most of the time.
@@ -53,12 +53,11 @@ impl Saver {
             return;
         };
         let mut wanted = blocks(&edges);
-        drop(edges);
         let mut left = self.directory.bound();
         // A file beyond the bound would only replace one that was used later.
         let fits = |block: &CachedBlock| {
-            let bytes =
-                block::file_bytes(self.kind, block.namespace.len(), block.end, block.from());
+            let namespace = block.namespace(&edges).len();
+            let bytes = block::file_bytes(self.kind, namespace, block.end, block.from());
             left = left.checked_sub(bytes)?;
             Some(())
         };
@@ -74,7 +73,7 @@ impl Saver {
             // The files are as recent to each other as the prefixes are.
             let time = now.checked_sub(Duration::from_micros(place)).unwrap_or(now);
             if !self.directory.has(block.digest) {
-                if !self.write(block, time, &keep) {
+                if !self.write(block, &edges, time, &keep) {
                     return;
                 }
             } else if self.used.get(&block.digest) != Some(&block.used) {
@@ -85,15 +84,22 @@ impl Saver {
         self.steps = Some(steps);
     }
 
-    /// Writes one file; returns whether to go on with others.
-    fn write(&mut self, block: &CachedBlock, time: SystemTime, keep: &HashSet<u64>) -> bool {
+    /// Writes the file of one block of `edges`; returns false if writing others would fail, too.
+    fn write(
+        &mut self,
+        block: &CachedBlock,
+        edges: &[CachedEdge],
+        time: SystemTime,
+        keep: &HashSet<u64>,
+    ) -> bool {
         if self.engine.stats().running > 0 {
             thread::sleep(PAUSE);
         }
-        let tokens = block.tokens().to_vec();
+        let (namespace, from) = (block.namespace(edges), block.from());
+        let tokens = block.tokens(edges);
         let read = self
             .engine
-            .read_prefix(block.namespace.clone(), tokens, block.from());
+            .read_prefix(namespace.clone(), tokens.clone(), from);
         let kv = match read.wait_blocking() {
             Ok(Ok(kv)) => kv,
             // It was evicted meanwhile.
@@ -104,17 +110,12 @@ impl Saver {
             }
             Err(_) => return false,
         };
-        let head = block::head(
-            self.kind,
-            &block.namespace,
-            block.tokens(),
-            block.from(),
-            &kv,
-        );
+        let head = block::head(self.kind, namespace, &tokens, from, &kv);
         // A prefix that has grown is in a longer file now.
-        for shorter in block.shorter() {
+        for shorter in shorter(namespace, &tokens, from) {
             if self.directory.has(shorter) && !keep.contains(&shorter) {
-                self.directory.remove(shorter);
+                // If it stays, it only takes room until it is the oldest.
+                let _ = self.directory.remove(shorter);
             }
         }
         let written = self
