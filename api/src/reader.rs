@@ -9,6 +9,10 @@ use crate::channels::{self, At, Channels};
 use crate::reasoning::{self, Begin, Splitter};
 use crate::tools::{self, Call, Forced, Format, Layout, Parser};
 
+/// Longer texts are read in pieces of this size. Each mark that is found in the text moves all of it that
+/// is not read yet, which would take time quadratic in the length of a whole answer.
+const PIECE_BYTES: usize = 4 << 10;
+
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -172,6 +176,19 @@ impl Reader {
 
     /// Takes the next piece of text and gives the parts that are certain now.
     pub fn push(&mut self, text: String) -> Vec<Part> {
+        if text.len() <= PIECE_BYTES {
+            return self.push_piece(text);
+        }
+        let (mut parts, mut rest) = (Vec::new(), text.as_str());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            parts.extend(self.push_piece(piece.to_owned()));
+            rest = after;
+        }
+        parts
+    }
+
+    fn push_piece(&mut self, text: String) -> Vec<Part> {
         let Some((split, mode)) = &mut self.reasoning else {
             return self.calls.push(text);
         };

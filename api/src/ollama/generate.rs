@@ -63,10 +63,9 @@ async fn answer(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
-    let id = RequestId::of(&request);
     let prepare = move |served: &Served, bytes: &[u8]| match place {
-        Place::Message => prepare_chat(served, bytes, id),
-        Place::Response => prepare_generate(served, bytes, id),
+        Place::Message => prepare_chat(served, bytes),
+        Place::Response => prepare_generate(served, bytes),
     };
     let (served, prepared) = offload::prepare_read(served, bytes, prepare).await?;
     let Prepared {
@@ -94,7 +93,7 @@ async fn answer(
     Ok(HttpResponse::Ok().json(lines.whole(&whole.text, finish, &tally)))
 }
 
-fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare_chat(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     let adapter = choose(served, &request.model)?;
     request.refuse_unsupported(served.formats.reasoning.is_some())?;
@@ -123,7 +122,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
         };
         let rendered = conversation.encode(served)?;
         begin = rendered.begin;
-        let mut made = self::job(served, rendered.prompt, request.options, "messages", id)?;
+        let mut made = self::job(served, rendered.prompt, request.options, "messages")?;
         made.namespace = namespace(request.cache_salt)?;
         made.text.skip_special = !plan.shows_special(served, begin);
         made.adapter = adapter;
@@ -138,7 +137,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
     })
 }
 
-fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare_generate(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: GenerateRequest = body::parse(bytes)?;
     let adapter = choose(served, &request.model)?;
     request.refuse_unsupported()?;
@@ -177,7 +176,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
     };
     let plan = Plan::default();
     let mut job = prompt
-        .map(|prompt| job(served, prompt, request.options, "prompt", id))
+        .map(|prompt| job(served, prompt, request.options, "prompt"))
         .transpose()?;
     if let Some(job) = &mut job {
         job.namespace = namespace(request.cache_salt)?;
@@ -206,7 +205,6 @@ fn job(
     prompt: Vec<u32>,
     options: Option<Object<Options>>,
     prompt_field: &'static str,
-    id: String,
 ) -> Result<Job, ApiError> {
     let options = options.map(|options| options.0).unwrap_or_default();
     let (params, text) = options.check(served, prompt_field, prompt.len())?;
@@ -215,7 +213,6 @@ fn job(
         copies: 1,
         params,
         text,
-        id: Some(id),
         prompt_field,
         ..Job::default()
     })

@@ -14,6 +14,7 @@ use crate::fields::tools::{GivenCall, GivenTools, Spelling};
 use crate::fields::wire::Object;
 use crate::grammars::{GrammarOptions, Whitespace};
 use crate::ollama::options::Options;
+use crate::reasoning::unknown_marks;
 use crate::served::Served;
 use crate::state::AppState;
 use crate::tool_plan::{Asking, Lark};
@@ -49,7 +50,7 @@ pub struct GenerateRequest {
     pub model: String,
     pub prompt: Option<String>,
     pub system: Option<String>,
-    /// Whether the prompt goes to the model as it is, without the chat template.
+    /// True if the prompt goes to the model as it is, without the chat template.
     pub raw: Option<bool>,
     pub stream: Option<bool>,
     pub options: Option<Object<Options>>,
@@ -266,8 +267,12 @@ impl ChatRequest {
     /// 400 that names the first field which asks for something this server cannot do.
     pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
         let logprobs = (self.logprobs, self.top_logprobs);
-        let think = if reasons { &None } else { &self.think };
-        refuse(&[], &self.keep_alive, think, logprobs)
+        match &self.think {
+            Some(Think(true)) if !reasons => {
+                Err(unknown_marks("think", "false or left out", "true"))
+            }
+            _ => refuse(&[], &self.keep_alive, &None, logprobs),
+        }
     }
 
     /// The variables for the chat template.

@@ -43,9 +43,9 @@ pub struct ResponseRequest {
     /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     complete: Option<bool>,
     pub stream: Option<bool>,
-    /// Whether the server stores the response; the default is true.
+    /// True if the server stores the response; the default is true.
     pub store: Option<bool>,
-    /// Whether to answer at once and compute the output in the background.
+    /// True if the answer comes at once and the output is computed in the background.
     pub background: Option<bool>,
     pub metadata: Option<Labels>,
     pub user: Option<String>,
