@@ -324,6 +324,24 @@ mod tests {
     }
 
     #[test]
+    fn a_long_text_gives_what_its_letters_give() {
+        let calls =
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"ä\"}}</tool_call>".repeat(500);
+        let text = format!("{TEXT}{calls}");
+        assert!(text.len() > 4 * PIECE_BYTES);
+        let mode = Reasoning::Apart { streamed: true };
+        let mut letters = reader(mode);
+        let mut parts = Vec::new();
+        for letter in text.chars() {
+            parts.extend(letters.push(letter.to_string()));
+        }
+        parts.extend(letters.finish());
+        let said = Said::read(reader(mode), text);
+        assert_eq!(said.calls.len(), 501);
+        assert_eq!(Said::of(parts), said);
+    }
+
+    #[test]
     fn reasoning_that_is_not_streamed_comes_at_once_and_first() {
         let mut reader = reader(Reasoning::Apart { streamed: false });
         let mut parts = Vec::new();

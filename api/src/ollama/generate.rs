@@ -140,10 +140,11 @@ fn prepare_chat(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
 fn prepare_generate(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: GenerateRequest = body::parse(bytes)?;
     let adapter = choose(served, &request.model)?;
-    request.refuse_unsupported()?;
+    request.refuse_unsupported(served.formats.reasoning.is_some())?;
+    let kwargs = request.template_variables();
     let whitespace = served.grammars.defaults.whitespace;
     let asked = Format::asked(request.format.take(), None, request.complete, whitespace)?;
-    let text = request.prompt.unwrap_or_default();
+    let text = request.prompt.take().unwrap_or_default();
     // As in Ollama, a model without a template gets the text as it is.
     let raw = request.raw.unwrap_or(false) || !served.text.can_chat();
     if raw
@@ -155,6 +156,11 @@ fn prepare_generate(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError>
         let message = "`system` must be left out where `raw` is true or the model has no template";
         return Err(ApiError::field("system", message));
     }
+    if raw && request.thinks() {
+        let message =
+            "`think` must be false or left out where `raw` is true or the model has no template";
+        return Err(ApiError::field("think", message));
+    }
     let mut begin = None;
     let prompt = match text.as_str() {
         "" => None,
@@ -164,8 +170,11 @@ fn prepare_generate(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError>
             let system = system.map(|system| json!({"role": "system", "content": system}));
             let user = json!({"role": "user", "content": text});
             let messages = system.into_iter().chain([user]).collect();
-            let encoded = Conversation::of(messages).encode(served);
-            let rendered = encoded.map_err(|mut error| {
+            let conversation = Conversation {
+                kwargs,
+                ..Conversation::of(messages)
+            };
+            let rendered = conversation.encode(served).map_err(|mut error| {
                 error.param = Some("prompt".to_owned());
                 error.message = error.message.replacen("`messages`", "`prompt`", 1);
                 error

@@ -211,24 +211,59 @@ impl<'de> Deserialize<'de> for Format {
     }
 }
 
-/// A value of which only `false` asks for nothing.
-#[derive(Debug)]
-struct Think(bool);
+/// The field that turns reasoning on or off; some models are also told how much of it there should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Think {
+    On,
+    Off,
+    /// On, with this value of the chat template's variable `reasoning_effort`.
+    Level(&'static str),
+}
+
+impl Think {
+    /// # Errors
+    /// 400 for reasoning of a model whose marks of it are not known: `reasons` is false then.
+    fn check(given: Option<Self>, reasons: bool) -> Result<(), ApiError> {
+        let refuse = |given: &str| Err(unknown_marks("think", "false or left out", given));
+        match given {
+            Some(Self::On) if !reasons => refuse("true"),
+            Some(Self::Level(level)) if !reasons => refuse(&format!("{level:?}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The variables for the chat template.
+    fn variables(given: Option<Self>) -> Map<String, Value> {
+        let Some(think) = given else {
+            return Map::new();
+        };
+        let mut variables = Map::new();
+        variables.insert("enable_thinking".to_owned(), (think != Self::Off).into());
+        if let Self::Level(level) = think {
+            variables.insert("reasoning_effort".to_owned(), level.into());
+        }
+        variables
+    }
+}
 
 impl<'de> Deserialize<'de> for Think {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::{Error, Visitor};
+        use serde::de::{Error, Unexpected, Visitor};
         struct Levels;
         impl Visitor<'_> for Levels {
             type Value = Think;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a boolean or a level")
+                f.write_str("true, false, \"low\", \"medium\" or \"high\"")
             }
             fn visit_bool<E: Error>(self, think: bool) -> Result<Think, E> {
-                Ok(Think(think))
+                Ok(if think { Think::On } else { Think::Off })
             }
-            fn visit_str<E: Error>(self, _: &str) -> Result<Think, E> {
-                Ok(Think(true))
+            fn visit_str<E: Error>(self, given: &str) -> Result<Think, E> {
+                let level = ["low", "medium", "high"]
+                    .into_iter()
+                    .find(|level| *level == given);
+                let unknown = || E::invalid_value(Unexpected::Str(given), &self);
+                level.map(Think::Level).ok_or_else(unknown)
             }
         }
         deserializer.deserialize_any(Levels)
@@ -239,14 +274,12 @@ impl<'de> Deserialize<'de> for Think {
 fn refuse(
     fields: &[(&str, bool)],
     keep_alive: &Option<KeepAlive>,
-    think: &Option<Think>,
     logprobs: (Option<bool>, Option<i64>),
 ) -> Result<(), ApiError> {
     if let Some(keep_alive) = keep_alive {
         keep_alive.refuse_unloading()?;
     }
     let common = [
-        ("think", think.as_ref().is_some_and(|think| think.0)),
         ("logprobs", logprobs.0 == Some(true)),
         ("top_logprobs", logprobs.1.is_some_and(|top| top != 0)),
     ];
@@ -267,19 +300,13 @@ impl ChatRequest {
     /// 400 that names the first field which asks for something this server cannot do.
     pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
         let logprobs = (self.logprobs, self.top_logprobs);
-        match &self.think {
-            Some(Think(true)) if !reasons => {
-                Err(unknown_marks("think", "false or left out", "true"))
-            }
-            _ => refuse(&[], &self.keep_alive, &None, logprobs),
-        }
+        refuse(&[], &self.keep_alive, logprobs)?;
+        Think::check(self.think, reasons)
     }
 
     /// The variables for the chat template.
     pub fn template_variables(&self) -> Map<String, Value> {
-        let think = self.think.as_ref().map(|think| think.0);
-        let think = think.map(|think| ("enable_thinking".to_owned(), think.into()));
-        think.into_iter().collect()
+        Think::variables(self.think)
     }
 
     /// Takes out the fields about tools.
@@ -362,9 +389,11 @@ impl Message {
 }
 
 impl GenerateRequest {
+    /// `reasons`: the server separates this model's reasoning from the answer.
+    ///
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
-    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+    pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
         let text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         refuse(
             &[
@@ -374,9 +403,19 @@ impl GenerateRequest {
                 ("images", some(&self.images)),
             ],
             &self.keep_alive,
-            &self.think,
             (self.logprobs, self.top_logprobs),
-        )
+        )?;
+        Think::check(self.think, reasons)
+    }
+
+    /// The variables for the chat template.
+    pub fn template_variables(&self) -> Map<String, Value> {
+        Think::variables(self.think)
+    }
+
+    /// True if the request turns reasoning on, which a prompt without a template cannot.
+    pub fn thinks(&self) -> bool {
+        self.think.is_some_and(|think| think != Think::Off)
     }
 }
 
@@ -435,5 +474,23 @@ impl ShowRequest {
             Some((field, _)) => Err(ApiError::unsupported(field)),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_of_thinking_is_the_templates_effort() {
+        let read = |json: &str| serde_json::from_str::<Think>(json);
+        let variables = |json: &str| Value::from(Think::variables(Some(read(json).unwrap())));
+        assert_eq!(variables("false"), json!({"enable_thinking": false}));
+        assert_eq!(variables("true"), json!({"enable_thinking": true}));
+        let high = json!({"enable_thinking": true, "reasoning_effort": "high"});
+        assert_eq!(variables("\"high\""), high);
+        assert!(read("\"most\"").is_err() && read("1").is_err());
+        assert!(Think::check(Some(Think::Off), false).is_ok());
+        assert!(Think::check(Some(Think::Level("low")), false).is_err());
     }
 }
