@@ -145,13 +145,9 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         ..SamplingFields::default()
     };
     let params = fields.params(&served.defaults)?;
-    let stop = fields.stop_strings().map_err(|mut error| {
-        error.param = error
-            .param
-            .map(|param| param.replacen("stop", "stop_sequences", 1));
-        error.message = error.message.replacen("`stop", "`stop_sequences", 1);
-        error
-    })?;
+    let stop = fields
+        .stop_strings()
+        .map_err(|error| error.renamed("stop", "stop_sequences"))?;
     let conversation = Conversation {
         tools: plan.template.take(),
         kwargs,

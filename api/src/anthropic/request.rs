@@ -326,13 +326,8 @@ impl MessagesRequest {
 const OUTPUT_FORMAT: &str = "output_config.format";
 
 /// An error about a schema, whose field has another name in this API.
-pub fn in_output_format(mut error: ApiError) -> ApiError {
-    let name = format!("`{OUTPUT_FORMAT}`");
-    error.message = error.message.replacen("`json_schema`", &name, 1);
-    if error.param.as_deref() == Some("json_schema") {
-        error.param = Some(OUTPUT_FORMAT.to_owned());
-    }
-    error
+pub fn in_output_format(error: ApiError) -> ApiError {
+    error.renamed("json_schema", OUTPUT_FORMAT)
 }
 
 impl CountRequest {

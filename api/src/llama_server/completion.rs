@@ -14,7 +14,7 @@ use crate::fields::bounds::check_logprob_entries;
 use crate::fields::structured::{Asked, compile};
 use crate::generate::{Job, check_sequences, submit_each};
 use crate::llama_server::answer::{Answers, Pieces};
-use crate::llama_server::request::{Checked, CompletionRequest, renamed};
+use crate::llama_server::request::{Checked, CompletionRequest};
 use crate::middleware::request_id::RequestId;
 use crate::respond::{self, collected, streamed, written};
 use crate::served::Served;
@@ -84,7 +84,7 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     )?;
     let checked = request.check(served)?;
     check_sequences(served, request.prompt.given(), checked.copies, "prompt")
-        .map_err(|error| renamed(error, "n", "n_cmpl"))?;
+        .map_err(|error| error.renamed("n", "n_cmpl"))?;
     let context = served.context();
     let (mut jobs, mut texts, mut settings) = (Vec::new(), Vec::new(), Vec::new());
     let mut outputs = 0usize;
@@ -165,6 +165,7 @@ fn settings_of(checked: &Checked, most: usize, context: usize, stream: Option<bo
 
 /// An error of the engine about a parameter, which has another name in this API.
 fn in_own_words(error: ApiError) -> ApiError {
-    let error = renamed(error, "repetition_penalty", "repeat_penalty");
-    renamed(error, "n", "n_cmpl")
+    error
+        .renamed("repetition_penalty", "repeat_penalty")
+        .renamed("n", "n_cmpl")
 }

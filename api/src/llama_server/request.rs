@@ -180,7 +180,7 @@ impl CompletionRequest {
             limit,
             copies: fields
                 .copies()
-                .map_err(|error| renamed(error, "n", "n_cmpl"))?,
+                .map_err(|error| error.renamed("n", "n_cmpl"))?,
             text,
             namespace: self.namespace(&fields)?,
             asked,
@@ -260,14 +260,4 @@ impl CompletionRequest {
             None => Ok(()),
         }
     }
-}
-
-/// `error` with the field `from` under the name that llama-server's API has for it.
-pub fn renamed(mut error: ApiError, from: &str, to: &str) -> ApiError {
-    if error.param.as_deref() == Some(from) {
-        error.param = Some(to.to_owned());
-        let (quoted, own) = (format!("`{from}`"), format!("`{to}`"));
-        error.message = error.message.replacen(&quoted, &own, 1);
-    }
-    error
 }

@@ -80,7 +80,8 @@ async fn answer(
         return Ok(HttpResponse::Ok().json(lines.loaded()));
     };
     let constraint = compile(&served, asked).await.map_err(in_format)?;
-    let updates = submit(&served, Job { constraint, ..job })?;
+    let updates = submit(&served, Job { constraint, ..job })
+        .map_err(|error| error.renamed("repetition_penalty", "repeat_penalty"))?;
     let mut tally = Tally::new(RequestId::of(&request), route, 1, 1);
     if stream {
         return Ok(streamed(updates, tally, lines));

@@ -176,14 +176,10 @@ impl Format {
 }
 
 /// An error about a schema, whose field has another name in this API.
-pub fn in_format(mut error: ApiError) -> ApiError {
-    for name in ["json_schema", "response_format"] {
-        error.message = error.message.replacen(&format!("`{name}`"), "`format`", 1);
-        if error.param.as_deref() == Some(name) {
-            error.param = Some("format".to_owned());
-        }
-    }
+pub fn in_format(error: ApiError) -> ApiError {
     error
+        .renamed("json_schema", "format")
+        .renamed("response_format", "format")
 }
 
 impl<'de> Deserialize<'de> for Format {

@@ -315,6 +315,8 @@ async fn a_turn_with_a_tool_in_the_shape_of_claude_code() {
     let url = format!("{}/v1/messages/count_tokens?beta=true", server.url);
     let answer = Client::new().post(url).json(&counted).send().await.unwrap();
     assert_eq!(answer.status(), 200);
+    let counted: Value = answer.json().await.unwrap();
+    assert!(counted["input_tokens"].as_u64().unwrap() > 100, "{counted}");
 }
 
 #[tokio::test]

@@ -293,6 +293,11 @@ async fn every_refusal_is_in_ollamas_shape_and_names_the_field() {
         (GENERATE, options(json!([])), &["`options`", "an object"]),
         (
             GENERATE,
+            options(json!({"repeat_penalty": -1})),
+            &["`repeat_penalty`", "above 0", "-1"],
+        ),
+        (
+            GENERATE,
             options(json!({"num_predict": 0})),
             &["`num_predict`", "at least 1"],
         ),
