@@ -66,10 +66,12 @@ enum State {
     Header,
     Analysis,
     Text,
-    /// The text of a call of `name`; `header` is how the message began.
+    /// The text of a call of `name`; `header` is how the message began. The first `searched` bytes of the
+    /// buffer have no mark that ends it.
     Call {
         header: String,
         name: String,
+        searched: usize,
     },
 }
 
@@ -128,6 +130,21 @@ fn fits(text: &str) -> bool {
         && rest.matches(CONSTRAIN).count() <= 1
 }
 
+/// The marks that end a message's text: its own ends, and the beginnings of another message.
+const ENDS: [&str; 5] = [END, CALL, RETURN, START, CHANNEL];
+
+/// The place of the first mark that ends a message's text, and the mark. The mark is empty where the text
+/// ends with the beginning of another message, which is read later.
+fn end_of_body(text: &str) -> Option<(usize, &'static str)> {
+    let found = ENDS
+        .iter()
+        .filter_map(|mark| Some((text.find(mark)?, *mark)));
+    found.min().map(|(at, mark)| match mark {
+        START | CHANNEL => (at, ""),
+        mark => (at, mark),
+    })
+}
+
 impl Channels {
     /// `tools` are the names of the functions that may be called.
     pub fn new(at: At, tools: Arc<[String]>, verbatim: bool) -> Self {
@@ -161,7 +178,7 @@ impl Channels {
             State::Header if rest.starts_with('<') && !rest.contains("to=") => {}
             State::Header | State::Text => self.text(&rest),
             State::Analysis => self.reasoning(&rest),
-            State::Call { header, name } => self.call(&header, &name, &rest, ""),
+            State::Call { header, name, .. } => self.call(&header, &name, &rest, ""),
         }
         std::mem::take(&mut self.parts)
     }
@@ -225,7 +242,12 @@ impl Channels {
             }
             Header::Call(name) => {
                 let name = name.to_owned();
-                self.state = State::Call { header, name };
+                let searched = 0;
+                self.state = State::Call {
+                    header,
+                    name,
+                    searched,
+                };
             }
         }
         true
@@ -245,25 +267,11 @@ impl Channels {
         true
     }
 
-    /// The place of the first mark that ends a message's text and the mark, if the next message's
-    /// beginning is not the end.
-    fn end_of_body(&self) -> Option<(usize, &'static str)> {
-        let ends = [END, CALL, RETURN, START, CHANNEL];
-        let found = ends
-            .iter()
-            .filter_map(|mark| Some((self.buffer.find(mark)?, *mark)));
-        found.min().map(|(at, mark)| match mark {
-            START | CHANNEL => (at, ""),
-            mark => (at, mark),
-        })
-    }
-
     fn step_body(&mut self) -> bool {
-        let (sure, mark, ended) = match self.end_of_body() {
+        let (sure, mark, ended) = match end_of_body(&self.buffer) {
             Some((at, mark)) => (at, mark, true),
             None => {
-                let marks = [END, CALL, RETURN, START, CHANNEL];
-                let held = marks.iter().filter_map(|mark| {
+                let held = ENDS.iter().filter_map(|mark| {
                     let begun = |n: &usize| self.buffer.ends_with(&mark[..*n]);
                     (1..mark.len()).rev().find(begun)
                 });
@@ -287,12 +295,21 @@ impl Channels {
     }
 
     fn step_call(&mut self) -> bool {
-        let Some((at, mark)) = self.end_of_body() else {
+        let State::Call { searched, .. } = &mut self.state else {
             return false;
         };
+        // A mark may have begun before, which is shorter than the longest of all.
+        let from = searched.saturating_sub(CHANNEL.len());
+        let from = self.buffer.floor_char_boundary(from);
+        let Some((at, mark)) = end_of_body(&self.buffer[from..]) else {
+            *searched = self.buffer.len();
+            return false;
+        };
+        let at = from + at;
         let body: String = self.buffer.drain(..at).collect();
         self.buffer.drain(..mark.len());
-        if let State::Call { header, name } = std::mem::replace(&mut self.state, State::Header) {
+        if let State::Call { header, name, .. } = std::mem::replace(&mut self.state, State::Header)
+        {
             self.call(&header, &name, &body, mark);
         }
         true

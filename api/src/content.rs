@@ -6,13 +6,26 @@ use serde_json::{Value, json};
 
 /// Most bytes of text in each of the attributes.
 pub const MAX_BYTES: usize = 16 << 10;
-/// A message counts as so many bytes at the least, so that empty ones are bounded, too.
-const LEAST_BYTES: usize = 64;
+/// The bytes that a message, and each part of one, takes beside its text, so that a bound on the bytes
+/// is one on their number.
+const FRAME_BYTES: usize = 64;
 
-/// Text that the bound leaves room for.
+/// The bytes that the bound leaves.
 struct Budget(usize);
 
 impl Budget {
+    /// Takes the bytes beside the text of one more message or part. False if they are not left.
+    fn begin(&mut self) -> bool {
+        let left = self.0.checked_sub(FRAME_BYTES);
+        self.0 = left.unwrap_or(self.0);
+        left.is_some()
+    }
+
+    /// The beginning of a text in `json` that still fits; an empty text for other values.
+    fn take_str<'a>(&mut self, json: &'a Value) -> &'a str {
+        self.take(json.as_str().unwrap_or_default())
+    }
+
     /// The beginning of `text` that still fits.
     fn take<'a>(&mut self, text: &'a str) -> &'a str {
         let kept = &text[..text.floor_char_boundary(self.0)];
@@ -30,11 +43,10 @@ pub fn of_conversation(messages: &Value) -> MessageContent {
             system.extend(text(&message["content"], &mut of_system));
             continue;
         }
-        if of_messages.0 < LEAST_BYTES {
-            break;
+        if of_messages.begin() {
+            let role = of_messages.take_str(&message["role"]);
+            told.push(json!({"role": role, "parts": parts(message, &mut of_messages)}));
         }
-        of_messages.0 -= LEAST_BYTES;
-        told.push(json!({"role": message["role"], "parts": parts(message, &mut of_messages)}));
     }
     told.reverse();
     system.reverse();
@@ -47,21 +59,30 @@ pub fn of_conversation(messages: &Value) -> MessageContent {
 
 /// The parts of a message: its reasoning, its text, its calls, or the result of a call.
 fn parts(message: &Value, budget: &mut Budget) -> Vec<Value> {
-    if message["role"] == "tool" {
-        let response = budget.take(message["content"].as_str().unwrap_or_default());
-        let id = &message["tool_call_id"];
-        return vec![json!({"type": "tool_call_response", "id": id, "response": response})];
-    }
     let mut parts = Vec::new();
-    if let Some(reasoning) = message["reasoning_content"].as_str() {
-        parts.push(json!({"type": "reasoning", "content": budget.take(reasoning)}));
+    if message["role"] == "tool" {
+        if budget.begin() {
+            let id = budget.take_str(&message["tool_call_id"]);
+            let response = budget.take_str(&message["content"]);
+            parts.push(json!({"type": "tool_call_response", "id": id, "response": response}));
+        }
+        return parts;
+    }
+    if message["reasoning_content"].is_string() && budget.begin() {
+        let content = budget.take_str(&message["reasoning_content"]);
+        parts.push(json!({"type": "reasoning", "content": content}));
     }
     parts.extend(text(&message["content"], budget));
     for call in message["tool_calls"].as_array().into_iter().flatten() {
+        if !budget.begin() {
+            break;
+        }
         let function = &call["function"];
-        let arguments = function["arguments"].as_str().unwrap_or_default();
-        let arguments = budget.take(arguments);
-        let (id, name) = (&call["id"], &function["name"]);
+        let (id, name) = (
+            budget.take_str(&call["id"]),
+            budget.take_str(&function["name"]),
+        );
+        let arguments = budget.take_str(&function["arguments"]);
         parts.push(json!({"type": "tool_call", "id": id, "name": name, "arguments": arguments}));
     }
     parts
@@ -69,7 +90,8 @@ fn parts(message: &Value, budget: &mut Budget) -> Vec<Value> {
 
 fn text(content: &Value, budget: &mut Budget) -> Option<Value> {
     let text = content.as_str().filter(|text| !text.is_empty())?;
-    Some(json!({"type": "text", "content": budget.take(text)}))
+    let begun = budget.begin();
+    begun.then(|| json!({"type": "text", "content": budget.take(text)}))
 }
 
 /// The input of a text completion.
@@ -142,6 +164,15 @@ mod tests {
             .map(|_| json!({"role": "user", "content": ""}))
             .collect();
         assert!(of_conversation(&empty).input.len() < MAX_BYTES);
+        // Many parts, whose names are long.
+        let name = "n".repeat(1000);
+        let call =
+            json!({"id": name, "type": "function", "function": {"name": name, "arguments": ""}});
+        let calls = json!([{"role": "assistant", "content": "", "tool_calls": vec![call; 10_000]}]);
+        assert!(of_conversation(&calls).input.len() < 3 * MAX_BYTES);
+        let systems = (0..10_000).map(|_| json!({"role": "system", "content": "a"}));
+        let system = of_conversation(&systems.collect()).system.unwrap();
+        assert!(system.len() < MAX_BYTES, "{}", system.len());
         let long = of_prompt(&"ä".repeat(MAX_BYTES)).input;
         assert!(long.len() < MAX_BYTES + 100, "{}", long.len());
     }

@@ -43,7 +43,7 @@ pub struct Conversation {
     /// `true` if the prompt ends inside the last message, whose text the answer continues,
     /// instead of the opening of a new message.
     pub continues: bool,
-    /// Whether the prompt ends after the last message, without the opening of an answer.
+    /// True if the prompt ends after the last message, without the opening of an answer.
     pub closed: bool,
 }
 

@@ -61,7 +61,7 @@ impl Disaggregation {
         }
     }
 
-    /// Whether requests with a room get their prompts from a prefill server.
+    /// True if requests with a room get their prompts from a prefill server.
     pub fn receives(&self) -> bool {
         matches!(self, Self::Decode(_))
     }

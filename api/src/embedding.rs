@@ -3,12 +3,43 @@
 use actix_web::{HttpRequest, HttpResponse};
 
 use crate::error::{ApiError, out_of_bounds};
-use crate::generate::{Job, submit};
+use crate::fields::wire::{Prompt, Prompts};
+use crate::generate::{Job, check_sequences, submit};
 use crate::middleware::request_id::RequestId;
-use crate::offload;
-use crate::respond::{Whole, collected};
+use crate::prompt;
+use crate::respond::{Whole, collected, written};
 use crate::served::Served;
 use crate::tally::Tally;
+
+/// The token ids of each of the prompts in the field `input`. Texts get the tokens that begin and end a
+/// document if `special` is true. With `most`, longer prompts lose their ends.
+///
+/// # Errors
+/// 400 for too many prompts, an empty one, and a text that is too long for the context.
+pub fn encode(
+    served: &Served,
+    input: Prompts,
+    special: bool,
+    most: Option<usize>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    check_sequences(served, input.0.given, 1, "input")?;
+    let prompts = input.checked("input")?.into_iter().map(|given| {
+        let mut ids = match given {
+            Prompt::Text(text) => {
+                // A longer text has more tokens than the context, so that its end is cut off anyway.
+                let end = match most {
+                    Some(_) => text.floor_char_boundary(served.max_prompt_bytes()),
+                    None => text.len(),
+                };
+                prompt::encode(served, "input", &text[..end], special)?
+            }
+            Prompt::Tokens(ids) => ids,
+        };
+        ids.truncate(most.unwrap_or(usize::MAX));
+        Ok(ids)
+    });
+    prompts.collect()
+}
 
 /// The job that computes the embeddings of `prompts`, which the dialect calls `field`.
 ///
@@ -65,18 +96,14 @@ pub async fn answer(
     let prompts = job.prompts.len();
     let updates = submit(served, job)?;
     let mut tally = Tally::new(RequestId::of(request), route, prompts, 1);
-    let mut wholes = collected(updates, &mut tally).await?;
+    let wholes = collected(updates, &mut tally).await?;
     let tokens = tally.usage().prompt_tokens;
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
+    written(wholes, move |mut wholes| {
         let vectors = wholes.iter_mut().map(|whole| take(whole, dimensions));
         let vectors = vectors.collect::<Result<_, ApiError>>()?;
-        Ok::<_, ApiError>(write(vectors, tokens))
+        Ok(write(vectors, tokens))
     })
-    .await??;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+    .await
 }
 
 /// The embedding of a finished request, cut to `dimensions` and then brought to unit length,

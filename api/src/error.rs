@@ -111,6 +111,24 @@ impl ApiError {
         self
     }
 
+    /// The same error about the field `to`, which is the name in a dialect of the field `from`, or of its
+    /// items and members.
+    #[must_use]
+    pub fn renamed(mut self, from: &str, to: &str) -> Self {
+        for end in ["`", "[", "."] {
+            let (ours, theirs) = (format!("`{from}{end}"), format!("`{to}{end}"));
+            self.message = self.message.replacen(&ours, &theirs, 1);
+        }
+        let rest = self
+            .param
+            .as_deref()
+            .and_then(|param| param.strip_prefix(from));
+        if let Some(rest) = rest.filter(|rest| rest.is_empty() || rest.starts_with(['[', '.'])) {
+            self.param = Some(format!("{to}{rest}"));
+        }
+        self
+    }
+
     /// 404: a stored response that never was, or is not kept any more.
     pub fn response_not_found(id: &str) -> Self {
         let message = format!("there is no response {id:?}, or none any more");
@@ -258,5 +276,24 @@ impl ApiError {
             response.force_close();
         }
         response.json(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_has_the_name_that_its_dialect_gives_the_field() {
+        let named = |error: ApiError| (error.param.unwrap(), error.message);
+        let error = out_of_bounds("stop[3]", "a text", 7).renamed("stop", "stop_sequences");
+        let message = "`stop_sequences[3]` must be a text, got 7";
+        assert_eq!(
+            named(error),
+            ("stop_sequences[3]".to_owned(), message.to_owned())
+        );
+        let error = out_of_bounds("stop_regex", "a regex", 7).renamed("stop", "stop_sequences");
+        let message = "`stop_regex` must be a regex, got 7";
+        assert_eq!(named(error), ("stop_regex".to_owned(), message.to_owned()));
     }
 }

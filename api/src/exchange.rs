@@ -91,7 +91,7 @@ impl Exchange {
         CURRENT.try_with(Arc::clone).ok()
     }
 
-    /// Whether the answer is written while it is generated.
+    /// True if the answer is written while it is generated.
     pub fn streams(&self) -> bool {
         self.streams.load(Ordering::Relaxed)
     }

@@ -46,7 +46,7 @@ pub struct Job {
     pub constraint: Option<Constrain>,
     /// Present where an embedding of each prompt is asked for, and no continuation.
     pub pooling: Option<Pooling>,
-    /// The name by which `/abort_request` finds it.
+    /// The name by which `/abort_request` finds it, in place of the id of the HTTP request.
     pub id: Option<String>,
     /// Where prefill and decode servers meet, for each choice; empty where the request does not say.
     pub rooms: Vec<Room>,
@@ -189,9 +189,11 @@ fn push(
         None => job.namespace.clone(),
     };
     let client = exchange.as_ref().and_then(|exchange| exchange.client());
+    let own_id = exchange.as_ref().map(|exchange| &*exchange.request_id);
     let id = job
         .id
         .as_deref()
+        .or(own_id)
         .map(|id| owned_id(id, client.map(|client| client.name.as_str())));
     let tokenizer: Arc<dyn Detokenize> = Arc::clone(&served.text) as Arc<dyn Detokenize>;
     let siblings = Siblings::new(job.copies);
@@ -232,7 +234,7 @@ fn push(
             let mut record = Record::new(siblings, &generation, params, prompt.len());
             record.adapter = adapter.map(|adapter| adapter.labels.clone());
             record.stop.clone_from(&job.text.stop);
-            // A token is a byte at the least.
+            // The first `most` tokens have at least `most` bytes.
             record.keep_input(|most| tokenizer.decode(&prompt[..prompt.len().min(most)], false));
             record
         });
@@ -360,7 +362,7 @@ struct Choice {
     drafts: DraftCounts,
     /// The last update, where one event became two.
     last: Option<Update>,
-    /// Whether the device is lost, which explains why a forward pass failed.
+    /// True if the device is lost, which explains why a forward pass failed.
     lost: Arc<AtomicBool>,
     /// Counts this choice among those of its adapter.
     in_use: Option<InUse>,

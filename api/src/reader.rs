@@ -9,6 +9,10 @@ use crate::channels::{self, At, Channels};
 use crate::reasoning::{self, Begin, Splitter};
 use crate::tools::{self, Call, Forced, Format, Layout, Parser};
 
+/// Longer texts are read in pieces of this size. Each mark that is found in the text moves all of it that
+/// is not read yet, which would take time quadratic in the length of a whole answer.
+const PIECE_BYTES: usize = 4 << 10;
+
 /// A part of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -172,6 +176,19 @@ impl Reader {
 
     /// Takes the next piece of text and gives the parts that are certain now.
     pub fn push(&mut self, text: String) -> Vec<Part> {
+        if text.len() <= PIECE_BYTES {
+            return self.push_piece(text);
+        }
+        let (mut parts, mut rest) = (Vec::new(), text.as_str());
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES));
+            parts.extend(self.push_piece(piece.to_owned()));
+            rest = after;
+        }
+        parts
+    }
+
+    fn push_piece(&mut self, text: String) -> Vec<Part> {
         let Some((split, mode)) = &mut self.reasoning else {
             return self.calls.push(text);
         };
@@ -304,6 +321,24 @@ mod tests {
         let said = Said::read(Reader::new(None, calls), text.to_owned());
         assert_eq!(said.text, "<|channel|>analysis<|message|>f?<|end|>");
         assert_eq!(said.calls.len(), 1);
+    }
+
+    #[test]
+    fn a_long_text_gives_what_its_letters_give() {
+        let calls =
+            "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"ä\"}}</tool_call>".repeat(500);
+        let text = format!("{TEXT}{calls}");
+        assert!(text.len() > 4 * PIECE_BYTES);
+        let mode = Reasoning::Apart { streamed: true };
+        let mut letters = reader(mode);
+        let mut parts = Vec::new();
+        for letter in text.chars() {
+            parts.extend(letters.push(letter.to_string()));
+        }
+        parts.extend(letters.finish());
+        let said = Said::read(reader(mode), text);
+        assert_eq!(said.calls.len(), 501);
+        assert_eq!(Said::of(parts), said);
     }
 
     #[test]

@@ -2,7 +2,19 @@
 //! channel.
 
 use crate::channels::At;
+use crate::error::{ApiError, out_of_bounds};
 use crate::tools::harmony;
+
+/// 400: a request that asks for reasoning, which the server can separate only where it knows how the model
+/// marks it. `field` must be one of `others` instead of `given`.
+pub fn unknown_marks(field: &str, others: &str, given: &str) -> ApiError {
+    let names = Format::ALL.map(Format::name).join(", ");
+    let bound = format!(
+        "{others}: the server does not know how this model marks its reasoning (start it with \
+         --reasoning-parser {names} if the model has such marks)"
+    );
+    out_of_bounds(field, &bound, given).code("unsupported_parameter")
+}
 
 /// How a family of models marks its reasoning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +49,8 @@ pub enum Begin {
 }
 
 impl Format {
+    pub const ALL: [Self; 4] = [Self::DeepseekR1, Self::Qwen3, Self::Granite, Self::Harmony];
+
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -47,7 +61,7 @@ impl Format {
         }
     }
 
-    /// The format that a chat template shows to the model or writes in its name, if there is one.
+    /// The format whose marks a chat template has, if it has some.
     pub fn detect(template: &str) -> Option<Self> {
         let has = |mark| template.contains(mark);
         if has(harmony::CHANNEL) && has(harmony::MESSAGE) {
@@ -110,7 +124,7 @@ pub enum Part {
 #[derive(Clone, Debug)]
 pub struct Splitter {
     state: State,
-    /// Whether reasoning is given exactly as it is written, with its marks.
+    /// True if reasoning is given exactly as it is written, with its marks.
     verbatim: bool,
     /// The text after reasoning may be between Granite's marks.
     responds: bool,

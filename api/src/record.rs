@@ -21,7 +21,7 @@ const SHOWN_JUMPS: usize = 32;
 pub struct Siblings {
     exchange: Arc<Exchange>,
     copies: usize,
-    /// Whether any of them ended. A request that was refused has none, and is not counted.
+    /// True if any of them ended. A request that was refused has none, and is not counted.
     ended: AtomicBool,
     longest: AtomicUsize,
 }

@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::exchange::{self, Exchange};
 use crate::generate::{Finish, PieceToken, Update, Updates};
 use crate::tally::Tally;
-use crate::{sse, stall};
+use crate::{offload, sse, stall};
 
 /// A write to the socket collects the updates that are ready until it has this many bytes.
 const COALESCED_BYTES: usize = 16 * 1024;
@@ -205,7 +205,7 @@ impl Whole {
     }
 
     /// A lower bound on the length of its JSON in bytes.
-    pub fn json_bytes(&self) -> usize {
+    fn json_bytes(&self) -> usize {
         /// Bytes of a token with its log-probability.
         const LOGPROB: usize = 64;
         /// Bytes of a number of an embedding.
@@ -218,6 +218,22 @@ impl Whole {
             + output.chain(prompt).sum::<usize>() * LOGPROB
             + self.embedding.len() * NUMBER
     }
+}
+
+/// The answer whose JSON `write` makes of `wholes`. A large one is written off the threads that serve
+/// connections.
+///
+/// # Errors
+/// The error of `write`, and a 500 when it panics.
+pub async fn written(
+    wholes: Vec<Whole>,
+    write: impl FnOnce(Vec<Whole>) -> Result<Vec<u8>, ApiError> + Send + 'static,
+) -> Result<HttpResponse, ApiError> {
+    let size = wholes.iter().map(Whole::json_bytes).sum();
+    let body = offload::when_large(size, move || write(wholes)).await??;
+    Ok(HttpResponse::Ok()
+        .content_type("application/json")
+        .body(body))
 }
 
 /// Waits until every choice has finished and gives them by index.

@@ -56,7 +56,7 @@ pub enum Access {
     Admin,
 }
 
-/// Whether requests are counted and traced.
+/// The decision if requests are counted and traced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
     Observed,

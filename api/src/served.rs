@@ -48,7 +48,7 @@ pub trait TextCodec: Detokenize {
     /// however it is tokenised.
     fn max_token_bytes(&self) -> usize;
 
-    /// Whether the model has a chat template.
+    /// True if the model has a chat template.
     fn can_chat(&self) -> bool;
 
     /// The token ids of a text of [`render_chat`](Self::render_chat), in which special tokens
@@ -209,7 +209,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Whether the device is gone. Nothing is computed until it has been opened again.
+    /// True if the device is gone. Nothing is computed until it has been opened again.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
     }
@@ -259,7 +259,7 @@ impl Served {
         }
     }
 
-    /// Whether text has the marks of reasoning only where special tokens are shown.
+    /// True if text has the marks of reasoning only where special tokens are shown.
     pub fn reasons_in_special(&self) -> bool {
         let marks = self
             .formats

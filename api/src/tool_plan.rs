@@ -21,7 +21,7 @@ const PLAIN: Format = Format::Llama3;
 #[derive(Clone, Debug)]
 pub struct Tool {
     pub signature: Signature,
-    /// Whether its calls must follow the schema.
+    /// True if its calls must follow the schema.
     pub strict: bool,
     /// The tool as the chat template sees it: OpenAI's object.
     pub json: Value,
@@ -45,7 +45,7 @@ pub enum Choice {
 pub struct Asking {
     pub tools: Vec<Tool>,
     pub choice: Option<Choice>,
-    /// Whether there may be several calls.
+    /// True if there may be several calls.
     pub parallel: Option<bool>,
     /// The name of `parallel` in this dialect.
     pub parallel_field: &'static str,
@@ -59,7 +59,7 @@ pub struct Plan {
     /// The grammar that the answer must follow.
     pub lark: Option<Lark>,
     calls: Calls,
-    /// Whether calls are marked by special tokens, which the text must then show.
+    /// True if calls are marked by special tokens, which the text must then show.
     shows_special: bool,
 }
 
@@ -83,10 +83,11 @@ impl Asking {
             (Some(format), _) => format,
             (None, true) => PLAIN,
             (None, false) => {
-                let message = "`tools`: this model's chat template does not show how it calls \
-                               tools; start the server with --tool-call-parser (";
                 let names = Format::ALL.map(Format::name).join(", ");
-                let message = format!("{message}{names}), or set `tool_choice` to required");
+                let message = format!(
+                    "`tools`: this model's chat template does not show how it calls tools; start \
+                     the server with --tool-call-parser ({names}), or set `tool_choice` to required"
+                );
                 return Err(ApiError::field("tools", message).code("unsupported_parameter"));
             }
         };
@@ -205,7 +206,7 @@ impl Plan {
         }
     }
 
-    /// Whether special tokens have to be in the text of an answer that begins with `begin`.
+    /// True if special tokens have to be in the text of an answer that begins with `begin`.
     pub fn shows_special(&self, served: &Served, begin: Option<Begin>) -> bool {
         self.shows_special || begin.is_some() && served.reasons_in_special()
     }

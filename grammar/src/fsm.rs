@@ -60,7 +60,7 @@ impl Fsm {
         self.table.is_accepting(state)
     }
 
-    /// Whether nothing can follow.
+    /// True if nothing can follow.
     pub fn is_final(&self, state: u32) -> bool {
         self.table.is_final(state)
     }

@@ -43,7 +43,7 @@ pub struct Matcher {
     first: Mask,
     /// The latest token, if there was any.
     last: Option<u32>,
-    /// Whether the latest token ended the output.
+    /// True if the latest token ended the output.
     ended: bool,
     /// Where the output is within its JSON, if items of arrays must differ.
     unique: Option<Tracker>,
@@ -237,7 +237,7 @@ impl Matcher {
         Ok(())
     }
 
-    /// Whether the output is complete, so that only an end can follow.
+    /// True if the output is complete, so that only an end can follow.
     pub fn is_complete(&self) -> bool {
         self.ended
             || match &self.state {

@@ -25,7 +25,7 @@ impl std::fmt::Debug for Ticket {
 }
 
 impl Ticket {
-    /// Whether a thread has started to compile the grammar.
+    /// True if a thread has started to compile the grammar.
     pub fn has_started(&self) -> bool {
         self.started.load(Ordering::Relaxed)
     }

@@ -17,7 +17,7 @@ pub trait VocabularySource: Send + Sync + 'static {
     fn size(&self) -> usize;
     /// The bytes that a token adds to a text; empty if there is no such token.
     fn bytes(&self, token: u32) -> Vec<u8>;
-    /// Whether the token is a control token and not text.
+    /// True if the token is a control token and not text.
     fn is_special(&self, token: u32) -> bool;
     /// The token ids of `text`, without tokens for its beginning or end; `None` if the text
     /// cannot be tokenized.
@@ -140,7 +140,7 @@ impl Vocabulary {
         (plain && self.bytes_of(&tokens) == text.as_bytes()).then_some(tokens)
     }
 
-    /// Whether forced text can be turned into the tokens that the tokenizer would make of it.
+    /// True if forced text can be turned into the tokens that the tokenizer would make of it.
     pub fn can_force(&self) -> bool {
         self.continuing != Continuing::Never
     }
@@ -155,7 +155,7 @@ impl Vocabulary {
         &self.eos
     }
 
-    /// Whether `token` stands for bytes of text.
+    /// True if `token` stands for bytes of text.
     pub fn is_text(&self, token: u32) -> bool {
         !self.trie.token(token).is_empty() && !self.trie.is_special_token(token)
     }

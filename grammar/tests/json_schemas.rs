@@ -90,7 +90,7 @@ fn text_of(value: &Value, layout: Whitespace) -> String {
     }
 }
 
-/// Whether `text` is a complete output.
+/// True if `text` is a complete output.
 fn accepts(compiled: &Compiled, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     let fits = text
@@ -99,7 +99,7 @@ fn accepts(compiled: &Compiled, text: &str) -> bool {
     fits && matcher.consume(0).is_ok()
 }
 
-/// Whether the masks allow the tokenizer's own tokens of `text`, and an end after them.
+/// True if the masks allow the tokenizer's own tokens of `text`, and an end after them.
 fn lets_through(compiled: &Compiled, words: &Words, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     let has = |mask: &[u32], token: u32| mask[token as usize / 32] & (1 << (token % 32)) != 0;

@@ -150,7 +150,7 @@ fn next_bytes(mask: &[u32]) -> BTreeSet<Option<u8>> {
         .collect()
 }
 
-/// Whether more than one text can follow. A mask of forced text has only the tokenizer's token.
+/// True if more than one text can follow. A mask of forced text has only the tokenizer's token.
 fn is_choice(mask: &[u32]) -> bool {
     next_bytes(mask).len() > 1
 }

@@ -18,7 +18,7 @@ fn compile(tag: &Value) -> Result<Arc<Compiled>, GrammarError> {
     )
 }
 
-/// Whether `text` is a complete output; checks that the masks agree.
+/// True if `text` is a complete output; checks that the masks agree.
 fn accepts(compiled: &Compiled, text: &str) -> bool {
     let mut matcher = compiled.matcher();
     for byte in text.bytes() {

@@ -37,8 +37,6 @@ pub async fn messages(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let name = RequestId::of(&request);
-    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, name);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         job,
@@ -122,7 +120,7 @@ struct Prepared {
     reading: Reading,
 }
 
-fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: MessagesRequest = body::parse(bytes)?;
     let adapter = served.choose_model(Some(&request.model))?;
     request.refuse_unsupported(served.formats.reasoning.is_some())?;
@@ -147,13 +145,9 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         ..SamplingFields::default()
     };
     let params = fields.params(&served.defaults)?;
-    let stop = fields.stop_strings().map_err(|mut error| {
-        error.param = error
-            .param
-            .map(|param| param.replacen("stop", "stop_sequences", 1));
-        error.message = error.message.replacen("`stop", "`stop_sequences", 1);
-        error
-    })?;
+    let stop = fields
+        .stop_strings()
+        .map_err(|error| error.renamed("stop", "stop_sequences"))?;
     let conversation = Conversation {
         tools: plan.template.take(),
         kwargs,
@@ -178,7 +172,6 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         namespace: fields.namespace()?,
         adapter,
         rooms,
-        id: Some(id),
         prompt_field: "messages",
         ..Job::default()
     };

@@ -14,6 +14,7 @@ use crate::fields::structured::{Asked, GivenSchema, StructuredFields};
 use crate::fields::tools::{GivenTools, Spelling};
 use crate::fields::wire::{MAX_STOP_STRINGS, Object};
 use crate::grammars::{GrammarOptions, Whitespace};
+use crate::reasoning::unknown_marks;
 use crate::tool_plan::{Asking, Choice, Lark};
 
 /// A request. It also has the fields that this server does not implement, so that they are refused
@@ -151,7 +152,7 @@ struct Metadata {
     user_id: Option<String>,
 }
 
-/// True if the model reasons before it answers.
+/// The field that turns reasoning on and off.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Thinking {
@@ -173,11 +174,15 @@ enum ThinkingType {
     Adaptive,
 }
 
-/// True if `thinking` demands reasoning, which a model without marks of it cannot give.
-fn demands(thinking: &Option<Object<Thinking>>) -> bool {
-    thinking
-        .as_ref()
-        .is_some_and(|thinking| thinking.r#type == ThinkingType::Enabled)
+/// Refuses to turn thinking on unless the model `reasons` with marks that the server knows.
+fn check_thinking(thinking: &Option<Object<Thinking>>, reasons: bool) -> Result<(), ApiError> {
+    match thinking {
+        Some(thinking) if thinking.r#type == ThinkingType::Enabled && !reasons => {
+            let others = "disabled, adaptive or left out with all of `thinking`";
+            Err(unknown_marks("thinking.type", others, "enabled"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The variable with which chat templates turn reasoning on and off.
@@ -231,9 +236,9 @@ impl MessagesRequest {
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
     pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
+        check_thinking(&self.thinking, reasons)?;
         let tier = self.service_tier.as_deref();
         refuse(&[
-            ("thinking", demands(&self.thinking) && !reasons),
             (
                 "service_tier",
                 !matches!(tier, None | Some("auto" | "standard_only")),
@@ -321,13 +326,8 @@ impl MessagesRequest {
 const OUTPUT_FORMAT: &str = "output_config.format";
 
 /// An error about a schema, whose field has another name in this API.
-pub fn in_output_format(mut error: ApiError) -> ApiError {
-    let name = format!("`{OUTPUT_FORMAT}`");
-    error.message = error.message.replacen("`json_schema`", &name, 1);
-    if error.param.as_deref() == Some("json_schema") {
-        error.param = Some(OUTPUT_FORMAT.to_owned());
-    }
-    error
+pub fn in_output_format(error: ApiError) -> ApiError {
+    error.renamed("json_schema", OUTPUT_FORMAT)
 }
 
 impl CountRequest {
@@ -341,7 +341,7 @@ impl CountRequest {
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
     pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
-        refuse(&[("thinking", demands(&self.thinking) && !reasons)])
+        check_thinking(&self.thinking, reasons)
     }
 
     /// Takes out the fields about tools.

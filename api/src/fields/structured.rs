@@ -72,7 +72,7 @@ pub struct StructuredOutputs {
     whitespace_pattern: Option<IgnoredAny>,
 }
 
-/// Whether JSON has white space between its tokens.
+/// The white space between the tokens of JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JsonWhitespace {
@@ -121,7 +121,7 @@ pub struct Asked {
 }
 
 impl StructuredFields {
-    /// Whether JSON is laid out without white space.
+    /// True if JSON is laid out without white space.
     pub fn is_compact(&self, defaults: Whitespace) -> bool {
         let whitespace = self.json_whitespace.map_or(defaults, Whitespace::from);
         whitespace == Whitespace::Compact

@@ -97,12 +97,12 @@ impl Answers {
             let (token, bytes) = token_text(&*self.tokenizer, id);
             json!({"id": id, "token": token, "bytes": bytes, "logprob": finite(logprob)})
         };
-        let told = tokens.iter().map(|PieceToken { logprobs, .. }| {
-            let mut told = one((logprobs.token, logprobs.logprob));
-            told["top_logprobs"] = logprobs.top.iter().copied().map(one).collect();
-            told
+        let entries = tokens.iter().map(|PieceToken { logprobs, .. }| {
+            let mut entry = one((logprobs.token, logprobs.logprob));
+            entry["top_logprobs"] = logprobs.top.iter().copied().map(one).collect();
+            entry
         });
-        told.collect()
+        entries.collect()
     }
 
     /// The wanted fields of `answer`. As in llama-server, a field within another one is named by its

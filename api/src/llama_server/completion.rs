@@ -14,9 +14,9 @@ use crate::fields::bounds::check_logprob_entries;
 use crate::fields::structured::{Asked, compile};
 use crate::generate::{Job, check_sequences, submit_each};
 use crate::llama_server::answer::{Answers, Pieces};
-use crate::llama_server::request::{Checked, CompletionRequest, renamed};
+use crate::llama_server::request::{Checked, CompletionRequest};
 use crate::middleware::request_id::RequestId;
-use crate::respond::{Whole, collected, json as written, streamed};
+use crate::respond::{self, collected, streamed, written};
 use crate::served::Served;
 use crate::state::AppState;
 use crate::tally::Tally;
@@ -40,8 +40,6 @@ pub async fn completion(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let id = RequestId::of(&request);
-    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, id);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         mut jobs,
@@ -60,8 +58,7 @@ pub async fn completion(
         return Ok(streamed(updates, tally, Pieces::new(answers)));
     }
     let wholes = collected(updates, &mut tally).await?;
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let body = offload::when_large(size, move || {
+    written(wholes, move |wholes| {
         let each = wholes.iter().enumerate().map(|(index, whole)| {
             let Some(finish) = &whole.finish else {
                 return Err(ApiError::internal("the answer did not end"));
@@ -69,18 +66,15 @@ pub async fn completion(
             Ok(answers.whole(index, whole, finish, &tally))
         });
         let each: Vec<Value> = each.collect::<Result<_, _>>()?;
-        Ok::<_, ApiError>(match each.as_slice() {
-            [only] => written(only),
-            several => written(&several),
+        Ok(match each.as_slice() {
+            [only] => respond::json(only),
+            several => respond::json(&several),
         })
     })
-    .await??;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(body))
+    .await
 }
 
-fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: CompletionRequest = body::parse(bytes)?;
     let adapter = choose(
         served,
@@ -90,14 +84,13 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
     )?;
     let checked = request.check(served)?;
     check_sequences(served, request.prompt.given(), checked.copies, "prompt")
-        .map_err(|error| renamed(error, "n", "n_cmpl"))?;
+        .map_err(|error| error.renamed("n", "n_cmpl"))?;
     let context = served.context();
     let (mut jobs, mut texts, mut settings) = (Vec::new(), Vec::new(), Vec::new());
     let mut outputs = 0usize;
     for prompt in std::mem::take(&mut request.prompt).encode(served)? {
-        let room = context.saturating_sub(prompt.len());
-        let asked = checked.max_tokens.map(|asked| asked.min(room));
-        let max_tokens = prompt::output_limit(served, "prompt", prompt.len(), "n_predict", asked)?;
+        let room = prompt::output_room(served, "prompt", prompt.len())?;
+        let max_tokens = checked.limit.within(served, room);
         outputs = outputs.saturating_add(max_tokens);
         texts.push(served.text.decode(&prompt, false));
         settings.push(settings_of(&checked, max_tokens, context, request.stream));
@@ -111,7 +104,6 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
             text: checked.text.clone(),
             namespace: checked.namespace.clone(),
             adapter: adapter.clone(),
-            id: Some(id.clone()),
             prompt_field: "prompt",
             ..Job::default()
         });
@@ -173,6 +165,7 @@ fn settings_of(checked: &Checked, most: usize, context: usize, stream: Option<bo
 
 /// An error of the engine about a parameter, which has another name in this API.
 fn in_own_words(error: ApiError) -> ApiError {
-    let error = renamed(error, "repetition_penalty", "repeat_penalty");
-    renamed(error, "n", "n_cmpl")
+    error
+        .renamed("repetition_penalty", "repeat_penalty")
+        .renamed("n", "n_cmpl")
 }

@@ -11,6 +11,10 @@ use crate::fields::wire::MAX_PROMPTS;
 use crate::prompt;
 use crate::served::Served;
 
+/// Most texts and runs of token ids in the mixtures of a request. Each takes many times the memory of its
+/// JSON.
+const MAX_PARTS: usize = 1 << 14;
+
 /// A piece of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Part {
@@ -79,12 +83,30 @@ fn encode(served: &Served, parts: Parts) -> Result<Vec<u32>, ApiError> {
     }
 }
 
-/// Adds `token` to the last part if that is one of tokens.
-fn push_token(parts: &mut Parts, token: u32) {
+/// Adds `token` to the last part if that is one of tokens, or else as a new part.
+fn push_token<E: de::Error>(parts: &mut Parts, token: u32) -> Result<(), E> {
     match parts.last_mut() {
-        Some(Part::Tokens(tokens)) => tokens.push(token),
-        _ => parts.push(Part::Tokens(vec![token])),
+        Some(Part::Tokens(tokens)) => {
+            tokens.push(token);
+            Ok(())
+        }
+        _ => push(parts, Part::Tokens(vec![token])),
     }
+}
+
+fn push<E: de::Error>(parts: &mut Parts, part: Part) -> Result<(), E> {
+    parts.push(part);
+    bound_parts(parts.len())
+}
+
+fn bound_parts<E: de::Error>(count: usize) -> Result<(), E> {
+    if count <= MAX_PARTS {
+        return Ok(());
+    }
+    let message = format!(
+        "mixtures must have at most {MAX_PARTS} texts and runs of token ids together, got more"
+    );
+    Err(E::custom(message))
 }
 
 fn whole<E: de::Error>(given: Multimodal) -> Result<Parts, E> {
@@ -118,8 +140,8 @@ impl<'de> Deserialize<'de> for Element {
                 let mut parts = Vec::new();
                 while let Some(piece) = seq.next_element::<Piece>()? {
                     match piece {
-                        Piece::Token(token) => push_token(&mut parts, token),
-                        Piece::Text(text) => parts.push(Part::Text(text)),
+                        Piece::Token(token) => push_token(&mut parts, token)?,
+                        Piece::Text(text) => push(&mut parts, Part::Text(text))?,
                     }
                 }
                 Ok(Element::Whole(parts))
@@ -186,6 +208,7 @@ impl<'de> Deserialize<'de> for Prompts {
 fn list<'de, A: SeqAccess<'de>>(mut seq: A) -> Result<Prompts, A::Error> {
     let (mut parts, mut each) = (Parts::new(), Vec::<Parts>::new());
     let (mut is_mixed, mut has_prompts) = (false, false);
+    let mut whole_parts = 0;
     while each.len() < MAX_PROMPTS
         && let Some(element) = seq.next_element()?
     {
@@ -195,11 +218,15 @@ fn list<'de, A: SeqAccess<'de>>(mut seq: A) -> Result<Prompts, A::Error> {
                 is_mixed = true;
                 // The texts so far were parts.
                 parts.extend(each.drain(..).flatten());
-                push_token(&mut parts, token);
+                push_token(&mut parts, token)?;
             }
-            Element::Text(text) if is_mixed => parts.push(Part::Text(text)),
+            Element::Text(text) if is_mixed => push(&mut parts, Part::Text(text))?,
             Element::Text(text) => each.push(vec![Part::Text(text)]),
-            Element::Whole(prompt) => each.push(prompt),
+            Element::Whole(prompt) => {
+                whole_parts += prompt.len();
+                bound_parts(whole_parts)?;
+                each.push(prompt);
+            }
         }
         if is_mixed && has_prompts {
             return Err(de::Error::custom(
@@ -259,6 +286,21 @@ mod tests {
         let list = prompts(r#"[["a", 1, 2, "b"], "c", {"prompt_string": "d"}]"#).unwrap();
         assert_eq!(list, [mixed, vec![text("c")], vec![text("d")]]);
         assert_eq!(prompts(r#"{"prompt_string": "d"}"#).unwrap(), [[text("d")]]);
+    }
+
+    #[test]
+    fn mixtures_of_too_many_parts_are_refused() {
+        let many = |count: usize| vec!["\"a\""; count].join(",");
+        for beyond in [
+            format!("[1,{}]", many(MAX_PARTS)),
+            format!("[[{}]]", many(MAX_PARTS + 1)),
+            format!("[[\"b\"],[{}]]", many(MAX_PARTS)),
+        ] {
+            let error = prompts(&beyond).unwrap_err();
+            assert!(error.contains("at most 16384"), "{error}");
+        }
+        let most = format!("[[{}]]", many(MAX_PARTS));
+        assert_eq!(prompts(&most).unwrap()[0].len(), MAX_PARTS);
     }
 
     #[test]

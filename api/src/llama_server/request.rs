@@ -16,6 +16,7 @@ use crate::fields::wire::OneOrMany;
 use crate::grammars::{GrammarOptions, Whitespace};
 use crate::llama_server::bias::Biases;
 use crate::llama_server::prompts::Prompts;
+use crate::prompt;
 use crate::served::Served;
 
 /// Most entries of `response_fields`.
@@ -97,12 +98,34 @@ pub struct CompletionRequest {
     image_data: Option<Noticed>,
 }
 
+/// The bound on the output of each prompt.
+#[derive(Clone, Copy, Debug)]
+pub enum Limit {
+    /// The checkpoint's suggestion, or else the end of the context.
+    Suggested,
+    /// The end of the context.
+    Context,
+    /// A number of tokens, or fewer where the context ends before.
+    Tokens(usize),
+}
+
+impl Limit {
+    /// The most output tokens where the context has room for `room`.
+    pub fn within(self, served: &Served, room: usize) -> usize {
+        match self {
+            Self::Suggested => prompt::suggested(served, room),
+            Self::Context => room,
+            Self::Tokens(tokens) => tokens.min(room),
+        }
+    }
+}
+
 /// The checked fields that are the same for all prompts of a request.
 #[derive(Debug)]
 pub struct Checked {
-    /// Its `max_tokens` is that of `n_predict`; none is "to the end of the context".
+    /// Everything except `max_tokens`, which depends on the length of the prompt.
     pub params: SamplingParams,
-    pub max_tokens: Option<usize>,
+    pub limit: Limit,
     pub copies: usize,
     pub text: TextOptions,
     pub namespace: Option<String>,
@@ -146,18 +169,18 @@ impl CompletionRequest {
             stop: fields.stop_strings()?.to_vec(),
             ..TextOptions::default()
         };
-        let max_tokens = match self.n_predict {
-            None | Some(-1) => None,
-            given => at_least("n_predict", 0, given)?,
+        let limit = match self.n_predict {
+            Some(-1) => Limit::Context,
+            given => at_least("n_predict", 0, given)?.map_or(Limit::Suggested, Limit::Tokens),
         };
         let response_fields = self.response_fields.take().unwrap_or_default();
         let given = response_fields.given;
         at_most("response_fields", MAX_RESPONSE_FIELDS, "names", given)?;
         Ok(Checked {
-            max_tokens,
+            limit,
             copies: fields
                 .copies()
-                .map_err(|error| renamed(error, "n", "n_cmpl"))?,
+                .map_err(|error| error.renamed("n", "n_cmpl"))?,
             text,
             namespace: self.namespace(&fields)?,
             asked,
@@ -237,14 +260,4 @@ impl CompletionRequest {
             None => Ok(()),
         }
     }
-}
-
-/// `error` with the field `from` under the name that llama-server's API has for it.
-pub fn renamed(mut error: ApiError, from: &str, to: &str) -> ApiError {
-    if error.param.as_deref() == Some(from) {
-        error.param = Some(to.to_owned());
-        let (quoted, own) = (format!("`{from}`"), format!("`{to}`"));
-        error.message = error.message.replacen(&quoted, &own, 1);
-    }
-    error
 }

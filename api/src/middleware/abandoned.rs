@@ -52,7 +52,7 @@ pub async fn watch(
 
 struct Body {
     payload: Payload,
-    /// Whether the handler has read all of it.
+    /// True if the handler has read all of it.
     ended: bool,
 }
 

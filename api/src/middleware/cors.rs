@@ -61,7 +61,7 @@ pub async fn share(
     Ok(response.map_into_left_body())
 }
 
-/// Whether a browser sends this for a page whose origin `--cors` does not name. A request for an
+/// True if a browser sends this for a page whose origin `--cors` does not name. A request for an
 /// image, or from a form, has no origin; for those the browser says that another site sent them, or
 /// another name or port of the same one.
 pub(super) fn is_a_strangers(allowed: Option<&str>, headers: &HeaderMap) -> bool {

@@ -7,14 +7,14 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
-use crate::fields::wire::{Object, Prompt, Prompts};
-use crate::generate::{Job, check_sequences};
+use crate::fields::wire::{Object, Prompts};
+use crate::generate::Job;
 use crate::ollama::options::Options;
 use crate::ollama::request::{KeepAlive, choose};
 use crate::respond::json;
 use crate::served::Served;
 use crate::state::AppState;
-use crate::{body, embedding, offload, prompt};
+use crate::{body, embedding, offload};
 
 const ROUTE: &str = "/api/embed";
 
@@ -84,21 +84,9 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         keep_alive.refuse_unloading()?;
     }
     let dimensions = embedding::dimensions(served, request.dimensions)?;
-    check_sequences(served, request.input.0.given, 1, "input")?;
-    let most = match request.truncate {
-        Some(false) => usize::MAX,
-        _ => served.context() - 1,
-    };
-    let prompts = request.input.checked("input")?.into_iter();
-    let prompts = prompts.map(|given| {
-        let mut ids = match given {
-            Prompt::Text(text) => prompt::encode(served, "input", &text, true)?,
-            Prompt::Tokens(ids) => ids,
-        };
-        ids.truncate(most);
-        Ok(ids)
-    });
-    let prompts = prompts.collect::<Result<_, ApiError>>()?;
+    let cut = request.truncate != Some(false);
+    let most = cut.then(|| served.context() - 1);
+    let prompts = embedding::encode(served, request.input, true, most)?;
     Ok(Prepared {
         model: request.model,
         job: Job {

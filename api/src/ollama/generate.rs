@@ -63,10 +63,9 @@ async fn answer(
 ) -> Result<HttpResponse, ApiError> {
     let served = state.served()?.clone();
     let bytes = body::read_any_type(&request, payload, state.config.max_body_bytes).await?;
-    let id = RequestId::of(&request);
     let prepare = move |served: &Served, bytes: &[u8]| match place {
-        Place::Message => prepare_chat(served, bytes, id),
-        Place::Response => prepare_generate(served, bytes, id),
+        Place::Message => prepare_chat(served, bytes),
+        Place::Response => prepare_generate(served, bytes),
     };
     let (served, prepared) = offload::prepare_read(served, bytes, prepare).await?;
     let Prepared {
@@ -81,7 +80,8 @@ async fn answer(
         return Ok(HttpResponse::Ok().json(lines.loaded()));
     };
     let constraint = compile(&served, asked).await.map_err(in_format)?;
-    let updates = submit(&served, Job { constraint, ..job })?;
+    let updates = submit(&served, Job { constraint, ..job })
+        .map_err(|error| error.renamed("repetition_penalty", "repeat_penalty"))?;
     let mut tally = Tally::new(RequestId::of(&request), route, 1, 1);
     if stream {
         return Ok(streamed(updates, tally, lines));
@@ -94,7 +94,7 @@ async fn answer(
     Ok(HttpResponse::Ok().json(lines.whole(&whole.text, finish, &tally)))
 }
 
-fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare_chat(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     let adapter = choose(served, &request.model)?;
     request.refuse_unsupported(served.formats.reasoning.is_some())?;
@@ -123,7 +123,7 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
         };
         let rendered = conversation.encode(served)?;
         begin = rendered.begin;
-        let mut made = self::job(served, rendered.prompt, request.options, "messages", id)?;
+        let mut made = self::job(served, rendered.prompt, request.options, "messages")?;
         made.namespace = namespace(request.cache_salt)?;
         made.text.skip_special = !plan.shows_special(served, begin);
         made.adapter = adapter;
@@ -138,13 +138,14 @@ fn prepare_chat(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, A
     })
 }
 
-fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare_generate(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: GenerateRequest = body::parse(bytes)?;
     let adapter = choose(served, &request.model)?;
-    request.refuse_unsupported()?;
+    request.refuse_unsupported(served.formats.reasoning.is_some())?;
+    let kwargs = request.template_variables();
     let whitespace = served.grammars.defaults.whitespace;
     let asked = Format::asked(request.format.take(), None, request.complete, whitespace)?;
-    let text = request.prompt.unwrap_or_default();
+    let text = request.prompt.take().unwrap_or_default();
     // As in Ollama, a model without a template gets the text as it is.
     let raw = request.raw.unwrap_or(false) || !served.text.can_chat();
     if raw
@@ -156,6 +157,11 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
         let message = "`system` must be left out where `raw` is true or the model has no template";
         return Err(ApiError::field("system", message));
     }
+    if raw && request.thinks() {
+        let message =
+            "`think` must be false or left out where `raw` is true or the model has no template";
+        return Err(ApiError::field("think", message));
+    }
     let mut begin = None;
     let prompt = match text.as_str() {
         "" => None,
@@ -165,8 +171,11 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
             let system = system.map(|system| json!({"role": "system", "content": system}));
             let user = json!({"role": "user", "content": text});
             let messages = system.into_iter().chain([user]).collect();
-            let encoded = Conversation::of(messages).encode(served);
-            let rendered = encoded.map_err(|mut error| {
+            let conversation = Conversation {
+                kwargs,
+                ..Conversation::of(messages)
+            };
+            let rendered = conversation.encode(served).map_err(|mut error| {
                 error.param = Some("prompt".to_owned());
                 error.message = error.message.replacen("`messages`", "`prompt`", 1);
                 error
@@ -177,7 +186,7 @@ fn prepare_generate(served: &Served, bytes: &[u8], id: String) -> Result<Prepare
     };
     let plan = Plan::default();
     let mut job = prompt
-        .map(|prompt| job(served, prompt, request.options, "prompt", id))
+        .map(|prompt| job(served, prompt, request.options, "prompt"))
         .transpose()?;
     if let Some(job) = &mut job {
         job.namespace = namespace(request.cache_salt)?;
@@ -206,7 +215,6 @@ fn job(
     prompt: Vec<u32>,
     options: Option<Object<Options>>,
     prompt_field: &'static str,
-    id: String,
 ) -> Result<Job, ApiError> {
     let options = options.map(|options| options.0).unwrap_or_default();
     let (params, text) = options.check(served, prompt_field, prompt.len())?;
@@ -215,7 +223,6 @@ fn job(
         copies: 1,
         params,
         text,
-        id: Some(id),
         prompt_field,
         ..Job::default()
     })

@@ -36,8 +36,7 @@ pub struct Options {
     mirostat_eta: Option<f64>,
     penalize_newline: Option<bool>,
     num_keep: Option<i64>,
-    // Options for starting Ollama's runner. They have no effect, because the model is loaded
-    // already.
+    // Options for starting Ollama's runner. They are refused, because the model is loaded already.
     numa: Option<IgnoredAny>,
     num_batch: Option<IgnoredAny>,
     num_gpu: Option<IgnoredAny>,
@@ -73,12 +72,13 @@ impl Options {
         tokens: usize,
     ) -> Result<(SamplingParams, TextOptions), ApiError> {
         self.refuse_unsupported()?;
-        let most = prompt::output_limit(served, prompt_field, tokens, "num_predict", None)?;
-        let most = self.within_num_ctx(served, prompt_field, tokens, most)?;
+        let room = prompt::output_room(served, prompt_field, tokens)?;
+        let room = self.within_num_ctx(prompt_field, tokens, room)?;
         let max_tokens = match self.num_predict {
+            None => prompt::suggested(served, room),
             // -1 is "without a limit" and -2 "to the end of the context", which are the same here.
-            None | Some(-1 | -2) => most,
-            asked => at_least("num_predict", 1, asked)?.map_or(most, |asked| asked.min(most)),
+            Some(-1 | -2) => room,
+            asked => at_least("num_predict", 1, asked)?.map_or(room, |asked| asked.min(room)),
         };
         let fields = SamplingFields {
             temperature: self.temperature,
@@ -107,13 +107,12 @@ impl Options {
     /// above the model's own context has no effect.
     fn within_num_ctx(
         &self,
-        served: &Served,
         prompt_field: &str,
         tokens: usize,
-        most: usize,
+        room: usize,
     ) -> Result<usize, ApiError> {
         let Some(given) = at_least("num_ctx", 2, self.num_ctx)? else {
-            return Ok(most);
+            return Ok(room);
         };
         if tokens >= given {
             let message = format!(
@@ -123,7 +122,7 @@ impl Options {
             );
             return Err(ApiError::context_length(prompt_field, message));
         }
-        Ok(most.min(given.min(served.context()) - tokens))
+        Ok(room.min(given - tokens))
     }
 
     fn refuse_unsupported(&self) -> Result<(), ApiError> {

@@ -14,6 +14,7 @@ use crate::fields::tools::{GivenCall, GivenTools, Spelling};
 use crate::fields::wire::Object;
 use crate::grammars::{GrammarOptions, Whitespace};
 use crate::ollama::options::Options;
+use crate::reasoning::unknown_marks;
 use crate::served::Served;
 use crate::state::AppState;
 use crate::tool_plan::{Asking, Lark};
@@ -49,7 +50,7 @@ pub struct GenerateRequest {
     pub model: String,
     pub prompt: Option<String>,
     pub system: Option<String>,
-    /// Whether the prompt goes to the model as it is, without the chat template.
+    /// True if the prompt goes to the model as it is, without the chat template.
     pub raw: Option<bool>,
     pub stream: Option<bool>,
     pub options: Option<Object<Options>>,
@@ -175,14 +176,10 @@ impl Format {
 }
 
 /// An error about a schema, whose field has another name in this API.
-pub fn in_format(mut error: ApiError) -> ApiError {
-    for name in ["json_schema", "response_format"] {
-        error.message = error.message.replacen(&format!("`{name}`"), "`format`", 1);
-        if error.param.as_deref() == Some(name) {
-            error.param = Some("format".to_owned());
-        }
-    }
+pub fn in_format(error: ApiError) -> ApiError {
     error
+        .renamed("json_schema", "format")
+        .renamed("response_format", "format")
 }
 
 impl<'de> Deserialize<'de> for Format {
@@ -210,24 +207,59 @@ impl<'de> Deserialize<'de> for Format {
     }
 }
 
-/// A value of which only `false` asks for nothing.
-#[derive(Debug)]
-struct Think(bool);
+/// The field that turns reasoning on or off; some models are also told how much of it there should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Think {
+    On,
+    Off,
+    /// On, with this value of the chat template's variable `reasoning_effort`.
+    Level(&'static str),
+}
+
+impl Think {
+    /// # Errors
+    /// 400 for reasoning of a model whose marks of it are not known: `reasons` is false then.
+    fn check(given: Option<Self>, reasons: bool) -> Result<(), ApiError> {
+        let refuse = |given: &str| Err(unknown_marks("think", "false or left out", given));
+        match given {
+            Some(Self::On) if !reasons => refuse("true"),
+            Some(Self::Level(level)) if !reasons => refuse(&format!("{level:?}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The variables for the chat template.
+    fn variables(given: Option<Self>) -> Map<String, Value> {
+        let Some(think) = given else {
+            return Map::new();
+        };
+        let mut variables = Map::new();
+        variables.insert("enable_thinking".to_owned(), (think != Self::Off).into());
+        if let Self::Level(level) = think {
+            variables.insert("reasoning_effort".to_owned(), level.into());
+        }
+        variables
+    }
+}
 
 impl<'de> Deserialize<'de> for Think {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        use serde::de::{Error, Visitor};
+        use serde::de::{Error, Unexpected, Visitor};
         struct Levels;
         impl Visitor<'_> for Levels {
             type Value = Think;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a boolean or a level")
+                f.write_str("true, false, \"low\", \"medium\" or \"high\"")
             }
             fn visit_bool<E: Error>(self, think: bool) -> Result<Think, E> {
-                Ok(Think(think))
+                Ok(if think { Think::On } else { Think::Off })
             }
-            fn visit_str<E: Error>(self, _: &str) -> Result<Think, E> {
-                Ok(Think(true))
+            fn visit_str<E: Error>(self, given: &str) -> Result<Think, E> {
+                let level = ["low", "medium", "high"]
+                    .into_iter()
+                    .find(|level| *level == given);
+                let unknown = || E::invalid_value(Unexpected::Str(given), &self);
+                level.map(Think::Level).ok_or_else(unknown)
             }
         }
         deserializer.deserialize_any(Levels)
@@ -238,14 +270,12 @@ impl<'de> Deserialize<'de> for Think {
 fn refuse(
     fields: &[(&str, bool)],
     keep_alive: &Option<KeepAlive>,
-    think: &Option<Think>,
     logprobs: (Option<bool>, Option<i64>),
 ) -> Result<(), ApiError> {
     if let Some(keep_alive) = keep_alive {
         keep_alive.refuse_unloading()?;
     }
     let common = [
-        ("think", think.as_ref().is_some_and(|think| think.0)),
         ("logprobs", logprobs.0 == Some(true)),
         ("top_logprobs", logprobs.1.is_some_and(|top| top != 0)),
     ];
@@ -266,15 +296,13 @@ impl ChatRequest {
     /// 400 that names the first field which asks for something this server cannot do.
     pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
         let logprobs = (self.logprobs, self.top_logprobs);
-        let think = if reasons { &None } else { &self.think };
-        refuse(&[], &self.keep_alive, think, logprobs)
+        refuse(&[], &self.keep_alive, logprobs)?;
+        Think::check(self.think, reasons)
     }
 
     /// The variables for the chat template.
     pub fn template_variables(&self) -> Map<String, Value> {
-        let think = self.think.as_ref().map(|think| think.0);
-        let think = think.map(|think| ("enable_thinking".to_owned(), think.into()));
-        think.into_iter().collect()
+        Think::variables(self.think)
     }
 
     /// Takes out the fields about tools.
@@ -357,9 +385,11 @@ impl Message {
 }
 
 impl GenerateRequest {
+    /// `reasons`: the server separates this model's reasoning from the answer.
+    ///
     /// # Errors
     /// 400 that names the first field which asks for something this server cannot do.
-    pub fn refuse_unsupported(&self) -> Result<(), ApiError> {
+    pub fn refuse_unsupported(&self, reasons: bool) -> Result<(), ApiError> {
         let text = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
         refuse(
             &[
@@ -369,9 +399,19 @@ impl GenerateRequest {
                 ("images", some(&self.images)),
             ],
             &self.keep_alive,
-            &self.think,
             (self.logprobs, self.top_logprobs),
-        )
+        )?;
+        Think::check(self.think, reasons)
+    }
+
+    /// The variables for the chat template.
+    pub fn template_variables(&self) -> Map<String, Value> {
+        Think::variables(self.think)
+    }
+
+    /// True if the request turns reasoning on, which a prompt without a template cannot.
+    pub fn thinks(&self) -> bool {
+        self.think.is_some_and(|think| think != Think::Off)
     }
 }
 
@@ -430,5 +470,23 @@ impl ShowRequest {
             Some((field, _)) => Err(ApiError::unsupported(field)),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_of_thinking_is_the_templates_effort() {
+        let read = |json: &str| serde_json::from_str::<Think>(json);
+        let variables = |json: &str| Value::from(Think::variables(Some(read(json).unwrap())));
+        assert_eq!(variables("false"), json!({"enable_thinking": false}));
+        assert_eq!(variables("true"), json!({"enable_thinking": true}));
+        let high = json!({"enable_thinking": true, "reasoning_effort": "high"});
+        assert_eq!(variables("\"high\""), high);
+        assert!(read("\"most\"").is_err() && read("1").is_err());
+        assert!(Think::check(Some(Think::Off), false).is_ok());
+        assert!(Think::check(Some(Think::Level("low")), false).is_err());
     }
 }

@@ -22,7 +22,7 @@ use crate::openai::response::{
     AssistantMessage, CalledFunction, ChatChoice, Head, Response, SYSTEM_FINGERPRINT, ToolCall,
 };
 use crate::reader::Said;
-use crate::respond::{Whole, collected, json, streamed};
+use crate::respond::{Whole, collected, json, streamed, written};
 use crate::served::Served;
 use crate::state::{AppState, unix_time};
 use crate::tally::Tally;
@@ -36,7 +36,7 @@ struct Prepared {
     job: Job,
     asked: Option<Asked>,
     stream: Option<StreamUsage>,
-    /// Whether log-probabilities were asked for.
+    /// True if log-probabilities were asked for.
     logprobs: bool,
     reading: Reading,
     seed: Option<i64>,
@@ -51,8 +51,6 @@ pub async fn chat_completions(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let id = RequestId::of(&request);
-    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, id);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         mut job,
@@ -85,24 +83,20 @@ pub async fn chat_completions(
     }
     let wholes = collected(updates, &mut tally).await?;
     let (head, usage) = (head("chat.completion"), tally.usage());
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
+    written(wholes, move |wholes| {
         let choices = wholes.into_iter().enumerate();
-        json(&Response {
+        Ok(json(&Response {
             head,
             choices: choices
                 .map(|(i, whole)| choice(&served, i, whole, logprobs, &reading))
                 .collect(),
             usage,
-        })
+        }))
     })
-    .await?;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+    .await
 }
 
-fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: ChatRequest = body::parse(bytes)?;
     let adapter = request.choose(served)?;
     request.refuse_unsupported()?;
@@ -166,7 +160,7 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         priority,
         drafting,
         rooms,
-        id: Some(rid.clone().unwrap_or(id)),
+        id: rid.clone(),
         prompt_field: "messages",
         ..Job::default()
     };

@@ -31,7 +31,7 @@ pub struct ChatChunks {
 
 /// The state of one choice.
 struct Choice {
-    /// Whether its role was sent.
+    /// True if its role was sent.
     opened: bool,
     /// None where the answer is plain text and nothing else.
     reader: Option<Reader>,

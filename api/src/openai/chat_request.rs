@@ -26,13 +26,13 @@ generation_request! {
         top_logprobs: Option<i64>,
         /// Extra variables for the chat template (vLLM and SGLang).
         chat_template_kwargs: Option<Variables>,
-        /// Whether the prompt ends with the opening of an assistant message.
+        /// True if the prompt ends with the opening of an assistant message.
         add_generation_prompt: Option<bool>,
         /// `true` lets the answer continue the last message, which must be the assistant's.
         continue_final_message: Option<bool>,
-        /// Whether reasoning is put into `reasoning_content`, and whether it is streamed there
-        /// (SGLang).
+        /// True if reasoning is put into `reasoning_content` (SGLang).
         separate_reasoning: Option<bool>,
+        /// True if it is streamed there while it is written.
         stream_reasoning: Option<bool>,
         tools: Option<GivenTools>,
         tool_choice: Option<ToolChoice>,
@@ -137,7 +137,7 @@ impl ChatRequest {
         }
     }
 
-    /// Whether the answer continues the last message instead of being a new one.
+    /// True if the answer continues the last message instead of being a new one.
     ///
     /// # Errors
     /// 400 where the request asks for both, or the last message is not the assistant's.

@@ -23,7 +23,7 @@ use crate::openai::completion_request::CompletionRequest;
 use crate::openai::response::{
     CompletionChoice, CompletionLogprobs, Head, Response, SYSTEM_FINGERPRINT,
 };
-use crate::respond::{ChunkFormat, Whole, collected, json, streamed};
+use crate::respond::{ChunkFormat, Whole, collected, json, streamed, written};
 use crate::served::Served;
 use crate::state::{AppState, unix_time};
 use crate::tally::Tally;
@@ -50,8 +50,6 @@ pub async fn completions(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let id = RequestId::of(&request);
-    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, id);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let Prepared {
         mut jobs,
@@ -90,24 +88,20 @@ pub async fn completions(
     }
     let wholes = collected(updates, &mut tally).await?;
     let usage = tally.usage();
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
+    written(wholes, move |wholes| {
         let choices = wholes.into_iter().enumerate();
-        json(&Response {
+        Ok(json(&Response {
             head,
             choices: choices
                 .map(|(index, whole)| writer.choice(index, whole))
                 .collect(),
             usage,
-        })
+        }))
     })
-    .await?;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+    .await
 }
 
-fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
     let mut request: CompletionRequest = body::parse(bytes)?;
     let adapter = request.choose(served)?;
     request.refuse_unsupported()?;
@@ -186,7 +180,6 @@ fn prepare(served: &Served, bytes: &[u8], id: String) -> Result<Prepared, ApiErr
         priority,
         drafting,
         rooms,
-        id: Some(id),
         prompt_field: "prompt",
         ..Job::default()
     };

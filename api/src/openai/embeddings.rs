@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::ApiError;
 use crate::fields::sampling::{Labels, SamplingFields};
-use crate::fields::wire::{Prompt, Prompts};
-use crate::generate::{Job, check_sequences};
+use crate::fields::wire::Prompts;
+use crate::generate::Job;
 use crate::respond::json;
 use crate::served::Served;
 use crate::state::AppState;
-use crate::{body, embedding, offload, prompt};
+use crate::{body, embedding, offload};
 
 const ROUTE: &str = "/v1/embeddings";
 
@@ -139,14 +139,8 @@ fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {
         priority: request.priority,
         ..SamplingFields::default()
     };
-    check_sequences(served, request.input.0.given, 1, "input")?;
     let special = request.add_special_tokens.unwrap_or(true);
-    let prompts = request.input.checked("input")?.into_iter();
-    let prompts = prompts.map(|given| match given {
-        Prompt::Text(text) => prompt::encode(served, "input", &text, special),
-        Prompt::Tokens(ids) => Ok(ids),
-    });
-    let prompts = prompts.collect::<Result<_, _>>()?;
+    let prompts = embedding::encode(served, request.input, special, None)?;
     Ok(Prepared {
         job: Job {
             namespace: shared.namespace()?,

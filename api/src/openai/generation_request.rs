@@ -59,7 +59,7 @@ macro_rules! generation_request {
             pub ebnf: Option<String>,
             pub grammar: Option<String>,
             pub json_whitespace: Option<$crate::fields::structured::JsonWhitespace>,
-            /// Whether tokens that the grammar forces are appended without sampling them.
+            /// True if tokens that the grammar forces are appended without sampling them.
             pub jump_forward: Option<bool>,
             /// True if the output is steered to its end before its tokens run out.
             pub complete: Option<bool>,

@@ -123,4 +123,4 @@ for (const name of ["api", "admin"]) {
   field.addEventListener("change", () => keep(name, field.value));
 }
 $("keys").addEventListener("submit", (event) => event.preventDefault());
-show();
+show().catch((error) => $("routes").replaceChildren(`The description cannot be shown: ${error.message}`));

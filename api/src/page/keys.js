@@ -18,7 +18,7 @@ export const headers = (name) => {
 /** A route that each key opens and that costs the server nothing. */
 const PROBES = { api: "v1/models", admin: "live/prefix?node=0" };
 
-/** What the server says to the key `name`: a word for the page's style, and a sentence. */
+/** The server's answer to the key `name`: a word for the page's style, and a sentence. */
 export const asked = async (name) => {
   try {
     const { status } = await fetch(PROBES[name], { headers: headers(name) });

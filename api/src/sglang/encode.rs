@@ -9,7 +9,7 @@ use crate::fields::each::Each;
 use crate::fields::rid::rids;
 use crate::generate::{Job, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
-use crate::respond::{Whole, collected, json};
+use crate::respond::{collected, json, written};
 use crate::served::Served;
 use crate::sglang::input::Ids;
 use crate::sglang::prompts;
@@ -71,9 +71,8 @@ pub async fn encode(
     } = prepared;
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, jobs.len(), 1);
     let updates = submit_each(&served, jobs)?;
-    let mut wholes = collected(updates, &mut tally).await?;
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
+    let wholes = collected(updates, &mut tally).await?;
+    written(wholes, move |mut wholes| {
         let each = wholes.iter_mut().zip(&rids).enumerate();
         let answers = each.map(|(index, (whole, rid))| {
             let counts = tally.counts(index);
@@ -88,15 +87,12 @@ pub async fn encode(
             })
         });
         let answers = answers.collect::<Result<Vec<_>, ApiError>>()?;
-        Ok::<_, ApiError>(match answers.as_slice() {
+        Ok(match answers.as_slice() {
             [answer] if !listed => json(answer),
             answers => json(&answers),
         })
     })
-    .await??;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+    .await
 }
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {

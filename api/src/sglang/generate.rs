@@ -19,7 +19,7 @@ use crate::fields::structured::{Asked, compile};
 use crate::fields::wire::Object;
 use crate::generate::{Job, Update, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
-use crate::respond::{ChunkFormat, Whole, collected, json, streamed};
+use crate::respond::{ChunkFormat, Whole, collected, json, streamed, written};
 use crate::served::Served;
 use crate::sglang::meta::{PromptMeta, Writer};
 use crate::sglang::prompts;
@@ -38,7 +38,7 @@ struct Prepared {
     asked: Vec<Option<Asked>>,
     writer: Writer,
     stream: bool,
-    /// Whether the answer is a list.
+    /// True if the answer is a list.
     listed: bool,
 }
 
@@ -83,9 +83,8 @@ pub async fn generate(
         };
         return Ok(streamed(updates, tally, format));
     }
-    let mut wholes = collected(updates, &mut tally).await?;
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
+    let wholes = collected(updates, &mut tally).await?;
+    written(wholes, move |mut wholes| {
         for (index, whole) in wholes.iter_mut().enumerate() {
             writer.end(index, whole);
         }
@@ -93,15 +92,12 @@ pub async fn generate(
         let answers: Vec<_> = answers
             .map(|(index, whole)| writer.answer(index, whole, &tally, false))
             .collect();
-        match answers.as_slice() {
+        Ok(match answers.as_slice() {
             [answer] if !listed => json(answer),
             answers => json(&answers),
-        }
+        })
     })
-    .await?;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written))
+    .await
 }
 
 fn prepare(served: &Served, bytes: &[u8]) -> Result<Prepared, ApiError> {

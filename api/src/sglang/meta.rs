@@ -117,7 +117,7 @@ pub struct PromptMeta {
     pub rid: String,
     pub max_new_tokens: usize,
     pub skip_special: bool,
-    /// Whether the text includes the token that ended it.
+    /// True if the text includes the token that ended it.
     pub keep_stop: bool,
     pub logprobs: Option<LogprobsAsked>,
     /// The first prompt token that the request asks about, which has no log-probability.
@@ -132,9 +132,9 @@ pub struct Writer {
     pub n: usize,
     /// True if the server drafts tokens.
     pub speculates: bool,
-    /// Whether log-probabilities have the texts of their tokens with them.
+    /// True if log-probabilities have the texts of their tokens with them.
     pub texts: bool,
-    /// Whether a prefill server answers with the log-probabilities of the prompt, which routers put
+    /// True if a prefill server answers with the log-probabilities of the prompt, which routers put
     /// before those of the decode server.
     pub scored_by_prefill: bool,
 }

@@ -90,7 +90,7 @@ pub struct GenerateRequest {
     images_config: Asks,
 }
 
-/// Whether a value asks for something. Null, false, 0 and empty values do not: clients send them
+/// True if a value asks for something. Null, false, 0 and empty values do not: clients send them
 /// for fields that they do not use.
 #[derive(Debug, Default)]
 struct Asks(bool);

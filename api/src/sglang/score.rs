@@ -10,7 +10,7 @@ use crate::fields::bounds::token_ids;
 use crate::fields::wire::{Prompt, Prompts};
 use crate::generate::{Job, check_sequences, submit_each};
 use crate::middleware::request_id::RequestId;
-use crate::respond::{Whole, collected, json};
+use crate::respond::{Whole, collected, json, written};
 use crate::served::Served;
 use crate::sglang::prompts;
 use crate::state::AppState;
@@ -27,9 +27,9 @@ pub(crate) struct ScoreRequest {
     query: Prompts,
     items: Prompts,
     label_token_ids: Vec<u32>,
-    /// Whether the labels' probabilities are divided by their sum.
+    /// True if the labels' probabilities are divided by their sum.
     apply_softmax: Option<bool>,
-    /// Whether the item comes before the query.
+    /// True if the item comes before the query.
     item_first: Option<bool>,
     /// Requests with different salts share no prefixes.
     cache_salt: Option<String>,
@@ -71,20 +71,16 @@ pub async fn score(
     let mut tally = Tally::new(RequestId::of(&request), ROUTE, jobs.len(), 1);
     let updates = submit_each(&served, jobs)?;
     let wholes = collected(updates, &mut tally).await?;
-    let size = wholes.iter().map(Whole::json_bytes).sum();
-    let written = offload::when_large(size, move || {
+    written(wholes, move |wholes| {
         let scores = wholes.iter().map(|item| scores(item, softmax));
-        Ok::<_, ApiError>(json(&Answer {
+        Ok(json(&Answer {
             object: "scoring",
             scores: scores.collect::<Result<_, ApiError>>()?,
             model: &model,
             usage: Usage::new(prompt_tokens, 0, 0),
         }))
     })
-    .await?;
-    Ok(HttpResponse::Ok()
-        .content_type("application/json")
-        .body(written?))
+    .await
 }
 
 /// The scores of one item, from the log-probabilities of the labels after it.

@@ -32,7 +32,7 @@ enum Named {
     No,
 }
 
-/// Whether `text` begins with the name of a tool, and where its arguments begin.
+/// Looks for the name of a tool at the beginning of `text`, and for its arguments after it.
 fn name_and_body(text: &str, tools: &[String]) -> Named {
     let word = |text: &str| text.len() - text.trim_start_matches(super::is_name).len();
     let name = word(text);

@@ -92,7 +92,7 @@ impl Format {
         if template.contains("<tool_call>") && !template.contains("<function=") {
             return Some(Self::Hermes);
         }
-        // This is part of the sentence with which Llama 3.1's template asks for calls.
+        // Part of the sentence with which Llama 3.1's template asks for calls.
         let asks = template.contains("\"name\": function name, \"parameters\": dictionary");
         asks.then_some(Self::Llama3)
     }
@@ -258,7 +258,7 @@ fn begin_after(text: &str, mark: &str, is_body: impl Fn(char) -> bool) -> Begin 
     }
 }
 
-/// Whether a tool's name may have this character.
+/// True if a tool's name may have this character.
 pub fn is_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.')
 }

@@ -11,7 +11,7 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// Whether `byte` may stand outside of strings.
+    /// True if `byte` may stand outside of strings.
     fn has(self, byte: u8) -> bool {
         match byte {
             b' ' | b'\t' | b'\r' | b'\n' | b',' | b':' | b'.' | b'+' | b'-' | b'"' => true,

@@ -315,6 +315,8 @@ async fn a_turn_with_a_tool_in_the_shape_of_claude_code() {
     let url = format!("{}/v1/messages/count_tokens?beta=true", server.url);
     let answer = Client::new().post(url).json(&counted).send().await.unwrap();
     assert_eq!(answer.status(), 200);
+    let counted: Value = answer.json().await.unwrap();
+    assert!(counted["input_tokens"].as_u64().unwrap() > 100, "{counted}");
 }
 
 #[tokio::test]
@@ -335,7 +337,21 @@ async fn thinking_is_turned_on_where_the_model_reasons_and_refused_elsewhere() {
     let (status, answer) = super::post(&plain, "/v1/messages", &body).await;
     assert_eq!(status, 400);
     let message = answer["error"]["message"].as_str().unwrap();
-    assert!(message.contains("`thinking`"), "{message}");
+    for words in [
+        "`thinking.type`",
+        "adaptive",
+        "--reasoning-parser",
+        "got enabled",
+    ] {
+        assert!(message.contains(words), "{message}");
+    }
+    // The client can go on without it.
+    let mut body = body;
+    for thinking in [json!({"type": "disabled"}), json!({"type": "adaptive"})] {
+        body["thinking"] = thinking;
+        let told = events(&plain, CLAUDE_PATH, &CLAUDE_HEADERS, &body).await;
+        assert_eq!(told.last().unwrap().0, "message_stop");
+    }
 }
 
 /// A request as agents built on OpenAI-compatible client libraries (opencode, Cline) send it to

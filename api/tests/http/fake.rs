@@ -41,7 +41,7 @@ pub struct Behaviour {
     pub step: Duration,
     pub kv_slots: usize,
     pub max_model_len: usize,
-    /// Whether 'z' is followed by 'a' instead of the end.
+    /// True if 'z' is followed by 'a' instead of the end.
     pub endless: bool,
     /// The limit on output tokens that the model's authors suggest for chats without one.
     pub max_new_tokens: Option<usize>,
@@ -49,7 +49,7 @@ pub struct Behaviour {
     pub formats: Formats,
     /// Makes the adapters, if there are any; each of them has another letter come next.
     pub adapters: Option<fn() -> Adapters>,
-    /// Whether the answer repeats the text after `say: ` in the last message.
+    /// True if the answer repeats the text after `say: ` in the last message.
     pub echoes: bool,
 }
 

@@ -240,7 +240,13 @@ async fn every_refusal_is_in_ollamas_shape_and_names_the_field() {
         (
             CHAT,
             chat(json!({"think": true})),
-            &["`think`", "not supported"],
+            &["`think`", "--reasoning-parser", "got true"],
+        ),
+        (CHAT, chat(json!({"think": "most"})), &["`think`", "most"]),
+        (
+            GENERATE,
+            generate(json!({"think": "low"})),
+            &["`think`", "--reasoning-parser", "got \"low\""],
         ),
         (
             CHAT,
@@ -285,6 +291,11 @@ async fn every_refusal_is_in_ollamas_shape_and_names_the_field() {
             &["`prompt`", "unspeakable"],
         ),
         (GENERATE, options(json!([])), &["`options`", "an object"]),
+        (
+            GENERATE,
+            options(json!({"repeat_penalty": -1})),
+            &["`repeat_penalty`", "above 0", "-1"],
+        ),
         (
             GENERATE,
             options(json!({"num_predict": 0})),
@@ -375,11 +386,14 @@ async fn inputs_are_embedded_and_cut_where_they_are_too_long() {
         (&json!(5), &json!("fake:latest"))
     );
     let long = "a".repeat(600);
-    let (status, answer) = embed(json!({"model": "fake", "input": long, "dimensions": 2})).await;
-    assert_eq!(
-        (status, answer["embeddings"][0].as_array().unwrap().len()),
-        (200, 2)
-    );
+    // The last one is too long for the context however it is tokenised.
+    for input in [long.clone(), "ä".repeat(100_000)] {
+        let body = json!({"model": "fake", "input": input, "dimensions": 2});
+        let (status, answer) = embed(body).await;
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["embeddings"][0].as_array().unwrap().len(), 2);
+        assert_eq!(answer["prompt_eval_count"], 511);
+    }
     for (more, words) in [
         (json!({"truncate": false}), "at most 511 tokens"),
         (json!({"keep_alive": 0}), "never unloaded"),
@@ -394,6 +408,37 @@ async fn inputs_are_embedded_and_cut_where_they_are_too_long() {
         let said = answer["error"].as_str().unwrap();
         assert!(status >= 400 && said.contains(words), "{status} {answer}");
     }
+}
+
+#[tokio::test]
+async fn a_number_of_tokens_is_not_cut_to_the_models_suggestion() {
+    let behaviour = Behaviour {
+        max_new_tokens: Some(5),
+        max_model_len: 64,
+        endless: true,
+        ..Behaviour::default()
+    };
+    let server = TestServer::start(behaviour, EngineConfig::default(), HttpConfig::default());
+    let generated = async |path: &str, body: Value, count: &str| {
+        ok(&server, path, &body).await[count].as_u64().unwrap()
+    };
+    // The prompt has a token for its letter and one for the beginning.
+    for (asked, expected) in [(None, 5), (Some(9), 9), (Some(-1), 62), (Some(1000), 62)] {
+        let options = json!({"num_predict": asked});
+        let body = json!({"model": MODEL, "prompt": "a", "raw": true, "stream": false, "options": options});
+        assert_eq!(
+            generated(GENERATE, body, "eval_count").await,
+            expected,
+            "{asked:?}"
+        );
+        let body = json!({"prompt": "a", "n_predict": asked});
+        let count = generated("/completion", body, "tokens_predicted").await;
+        assert_eq!(count, expected, "{asked:?}");
+    }
+    let options = json!({"num_predict": 30, "num_ctx": 12});
+    let body =
+        json!({"model": MODEL, "prompt": "a", "raw": true, "stream": false, "options": options});
+    assert_eq!(generated(GENERATE, body, "eval_count").await, 10);
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ impl Table {
         self.accepting[state as usize]
     }
 
-    /// Whether nothing can follow.
+    /// True if nothing can follow.
     pub fn is_final(&self, state: u32) -> bool {
         self.row(state).iter().all(|&to| to == DEAD)
     }

@@ -34,7 +34,7 @@ pub(super) fn translated(rules: &HashMap<String, Expr>) -> Result<Translated, Gr
 
 struct Writer<'a> {
     rules: &'a HashMap<String, Expr>,
-    /// Whether a rule that refers to itself can be reached from the rule.
+    /// True if a rule that refers to itself can be reached from the rule.
     recursive: HashMap<&'a str, bool>,
     /// The regexes of rules that are not recursive.
     regexes: HashMap<&'a str, String>,

@@ -15,7 +15,7 @@ const MAX_LITERAL_BYTES: usize = 8_192;
 /// The most operators `&` and `~`. The states of the operands multiply.
 const MAX_CONJUNCTIONS: usize = 8;
 
-/// What the scanner found next in a grammar's text.
+/// The next token of a grammar's text.
 pub(super) enum Token {
     /// `%json`; its schema comes next.
     Json,

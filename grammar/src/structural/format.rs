@@ -128,7 +128,7 @@ impl<'a> Format<'a> {
         list.iter().enumerate().map(entry).collect()
     }
 
-    /// Whether the format contains free text without an end of its own.
+    /// True if the format contains free text without an end of its own.
     pub fn is_open(&self) -> Result<bool, GrammarError> {
         Ok(match self.kind {
             "any_text" | "structures" => true,

@@ -46,9 +46,8 @@ pub async fn create(
     payload: Payload,
     state: Data<AppState>,
 ) -> Result<HttpResponse, ApiError> {
-    let id = RequestId::of(&request);
     let stored = state.clone();
-    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, &stored, id);
+    let prepare = move |served: &Served, bytes: &[u8]| prepare(served, bytes, &stored);
     let (served, prepared) = offload::prepare(&request, payload, &state, prepare).await?;
     let constraint = compile(&served, prepared.asked).await.map_err(in_format)?;
     let job = Job {
@@ -121,12 +120,7 @@ async fn finished(
     Ok((response, messages))
 }
 
-fn prepare(
-    served: &Served,
-    bytes: &[u8],
-    state: &AppState,
-    id: String,
-) -> Result<Prepared, ApiError> {
+fn prepare(served: &Served, bytes: &[u8], state: &AppState) -> Result<Prepared, ApiError> {
     let mut request: ResponseRequest = body::parse(bytes)?;
     let adapter = served.choose_model(request.model.as_deref())?;
     request.refuse_unsupported()?;
@@ -178,7 +172,6 @@ fn prepare(
         adapter,
         priority,
         rooms,
-        id: Some(id),
         prompt_field: "input",
         ..Job::default()
     };

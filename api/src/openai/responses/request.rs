@@ -43,9 +43,9 @@ pub struct ResponseRequest {
     /// True if an output that must follow a grammar is steered to its end before its tokens run out.
     complete: Option<bool>,
     pub stream: Option<bool>,
-    /// Whether the server stores the response; the default is true.
+    /// True if the server stores the response; the default is true.
     pub store: Option<bool>,
-    /// Whether to answer at once and compute the output in the background.
+    /// True if the answer comes at once and the output is computed in the background.
     pub background: Option<bool>,
     pub metadata: Option<Labels>,
     pub user: Option<String>,
@@ -284,13 +284,11 @@ const SCHEMA: &str = "text.format.schema";
 /// An error about a schema, whose field has another name in this API.
 pub fn in_format(mut error: ApiError) -> ApiError {
     if error.param.as_deref() == Some("tools") {
-        let format = "`text.format`";
-        error.message = error.message.replacen("`json_schema`", format, 1);
-        error.message = error.message.replacen("`response_format`", format, 1);
-        return error;
+        return error
+            .renamed("json_schema", "text.format")
+            .renamed("response_format", "text.format");
     }
-    let name = format!("`{SCHEMA}`");
-    error.message = error.message.replacen("`json_schema`", &name, 1);
+    error = error.renamed("json_schema", SCHEMA);
     error.param = Some(SCHEMA.to_owned());
     error
 }
