@@ -62,15 +62,14 @@ const askForKeys = (why) => {
   $("api-key").value = keys.api;
   $("admin-key").value = keys.admin;
   text("keys-why", why ?? "");
-  $("keys").returnValue = "";
   if (!$("keys").open) $("keys").showModal();
   tellKeys();
 };
 
 $("keys-open").addEventListener("click", () => askForKeys());
-$("keys-cancel").addEventListener("click", () => $("keys").close(""));
-$("keys").addEventListener("close", () => {
-  if ($("keys").returnValue !== "ok") return;
+$("keys-cancel").addEventListener("click", () => $("keys").close());
+// The dialog's own event, `close`, comes later: a dialog that was opened again by then has lost what was typed.
+$("keys-form").addEventListener("submit", () => {
   for (const name of KEYS) keep(name, $(`${name}-key`).value);
   notice();
   connect();
