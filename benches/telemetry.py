@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures the cost of telemetry: servers with and without it, loaded in turns, and long runs of requests.
 
-    python benches/telemetry.py cost [ROUNDS]      # none, off twice, on and detailed, in alternation
+    python benches/telemetry.py cost [ROUNDS [SEQUENCES [LEVELS]]]  # 12 rounds, 64 at a time, off,none,control,on,detailed
     python benches/telemetry.py scrape [SCRAPES]   # time of a scrape, by format
     python benches/telemetry.py growth [REQUESTS]  # memory over many requests of one token
 
@@ -11,11 +11,17 @@ that runs it. rotel is the collector, which accepts everything and keeps nothing
 "none" records nothing (--disable-metrics). "off" pushes nothing, logs no statistics and is not scraped. "on"
 has every set of names, OTLP with a trace for each request, and a scrape each second. "detailed" adds a trace
 for each step. "control" is a second "off": the difference between the two is the error of the measurement,
-caused for example by the addresses of a process's memory, which is why the servers are started anew every few
+caused for example by the addresses of a process's memory, which is why the servers are started anew every two
 rounds. All servers are up all the time and one at a time is loaded, so that other work of the machine affects
 all of them alike. Each has the same second of rest after its load, and their order is drawn by lot. CPU time is
 the server's own; the CPU time of the threads that only telemetry has, and that of the collector, are given
-separately.
+separately. Ratios are of neighbours, to the first level given: `cost 60 64 none,on` compares two levels in less
+time. Their medians have intervals of 95 % (bootstrap over the sets of servers).
+
+The model's threads take most of the CPU time and vary by more than telemetry costs, and telemetry does nothing
+there. So the last lines compare the other threads: their difference, as a share of the whole server's CPU time,
+has a smaller error than a ratio of throughputs. An effect on the model's threads, for example through the
+processor's caches, is only in the ratios.
 """
 
 import gzip
@@ -35,10 +41,11 @@ import urllib.request
 
 HEARTH = os.environ.get("HEARTH_BIN", "target/release/hearth")
 LOAD = os.environ.get("HEARTH_LOAD", "target/release/hearth-load")
-LEVELS = ["none", "off", "control", "on", "detailed"]
+LEVELS = "off,none,control,on,detailed"
 PUSHING = ["on", "detailed"]
 # The number of rounds for which a set of servers lives; the first round warms up.
-LIFE = 6
+LIFE = 3
+RESAMPLES = 2000
 
 
 def free_port():
@@ -91,8 +98,8 @@ def serve(level, endpoint=None, extra=()):
             time.sleep(0.05)
 
 
-def load(port, requests, seed):
-    shape = ["--concurrency", "64", "--prompt-tokens", "64", "--output-tokens", "64", "--warmup", "0"]
+def load(port, requests, seed, sequences=64):
+    shape = ["--concurrency", str(sequences), "--prompt-tokens", "64", "--output-tokens", "64", "--warmup", "0"]
     command = [LOAD, "--url", f"http://127.0.0.1:{port}", "--json", "--requests", str(requests),
                "--seed", str(seed), *shape]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
@@ -101,6 +108,15 @@ def load(port, requests, seed):
 def spread(numbers):
     low, middle, high = statistics.quantiles(numbers, n=4)
     return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def estimate(lives, scale=1):
+    """The median with its interval of 95 %. Whole sets of servers are drawn, because the rounds of a set depend on each
+    other."""
+    draw = random.Random(1)
+    medians = sorted(statistics.median(sum(draw.choices(lives, k=len(lives)), [])) for _ in range(RESAMPLES))
+    low, high = medians[RESAMPLES // 40], medians[-RESAMPLES // 40]
+    return f"{scale * statistics.median(sum(lives, [])):.4f} [{scale * low:.4f}, {scale * high:.4f}]"
 
 
 def cpu_us(pid, of_thread=lambda name: True):
@@ -116,7 +132,15 @@ def of_telemetry(name):
     return name.startswith(("hearth-telemetr", "OpenTelemetry", "hearth-otlp"))
 
 
-def measured(level, server, rotel, seed):
+def of_engine(name):
+    return name.startswith("hearth-engine")
+
+
+def not_of_model(name):
+    return not name.startswith(("hearth-cpu-", "hearth-device"))
+
+
+def measured(level, server, rotel, seed, requests, sequences):
     """Measures one load and the rest after it, because work that was deferred is part of the cost; spans are
     sent within five seconds."""
     process, port = server
@@ -127,60 +151,87 @@ def measured(level, server, rotel, seed):
             get(port)
 
     scraper = threading.Thread(target=scrape)
-    before = [cpu_us(process.pid), cpu_us(process.pid, of_telemetry), cpu_us(rotel.pid)]
+
+    def times():
+        of_threads = [cpu_us(process.pid, which) for which in (of_telemetry, of_engine, not_of_model)]
+        return [cpu_us(process.pid), *of_threads, cpu_us(rotel.pid)]
+
+    before = times()
     if level in PUSHING:
         scraper.start()
-    result = load(port, 256, seed)
+    result = load(port, requests, seed, sequences)
     time.sleep(1)
     over.set()
     if level in PUSHING:
         scraper.join()
-    after = [cpu_us(process.pid), cpu_us(process.pid, of_telemetry), cpu_us(rotel.pid)]
+    after = times()
     assert result["failed"] == 0, result
     tokens = result["output_tokens"]
-    whole, own, collecting = [(b - a) / tokens for a, b in zip(before, after)]
+    whole, own, engine, others, collecting = [(b - a) / tokens for a, b in zip(before, after)]
     return {
         "tokens/s": result["output_tokens_per_s"],
         "ITL p99 ms": result["itl_ms"]["p99"],
         "CPU us/token": whole,
         "of it telemetry's threads": own,
+        "the engine's thread": engine,
+        "all but the model's": others,
         "collector's us/token": collecting,
     }
 
 
-def cost(rounds):
+def cost(rounds, sequences="64", levels=LEVELS):
+    levels, sequences = levels.split(","), int(sequences)
+    base, requests = levels[0], max(64, 4 * sequences)
     rotel, endpoint = collector()
-    runs = {level: [] for level in LEVELS}
-    dropped = dict.fromkeys(LEVELS, 0)
+    # For each level the runs of each set of servers.
+    lives = {level: [] for level in levels}
+    dropped = dict.fromkeys(levels, 0)
     try:
         for begin in range(0, rounds, LIFE - 1):
-            servers = {level: serve(level, endpoint) for level in LEVELS}
+            servers = {level: serve(level, endpoint) for level in levels}
             try:
-                for number in range(LIFE):
-                    for level in random.sample(LEVELS, len(LEVELS)):
-                        run = measured(level, servers[level], rotel, begin + number)
-                        if number and len(runs[level]) < rounds:
-                            runs[level].append(run)
-                            print(level, json.dumps(run), file=sys.stderr)
                 for level, (_, port) in servers.items():
-                    if level == "none":
-                        continue
-                    dropped[level] += value(get(port), "hearth_telemetry_dropped_total")
+                    lives[level].append([])
+                    load(port, max(16, sequences), begin, sequences)
+                for number in range(1, LIFE):
+                    for level in random.sample(levels, len(levels)):
+                        run = measured(level, servers[level], rotel, begin + number, requests, sequences)
+                        lives[level][-1].append(run)
+                        print(level, json.dumps(run), file=sys.stderr)
+                for level, (_, port) in servers.items():
+                    if level != "none":
+                        dropped[level] += value(get(port), "hearth_telemetry_dropped_total")
             finally:
                 for process, _ in servers.values():
                     process.kill()
-        print(f"{rounds} rounds, medians (quartiles); ratios are of neighbours, to off")
-        for name in ["tokens/s", "ITL p99 ms", "CPU us/token"]:
-            for level in LEVELS:
-                own = [run[name] for run in runs[level]]
-                ratios = [run[name] / off[name] for run, off in zip(runs[level], runs["off"])]
-                print(f"{name:13} {level:9} {spread(own)}  ratio {spread(ratios)}")
-        for name in ["of it telemetry's threads", "collector's us/token"]:
-            for level in LEVELS:
-                print(f"{name:13} {level:9} {spread([run[name] for run in runs[level]])}")
+                    process.wait()
+        report(lives, base, sequences)
         print("dropped", dropped)
     finally:
         rotel.kill()
+
+
+def report(lives, base, sequences):
+    def compared(level, of_runs):
+        pairs = zip(lives[level], lives[base])
+        return [[of_runs(run, other) for run, other in zip(life, others)] for life, others in pairs]
+
+    names = list(lives[base][0][0])
+    count = sum(map(len, lives[base]))
+    print(f"{count} rounds, {sequences} at a time: medians (quartiles); ratios to {base} [95 % of the median]")
+    for name in names:
+        for level in lives:
+            line = f"{name:25} {level:9} {spread([run[name] for life in lives[level] for run in life])}"
+            if name in names[:3] and level != base:
+                line += f"  ratio {estimate(compared(level, lambda run, other: run[name] / other[name]))}"
+            print(line)
+    print(f"differences to {base} [95 % of the median]")
+    for level in [level for level in lives if level != base]:
+        engine = compared(level, lambda run, other: run["the engine's thread"] - other["the engine's thread"])
+        share = compared(level, lambda run, other: (run["all but the model's"] - other["all but the model's"])
+                         / other["CPU us/token"])
+        print(f"{level:9} the engine's thread, ns a token: {estimate(engine, 1000)}; "
+              f"all but the model's threads, % of the server's CPU: {estimate(share, 100)}")
 
 
 def scrape(scrapes):
@@ -251,4 +302,4 @@ def growth(requests):
 
 commands = {"cost": (cost, 12), "scrape": (scrape, 200), "growth": (growth, 1_000_000)}
 run, count = commands[sys.argv[1]]
-run(int(sys.argv[2]) if len(sys.argv) > 2 else count)
+run(int(sys.argv[2]) if len(sys.argv) > 2 else count, *sys.argv[3:])

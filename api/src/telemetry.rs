@@ -44,16 +44,22 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
         let adapters = Arc::clone(&served.adapters);
         telemetry.serve_adapters(adapters.slots(), move || adapters.in_use());
     }
-    if !telemetry.reads_steps() {
-        return Ok(());
+    if telemetry.reads_steps() {
+        served
+            .engine
+            .observe(observer(telemetry, config.prefix_cache));
     }
+    Ok(())
+}
+
+/// Hands the steps of an engine over to `telemetry`, which has the model already. `cached` says
+/// whether the engine has a prefix cache.
+pub fn observer(telemetry: &Telemetry, cached: bool) -> StepObserver {
     let mut tell = telemetry.steps();
-    let cached = config.prefix_cache;
-    served.engine.observe(StepObserver {
+    StepObserver {
         requests: telemetry.traces_steps(),
         observe: Box::new(move |report| tell(step(report, cached))),
-    });
-    Ok(())
+    }
 }
 
 fn grammar_snapshot(stats: &Stats) -> GrammarSnapshot {
