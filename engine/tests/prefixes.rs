@@ -29,8 +29,8 @@ fn run(fixture: &Fixture, namespace: &str, prompt: &[u32]) -> Answer {
     answer(fixture.engine.submit(request).unwrap())
 }
 
-/// Copies everything that `from` has cached to `to`, edge after edge.
-fn copy(from: &Fixture, to: &Fixture) -> usize {
+/// Copies everything that `from` has cached to `to`, edge after edge. Returns the number of tokens.
+fn copy(from: &Fixture, to: &Fixture) -> u64 {
     let edges = from.engine.cached_prefixes().wait_blocking().unwrap();
     for (at, edge) in edges.iter().enumerate() {
         let (namespace, tokens) = (Arc::clone(&edge.namespace), path(&edges, at));
@@ -42,7 +42,15 @@ fn copy(from: &Fixture, to: &Fixture) -> usize {
         let restored = to.engine.restore_prefix(namespace, tokens, start, bytes);
         restored.unwrap().wait_blocking().unwrap().unwrap();
     }
-    edges.len()
+    edges.iter().map(|edge| edge.tokens.len() as u64).sum()
+}
+
+/// An engine answers before it publishes its counts: waits until no copy holds slots.
+fn wait_until_settled(fixture: &Fixture) {
+    fixture.wait_until("settled", |fixture| {
+        let kv = fixture.engine.stats().kv;
+        (kv.held, kv.protected) == (0, 0)
+    });
 }
 
 #[test]
@@ -57,12 +65,13 @@ fn an_engine_goes_on_with_what_another_had_cached() {
             prompts.push((namespace, prompt));
         }
         let second = Fixture::new(config(page_size), 800);
-        assert!(copy(&first, &second) >= 4);
-        // An engine answers before it publishes its counts.
-        first.wait_until("saved", |first| first.engine.stats().saved_tokens > 120);
+        let copied = copy(&first, &second);
+        assert!(copied > 120);
+        first.wait_until("saved", |first| first.engine.stats().saved_tokens == copied);
         second.wait_until("restored", |second| {
-            second.engine.stats().restored_tokens == first.engine.stats().saved_tokens
+            second.engine.stats().restored_tokens == copied
         });
+        wait_until_settled(&second);
         second.assert_idle_and_conserved();
         for (place, (namespace, prompt)) in prompts.iter().enumerate() {
             let answer = run(&second, namespace, prompt);
@@ -78,6 +87,7 @@ fn an_engine_goes_on_with_what_another_had_cached() {
         first.assert_idle_and_conserved();
         // A second copy finds everything there, and leaves no slot behind.
         copy(&first, &second);
+        wait_until_settled(&second);
         second.assert_idle_and_conserved();
     }
 }
