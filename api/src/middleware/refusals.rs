@@ -1,12 +1,15 @@
-//! Refusals in the words of the API that was asked.
+//! Refusals in the words of the API that was asked, and in the log.
 
 use actix_web::Error;
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::StatusCode;
 use actix_web::middleware::Next;
+use hearth_otel::BOUNDED;
 
 use crate::error::ApiError;
-use crate::routes;
+use crate::middleware::request_id::RequestId;
+use crate::routes::{self, Observation};
 
 /// Middleware. Handlers return an [`ApiError`] without knowing whose API they belong to; here
 /// it is written in the dialect that the route table names.
@@ -30,4 +33,34 @@ pub async fn translate(
             .map_into_right_body(),
         None => response.map_into_left_body(),
     })
+}
+
+/// Middleware that logs refusals. Requests that reach the engine are logged when they end, and these
+/// never reach it.
+///
+/// # Errors
+/// The route's errors.
+pub async fn log(
+    request: ServiceRequest,
+    next: Next<impl MessageBody>,
+) -> Result<ServiceResponse<impl MessageBody>, Error> {
+    let route = routes::find(request.match_info().as_str());
+    // A probe of a server that loads is no refusal, and comes every few seconds.
+    let quiet = route.is_some_and(|route| route.observation == Observation::Quiet);
+    let response = next.call(request).await?;
+    let status = response.status();
+    if status.is_client_error() || status.is_server_error() {
+        let request_id = RequestId::of(response.request());
+        let path = response.request().path();
+        let error = response.response().error().map(ToString::to_string);
+        let code = status.as_u16();
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::warn!(request_id, path, status = code, error, "failed");
+        } else if quiet {
+            tracing::debug!(request_id, path, status = code, error, "refused");
+        } else {
+            tracing::info!(name: BOUNDED, request_id, path, status = code, error, "refused");
+        }
+    }
+    Ok(response)
 }
