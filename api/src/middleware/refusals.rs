@@ -11,6 +11,9 @@ use crate::error::ApiError;
 use crate::middleware::request_id::RequestId;
 use crate::routes::{self, Observation};
 
+/// The most bytes of a field's path in a log line, because keys of clients are part of it.
+const MAX_PARAM_BYTES: usize = 128;
+
 /// Middleware. Handlers return an [`ApiError`] without knowing whose API they belong to; here
 /// it is written in the dialect that the route table names.
 ///
@@ -52,14 +55,21 @@ pub async fn log(
     if status.is_client_error() || status.is_server_error() {
         let request_id = RequestId::of(response.request());
         let path = response.request().path();
-        let error = response.response().error().map(ToString::to_string);
+        let error = response.response().error();
+        let refusal = error.and_then(Error::as_error::<ApiError>);
+        let error = error.map(ToString::to_string);
         let code = status.as_u16();
         if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::warn!(request_id, path, status = code, error, "failed");
         } else if quiet {
             tracing::debug!(request_id, path, status = code, error, "refused");
         } else {
-            tracing::info!(name: BOUNDED, request_id, path, status = code, error, "refused");
+            // The message may quote what the client sent, such as a prompt where a list should be.
+            let why = refusal.map(|refusal| refusal.code.unwrap_or(refusal.kind));
+            let param = refusal.and_then(|refusal| refusal.param.as_deref());
+            let param = param.map(|param| &param[..param.floor_char_boundary(MAX_PARAM_BYTES)]);
+            tracing::info!(name: BOUNDED, request_id, path, status = code, why, param, "refused");
+            tracing::debug!(request_id, error, "the message of a refusal");
         }
     }
     Ok(response)
