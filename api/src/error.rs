@@ -75,10 +75,15 @@ impl ApiError {
         Self::field(param, message).code("context_length_exceeded")
     }
 
-    /// 404: a model that is not the served one.
-    pub fn model_not_found(given: &str, served: &str) -> Self {
+    /// 404: a model that is not the served one, which has the name `served` and perhaps `aliases`.
+    pub fn model_not_found(given: &str, served: &str, aliases: &[String]) -> Self {
+        let names: Vec<String> = std::iter::once(served)
+            .chain(aliases.iter().map(String::as_str))
+            .map(|name| format!("\"{name}\""))
+            .collect();
+        let names = names.join(" or ");
         let message =
-            format!("`model` must be \"{served}\", the model this server serves, got {given:?}");
+            format!("`model` must be {names}, the model this server serves, got {given:?}");
         Self {
             status: StatusCode::NOT_FOUND,
             ..Self::field("model", message).code("model_not_found")

@@ -223,7 +223,7 @@ impl Served {
             model: wanted.model.map(|model| self.canonical(model)),
             ..wanted.clone()
         };
-        self.adapters.choose(&self.id, &wanted)
+        self.adapters.choose(&self.id, &self.aliases, &wanted)
     }
 
     /// [`choose`](Self::choose) by the name of the model alone.

@@ -60,6 +60,7 @@ pub fn bind(state: Data<AppState>) -> Result<(Server, Vec<SocketAddr>), BindErro
             .wrap(from_fn(hosts::check))
             .wrap(from_fn(observe::observe))
             .wrap(from_fn(cors::share))
+            .wrap(from_fn(refusals::log))
             .wrap(from_fn(request_id::attach))
             .configure(routes::configure)
     };

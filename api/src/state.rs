@@ -101,7 +101,9 @@ impl AppState {
     /// 404 `model_not_found`.
     pub fn check_model(served: &Served, given: Option<&str>) -> Result<(), ApiError> {
         let given = given.map(|given| served.canonical(given));
-        served.adapters.check_model(&served.id, given)
+        served
+            .adapters
+            .check_model(&served.id, &served.aliases, given)
     }
 }
 

@@ -53,7 +53,7 @@ pub async fn model(state: Data<AppState>, id: Path<String>) -> Result<HttpRespon
     let adapters = served.adapters.list();
     match adapters.iter().find(|adapter| adapter.name == *id) {
         Some(adapter) => Ok(HttpResponse::Ok().json(adapter_card(served, adapter))),
-        None => Err(ApiError::model_not_found(&id, &served.id)),
+        None => Err(ApiError::model_not_found(&id, &served.id, &served.aliases)),
     }
 }
 

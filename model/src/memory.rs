@@ -135,30 +135,37 @@ impl KvBudget {
                 device: at.to_string(),
             });
         }
-        let made_for = config.max_position_embeddings;
-        let max_model_len = match options.max_model_len {
-            None => made_for.min(slots),
-            Some(given) => {
-                let (bound, source_of_bound) = if slots < made_for {
-                    (slots, "the slots of the KV pool")
-                } else {
-                    (made_for, "the model's max_position_embeddings")
-                };
-                if given == 0 || given > bound {
-                    return Err(MemoryError::ModelLength {
-                        bound,
-                        source_of_bound,
-                        given,
-                    });
-                }
-                given
-            }
-        };
         Ok(Self {
             slots,
-            max_model_len,
+            max_model_len: max_model_len(config, slots, options.max_model_len)?,
             bytes: slots as u64 * per_token,
         })
+    }
+}
+
+/// The most tokens of one sequence, in a pool of `slots`, where `asked` is `--max-model-len`.
+///
+/// # Errors
+/// More is asked for than the model or the pool has, or nothing.
+pub fn max_model_len(
+    config: &ModelConfig,
+    slots: usize,
+    asked: Option<usize>,
+) -> Result<usize, MemoryError> {
+    let made_for = config.max_position_embeddings;
+    let (bound, source_of_bound) = if slots < made_for {
+        (slots, "the slots of the KV pool")
+    } else {
+        (made_for, "the model's max_position_embeddings")
+    };
+    match asked {
+        None => Ok(bound),
+        Some(given) if given == 0 || given > bound => Err(MemoryError::ModelLength {
+            bound,
+            source_of_bound,
+            given,
+        }),
+        Some(given) => Ok(given),
     }
 }
 

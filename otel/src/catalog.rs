@@ -126,7 +126,7 @@ pub const SERVER: &[Instrument] = &[
     number("hearth.telemetry.dropped", Kind::Counter, "{record}", PROCESS,
         "Records of steps and requests that were dropped because telemetry could not keep up; serving never waits for it."),
     number("hearth.log.dropped", Kind::Counter, "{line}", LOG_DROPPED,
-        "Log lines that were dropped, by reason: not_written (too many waited, or the stream did not take them) or rate_limit (over 100 warnings of one kind in 10 s)."),
+        "Log lines that were dropped, by reason: not_written (too many waited, or the stream did not take them) or rate_limit (over 100 warnings or refusals of one kind in 10 s)."),
 ];
 
 /// The engine and its requests: instruments that exist once the model is loaded.

@@ -63,7 +63,7 @@ pub use instruments::{
     Derived, EngineFacts, EngineInstruments, EngineSnapshot, GrammarSnapshot, HttpInstruments,
     RequestNumbers,
 };
-pub use logs::{LogError, LogFormat, LogGuard, init_logs, log_panics, print};
+pub use logs::{BOUNDED, LogError, LogFormat, LogGuard, init_logs, log_panics, print};
 pub use options::TelemetryOptions;
 pub use otlp_settings::{OtlpOptions, OtlpProtocol};
 pub use records::{

@@ -17,6 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
+pub use limit::BOUNDED;
 use limit::RateLimit;
 use writer::{Stream, Writer};
 
@@ -213,6 +214,7 @@ mod tests {
             for number in 0..1000 {
                 tracing::error!(number, "a malformed request");
                 tracing::info!(number, "a request");
+                tracing::info!(name: BOUNDED, number, "a refused one");
             }
             tracing::warn!("another kind");
         });
@@ -220,8 +222,9 @@ mod tests {
         let of = |message: &str| text.lines().filter(|line| line.contains(message)).count();
         assert_eq!(of("a malformed request"), 100);
         assert_eq!(of("a request"), 1000);
+        assert_eq!(of("a refused one"), 100);
         assert_eq!(of("another kind"), 1);
-        assert_eq!(limit.left_out(), 900);
+        assert_eq!(limit.left_out(), 1800);
     }
 
     #[test]

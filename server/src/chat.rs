@@ -25,6 +25,7 @@ use hearth_client::{ChatOptions, Client, ClientError};
 use crate::cli::ChatArgs;
 use crate::config::Config;
 use crate::load;
+use crate::wrap::wrapped;
 use commands::{Command, help};
 pub use conversation::Conversation;
 use input::{Input, Line};
@@ -133,10 +134,10 @@ impl Session {
                 Ok(Some(Command::Quit)) => return Ok(()),
                 Ok(Some(command)) => {
                     if let Err(error) = self.execute(command) {
-                        eprintln!("error: {error:#}");
+                        self.complain(&format!("{error:#}"));
                     }
                 }
-                Err(error) => eprintln!("error: {error}"),
+                Err(error) => self.complain(&error.to_string()),
             }
         }
     }
@@ -173,6 +174,15 @@ impl Session {
         Ok(())
     }
 
+    /// Writes an error, in a terminal with line breaks between words.
+    fn complain(&self, error: &str) {
+        let text = format!("error: {error}");
+        match std::io::stderr().is_terminal() {
+            true => eprint!("{}", wrapped(&text, 2, self.input.columns())),
+            false => eprintln!("{text}"),
+        }
+    }
+
     /// Shows the answer to the conversation as it comes. Ctrl-C ends the answer and not the chat.
     fn answer(&mut self) -> Result<()> {
         let is_terminal = std::io::stdout().is_terminal();
@@ -201,7 +211,7 @@ impl Session {
         let took = begin.elapsed().as_secs_f64();
         match outcome {
             Some(Err(error)) => {
-                eprintln!("error: {error:#}");
+                self.complain(&format!("{error:#}"));
                 // A message without an answer would spoil the next one's prompt.
                 self.conversation.unsay();
                 return Ok(());

@@ -56,6 +56,19 @@ pub struct Cli {
     pub serve: ServeArgs,
 }
 
+impl Cli {
+    /// True for a command whose work is its output. The others serve somebody, or hold the terminal.
+    pub fn only_prints(&self) -> bool {
+        match &self.command {
+            None => self.serve.only_prints(),
+            Some(Command::Serve(args)) => args.only_prints(),
+            Some(Command::Router(args)) => args.print_config,
+            Some(Command::Chat(_) | Command::Top(_)) => false,
+            Some(_) => true,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Serve a model over HTTP; this is the default command
@@ -112,6 +125,10 @@ pub struct ServeArgs {
 }
 
 impl ServeArgs {
+    fn only_prints(&self) -> bool {
+        self.print_config || self.estimate
+    }
+
     /// Resolves the configuration from the flags, the environment and the file.
     ///
     /// # Errors

@@ -32,8 +32,11 @@ pub fn run(args: &DevicesArgs) -> Result<()> {
     Ok(())
 }
 
-/// The name by which `--device` selects the device.
+/// The name by which `--device` selects the device, or that of an API that has none.
 fn name(device: &DeviceReport) -> String {
+    if device.is_absent() {
+        return device.api.name().to_owned();
+    }
     format!("{}:{}", device.api.name(), device.index)
 }
 
@@ -48,6 +51,10 @@ fn kind(kind: Kind) -> &'static str {
 }
 
 fn as_text(device: &DeviceReport) -> String {
+    if let Some(reason) = device.unusable.as_ref().filter(|_| device.is_absent()) {
+        let (api, name) = (name(device), &device.name);
+        return format!("{api:<10} {name}\n           cannot be used: {reason}\n");
+    }
     let yes = |has: bool| if has { "yes" } else { "no" };
     let memory = device.memory.map_or("unknown".to_owned(), bytes_text);
     // The CPU has no buffer bindings, and so no limit.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use anyhow::Result;
 use hearth_api::numbers::count_text;
 use hearth_model::device::DeviceSpec;
-use hearth_model::{Estimate, LoadOptions, estimate};
+use hearth_model::{Estimate, LoadOptions, estimate, max_model_len};
 
 use crate::banner::bytes_text;
 use crate::config::Config;
@@ -15,16 +15,16 @@ use crate::load_formats::formats_to_load;
 /// Prints the memory of weights and KV cache for several numbers of requests.
 ///
 /// # Errors
-/// The model cannot be opened, or there is no device of such a name.
+/// The model cannot be opened, there is no device of such a name, or `--max-model-len` is more than the
+/// model or `--kv-tokens` has.
 pub fn run(config: &Config) -> Result<()> {
     let checkpoint = load::open(config)?;
     let options = LoadOptions {
         device: DeviceSpec::parse(&config.device)?,
         ..formats_to_load(config)
     };
-    let context = config
-        .max_model_len
-        .unwrap_or(checkpoint.config.max_position_embeddings);
+    let slots = config.kv_tokens.unwrap_or(usize::MAX);
+    let context = max_model_len(&checkpoint.config, slots, config.max_model_len)?;
     print!(
         "{}",
         table(
@@ -81,6 +81,25 @@ mod tests {
     use super::*;
     use hearth_model::checkpoint::Checkpoint;
     use hearth_model::weights::Quantization;
+
+    #[test]
+    fn a_context_that_serve_would_refuse_is_refused() {
+        let with = |max_model_len| Config {
+            max_model_len: Some(max_model_len),
+            ..Config::default()
+        };
+        let error = run(&with(1 << 40)).unwrap_err().to_string();
+        assert!(
+            error.contains("--max-model-len") && error.contains("max_position_embeddings"),
+            "{error}"
+        );
+        let small = Config {
+            kv_tokens: Some(100),
+            ..with(101)
+        };
+        let error = run(&small).unwrap_err().to_string();
+        assert!(error.contains("slots of the KV pool"), "{error}");
+    }
 
     #[test]
     fn the_embedded_models_estimate_is_what_its_file_has() {

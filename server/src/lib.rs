@@ -25,6 +25,7 @@ mod kv_events;
 pub mod load;
 mod load_formats;
 mod lora;
+mod pipe;
 mod prefix_files;
 mod router;
 mod serve;
@@ -41,6 +42,9 @@ use cli::{Cli, Command};
 /// # Errors
 /// Why the command failed, as a text for people.
 pub fn run(cli: Cli) -> anyhow::Result<()> {
+    if cli.only_prints() {
+        pipe::end_without_reader();
+    }
     match cli.command {
         None => serve(&cli.serve),
         Some(Command::Serve(args)) => serve(&args),

@@ -33,12 +33,17 @@ pub struct Wanted<'a> {
 pub struct Choice(pub Option<AdapterUse>);
 
 impl Adapters {
-    /// The adapter that a request asks for.
+    /// The adapter that a request asks for. An error names the `aliases` of `base`, too.
     ///
     /// # Errors
     /// 404 for a model that is neither the served one nor an adapter, 400 for a field that names an
     /// adapter that is not there.
-    pub fn choose(&self, base: &str, wanted: &Wanted<'_>) -> Result<Choice, ApiError> {
+    pub fn choose(
+        &self,
+        base: &str,
+        aliases: &[String],
+        wanted: &Wanted<'_>,
+    ) -> Result<Choice, ApiError> {
         let list = self.list();
         let by_name = |name: &str| list.iter().find(|there| there.name == name);
         let in_model = match wanted.model {
@@ -48,7 +53,7 @@ impl Adapters {
                 let tail = model.strip_prefix(base);
                 let tail = tail.and_then(|tail| tail.strip_prefix(':'));
                 let found = by_name(model).or_else(|| by_name(tail?));
-                Some(found.ok_or_else(|| ApiError::model_not_found(model, base))?)
+                Some(found.ok_or_else(|| ApiError::model_not_found(model, base, aliases))?)
             }
         };
         let path = wanted.lora_path.filter(|path| !path.is_empty());
@@ -87,7 +92,12 @@ impl Adapters {
     ///
     /// # Errors
     /// 404.
-    pub fn check_model(&self, base: &str, model: Option<&str>) -> Result<(), ApiError> {
+    pub fn check_model(
+        &self,
+        base: &str,
+        aliases: &[String],
+        model: Option<&str>,
+    ) -> Result<(), ApiError> {
         let Some(model) = model.filter(|model| *model != base && *model != NO_MODEL) else {
             return Ok(());
         };
@@ -96,7 +106,7 @@ impl Adapters {
         let known = |there: &Listed| there.name == model || Some(&*there.name) == tail;
         match self.list().iter().any(known) {
             true => Ok(()),
-            false => Err(ApiError::model_not_found(model, base)),
+            false => Err(ApiError::model_not_found(model, base, aliases)),
         }
     }
 

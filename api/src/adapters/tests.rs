@@ -45,7 +45,7 @@ fn registered(names: &[(&str, f32)]) -> Adapters {
 }
 
 fn digest(adapters: &Adapters, wanted: Wanted<'_>) -> Result<String, ApiError> {
-    let Choice(choice) = adapters.choose("base", &wanted)?;
+    let Choice(choice) = adapters.choose("base", &[], &wanted)?;
     Ok(choice.map_or_else(String::new, |choice| choice.adapter.digest.clone()))
 }
 
@@ -83,7 +83,7 @@ fn an_adapter_is_selected_by_the_names_of_every_api() {
         ..model("base:a")
     };
     assert_eq!(digest(&adapters, both), "path/a");
-    let refused = |wanted| adapters.choose("base", &wanted).unwrap_err();
+    let refused = |wanted| adapters.choose("base", &[], &wanted).unwrap_err();
     for name in ["x", "base:x", "base:", "a:base"] {
         assert_eq!(refused(model(name)).status, 404, "{name}");
     }
@@ -132,11 +132,12 @@ fn ids_with_factors_add_up_and_the_operator_sets_those_of_all_requests() {
     );
     assert_eq!(adapters.set_scales(&[(7, 1.0)]), Err(7));
     for wrong in [vec![scaled(2, 1.0)], vec![scaled(0, 1.0), scaled(0, 1.0)]] {
-        let error = adapters.choose("base", &lora(&wrong)).unwrap_err();
+        let error = adapters.choose("base", &[], &lora(&wrong)).unwrap_err();
         assert!(error.param.unwrap().starts_with("lora["));
     }
     let error = adapters.choose(
         "base",
+        &[],
         &Wanted {
             model: Some("a"),
             ..lora(&[])
@@ -166,7 +167,7 @@ fn names_are_unique_and_an_adapter_that_is_used_outlives_its_name() {
         again("x", "no/x", false),
         Err(AdapterError::NotFound(_))
     ));
-    let Choice(before) = adapters.choose("base", &model("a")).unwrap();
+    let Choice(before) = adapters.choose("base", &[], &model("a")).unwrap();
     let mut running = before.as_ref().unwrap().begin();
     again("a", "new", true).unwrap();
     assert_eq!(before.unwrap().adapter.digest, "path/a");
@@ -184,7 +185,10 @@ fn names_are_unique_and_an_adapter_that_is_used_outlives_its_name() {
     drop(running);
     assert!(!removed.is_in_use());
     assert_eq!(
-        adapters.choose("base", &model("a")).unwrap_err().status,
+        adapters
+            .choose("base", &[], &model("a"))
+            .unwrap_err()
+            .status,
         404
     );
 }

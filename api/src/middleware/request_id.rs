@@ -1,9 +1,8 @@
 //! `X-Request-Id`: taken from the client if it is usable, else made up, and sent back with every
-//! answer. Each refusal is logged under it.
+//! answer.
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceRequest, ServiceResponse};
-use actix_web::http::StatusCode;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error, HttpMessage, HttpRequest};
@@ -45,25 +44,8 @@ pub async fn attach(
     });
     request.extensions_mut().insert(RequestId(id.clone()));
     let mut response = next.call(request).await?;
-    log_refusal(&response, &id);
     response.headers_mut().insert(X_REQUEST_ID, id);
     Ok(response)
-}
-
-/// Logs a refusal. Requests that reach the engine are logged when they end, and these never reach
-/// it.
-fn log_refusal(response: &ServiceResponse<impl MessageBody>, id: &HeaderValue) {
-    let status = response.status();
-    if !status.is_client_error() && !status.is_server_error() {
-        return;
-    }
-    let (request_id, path) = (id.to_str().unwrap_or_default(), response.request().path());
-    let error = response.response().error().map(ToString::to_string);
-    if status == StatusCode::INTERNAL_SERVER_ERROR {
-        tracing::warn!(request_id, path, status = status.as_u16(), error, "failed");
-    } else {
-        tracing::debug!(request_id, path, status = status.as_u16(), error, "refused");
-    }
 }
 
 fn usable(value: &HeaderValue) -> bool {

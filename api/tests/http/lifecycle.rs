@@ -162,7 +162,12 @@ async fn each_name_of_the_model_may_be_asked_for_and_answers_have_the_first() {
         assert_eq!(answer["model"], MODEL);
     }
     let body = json!({"model": "gpt-y", "prompt": "a"});
-    assert_eq!(post(&server, COMPLETIONS, &body).await.0, 404);
+    let (status, refusal) = post(&server, COMPLETIONS, &body).await;
+    assert_eq!(status, 404);
+    let message = refusal["error"]["message"].as_str().unwrap();
+    for name in [MODEL, "gpt-x", "gpt-y"] {
+        assert!(message.contains(&format!("\"{name}\"")), "{message}");
+    }
 }
 
 #[tokio::test]

@@ -18,7 +18,8 @@ pub fn choose<'a>(
         DeviceSpec::Auto => {
             let mut passed_over = Vec::new();
             for api in [Api::Cuda, Api::Vulkan, Api::Metal, Api::Dx12, Api::Cpu] {
-                let mut of_api: Vec<_> = devices.iter().filter(|d| d.api == api).collect();
+                let is_of_api = |device: &&DeviceReport| device.api == api && !device.is_absent();
+                let mut of_api: Vec<_> = devices.iter().filter(is_of_api).collect();
                 of_api.sort_by_key(|device| rank(device.kind));
                 for device in of_api {
                     if device.unusable.is_none()
@@ -41,7 +42,9 @@ pub fn choose<'a>(
             let mut of_api: Vec<_> = devices.iter().filter(|d| d.api == *api).collect();
             of_api.sort_by_key(|device| rank(device.kind));
             let device = match index {
-                Some(index) => of_api.iter().find(|device| device.index == *index),
+                Some(index) => of_api
+                    .iter()
+                    .find(|device| device.index == *index || device.is_absent()),
                 None => of_api
                     .iter()
                     .find(|device| usable(device))
@@ -72,7 +75,8 @@ fn rank(kind: Kind) -> u8 {
 }
 
 pub(super) fn not_found(spec: &DeviceSpec, devices: &[DeviceReport]) -> DeviceError {
-    let found: Vec<_> = devices.iter().map(ToString::to_string).collect();
+    let there = devices.iter().filter(|device| !device.is_absent());
+    let found: Vec<_> = there.map(ToString::to_string).collect();
     DeviceError::NotFound {
         asked: spec.to_string(),
         found: found.join(", "),
@@ -136,6 +140,19 @@ mod tests {
         let all = [device(Api::Vulkan, 0, Kind::Software), cpu()];
         assert_eq!(chosen("vulkan", &all), "vulkan:0");
         assert_eq!(chosen("vulkan:0", &all), "vulkan:0");
+    }
+
+    #[test]
+    fn an_api_whose_library_does_not_load_says_so_and_is_no_device() {
+        let reason = "libcuda.so.1: cannot open shared object file".to_owned();
+        let all = [DeviceReport::absent(Api::Cuda, "NVIDIA", reason), cpu()];
+        for spec in ["cuda", "cuda:0", "cuda:1"] {
+            let message = chosen(spec, &all);
+            assert!(message.contains("libcuda.so.1: cannot open"), "{message}");
+        }
+        assert!(!chosen("metal", &all).contains("NVIDIA"));
+        let (_, reason) = choose(&DeviceSpec::Auto, &all).unwrap();
+        assert_eq!(reason, "no GPU driver was found");
     }
 
     #[test]

@@ -34,28 +34,53 @@ type GetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 type TotalMemory = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
 type Attribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
 
-/// Every CUDA device. Without a driver the list is empty.
+/// Every CUDA device. Without a driver or without a device there is one that is absent, with the reason;
+/// on macOS, for which CUDA does not exist, the list is empty.
 pub fn list() -> Vec<DeviceReport> {
+    let compiler = missing_compiler();
     // SAFETY: the driver library has no initialiser with preconditions, and the
     // signatures are those of CUDA's driver API.
-    unsafe { query() }.unwrap_or_default()
+    match unsafe { query(compiler.as_deref()) } {
+        Ok(reports) => reports,
+        Err(_) if cfg!(target_os = "macos") => Vec::new(),
+        Err(reason) => {
+            let reasons: Vec<String> = [reason].into_iter().chain(compiler).collect();
+            vec![DeviceReport::absent(
+                Api::Cuda,
+                "NVIDIA",
+                reasons.join("; "),
+            )]
+        }
+    }
 }
 
-unsafe fn query() -> Option<Vec<DeviceReport>> {
-    let unusable = missing_compiler();
+/// The devices of the driver, which `unusable` keeps from being used. An error says why there are none.
+unsafe fn query(unusable: Option<&str>) -> Result<Vec<DeviceReport>, String> {
+    let broken = |error: libloading::Error| format!("NVIDIA's driver does not load: {error}");
     // SAFETY: the caller vouches for the library and the signatures. Every pointer that is passed
     // is to a local variable of the size that the function writes.
     unsafe {
-        let driver = Library::new(DRIVER).ok()?;
-        let init = driver.get::<Init>(b"cuInit").ok()?;
-        let count_of = driver.get::<GetInt>(b"cuDeviceGetCount").ok()?;
-        let device_at = driver.get::<Get>(b"cuDeviceGet").ok()?;
-        let name_of = driver.get::<GetName>(b"cuDeviceGetName").ok()?;
-        let memory_of = driver.get::<TotalMemory>(b"cuDeviceTotalMem_v2").ok()?;
-        let attribute_of = driver.get::<Attribute>(b"cuDeviceGetAttribute").ok()?;
+        let driver = Library::new(DRIVER).map_err(broken)?;
+        let init = driver.get::<Init>(b"cuInit").map_err(broken)?;
+        let count_of = driver.get::<GetInt>(b"cuDeviceGetCount").map_err(broken)?;
+        let device_at = driver.get::<Get>(b"cuDeviceGet").map_err(broken)?;
+        let name_of = driver.get::<GetName>(b"cuDeviceGetName").map_err(broken)?;
+        let memory_of = driver
+            .get::<TotalMemory>(b"cuDeviceTotalMem_v2")
+            .map_err(broken)?;
+        let attribute_of = driver
+            .get::<Attribute>(b"cuDeviceGetAttribute")
+            .map_err(broken)?;
         let mut count = 0;
-        if init(0) != 0 || count_of(&raw mut count) != 0 {
-            return None;
+        for (call, status) in [
+            ("cuInit", init(0)),
+            ("cuDeviceGetCount", count_of(&raw mut count)),
+        ] {
+            if status != 0 {
+                return Err(format!(
+                    "NVIDIA's driver has no device: {call} returns {status}"
+                ));
+            }
         }
         let reports = (0..count).filter_map(|index| {
             let mut device = 0;
@@ -79,10 +104,10 @@ unsafe fn query() -> Option<Vec<DeviceReport>> {
                 subgroups: true,
                 f16: true,
                 bf16: major >= FIRST_BF16,
-                unusable: unusable.clone(),
+                unusable: unusable.map(str::to_owned),
             })
         });
-        Some(reports.collect())
+        Ok(reports.collect())
     }
 }
 

@@ -37,14 +37,40 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
+    /// An API whose library does not load or that has no device, for `reason`.
+    pub(super) fn absent(api: Api, name: &str, reason: String) -> Self {
+        Self {
+            api,
+            index: 0,
+            name: name.to_owned(),
+            kind: Kind::Other,
+            driver: String::new(),
+            memory: None,
+            max_binding: 0,
+            subgroups: false,
+            f16: false,
+            bf16: false,
+            unusable: Some(reason),
+        }
+    }
+
+    /// True if no driver describes the device: the report only says why the API has none.
+    pub fn is_absent(&self) -> bool {
+        self.unusable.is_some() && self.driver.is_empty()
+    }
+
     pub fn is_cpu(&self) -> bool {
         self.api == Api::Cpu
     }
 }
 
-/// `vulkan:0 (NVIDIA H100)`
+/// `vulkan:0 (NVIDIA H100)`, or `cuda (NVIDIA)` for an API that has no device.
 impl fmt::Display for DeviceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{} ({})", self.api.name(), self.index, self.name)
+        let (api, name) = (self.api.name(), &self.name);
+        match self.is_absent() {
+            true => write!(f, "{api} ({name})"),
+            false => write!(f, "{api}:{} ({name})", self.index),
+        }
     }
 }

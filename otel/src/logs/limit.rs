@@ -1,4 +1,4 @@
-//! A bound on warnings and errors of one kind, because a client can cause some of them as often as
+//! A bound on warnings, errors and refusals of one kind, because a client can cause some of them as often as
 //! it likes.
 
 use std::collections::HashMap;
@@ -11,11 +11,14 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Filter};
 
+/// The name of events below a warning that are bounded, too, because clients cause them.
+pub const BOUNDED: &str = "bounded";
+
 /// Lines of one kind in a period; further ones are left out.
 const MOST: u32 = 100;
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Lets the first warnings and errors of each kind through in each period. The place in the code
+/// Lets the first warnings, errors and [`BOUNDED`] lines of each kind through in each period. The place in the code
 /// that logs a line is its kind.
 #[derive(Clone, Default)]
 pub struct RateLimit {
@@ -58,7 +61,7 @@ impl<S: Subscriber> Filter<S> for RateLimit {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let metadata = event.metadata();
-        if *metadata.level() > Level::WARN {
+        if *metadata.level() > Level::WARN && metadata.name() != BOUNDED {
             return true;
         }
         let through = self.lets_through(metadata.callsite(), Instant::now());

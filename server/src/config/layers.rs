@@ -54,7 +54,7 @@ impl Config {
             .merge(env)
             .merge(Serialized::defaults(flags))
             .extract()
-            .map_err(|error| ConfigError::Layer(describe(error)))?;
+            .map_err(|error| ConfigError::Layer(describe(error, ENV_PREFIX)))?;
         config.check()
     }
 
@@ -86,13 +86,18 @@ impl Config {
 }
 
 /// Describes an error in one line per problem: what is wrong, with which key, from which layer.
-pub(super) fn describe(error: figment::Error) -> String {
+/// `prefix` is that of the environment variables, which figment does not name.
+pub(super) fn describe(error: figment::Error, prefix: &str) -> String {
     let line = |error: figment::Error| {
+        let path = error.path.join(".");
         let source = error.metadata.as_ref().map(|meta| match &meta.source {
             Some(source) => format!(" ({source})"),
+            None if meta.name.contains("environment variable") && !path.is_empty() => {
+                format!(" (environment variable {prefix}{})", path.to_uppercase())
+            }
             None => format!(" ({})", meta.name),
         });
-        let key = match error.path.join(".") {
+        let key = match &path {
             path if path.is_empty() => String::new(),
             path => format!(" for `{path}`"),
         };
@@ -101,6 +106,21 @@ pub(super) fn describe(error: figment::Error) -> String {
                 Some(name) => format!("unknown key `{given}`, did you mean `{name}`?"),
                 None => format!("unknown key `{given}`; `hearth config` prints all keys"),
             },
+            Kind::InvalidType(given, wanted) | Kind::InvalidValue(given, wanted)
+                if !path.is_empty() =>
+            {
+                // The names are those of Rust's types.
+                let wanted = match wanted.as_str() {
+                    "usize" | "u64" => "a whole number of at least 0",
+                    "u32" => "a whole number from 0 to 4294967295",
+                    "u16" => "a whole number from 0 to 65535",
+                    "u8" => "a whole number from 0 to 255",
+                    "f64" | "f32" => "a number",
+                    wanted => wanted,
+                };
+                let source = source.unwrap_or_default();
+                return format!("`{path}` must be {wanted}, given {given}{source}");
+            }
             kind => kind.to_string(),
         };
         format!("{problem}{key}{}", source.unwrap_or_default())

@@ -37,7 +37,7 @@ pub fn resolve(file: Option<&Path>, flags: &impl Serialize) -> Result<RouterConf
         .merge(Env::prefixed(ENV_PREFIX).filter(known))
         .merge(Serialized::defaults(flags))
         .extract()
-        .map_err(|error| ConfigError::Layer(describe(error)))?;
+        .map_err(|error| ConfigError::Layer(describe(error, ENV_PREFIX)))?;
     config
         .check()
         .map_err(|error| ConfigError::Layer(error.to_string()))?;

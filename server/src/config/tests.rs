@@ -166,6 +166,11 @@ fn a_wrong_type_names_the_key_and_what_was_found() {
         jail.create_file("other.toml", "port = \"high\"\n")?;
         let error = resolve(Some("other.toml"), json!({})).unwrap_err();
         assert!(error.contains("port") && error.contains("high"), "{error}");
+        jail.set_env("HEARTH_KV_TOKENS", "abc");
+        let error = resolve(None, json!({})).unwrap_err();
+        let message = "configuration: `kv_tokens` must be a whole number of at least 0, given string \"abc\" \
+                       (environment variable HEARTH_KV_TOKENS)";
+        assert_eq!(error, message);
         Ok(())
     });
 }

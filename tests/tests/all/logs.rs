@@ -182,3 +182,17 @@ async fn a_requests_log_line_has_the_id_of_its_trace_where_traces_are_exported()
     assert!(logged(&["--otlp-endpoint", "http://127.0.0.1:9"]).await);
     assert!(!logged(&[]).await);
 }
+
+#[tokio::test]
+async fn a_refusal_is_logged_and_a_probe_is_not() {
+    let server = Server::embedded(&[]).await;
+    let body = json!({"model": "nobody", "prompt": "a"});
+    assert_eq!(server.post(COMPLETIONS, &body).await.status, 404);
+    let started = Instant::now();
+    while !server.has_logged(r#""why":"model_not_found""#) {
+        assert!(started.elapsed() < START, "no line");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    // The message, which quotes the client, is for another level.
+    assert!(!server.has_logged("nobody") && !server.has_logged(r#""path":"/ready""#));
+}

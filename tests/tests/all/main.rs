@@ -12,6 +12,7 @@
 mod bench;
 mod browser;
 mod cache_dir;
+mod commands;
 mod deploy_compose;
 mod deploy_manifests;
 mod disaggregation;
