@@ -11,8 +11,8 @@ use crate::error::ApiError;
 use crate::middleware::request_id::RequestId;
 use crate::routes::{self, Observation};
 
-/// The most bytes of a field's path in a log line, because keys of clients are part of it.
-const MAX_PARAM_BYTES: usize = 128;
+/// The most bytes of a URL's path, or of a field's, in a log line, because clients choose them.
+const MAX_LOGGED_BYTES: usize = 128;
 
 /// Middleware. Handlers return an [`ApiError`] without knowing whose API they belong to; here
 /// it is written in the dialect that the route table names.
@@ -54,7 +54,7 @@ pub async fn log(
     let status = response.status();
     if status.is_client_error() || status.is_server_error() {
         let request_id = RequestId::of(response.request());
-        let path = response.request().path();
+        let path = shortened(response.request().path());
         let error = response.response().error();
         let refusal = error.and_then(Error::as_error::<ApiError>);
         let error = error.map(ToString::to_string);
@@ -67,10 +67,14 @@ pub async fn log(
             // The message may quote what the client sent, such as a prompt where a list should be.
             let why = refusal.map(|refusal| refusal.code.unwrap_or(refusal.kind));
             let param = refusal.and_then(|refusal| refusal.param.as_deref());
-            let param = param.map(|param| &param[..param.floor_char_boundary(MAX_PARAM_BYTES)]);
+            let param = param.map(shortened);
             tracing::info!(name: BOUNDED, request_id, path, status = code, why, param, "refused");
             tracing::debug!(request_id, error, "the message of a refusal");
         }
     }
     Ok(response)
+}
+
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(MAX_LOGGED_BYTES)]
 }
