@@ -120,7 +120,7 @@ mod tests {
             assert!(advice.contains(expected), "{given}: {advice}");
         }
         assert_eq!(advice("BertForMaskedLM", &supported), "");
-        // Of the names that begin alike the longer one is found.
+        // The first entry with which a given name begins is taken, so longer entries come first.
         for (at, (name, _)) in REASONS.iter().enumerate() {
             let shorter = REASONS[..at]
                 .iter()

@@ -176,7 +176,7 @@ fn certified_models_are_listed() {
     let table = table(&rows);
     assert!(!table.contains("**"), "a check failed:\n{table}");
     if update {
-        // Those of the rows, and no others of this machine.
+        // The page names the devices of its rows; this machine may have others.
         let devices = specs.iter().map(|spec| {
             let device = device::choose(spec, &all);
             device.map_or(spec.to_string(), |(device, _)| device.to_string())
