@@ -120,30 +120,23 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
 }
 
 fn step(report: StepReport, cached: bool) -> StepRecord {
-    let (before, after) = (&report.before, &report.after);
-    let since = |count: fn(&EngineStats) -> u64| count(after) - count(before);
-    let generated = since(|stats| stats.generated_tokens);
-    let usage = snapshot(after, Duration::ZERO);
+    let kv_used = report.kv.protected + report.kv.held;
     StepRecord {
         started: report.started,
         scheduled: report.scheduled,
         forwarded: report.forwarded,
         finished: report.finished,
-        tokens: report.prefill_tokens + generated as usize,
+        tokens: report.prefill_tokens + report.generated_tokens as usize,
         prefill_rows: report.prefill_rows,
         prefill_tokens: report.prefill_tokens,
         decode_rows: report.decode_rows,
         started_requests: report.started_requests,
-        queried_tokens: if cached {
-            since(|stats| stats.prompt_tokens)
-        } else {
-            0
-        },
-        cached_tokens: since(|stats| stats.cached_tokens),
-        running: after.running,
-        waiting: after.waiting,
-        kv_used: usage.kv_protected + usage.kv_held,
-        kv_usage: usage.kv_usage(),
+        queried_tokens: if cached { report.queried_tokens } else { 0 },
+        cached_tokens: report.cached_tokens,
+        running: report.running,
+        waiting: report.waiting,
+        kv_used,
+        kv_usage: kv_used as f64 / report.kv.total.max(1) as f64,
         failed: report.failed,
         requests: report.requests,
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Instant;
 
-use crate::stats::EngineStats;
+use crate::stats::{EngineStats, KvStats};
 
 /// One step: a forward pass of the model with its scheduling and sampling.
 #[derive(Clone, Debug)]
@@ -33,9 +33,17 @@ pub struct StepReport {
     pub requests: Vec<(u64, usize)>,
     /// Requests that started for the first time.
     pub started_requests: u64,
-    /// The statistics before the step. Counters in `after` differ by what the step did.
-    pub before: EngineStats,
-    pub after: EngineStats,
+    /// Their prompt tokens, and how many of those were cached.
+    pub queried_tokens: u64,
+    pub cached_tokens: u64,
+    /// Tokens sampled.
+    pub generated_tokens: u64,
+    /// Requests that held slots after the step, and requests that held none.
+    pub running: usize,
+    pub waiting: usize,
+    /// The pools after the step.
+    pub kv: KvStats,
+    pub host: KvStats,
 }
 
 /// Called on the engine thread after each step, before the final events of its requests are
@@ -56,13 +64,13 @@ impl fmt::Debug for StepObserver {
 
 impl StepReport {
     /// `batch` has the request id and the number of tokens of each sequence; `before` and
-    /// `after` are the statistics around the step.
+    /// `after` are the statistics around the step, whose counters differ by what the step did.
     pub(crate) fn new(
         [started, scheduled, forwarded, finished]: [Instant; 4],
         batch: impl Iterator<Item = (u64, usize)>,
         with_requests: bool,
         failed: bool,
-        [before, after]: [EngineStats; 2],
+        [before, after]: [&EngineStats; 2],
     ) -> Self {
         let mut report = Self {
             started,
@@ -75,8 +83,13 @@ impl StepReport {
             failed,
             requests: Vec::new(),
             started_requests: after.started - before.started,
-            before,
-            after,
+            queried_tokens: after.prompt_tokens - before.prompt_tokens,
+            cached_tokens: after.cached_tokens - before.cached_tokens,
+            generated_tokens: after.generated_tokens - before.generated_tokens,
+            running: after.running,
+            waiting: after.waiting,
+            kv: after.kv,
+            host: after.host,
         };
         if with_requests {
             report.requests.reserve_exact(batch.size_hint().0);

@@ -279,9 +279,9 @@ impl EngineCore {
         };
         let tokens = batch.grants.iter().map(|grant| (grant.id, grant.tokens));
         let after = self.scheduler.stats(self.steps);
-        let before = std::mem::replace(&mut self.observed, after);
-        let with_requests = observer.requests;
-        let report = StepReport::new(times, tokens, with_requests, failed, [before, after]);
+        let (requests, around) = (observer.requests, [&self.observed, &after]);
+        let report = StepReport::new(times, tokens, requests, failed, around);
+        self.observed = after;
         self.reports.push(report);
     }
 

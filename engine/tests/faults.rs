@@ -385,9 +385,11 @@ fn run(random: &mut Random, steps: u64, faults: &Arc<Faults>) -> (u64, u64) {
     engine.observe(StepObserver {
         requests: false,
         observe: Box::new(move |report| {
-            let stats = report.after;
-            if !stats.kv.is_conserved() || !stats.host.is_conserved() {
-                found.lock().unwrap().get_or_insert(stats);
+            if !report.kv.is_conserved() || !report.host.is_conserved() {
+                found
+                    .lock()
+                    .unwrap()
+                    .get_or_insert([report.kv, report.host]);
             }
         }),
     });

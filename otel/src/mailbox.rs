@@ -13,6 +13,9 @@ use crate::spans::RequestSpan;
 /// more than everything else it does for telemetry, and takes a core away from the model. So
 /// the thread is woken once for all messages that arrive in this time.
 const GATHER: Duration = Duration::from_millis(20);
+/// How long the thread looks for further messages by itself, once in each [`GATHER`]: while messages
+/// come at least as often as this, nobody wakes it.
+const LOOKING: Duration = Duration::from_millis(200);
 /// Messages that may wait, where each step counts; further ones are dropped.
 const MAX_MESSAGES: usize = 8192;
 
@@ -52,8 +55,10 @@ struct State {
     messages: Vec<Message>,
     /// Their number, where each step counts.
     waiting: usize,
-    /// Whether the thread is waiting for the first message.
+    /// Whether the thread waits to be woken by the first message.
     asleep: bool,
+    /// When the thread last found messages.
+    latest: Option<Instant>,
     /// Whether a sender is waiting for the thread, which then takes the messages at once.
     urgent: bool,
     closed: bool,
@@ -121,12 +126,18 @@ impl Receiver {
     pub fn receive(&self, until: Instant, taken: &mut Vec<Message>) -> bool {
         let mut state = self.0.state();
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
+        let looks_until = state.latest.map(|latest| latest + LOOKING);
         while state.messages.is_empty() && !state.closed && !left(until).is_zero() {
-            state.asleep = true;
-            let woken = self.0.changed.wait_timeout(state, left(until));
+            let looks = looks_until.is_some_and(|until| !left(until).is_zero());
+            state.asleep = !looks;
+            let wait = if looks { GATHER } else { left(until) };
+            let woken = self.0.changed.wait_timeout(state, wait.min(left(until)));
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.asleep = false;
+        if !state.messages.is_empty() {
+            state.latest = Some(Instant::now());
+        }
         let gathered = Instant::now() + GATHER;
         while !state.messages.is_empty()
             && !state.urgent
@@ -182,6 +193,41 @@ mod tests {
             seen.recv_timeout(Duration::from_secs(1))
                 .expect("the answers come in the order of the messages");
         }
+    }
+
+    #[test]
+    fn messages_that_follow_others_closely_wake_nobody_and_are_received_all_the_same() {
+        let (sender, receiver) = mailbox();
+        let mut taken = Vec::new();
+        let far = Instant::now() + Duration::from_secs(60);
+        assert!(sender.send(flush().0));
+        assert!(receiver.receive(far, &mut taken));
+        taken.clear();
+        let receiving = thread::spawn(move || {
+            receiver.receive(far, &mut taken);
+            taken.len()
+        });
+        thread::sleep(GATHER / 2);
+        assert!(!sender.0.0.state().asleep, "it looks by itself");
+        assert!(sender.send(flush().0));
+        assert_eq!(receiving.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn after_a_while_without_messages_the_thread_waits_to_be_woken() {
+        let (sender, receiver) = mailbox();
+        let mut taken = Vec::new();
+        assert!(sender.send(flush().0));
+        assert!(receiver.receive(Instant::now() + Duration::from_secs(60), &mut taken));
+        taken.clear();
+        let far = Instant::now() + Duration::from_secs(60);
+        let receiving = thread::spawn(move || receiver.receive(far, &mut taken));
+        while !sender.0.0.state().asleep {
+            assert!(Instant::now() < far, "the thread never stops looking");
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(sender.send(flush().0));
+        assert!(receiving.join().unwrap());
     }
 
     #[test]

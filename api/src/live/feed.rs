@@ -15,7 +15,10 @@ use crate::served::Served;
 use crate::state::AppState;
 
 /// The time between two snapshots.
-const PERIOD: Duration = Duration::from_millis(100);
+const PERIOD: Duration = Duration::from_millis(200);
+/// The shortest time between two descriptions of the prefix cache. Making one is most of the work for
+/// the first viewer of a busy server.
+const TREE_PERIOD: Duration = Duration::from_millis(500);
 /// A snapshot that says nothing new is sent as often as this, so that connections stay open.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// How long a picture may take, which is how long a step takes, before a snapshot is sent without.
@@ -120,8 +123,13 @@ async fn produce(state: Data<AppState>, sender: Arc<watch::Sender<Frame>>) {
 /// The state that the last event described.
 struct Source {
     picture: Picture,
+    cache: Outline,
     tree: Bytes,
     tree_version: u64,
+    /// When the engine was last asked for the prefix cache.
+    tree_asked: Option<Instant>,
+    /// True if the engine has worked since then.
+    tree_is_old: bool,
     sent: Option<Instant>,
     /// When the latest step ended of those that were sent.
     steps_until: Instant,
@@ -131,8 +139,11 @@ impl Default for Source {
     fn default() -> Self {
         Self {
             picture: Picture::default(),
+            cache: Outline::default(),
             tree: Bytes::new(),
             tree_version: 0,
+            tree_asked: None,
+            tree_is_old: true,
             sent: None,
             steps_until: Instant::now(),
         }
@@ -147,7 +158,7 @@ impl Source {
             return is_due.then(|| self.with(snapshot::loading(state)));
         };
         let stats = served.engine.stats();
-        let is_new = !stats.is_idle() || stats != self.picture.stats || self.tree_version == 0;
+        let is_new = !stats.is_idle() || stats != self.picture.stats || self.tree_is_old;
         if !is_new && !is_due {
             return None;
         }
@@ -172,21 +183,32 @@ impl Source {
         }
     }
 
-    /// Looks at the engine. Returns whether it has answered.
+    /// Looks at the engine, and at its prefix cache if the latest look at that is old enough. Returns
+    /// whether it has answered.
     async fn look(&mut self, served: &Served) -> bool {
-        let picture = served.engine.picture(NODES).wait();
-        let Ok(Ok(picture)) = timeout(PATIENCE, picture).await else {
+        let now = Instant::now();
+        let shows_tree = self
+            .tree_asked
+            .is_none_or(|asked| now - asked >= TREE_PERIOD);
+        let nodes = if shows_tree { NODES } else { 0 };
+        let picture = served.engine.picture(nodes).wait();
+        let Ok(Ok(mut picture)) = timeout(PATIENCE, picture).await else {
             return false;
         };
-        if self.tree_version == 0 || picture.cache != self.picture.cache {
-            self.set_tree(&picture.cache);
+        self.tree_is_old = !shows_tree;
+        if shows_tree {
+            self.tree_asked = Some(now);
+            self.set_tree(std::mem::take(&mut picture.cache));
         }
         self.picture = picture;
         true
     }
 
-    fn set_tree(&mut self, cache: &Outline) {
-        self.tree = snapshot::tree(cache).into();
-        self.tree_version += 1;
+    fn set_tree(&mut self, cache: Outline) {
+        if self.tree_version == 0 || cache != self.cache {
+            self.tree = snapshot::tree(&cache).into();
+            self.tree_version += 1;
+            self.cache = cache;
+        }
     }
 }
