@@ -16,8 +16,8 @@ use crate::state::AppState;
 
 /// The time between two snapshots.
 const PERIOD: Duration = Duration::from_millis(200);
-/// The shortest time between two descriptions of the prefix cache. Making one is most of the work for
-/// the first viewer of a busy server.
+/// The shortest time between two descriptions of the prefix cache: the engine's thread walks the tree
+/// for each.
 const TREE_PERIOD: Duration = Duration::from_millis(500);
 /// A snapshot that says nothing new is sent as often as this, so that connections stay open.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
