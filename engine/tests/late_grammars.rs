@@ -143,7 +143,7 @@ fn failed(answer: Answer) -> (usize, String) {
 /// The number of threads that evaluate grammars.
 fn threads() -> usize {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    (cores / 2).clamp(2, 16)
+    (cores / 2).clamp(3, 16)
 }
 
 const WHOLE: FinishReason = FinishReason::Stop { token: None };
@@ -202,6 +202,29 @@ fn more_hanging_grammars_than_threads_leave_threads_to_other_requests() {
     let fine = run(&fixture, Naughty::request(&[5, 6], 50, |_, _| {}));
     assert_eq!(fine.end.unwrap().0, WHOLE);
     gate.open();
+    fixture.assert_idle_and_conserved();
+}
+
+#[test]
+fn requests_with_slow_grammars_wait_for_each_other_alone() {
+    let fixture = Fixture::new(EngineConfig::default(), 1024);
+    let slow: Vec<_> = (0..2 * threads())
+        .map(|_| {
+            let request = Naughty::request(&[1, 2], 40, |asked, at| {
+                if asked == Question::Mask && at > 0 {
+                    thread::sleep(Duration::from_millis(30));
+                }
+            });
+            fixture.engine.submit(request).unwrap()
+        })
+        .collect();
+    let fine = run(&fixture, Naughty::request(&[5, 6], 50, |_, _| {}));
+    assert_eq!(fine.end.unwrap().0, WHOLE);
+    // If any thread had slow jobs, this request would have waited for its masks as long as the
+    // others did.
+    let running = fixture.engine.stats().running;
+    assert_eq!(running, slow.len(), "the slow ones are not done");
+    drop(slow);
     fixture.assert_idle_and_conserved();
 }
 

@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 use hearth_forward::{TokenMask, panic_text};
 
 use super::grammar::{Constraint, Grammar};
+use super::workers::{SLOW, Urgency};
 
 /// The pause between two looks for a constraint that another worker has.
 const MASK_PAUSE: Duration = Duration::from_micros(100);
+
+/// How long the slow jobs of one output may take together. An ambiguous grammar takes longer with
+/// each token, and would use up a core for as long as its output lasts.
+const SLOW_LIMIT: Duration = Duration::from_secs(5);
 
 /// The beginning of the error of a grammar that panicked.
 pub(crate) const PANICKED: &str = "the grammar panicked";
@@ -45,6 +50,27 @@ pub(super) struct State {
     cancel: Option<Box<dyn Fn() + Send>>,
     /// The request has ended, or its grammar took too long.
     given_up: bool,
+    /// True if the latest job was slow.
+    is_slow: bool,
+    /// The time of all slow jobs.
+    slow: Duration,
+}
+
+impl State {
+    /// The urgency of the next job of a running request.
+    pub fn urgency(&self) -> Urgency {
+        match self.is_slow {
+            true => Urgency::Slow,
+            false => Urgency::Next,
+        }
+    }
+
+    fn took(&mut self, time: Duration) {
+        self.is_slow = time > SLOW;
+        if self.is_slow {
+            self.slow += time;
+        }
+    }
 }
 
 impl Answers {
@@ -78,13 +104,22 @@ impl Answers {
         appended: bool,
         left: usize,
     ) {
-        if self.state().given_up {
+        let State { given_up, slow, .. } = *self.state();
+        if given_up {
             return;
+        }
+        let refused = |error| self.answer(|state| state.progress = Some(Err(error)));
+        if slow > SLOW_LIMIT {
+            let limit = SLOW_LIMIT.as_millis();
+            return refused(format!(
+                "the grammar took longer than {limit} ms in all to say what may come next"
+            ));
         }
         let mut constraint = match guarded(make) {
             Ok(constraint) => constraint,
-            Err(error) => return self.answer(|state| state.progress = Some(Err(error))),
+            Err(error) => return refused(error),
         };
+        let start = Instant::now();
         let limit = if appended { left } else { 0 };
         let progress = guarded(|| advance(&mut *constraint, token, limit));
         let continues = matches!(&progress, Ok(progress) if !progress.complete);
@@ -95,6 +130,7 @@ impl Answers {
         if continues {
             let mask = guarded(|| constraint.mask_within(left - forced));
             self.answer(|state| {
+                state.took(start.elapsed());
                 state.mask = Some(mask);
                 state.constraint = Some(constraint);
             });

@@ -70,8 +70,8 @@ impl RequestGrammar {
     }
 
     /// Advances by `token`, which was sampled under the mask, and by the tokens that this
-    /// forces. The output may have `left` more tokens after `token`. A token that another engine sampled may come before this engine
-    /// has the mask, which is then not needed any more.
+    /// forces. The output may have `left` more tokens after `token`. A token that another engine
+    /// sampled may come before this engine has the mask, which is then not needed any more.
     pub fn advance(&mut self, token: u32, left: usize) {
         let jump_forward = self.jump_forward;
         self.progress_is_known = false;
@@ -80,9 +80,10 @@ impl RequestGrammar {
         let mut state = self.answers.state();
         let constraint = state.constraint.take();
         state.mask = None;
+        let urgency = state.urgency();
         drop(state);
         let answers = Arc::clone(&self.answers);
-        self.job = submit(Urgency::Next, move || {
+        self.job = submit(urgency, move || {
             let make = || match constraint {
                 Some(constraint) => Ok(constraint),
                 None => answers.constraint_after_mask(TIME_LIMIT),

@@ -10,15 +10,20 @@ use std::time::{Duration, Instant};
 /// How long one job may take. A job takes microseconds; one that takes longer is an abuse or a
 /// fault.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(1);
+/// After a job that took longer, the next one of the same request is [`Urgency::Slow`].
+pub(super) const SLOW: Duration = Duration::from_millis(10);
 
-/// Which jobs go first.
+/// Which jobs go first, the most urgent ones at the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Urgency {
     /// A running request needs the job for its next step.
     Next,
-    /// A new request needs the job. However many requests arrive, one thread is left for the
+    /// A new request needs the job. However many requests arrive, a thread is left for the
     /// running ones.
     Begin,
+    /// A running request needs the job, and its job before took long. One thread has all such
+    /// jobs, so that requests with slow grammars wait for each other alone.
+    Slow,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +63,19 @@ impl Job {
 
 type Work = Box<dyn FnOnce() + Send>;
 
+/// The jobs of one urgency.
 #[derive(Default)]
+struct Lane {
+    waiting: VecDeque<(Arc<Job>, Work)>,
+    /// Workers that run such a job.
+    running: usize,
+    /// The most workers that may.
+    most: usize,
+}
+
 struct Queue {
-    next: VecDeque<(Arc<Job>, Work)>,
-    begin: VecDeque<(Arc<Job>, Work)>,
-    /// Workers that run a job of [`Urgency::Begin`].
-    beginning: usize,
+    /// By [`Urgency`].
+    lanes: [Lane; 3],
     /// Workers that sleep.
     asleep: usize,
     /// Whether a worker was woken that has not taken the lock yet.
@@ -76,6 +88,9 @@ struct Workers {
     threads: usize,
 }
 
+/// A worker for each urgency.
+const FEWEST_THREADS: usize = 3;
+
 /// Queues `work` for a worker.
 pub(super) fn submit(urgency: Urgency, work: impl FnOnce() + Send + 'static) -> Arc<Job> {
     let job = Arc::new(Job {
@@ -85,25 +100,23 @@ pub(super) fn submit(urgency: Urgency, work: impl FnOnce() + Send + 'static) -> 
     let entry: (_, Work) = (Arc::clone(&job), Box::new(work));
     let workers = workers();
     let mut queue = workers.queue();
-    match urgency {
-        Urgency::Next => queue.next.push_back(entry),
-        Urgency::Begin => queue.begin.push_back(entry),
-    }
+    queue.lanes[urgency as usize].waiting.push_back(entry);
     workers.wake_one(queue);
     job
 }
 
 /// The workers, which are started at the first use. There is one for every two cores, because
-/// the model's own threads need cores too.
+/// the model's own threads need cores too, and at least one for each urgency.
 fn workers() -> &'static Workers {
     static WORKERS: OnceLock<Workers> = OnceLock::new();
     static STARTED: OnceLock<()> = OnceLock::new();
     let workers = WORKERS.get_or_init(|| {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = (cores / 2).clamp(FEWEST_THREADS, 16);
         Workers {
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::new(threads)),
             changed: Condvar::new(),
-            threads: (cores / 2).clamp(2, 16),
+            threads,
         }
     });
     STARTED.get_or_init(|| (0..workers.threads).for_each(|_| workers.replace_one()));
@@ -126,8 +139,9 @@ impl Workers {
     }
 
     fn serve(&self) {
+        let mut done = None;
         loop {
-            let (job, work) = self.take();
+            let (job, work) = self.take(done);
             *job.progress() = Progress::Running(Instant::now());
             // Jobs catch their own panics; should one come through, the thread survives it.
             drop(catch_unwind(AssertUnwindSafe(work)));
@@ -136,17 +150,13 @@ impl Workers {
                 return;
             }
             *progress = Progress::Done;
-            self.release(job.urgency);
+            done = Some(job.urgency);
         }
     }
 
-    /// A worker is done with a job of this urgency.
+    /// The worker of an abandoned job no longer counts.
     fn release(&self, urgency: Urgency) {
-        if urgency == Urgency::Begin {
-            let mut queue = self.queue();
-            queue.beginning -= 1;
-            self.wake_one(queue);
-        }
+        self.queue().lanes[urgency as usize].running -= 1;
     }
 
     /// Wakes a worker for `queue`. Waking takes longer than most jobs do, so one worker is woken
@@ -159,11 +169,15 @@ impl Workers {
         }
     }
 
-    fn take(&self) -> (Arc<Job>, Work) {
+    /// The next job of a worker, whose job before had the urgency `done`.
+    fn take(&self, done: Option<Urgency>) -> (Arc<Job>, Work) {
         let mut queue = self.queue();
+        if let Some(urgency) = done {
+            queue.lanes[urgency as usize].running -= 1;
+        }
         loop {
-            if let Some(next) = queue.pop(self.threads) {
-                if queue.has_work(self.threads) {
+            if let Some(next) = queue.pop() {
+                if queue.has_work() {
                     self.wake_one(queue);
                 }
                 return next;
@@ -180,20 +194,31 @@ impl Workers {
 }
 
 impl Queue {
-    fn has_work(&self, threads: usize) -> bool {
-        !self.next.is_empty() || self.may_begin(threads) && !self.begin.is_empty()
-    }
-
-    fn may_begin(&self, threads: usize) -> bool {
-        self.beginning + 1 < threads
-    }
-
-    fn pop(&mut self, threads: usize) -> Option<(Arc<Job>, Work)> {
-        if let Some(next) = self.next.pop_front() {
-            return Some(next);
+    fn new(threads: usize) -> Self {
+        let lane = |most| Lane {
+            most,
+            ..Lane::default()
+        };
+        Self {
+            lanes: [lane(threads), lane(threads - 2), lane(1)],
+            asleep: 0,
+            waking: false,
         }
-        let next = self.may_begin(threads).then(|| self.begin.pop_front())??;
-        self.beginning += 1;
-        Some(next)
+    }
+
+    fn has_work(&self) -> bool {
+        self.lanes.iter().any(Lane::can_run)
+    }
+
+    fn pop(&mut self) -> Option<(Arc<Job>, Work)> {
+        let lane = self.lanes.iter_mut().find(|lane| lane.can_run())?;
+        lane.running += 1;
+        lane.waiting.pop_front()
+    }
+}
+
+impl Lane {
+    fn can_run(&self) -> bool {
+        self.running < self.most && !self.waiting.is_empty()
     }
 }

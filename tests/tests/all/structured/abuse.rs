@@ -220,3 +220,46 @@ async fn bad_grammars_are_refused_and_do_not_affect_other_requests() {
     server.wait_until_idle().await;
     assert_eq!(server.stats().await["failed"], 0);
 }
+
+/// A grammar within all limits of size, of whose outputs each token has more derivations.
+const AMBIGUOUS: &str = "start: s \"\\u0001\"\ns: C | s s | s s s\nC: /[a-zA-Z ,.]/";
+
+#[tokio::test]
+async fn an_ambiguous_grammar_ends_its_own_request_and_names_the_limit() {
+    let server = Server::embedded(&[]).await;
+    let body = with(ask("Hello"), "guided_grammar", json!(AMBIGUOUS));
+    let body = with(body, "max_tokens", json!(800));
+    let limit = "took longer than 5000 ms in all";
+    let stream = async {
+        let events = with(body.clone(), "stream", json!(true));
+        let request = reqwest::Client::new().post(server.url(CHAT));
+        let request = request.header("content-type", "application/json");
+        let response = request.body(events.to_string()).send().await.unwrap();
+        response.text().await.unwrap()
+    };
+    let beside = async {
+        let mut most = Duration::ZERO;
+        for _ in 0..40 {
+            let began = Instant::now();
+            let fine = with(ask("Hello"), "regex", json!("[a-z]{20}"));
+            assert_eq!(content(&server.ok(CHAT, &fine).await).len(), 20);
+            most = most.max(began.elapsed());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        most
+    };
+    let (whole, stream, most) = tokio::join!(server.post(CHAT, &body), stream, beside);
+    assert_eq!(whole.status, 400, "{}", whole.body);
+    let error = &whole.body["error"];
+    assert_eq!(error["code"], "grammar_too_complex", "{error}");
+    assert!(
+        error["message"].as_str().unwrap().contains(limit),
+        "{error}"
+    );
+    assert!(stream.contains(limit), "{stream}");
+    assert!(
+        most < Duration::from_secs(2),
+        "{most:?} for another request"
+    );
+    server.wait_until_idle().await;
+}
