@@ -126,8 +126,11 @@ impl Answers {
         let forced = progress
             .as_ref()
             .map_or(0, |progress| progress.forced.len());
+        // The request may end as soon as the engine thread has the answer, which cancels the
+        // constraint. One that is dropped before leaves what it has worked out to the next output.
+        let constraint = continues.then_some(constraint);
         self.answer(|state| state.progress = Some(progress));
-        if continues {
+        if let Some(mut constraint) = constraint {
             let mask = guarded(|| constraint.mask_within(left - forced));
             self.answer(|state| {
                 state.took(start.elapsed());
