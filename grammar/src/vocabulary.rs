@@ -1,10 +1,13 @@
 //! The tokens of a model as grammars see them: a trie of their bytes, the tokens that end an
 //! output, and the tokenizer.
 
+mod encodings;
+
 use std::sync::{Arc, OnceLock};
 
 use toktrie::{INVALID_TOKEN, TokRxInfo, TokTrie, TokenizerEnv};
 
+use self::encodings::Encodings;
 use crate::json_text::is_plain;
 
 /// The most bytes of a token in the trie. Longer tokens (runs of spaces) are never allowed.
@@ -58,6 +61,7 @@ pub struct Vocabulary {
     /// The tokens without characters that structure JSON, outside of strings and within them. They
     /// are collected when an output is steered for the first time.
     plain: OnceLock<[Vec<u32>; 2]>,
+    encodings: Encodings,
 }
 
 impl std::fmt::Debug for Vocabulary {
@@ -103,6 +107,7 @@ impl Vocabulary {
             eos,
             continuing: Continuing::Never,
             plain: OnceLock::new(),
+            encodings: Encodings::default(),
         };
         vocabulary.continuing = vocabulary.find_continuing();
         vocabulary
@@ -124,7 +129,8 @@ impl Vocabulary {
     /// The tokens of a `text` that follows another text. Their bytes are exactly those of
     /// `text`, and none is special; `None` if the tokenizer gives no such tokens.
     pub fn encode(&self, text: &str) -> Option<Vec<u32>> {
-        self.encode_by(&self.continuing, text)
+        let encode = || self.encode_by(&self.continuing, text);
+        self.encodings.get(text, encode)
     }
 
     fn encode_by(&self, continuing: &Continuing, text: &str) -> Option<Vec<u32>> {
