@@ -11,9 +11,11 @@ const MAX_BYTES: usize = 256;
 /// The most texts that are kept: 2 MiB with their tokens.
 const MAX_TEXTS: usize = 4096;
 
-/// Texts with their tokens, or `None` where the tokenizer gives none that spell the text.
+/// The tokens of a text, or `None` where the tokenizer gives none that spell it.
+type Tokens = Option<Box<[u32]>>;
+
 #[derive(Default)]
-pub(super) struct Encodings(Mutex<HashMap<Box<str>, Option<Box<[u32]>>>>);
+pub(super) struct Encodings(Mutex<HashMap<Box<str>, Tokens>>);
 
 impl Encodings {
     /// The tokens of `text`, by `encode` unless they are known.
