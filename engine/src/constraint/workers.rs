@@ -154,7 +154,8 @@ impl Workers {
         }
     }
 
-    /// The worker of an abandoned job no longer counts.
+    /// The worker of an abandoned job no longer counts. The thread that takes its place is started
+    /// afterwards and looks for jobs itself, so that none needs to be woken.
     fn release(&self, urgency: Urgency) {
         self.queue().lanes[urgency as usize].running -= 1;
     }

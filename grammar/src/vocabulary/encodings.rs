@@ -8,12 +8,13 @@ use std::sync::{Mutex, PoisonError};
 
 /// The most bytes of a text that is kept.
 const MAX_BYTES: usize = 256;
-/// The most texts that are kept: 2 MiB with their tokens.
+/// The most texts that are kept: at most 5 MiB with their tokens, which are at most one for each byte.
 const MAX_TEXTS: usize = 4096;
 
 /// The tokens of a text, or `None` where the tokenizer gives none that spell it.
 type Tokens = Option<Box<[u32]>>;
 
+/// The tokens of texts by text.
 #[derive(Default)]
 pub(super) struct Encodings(Mutex<HashMap<Box<str>, Tokens>>);
 
