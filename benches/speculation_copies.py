@@ -2,8 +2,8 @@
 """Measures speculation of text that is copied from the prompt: Hearth with and without it, and llama-server with its
 own lookup and without it, in turns.
 
-  benches/speculation_copies.py hearth LLAMA_SERVER [--model DIR] [--types BF16,Q8_0,Q4_0] [--kinds quote,edit]
-                                [--clients N] [--rounds N]
+  benches/speculation_copies.py hearth LLAMA_SERVER|none [--model DIR] [--types BF16,Q8_0,Q4_0] [--kinds quote,edit]
+                                [--clients N] [--rounds N] [--prompt TOKENS]
 
 The model has the shape of DIR/config.json (benches/models/smol-135m) and random weights, but its output projection
 makes each token follow one other: they form a book, which the model writes on from any place. So a prompt decides how
@@ -15,6 +15,9 @@ record      8 of each 14 tokens of the answer, like the values of a record that 
 half        the first half of the answer
 misleading  each pair of the answer's tokens, followed by others
 story       nothing of the answer
+
+Two servers of one program differ by several percent, because their weights lie elsewhere in memory. So the server with
+speculation is also asked with "speculative": false, and the ratio to that is the cost of speculation alone.
 
 The rate is that of decoding: tokens after the first over the time after the first (of the slowest client). It needs
 the packages gguf, numpy and requests.
@@ -44,9 +47,10 @@ arguments.add_argument("--types", default="BF16,Q8_0,Q4_0")
 arguments.add_argument("--kinds", default="quote,edit,record,half,misleading,story")
 arguments.add_argument("--clients", type=int, default=1)
 arguments.add_argument("--rounds", type=int, default=3)
+arguments.add_argument("--prompt", type=int, default=512, help="tokens of a prompt; all kinds but story take at least 232")
 arguments = arguments.parse_args()
 FIRST = 300
-TOKENS, PROMPT = 128, 512
+TOKENS, PROMPT = 128, arguments.prompt
 CONFIG = random_gguf.read_config(arguments.model)
 VOCABULARY = CONFIG["vocab_size"]
 # The token that follows each one: a cycle through all from FIRST on, in random order.
@@ -114,8 +118,8 @@ def start(command, ready):
     sys.exit(f"{command} ended")
 
 
-def answer(url, ids, times):
-    body = {"prompt": ids, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
+def answer(url, ids, fields, times):
+    body = {"prompt": ids, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "stream": True, **fields}
     with requests.post(url + "/v1/completions", json=body, stream=True, timeout=600) as response:
         response.raise_for_status()
         # An error in a stream would otherwise look like a fast answer.
@@ -130,9 +134,9 @@ def answer(url, ids, times):
     times.append((seen[0], seen[-1], text))
 
 
-def rate(url, prompts):
+def rate(url, fields, prompts):
     times = []
-    threads = [threading.Thread(target=answer, args=(url, ids, times)) for ids in prompts]
+    threads = [threading.Thread(target=answer, args=(url, ids, fields, times)) for ids in prompts]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -149,43 +153,54 @@ def measure(kind_of_weights, folder):
     hearth = [arguments.hearth, "serve", "--model", model, "--device", "cpu", "--kv-tokens", kv]
     llama = [arguments.llama_server, "-m", model, "-t", str(os.cpu_count()), "-c", kv, "-np", str(arguments.clients)]
     lookup = ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "2", "--spec-ngram-simple-size-m", "8"]
-    servers = {
-        "Hearth off": start(hearth, "/ready"),
-        "Hearth on": start([*hearth, "--speculative-algorithm", "NGRAM"], "/ready"),
-        "llama-server off": start(llama, "/health"),
-        "llama-server on": start([*llama, *lookup], "/health"),
+    hearth_on = start([*hearth, "--speculative-algorithm", "NGRAM"], "/ready")
+    # The name of each way, its server, and the fields that a request has besides the usual ones.
+    ways = {
+        "Hearth off": (*start(hearth, "/ready"), {}),
+        # The salt keeps this answer out of the cache that drafts of the other one come from.
+        "Hearth not asked": (*hearth_on, {"speculative": False, "cache_salt": "not asked"}),
+        "Hearth on": (*hearth_on, {}),
     }
+    if arguments.llama_server != "none":
+        ways["llama-server off"] = (*start(llama, "/health"), {})
+        ways["llama-server on"] = (*start([*llama, *lookup], "/health"), {})
     random = numpy.random.default_rng(2)
     try:
         for kind in arguments.kinds.split(","):
-            rates = {name: [] for name in servers}
+            rates = {name: [] for name in ways}
             for attempt in range(arguments.rounds + 1):
                 prompts = [prompt(kind, random) for _ in range(arguments.clients)]
                 texts = {}
-                for name, (_, url) in servers.items():
-                    found, texts[name] = rate(url, prompts)
+                # Every second round goes backwards, so that no way always follows the same one.
+                for name, (_, url, fields) in list(ways.items())[:: 1 if attempt % 2 else -1]:
+                    found, texts[name] = rate(url, fields, prompts)
                     if attempt:
                         rates[name].append(found)
-                assert texts["Hearth off"] == texts["Hearth on"], f"{kind}: speculation changed an answer"
-            best = {name: max(found) for name, found in rates.items()}
-            middle = {name: statistics.median(found) for name, found in rates.items()}
-            print(
-                f"| {kind_of_weights} | {kind} | {arguments.clients} | "
-                + " | ".join(f"{middle[name]:.1f}" for name in servers)
-                + f" | {middle['Hearth on'] / middle['Hearth off']:.2f} ({best['Hearth on'] / best['Hearth off']:.2f})"
-                + f" | {middle['llama-server on'] / middle['llama-server off']:.2f}"
-                + f" ({best['llama-server on'] / best['llama-server off']:.2f}) |",
-                flush=True,
-            )
+                for name in ("Hearth not asked", "Hearth on"):
+                    assert texts["Hearth off"] == texts[name], f"{kind}: speculation changed an answer"
+            cells = [kind_of_weights, kind, str(arguments.clients)]
+            cells += [f"{statistics.median(rates[name]):.1f}" if name in rates else "" for name in WAYS]
+            cells += [ratio(rates, *pair) for pair in RATIOS]
+            print("| " + " | ".join(cells) + " |", flush=True)
     finally:
-        for process, _ in servers.values():
+        for process, _, _ in ways.values():
             process.kill()
             process.wait()
 
 
-print("| weights | text | clients | Hearth off, tok/s | Hearth on | llama-server off | on | Hearth on / off: median (best) |"
-      " llama-server on / off |")
-print("|---|---|---|---|---|---|---|---|---|", flush=True)
+def ratio(rates, above, below):
+    """The ratio of the medians, and in brackets that of the best rounds."""
+    if above not in rates:
+        return ""
+    of = lambda figure: figure(rates[above]) / figure(rates[below])
+    return f"{of(statistics.median):.2f} ({of(max):.2f})"
+
+
+WAYS = ["Hearth off", "Hearth not asked", "Hearth on", "llama-server off", "llama-server on"]
+RATIOS = [("Hearth on", "Hearth not asked"), ("Hearth on", "Hearth off"), ("llama-server on", "llama-server off")]
+columns = ["weights", "text", "clients", *(f"{way}, tok/s" for way in WAYS), *(" / ".join(pair) for pair in RATIOS)]
+print("| " + " | ".join(columns) + " |")
+print("|---" * len(columns) + "|", flush=True)
 for given in arguments.types.split(","):
     with tempfile.TemporaryDirectory() as folder:
         measure(given, folder)

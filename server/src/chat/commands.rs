@@ -68,10 +68,10 @@ pub enum Command {
 /// A new value of a sampling field; `None` for the model's own.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Setting {
-    Temperature(Option<f32>),
-    TopP(Option<f32>),
+    Temperature(Option<f64>),
+    TopP(Option<f64>),
     TopK(Option<i64>),
-    MinP(Option<f32>),
+    MinP(Option<f64>),
     MaxTokens(Option<usize>),
     Seed(Option<u64>),
 }
@@ -202,6 +202,9 @@ mod tests {
         assert!(settings(&options).contains("own"));
         Setting::TopK(Some(5)).apply(&mut options);
         assert_eq!(settings(&options), "top_k 5");
+        Setting::Temperature(Some(0.1)).apply(&mut options);
+        assert_eq!(settings(&options), "temperature 0.1, top_k 5");
+        Setting::Temperature(None).apply(&mut options);
         Setting::TopK(None).apply(&mut options);
         assert_eq!(options, ChatOptions::default());
     }

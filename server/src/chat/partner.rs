@@ -104,9 +104,9 @@ fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<J
         copies: 1,
         params: SamplingParams {
             max_tokens,
-            temperature: options.temperature.unwrap_or(defaults.temperature),
-            top_p: options.top_p.unwrap_or(defaults.top_p),
-            min_p: options.min_p.unwrap_or(defaults.min_p),
+            temperature: given(options.temperature, defaults.temperature),
+            top_p: given(options.top_p, defaults.top_p),
+            min_p: given(options.min_p, defaults.min_p),
             top_k,
             seed: options.seed,
             ..defaults
@@ -115,4 +115,9 @@ fn job(served: &Served, messages: &[Message], options: &ChatOptions) -> Result<J
         prompt_field: "messages",
         ..Job::default()
     })
+}
+
+/// A sampling field in the engine's precision.
+fn given(value: Option<f64>, default: f32) -> f32 {
+    value.map_or(default, |value| value as f32)
 }

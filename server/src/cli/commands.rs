@@ -23,7 +23,7 @@ pub struct ChatArgs {
     pub system: Option<String>,
     /// Sampling temperature; 0 always takes the likeliest token [default: the model's]
     #[arg(long)]
-    pub temperature: Option<f32>,
+    pub temperature: Option<f64>,
     /// Longest response, in tokens [default: up to the context length]
     #[arg(long)]
     pub max_tokens: Option<usize>,
