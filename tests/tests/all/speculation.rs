@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::doctor::has_vulkan;
-use super::harness::{CHAT, COMPLETIONS, MODEL, Random, Server, assemble, hearth};
+use super::harness::{CHAT, COMPLETIONS, MODEL, Random, Server, assemble, enlarged, hearth};
 
 const GENERATE: &str = "/generate";
 
@@ -48,13 +48,37 @@ fn kinds() -> Vec<Value> {
     ]
 }
 
-fn prompts() -> [&'static str; 4] {
-    [
+/// Prompts of which parts are repeated; `HEARTH_PROMPTS` sets their number for recorded results.
+fn prompts() -> Vec<String> {
+    let known = [
         "Once upon a time there was a cat. The cat sat on the mat. Once upon a time there was a",
         "{\"name\": \"Tim\", \"grades\": [\"good\", \"best\"]}\n{\"name\": \"Tim\",",
         "What is 3 + 4? 3 + 4 = 7. What is 2 + 5? 2 + 5 =",
         "a a a a a a a a a a a a a a",
-    ]
+    ];
+    let words = known
+        .map(|prompt| prompt.split(' ').collect::<Vec<_>>())
+        .concat();
+    let mut random = Random::new(7);
+    let mixed = std::iter::repeat_with(|| {
+        let mut text: Vec<&str> = Vec::new();
+        for _ in 0..random.within(2, 7) {
+            let (from, length) = (random.within(0, words.len()), random.within(1, 12));
+            let part = words.iter().cycle().skip(from).take(length);
+            let times = random.within(1, 4);
+            text.extend(part.cycle().take(length * times));
+        }
+        // The shortest context of the tests has 300 tokens.
+        text.truncate(40);
+        text.join(" ")
+    });
+    let count = enlarged("HEARTH_PROMPTS", known.len());
+    known
+        .map(str::to_owned)
+        .into_iter()
+        .chain(mixed)
+        .take(count)
+        .collect()
 }
 
 fn bodies() -> Vec<Value> {
@@ -83,7 +107,11 @@ async fn answers(server: &Server, bodies: &[Value], at_once: bool) -> Vec<Value>
     };
     let mut answers = Vec::new();
     match at_once {
-        true => answers = join_all(bodies.iter().map(ask)).await,
+        true => {
+            for together in bodies.chunks(100) {
+                answers.extend(join_all(together.iter().map(ask)).await);
+            }
+        }
         false => {
             for body in bodies {
                 answers.push(ask(body).await);

@@ -1,6 +1,7 @@
 //! Shared by all tests: a server process, a model for it, and ways to talk to it.
 
 mod binary;
+mod enlarged;
 mod model;
 mod prometheus;
 mod python;
@@ -9,6 +10,7 @@ mod server;
 mod socket;
 
 pub use binary::{hearth, workspace};
+pub use enlarged::enlarged;
 pub use model::assemble;
 pub use prometheus::{Collector, Prometheus, free_port, prometheus};
 pub use python::{python_with, telemetry_python};

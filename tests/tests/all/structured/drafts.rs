@@ -7,8 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{enlarged, strict, with};
-use crate::harness::{COMPLETIONS, Server, python_with, workspace};
+use super::{strict, with};
+use crate::harness::{COMPLETIONS, Server, enlarged, python_with, workspace};
 
 /// A metaschema, and schemas that need it to be understood.
 fn drafts() -> Vec<(&'static str, Vec<Value>)> {

@@ -3,8 +3,8 @@
 use hearth_client::Events;
 use serde_json::{Value, json};
 
-use super::{ask, character, content, enlarged, reason, strict, tool_call, with};
-use crate::harness::{CHAT, Server};
+use super::{ask, character, content, reason, strict, tool_call, with};
+use crate::harness::{CHAT, Server, enlarged};
 
 /// Questions; `HEARTH_PROMPTS` sets their number for recorded results.
 fn questions() -> Vec<String> {

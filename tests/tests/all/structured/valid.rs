@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{ask, enlarged, schemas, strict, with};
-use crate::harness::{CHAT, COMPLETIONS, Server};
+use super::{ask, schemas, strict, with};
+use crate::harness::{CHAT, COMPLETIONS, Server, enlarged};
 
 /// Generates `per_schema` answers for each schema, and checks that all complete ones are valid.
 /// Returns the number of complete answers and of those that `max_tokens` cut off.
