@@ -10,7 +10,6 @@ use super::limit::{Limit, allows};
 
 /// An element in the type it is stored in.
 pub trait Stored: Copy + Send + Sync + 'static {
-    const IS_F32: bool = false;
     fn widen(self) -> f32;
     fn narrow(value: f32) -> Self;
     /// Loads `S::LANES` elements.
@@ -21,7 +20,6 @@ pub trait Stored: Copy + Send + Sync + 'static {
 }
 
 impl Stored for f32 {
-    const IS_F32: bool = true;
     fn widen(self) -> f32 {
         self
     }
@@ -92,6 +90,19 @@ pub trait Simd: Copy {
         // SAFETY: every x86-64 CPU has SSE, and a prefetch never faults, whatever the address.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
+    /// Prefetches the cache line of `at`, which need not be a valid address, into the second-level
+    /// cache. More lines can be on their way there than to the first level, which matters where
+    /// memory is the limit.
+    #[inline(always)]
+    unsafe fn prefetch_far<E>(at: *const E) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 CPU has SSE, and a prefetch never faults, whatever the address.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
