@@ -72,6 +72,9 @@ impl Stored for f16 {
 
 /// A vector of f32.
 ///
+/// Code that uses it has loops instead of closures: a closure that the compiler does not inline is
+/// compiled without the CPU features of the function around it, and every method becomes a call.
+///
 /// # Safety
 /// Every method needs the CPU features of the implementing type, and pointers that
 /// are valid for `LANES` elements.
@@ -114,8 +117,12 @@ pub trait Simd: Copy {
     /// The sum of the lanes of each vector.
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
-        // SAFETY: the caller guarantees that the CPU has the features.
-        vectors.map(|vector| unsafe { vector.sum() })
+        let mut sums = [0.0; 4];
+        for (sum, vector) in sums.iter_mut().zip(vectors) {
+            // SAFETY: the caller guarantees that the CPU has the features.
+            *sum = unsafe { vector.sum() };
+        }
+        sums
     }
 }
 
