@@ -133,7 +133,7 @@ impl<E: Stored> Task for Group<'_, E> {
 }
 
 /// Query heads that share a pass over keys and values, and slots that are scored side by side.
-/// Their product is the number of sums, which fit the registers.
+/// Their product is the number of sums, which fit the registers of AVX-512.
 const MAX_HEADS: usize = 4;
 const SLOTS: usize = 4;
 
@@ -290,25 +290,20 @@ unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
         let slot = slots.get(i).unwrap_or(&slots[0]);
         &rows.k_pool[rows.of(*slot)]
     });
-    // SAFETY: the caller guarantees the features of `S`.
-    let mut sums = [[unsafe { S::zero() }; SLOTS]; HEADS];
-    for i in (0..whole).step_by(S::LANES) {
-        // SAFETY: the caller guarantees the features of `S`. `i + LANES` is at most `dim`, the
-        // length of every key and of every head in `q`.
-        unsafe {
-            let keys = keys.map(|key| E::load::<S>(key.as_ptr().add(i)));
-            for (head, sums) in sums.iter_mut().enumerate() {
-                let q = S::load_f32(q.as_ptr().add(head * dim + i));
-                for (sum, key) in sums.iter_mut().zip(keys) {
-                    *sum = sum.add_mul(q, key);
-                }
+    let mut scores = [[0.0; SLOTS]; HEADS];
+    // SAFETY: the caller guarantees the features of `S`, and that `q` has `HEADS` heads; keys have
+    // `dim` elements.
+    unsafe {
+        if S::LANES == 16 || HEADS <= 2 {
+            dot_products::<S, E, HEADS, SLOTS>(q, &keys, 0, &mut scores);
+        } else {
+            // The CPU has half as many registers.
+            for first in (0..SLOTS).step_by(SLOTS / 2) {
+                dot_products::<S, E, HEADS, { SLOTS / 2 }>(q, &keys, first, &mut scores);
             }
         }
     }
-    let mut scores = [[0.0; SLOTS]; HEADS];
     for (head, scores) in scores.iter_mut().enumerate() {
-        // SAFETY: the caller guarantees the features of `S`.
-        *scores = unsafe { S::sums(sums[head]) };
         for (slot, score) in scores.iter_mut().enumerate() {
             for i in whole..dim {
                 *score += q[head * dim + i] * keys[slot][i].widen();
@@ -316,6 +311,47 @@ unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
         }
     }
     scores
+}
+
+/// Sets the scores of `SIDE` keys from the `first` on, over whole vectors.
+///
+/// # Safety
+/// The CPU must have `S`'s features, and `q` must have `HEADS` heads of the length of a key.
+#[inline(always)]
+unsafe fn dot_products<S: Simd, E: Stored, const HEADS: usize, const SIDE: usize>(
+    q: &[f32],
+    keys: &[&[E]; SLOTS],
+    first: usize,
+    scores: &mut [[f32; SLOTS]; HEADS],
+) {
+    let dim = keys[0].len();
+    let whole = dim / S::LANES * S::LANES;
+    // SAFETY: the caller guarantees the features of `S`. `i + LANES` is at most `dim`, the length
+    // of every key and of every head in `q`.
+    unsafe {
+        let mut sums = [[S::zero(); SIDE]; HEADS];
+        for i in (0..whole).step_by(S::LANES) {
+            let mut wide = [S::zero(); SIDE];
+            for (wide, key) in wide.iter_mut().zip(&keys[first..]) {
+                *wide = E::load::<S>(key.as_ptr().add(i));
+            }
+            for (head, sums) in sums.iter_mut().enumerate() {
+                let q = S::load_f32(q.as_ptr().add(head * dim + i));
+                for (sum, key) in sums.iter_mut().zip(wide) {
+                    *sum = sum.add_mul(q, key);
+                }
+            }
+        }
+        for (scores, sums) in scores.iter_mut().zip(sums) {
+            if let [a, b, c, d] = sums[..] {
+                *scores = S::sums([a, b, c, d]);
+            } else {
+                for (score, sum) in scores[first..].iter_mut().zip(sums) {
+                    *score = sum.sum();
+                }
+            }
+        }
+    }
 }
 
 /// Adds the values at `slots`, times each head's weights, to `out`.
@@ -329,13 +365,17 @@ unsafe fn mix<S: Simd, E: Stored, const HEADS: usize>(
     slots: &[i32],
     out: &mut [f32],
 ) {
-    /// Vectors of a head that are summed in registers at once.
+    /// The most vectors of a head that are summed in registers at once.
     const WIDE: usize = 4;
+    let most = match S::LANES == 16 || HEADS <= 2 {
+        true => WIDE,
+        false => WIDE / 2,
+    };
     let dim = rows.dim;
     let whole = dim / S::LANES * S::LANES;
     let mut from = 0;
     while from < whole {
-        let wide = ((whole - from) / S::LANES).min(WIDE);
+        let wide = ((whole - from) / S::LANES).min(most);
         // SAFETY: the caller guarantees the features of `S`; `wide` vectors from `from` on fit into
         // `whole`.
         unsafe {

@@ -15,18 +15,16 @@ use super::aligned::Aligned;
 use super::output::Output;
 use super::simd::{Level, Simd, Stored, Task};
 
-/// From this many tokens on, it pays to widen a block of weights once and to copy the activations
-/// to addresses that are aligned to cache lines.
-const WIDEN_FROM_TOKENS: usize = 48;
-/// How far ahead weights are prefetched, in elements of a row. The hardware prefetcher follows long
-/// rows by itself, but not four short rows side by side.
-const FETCH_AHEAD: usize = 2048;
+/// The most tokens that are multiplied together, with sums in registers.
+const TOKENS: usize = 8;
+/// Rows of weights whose chunks are read in turn.
+const TILE_ROWS: usize = 8;
+/// How far ahead weights are prefetched, in elements of a row.
+const FETCH_AHEAD: usize = 1024;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
-/// Tokens whose activations should stay in the second-level cache.
-const TOKEN_BLOCK: usize = 64;
-/// Bytes of activations that fit the first-level cache beside a few rows of weights.
-const NEAR_BYTES: usize = 28 << 10;
+/// Bytes of activations that should stay in the second-level cache.
+const NEAR_BYTES: usize = 512 << 10;
 /// Rows of `W` in a task: enough to make up for the overhead of a task.
 const MIN_ROWS_PER_TASK: usize = 16;
 const MAX_ROWS_PER_TASK: usize = 64;
@@ -51,261 +49,255 @@ pub fn linear<E: Stored>(jobs: &[Job<'_, E>], input: usize) {
 /// [`linear`] with the given vectors, which the CPU must have.
 fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     let mut all = 0;
-    let copies = jobs.iter().map(|job| {
+    let packed = jobs.iter().map(|job| {
         let (tokens, output) = (job.x.len() / input, job.weight.len() / input);
         let shape = (job.y.tokens, job.y.width);
         assert_eq!(shape, (tokens, output), "linear: shape of y");
         all += output;
-        (tokens >= WIDEN_FROM_TOKENS).then(|| copy(job.x))
+        (tokens > 1).then(|| pack(job.x, input))
     });
-    let copies: Vec<Option<Aligned<f32>>> = copies.collect();
+    let packed: Vec<Option<Aligned<f32>>> = packed.collect();
     let share = all.div_ceil(4 * rayon::current_num_threads());
     let rows = share
-        .next_multiple_of(4)
+        .next_multiple_of(TILE_ROWS)
         .clamp(MIN_ROWS_PER_TASK, MAX_ROWS_PER_TASK);
     let of_job = |(index, job): (usize, &Job<'_, E>)| {
         let starts = (0..job.y.width).step_by(rows);
         starts.map(move |from| (index, from))
     };
     let tasks: Vec<(usize, usize)> = jobs.iter().enumerate().flat_map(of_job).collect();
-    tasks
-        .into_par_iter()
-        .for_each_init(Aligned::default, |scratch, (index, from)| {
-            let Job { x, weight, bias, y } = jobs[index];
-            let block = Block {
-                x: copies[index].as_deref().unwrap_or(x),
-                weight,
-                bias,
-                y,
-                input,
-                tokens: y.tokens,
-                from,
-                to: (from + rows).min(y.width),
-                scratch,
-            };
-            // SAFETY: the caller passes a level that this CPU has.
-            unsafe { level.run(block) };
-        });
+    tasks.into_par_iter().for_each(|(index, from)| {
+        let Job { x, weight, bias, y } = jobs[index];
+        let to = (from + rows).min(y.width);
+        let block = Block {
+            x: packed[index].as_deref().unwrap_or(x),
+            weights: &weight[from * input..to * input],
+            bias,
+            y,
+            input,
+            from,
+            rows: to - from,
+        };
+        // SAFETY: the caller passes a level that this CPU has.
+        unsafe { level.run(block) };
+    });
 }
 
-/// Copies `x` to memory that begins at a cache line.
-fn copy(x: &[f32]) -> Aligned<f32> {
-    const PIECE: usize = 1 << 14;
-    let mut aligned = Aligned::zeroed(x.len());
-    let pieces = aligned.par_chunks_mut(PIECE).zip(x.par_chunks(PIECE));
-    pieces.for_each(|(to, from)| to.copy_from_slice(from));
-    aligned
+/// The groups of `tokens` that are multiplied together: the first token and the number of tokens of
+/// each.
+fn groups(tokens: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+    let mut next = tokens.start;
+    std::iter::from_fn(move || {
+        let first = next;
+        let count = match tokens.end - first {
+            0 => return None,
+            left if left >= TOKENS => TOKENS,
+            left => left.min(TOKENS / 2),
+        };
+        next += count;
+        Some((first, count))
+    })
 }
 
-/// The product of all tokens with the rows `from..to` of the weights.
+/// Elements of a row that are read before those of the next row, for a group of so many tokens:
+/// enough for the hardware's prefetcher to follow and to make up for the loads and stores of sums,
+/// and so few that the CPU begins the next row before the sums of this one are finished, and that
+/// the activations stay in the first-level cache.
+const fn chunk(tokens: usize) -> usize {
+    match tokens {
+        0..4 => 128,
+        _ => 64 * tokens,
+    }
+}
+const LONGEST_CHUNK: usize = chunk(TOKENS);
+
+/// Copies `x` `[tokens, width]` to the order in which it is read: a group of tokens after another,
+/// and within a group a chunk of every token after another. The rows of `x` themselves often begin
+/// at the same few places of the first-level cache, which has not enough room there for all.
+fn pack(x: &[f32], width: usize) -> Aligned<f32> {
+    let (tokens, padded) = (x.len() / width, width.next_multiple_of(LONGEST_CHUNK));
+    let mut packed = Aligned::zeroed(tokens * padded);
+    let mut pieces = Vec::new();
+    let mut rest = &mut packed[..];
+    for (first, count) in groups(0..tokens) {
+        let (piece, after) = rest.split_at_mut(count * padded);
+        pieces.push((first, count, piece));
+        rest = after;
+    }
+    pieces.into_par_iter().for_each(|(first, count, piece)| {
+        for t in 0..count {
+            let row = &x[(first + t) * width..][..width];
+            let chunks = piece.chunks_exact_mut(count * chunk(count));
+            for (from, to) in row.chunks(chunk(count)).zip(chunks) {
+                to[t * chunk(count)..][..from.len()].copy_from_slice(from);
+            }
+        }
+    });
+    packed
+}
+
+/// The product of all tokens with some rows of the weights.
 struct Block<'a, E> {
+    /// One token, or several as [`pack`] orders them.
     x: &'a [f32],
-    weight: &'a [E],
+    /// `[rows, input]`
+    weights: &'a [E],
     bias: Option<&'a [f32]>,
     y: Output,
     input: usize,
-    tokens: usize,
+    /// The column of `y` of the first row.
     from: usize,
-    to: usize,
-    scratch: &'a mut Aligned<f32>,
+    rows: usize,
 }
 
 impl<E: Stored> Task for Block<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let rows = &self.weight[self.from * self.input..self.to * self.input];
-        // SAFETY: the caller guarantees the features of `S`; `rows` has `to - from` rows of `input`
-        // weights.
-        unsafe {
-            if self.tokens >= WIDEN_FROM_TOKENS {
-                let mut scratch = std::mem::take(self.scratch);
-                scratch.resize(rows.len());
-                widen::<S, E>(rows, &mut scratch);
-                if S::LANES == 16 {
-                    // 24 sums, and the operands, fit into the 32 registers of AVX-512.
-                    self.multiply::<S, f32, 6, 4>(&scratch, false);
-                } else {
-                    self.multiply::<S, f32, 3, 4>(&scratch, false);
+        let padded = self.input.next_multiple_of(LONGEST_CHUNK);
+        let near = (NEAR_BYTES / (size_of::<f32>() * padded) / TOKENS).max(1) * TOKENS;
+        let tokens = self.y.tokens;
+        for block in (0..tokens).step_by(near) {
+            for row in (0..self.rows).step_by(TILE_ROWS) {
+                let tile = row..(row + TILE_ROWS).min(self.rows);
+                for (token, count) in groups(block..(block + near).min(tokens)) {
+                    // The sums of a step fit the registers. Where they are few, two rows side by
+                    // side make up for the latency of additions.
+                    // SAFETY: the caller guarantees the features of `S`; the tile and the tokens
+                    // exist, and the group is one of all tokens, because blocks are whole groups.
+                    unsafe {
+                        match (count, S::LANES) {
+                            (1, 16) => self.tile::<S, 1, 1>(token, &tile),
+                            (1, _) => self.tile::<S, 1, 2>(token, &tile),
+                            (2, _) => self.tile::<S, 2, 2>(token, &tile),
+                            (3, _) => self.tile::<S, 3, 2>(token, &tile),
+                            (4, _) => self.tile::<S, 4, 2>(token, &tile),
+                            (_, 16) => self.tile::<S, TOKENS, 2>(token, &tile),
+                            _ => self.tile::<S, TOKENS, 1>(token, &tile),
+                        }
+                    }
                 }
-                *self.scratch = scratch;
-            } else if E::IS_F32 || self.tokens <= 4 {
-                self.multiply::<S, E, 4, 4>(rows, true);
-            } else {
-                // Widening is most of the work here, so it is done once for eight tokens.
-                self.multiply::<S, E, 8, 2>(rows, true);
             }
         }
     }
 }
 
 impl<E: Stored> Block<'_, E> {
-    /// Computes the block in tiles of at most `TOKENS` x `ROWS`. `fetch` means that the weights
-    /// come from memory, not from a cache.
+    /// Computes the rows `tile` for the group of `COUNT` tokens from `token` on, `SIDE` rows at a
+    /// time.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features, and `rows` must hold the weights of rows `from..to`.
+    /// The CPU must have `S`'s features. The rows and the group must exist.
     #[inline(always)]
-    unsafe fn multiply<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
-        &self,
-        rows: &[W],
-        fetch: bool,
-    ) {
-        let count = self.to - self.from;
-        let whole = count / ROWS * ROWS;
-        // Weights from memory are read once for many tokens. Weights from a cache are read again,
-        // and the activations should stay in the nearest cache.
-        let block = match fetch {
-            true => TOKEN_BLOCK,
-            false => (NEAR_BYTES / (4 * self.input) / TOKENS).max(1) * TOKENS,
-        };
-        for token in (0..self.tokens).step_by(block) {
-            let tokens = token..(token + block).min(self.tokens);
-            // The first pass over the weights brings them into a cache for the others.
-            let fetch = fetch && token == 0;
-            // SAFETY: the caller guarantees the features of `S`; `weights` begins with the `ROWS`
-            // rows of the tile.
-            unsafe {
-                for row in (0..whole).step_by(ROWS) {
-                    let weights = &rows[row * self.input..];
-                    self.tokens_by::<S, W, TOKENS, ROWS>(tokens.clone(), row, weights, fetch);
-                }
-                for row in whole..count {
-                    let weights = &rows[row * self.input..];
-                    self.tokens_by::<S, W, TOKENS, 1>(tokens.clone(), row, weights, fetch);
-                }
-            }
-        }
-    }
-
-    /// Computes `ROWS` rows for `tokens`, in tiles of `TOKENS` tokens and fewer at the end.
-    ///
-    /// # Safety
-    /// The CPU must have `S`'s features, and `weights` must begin with the rows of the tile.
-    #[inline(always)]
-    unsafe fn tokens_by<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
-        &self,
-        tokens: Range<usize>,
-        row: usize,
-        weights: &[W],
-        fetch: bool,
-    ) {
-        let mut token = tokens.start;
-        while token < tokens.end {
-            let fetch = fetch && token == tokens.start;
-            let here = match tokens.end - token {
-                left if left >= TOKENS => TOKENS,
-                left => left.min(4),
-            };
-            // SAFETY: the caller's guarantees are those of `tile`; `here` tokens from `token` on
-            // exist.
-            unsafe {
-                match here {
-                    1 => self.tile::<S, W, 1, ROWS>(token, row, weights, fetch),
-                    2 => self.tile::<S, W, 2, ROWS>(token, row, weights, fetch),
-                    3 => self.tile::<S, W, 3, ROWS>(token, row, weights, fetch),
-                    4 => self.tile::<S, W, 4, ROWS>(token, row, weights, fetch),
-                    _ => self.tile::<S, W, TOKENS, ROWS>(token, row, weights, fetch),
-                }
-            }
-            token += here;
-        }
-    }
-
-    /// Computes `TOKENS` x `ROWS` dot products, with the sums in registers.
-    ///
-    /// # Safety
-    /// The CPU must have `S`'s features. The tile must lie within `y`, and its elements must be
-    /// this task's.
-    #[inline(always)]
-    unsafe fn tile<S: Simd, W: Stored, const TOKENS: usize, const ROWS: usize>(
+    unsafe fn tile<S: Simd, const COUNT: usize, const SIDE: usize>(
         &self,
         token: usize,
-        row: usize,
-        weights: &[W],
-        fetch: bool,
+        tile: &Range<usize>,
+    ) {
+        let whole = tile.start + tile.len() / SIDE * SIDE;
+        // SAFETY: the caller's guarantees; both ranges lie within the tile.
+        unsafe {
+            self.rows_of::<S, COUNT, SIDE>(token, tile, tile.start..whole);
+            if whole < tile.end {
+                self.rows_of::<S, COUNT, 1>(token, tile, whole..tile.end);
+            }
+        }
+    }
+
+    /// [`tile`](Self::tile) for the rows `within` the tile, a multiple of `SIDE`.
+    ///
+    /// A chunk of each row is read in turn. If rows were read side by side over their whole length,
+    /// the first-level cache would have too few places for them where they are a power of two bytes
+    /// long, and one row after another would wait for its own additions.
+    ///
+    /// # Safety
+    /// As for [`tile`](Self::tile).
+    #[inline(always)]
+    unsafe fn rows_of<S: Simd, const COUNT: usize, const SIDE: usize>(
+        &self,
+        token: usize,
+        tile: &Range<usize>,
+        within: Range<usize>,
     ) {
         let width = self.input;
-        // Fetch the next tile if rows are short: it is four rows on.
-        let ahead = if width <= FETCH_AHEAD {
-            4 * width
-        } else {
-            FETCH_AHEAD
+        let chunk = const { chunk(COUNT) };
+        // A single token is not packed, which makes no difference to the order of its elements.
+        let padded = width.next_multiple_of(LONGEST_CHUNK);
+        let x = match self.y.tokens {
+            1 => self.x,
+            _ => &self.x[token * padded..][..COUNT * padded],
         };
-        let x = &self.x[token * width..(token + TOKENS) * width];
-        let weights = &weights[..ROWS * width];
+        let weights = &self.weights[within.start * width..within.end * width];
+        let groups = within.len() / SIDE;
         let whole = width / S::LANES * S::LANES;
-        // SAFETY: the caller guarantees the features of `S`. `x` has `TOKENS` rows and `weights`
-        // has `ROWS` rows of `width` elements (the slices above check it), `k + LANES` is at most
-        // `width`, and the elements of `y` are this task's.
+        // The other tokens find the weights in a cache.
+        let fetch = token == 0;
+        // SAFETY: the caller guarantees the features of `S`. `x` has `COUNT` rows of at least
+        // `whole` elements, and `weights` has `groups * SIDE` rows of `width` elements (the slices
+        // above check it); chunks are whole vectors, so that `k + LANES` is at most `whole`.
         unsafe {
-            let mut sums = [[S::zero(); ROWS]; TOKENS];
-            for k in (0..whole).step_by(S::LANES) {
-                if fetch && (k * size_of::<W>()).is_multiple_of(CACHE_LINE) {
-                    for r in 0..ROWS {
-                        S::prefetch(weights.as_ptr().wrapping_add(r * width + k + ahead));
+            let mut sums = [[[S::zero(); SIDE]; COUNT]; TILE_ROWS];
+            for from in (0..whole).step_by(chunk) {
+                let to = (from + chunk).min(whole);
+                let x = x.as_ptr().add(from * COUNT);
+                // At the end of a row, what comes next is the beginning of the same row of the
+                // next tile.
+                let ahead = match from + FETCH_AHEAD < width {
+                    true => FETCH_AHEAD,
+                    false => FETCH_AHEAD + (tile.len() - 1) * width,
+                };
+                // The compiler would try to keep the sums of all groups in registers, and move some
+                // of them to memory in every step of the innermost loop.
+                let kept = std::hint::black_box(&mut sums);
+                for (group, kept) in kept[..groups].iter_mut().enumerate() {
+                    let weights = weights.as_ptr().add(group * SIDE * width);
+                    let mut sums = *kept;
+                    for k in (from..to).step_by(S::LANES) {
+                        if fetch && (k * size_of::<E>()).is_multiple_of(CACHE_LINE) {
+                            for side in 0..SIDE {
+                                S::prefetch_far(weights.wrapping_add(side * width + k + ahead));
+                            }
+                        }
+                        let mut w = [S::zero(); SIDE];
+                        for (side, w) in w.iter_mut().enumerate() {
+                            *w = E::load::<S>(weights.add(side * width + k));
+                        }
+                        for (t, sums) in sums.iter_mut().enumerate() {
+                            let x = S::load_f32(x.add(t * chunk + k - from));
+                            for (sum, w) in sums.iter_mut().zip(w) {
+                                *sum = sum.add_mul(x, w);
+                            }
+                        }
                     }
-                }
-                let mut w = [S::zero(); ROWS];
-                for (r, w) in w.iter_mut().enumerate() {
-                    *w = W::load::<S>(weights.as_ptr().add(r * width + k));
-                }
-                for (t, sums) in sums.iter_mut().enumerate() {
-                    let x = S::load_f32(x.as_ptr().add(t * width + k));
-                    for (sum, w) in sums.iter_mut().zip(w) {
-                        *sum = sum.add_mul(x, w);
-                    }
+                    *kept = sums;
                 }
             }
-            for (t, sums) in sums.iter().enumerate() {
-                for (r, mut value) in totals(sums).into_iter().enumerate() {
-                    for k in whole..width {
-                        value += x[t * width + k] * weights[r * width + k].widen();
+            for (group, sums) in sums[..groups].iter().enumerate() {
+                for (t, sums) in sums.iter().enumerate() {
+                    for (side, sum) in sums.iter().enumerate() {
+                        let row = group * SIDE + side;
+                        let mut value = sum.sum();
+                        for k in whole..width {
+                            let x = x[(k / chunk * COUNT + t) * chunk + k % chunk];
+                            value += x * weights[row * width + k].widen();
+                        }
+                        self.write(token + t, within.start + row, value);
                     }
-                    let column = self.from + row + r;
-                    if let Some(bias) = self.bias {
-                        value += bias[column];
-                    }
-                    self.y.at(token + t, column).write(value);
                 }
             }
         }
     }
-}
 
-/// The sum of the lanes of each vector, computed four at a time where possible.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-unsafe fn totals<S: Simd, const N: usize>(vectors: &[S; N]) -> [f32; N] {
-    let mut totals = [0.0; N];
-    let fours = N / 4 * 4;
-    for at in (0..fours).step_by(4) {
-        // SAFETY: the caller guarantees the features of `S`.
-        let four = unsafe { S::sums(std::array::from_fn(|i| vectors[at + i])) };
-        totals[at..at + 4].copy_from_slice(&four);
-    }
-    for at in fours..N {
-        // SAFETY: the caller guarantees the features of `S`.
-        totals[at] = unsafe { vectors[at].sum() };
-    }
-    totals
-}
-
-/// Widens `from` to f32.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-unsafe fn widen<S: Simd, E: Stored>(from: &[E], to: &mut [f32]) {
-    let length = from.len().min(to.len());
-    let whole = length / S::LANES * S::LANES;
-    for i in (0..whole).step_by(S::LANES) {
-        // SAFETY: the caller guarantees the features of `S`; `i + LANES` is at most the length of
-        // both slices.
-        unsafe { E::load::<S>(from.as_ptr().add(i)).store(to.as_mut_ptr().add(i)) };
-    }
-    for i in whole..length {
-        to[i] = from[i].widen();
+    /// Writes an element of `y`, with the bias added. `row` counts from the first of the block.
+    ///
+    /// # Safety
+    /// The element must lie within `y` and be this task's.
+    #[inline(always)]
+    unsafe fn write(&self, token: usize, row: usize, mut value: f32) {
+        let column = self.from + row;
+        if let Some(bias) = self.bias {
+            value += bias[column];
+        }
+        // SAFETY: the caller guarantees the element.
+        unsafe { self.y.at(token, column).write(value) };
     }
 }

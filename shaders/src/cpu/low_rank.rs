@@ -289,7 +289,10 @@ impl<E: Stored> Expand<'_, E> {
         // have.
         unsafe {
             let y = self.y.at(row, column);
-            let mut sums: [S; N] = std::array::from_fn(|n| S::load_f32(y.add(n * S::LANES)));
+            let mut sums = [S::zero(); N];
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = S::load_f32(y.add(n * S::LANES));
+            }
             if let Some(bias) = self.bias {
                 let one = S::splat(1.0);
                 for (n, sum) in sums.iter_mut().enumerate() {

@@ -10,7 +10,6 @@ use super::limit::{Limit, allows};
 
 /// An element in the type it is stored in.
 pub trait Stored: Copy + Send + Sync + 'static {
-    const IS_F32: bool = false;
     fn widen(self) -> f32;
     fn narrow(value: f32) -> Self;
     /// Loads `S::LANES` elements.
@@ -21,7 +20,6 @@ pub trait Stored: Copy + Send + Sync + 'static {
 }
 
 impl Stored for f32 {
-    const IS_F32: bool = true;
     fn widen(self) -> f32 {
         self
     }
@@ -74,6 +72,9 @@ impl Stored for f16 {
 
 /// A vector of f32.
 ///
+/// Code that uses it has loops instead of closures: a closure that the compiler does not inline is
+/// compiled without the CPU features of the function around it, and every method becomes a call.
+///
 /// # Safety
 /// Every method needs the CPU features of the implementing type, and pointers that
 /// are valid for `LANES` elements.
@@ -96,6 +97,19 @@ pub trait Simd: Copy {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = at;
     }
+    /// Prefetches the cache line of `at`, which need not be a valid address, into the second-level
+    /// cache. More lines can be on their way there than to the first level, which matters where
+    /// memory is the limit.
+    #[inline(always)]
+    unsafe fn prefetch_far<E>(at: *const E) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: every x86-64 CPU has SSE, and a prefetch never faults, whatever the address.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = at;
+    }
     /// `self + a * b`
     unsafe fn add_mul(self, a: Self, b: Self) -> Self;
     /// The sum of the lanes.
@@ -103,8 +117,12 @@ pub trait Simd: Copy {
     /// The sum of the lanes of each vector.
     #[inline(always)]
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
-        // SAFETY: the caller guarantees that the CPU has the features.
-        vectors.map(|vector| unsafe { vector.sum() })
+        let mut sums = [0.0; 4];
+        for (sum, vector) in sums.iter_mut().zip(vectors) {
+            // SAFETY: the caller guarantees that the CPU has the features.
+            *sum = unsafe { vector.sum() };
+        }
+        sums
     }
 }
 

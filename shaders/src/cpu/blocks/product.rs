@@ -173,8 +173,10 @@ impl Product<'_> {
                             Activations::sum(sums, layout.part, part)
                         };
                         // Subtract what the offset of the elements adds to the products.
-                        let mut dots: [L::Sums; TOKENS] =
-                            std::array::from_fn(|t| L::splat(-i32::from(layout.offset) * sum(t)));
+                        let mut dots = [L::splat(0); TOKENS];
+                        for (t, dot) in dots.iter_mut().enumerate() {
+                            *dot = L::splat(-i32::from(layout.offset) * sum(t));
+                        }
                         let fours = layout.part / 4;
                         let elements = &elements[part * fours..][..fours];
                         let first = block * BLOCK + part * layout.part;

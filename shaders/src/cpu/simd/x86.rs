@@ -56,16 +56,8 @@ impl Simd for Avx512 {
     unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
         // Add the halves twice, then transpose the remaining four lanes of each vector and add
         // them.
-        let [a, b, c, d] = vectors.map(|Self(vector)| {
-            let half = _mm256_add_ps(
-                _mm512_castps512_ps256(vector),
-                _mm512_extractf32x8_ps::<1>(vector),
-            );
-            _mm_add_ps(
-                _mm256_castps256_ps128(half),
-                _mm256_extractf128_ps::<1>(half),
-            )
-        });
+        let [a, b, c, d] = vectors;
+        let (a, b, c, d) = (a.quarter(), b.quarter(), c.quarter(), d.quarter());
         let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
         let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
         let even = _mm_add_ps(_mm_movelh_ps(ab, cd), _mm_movelh_ps(ab_high, cd_high));
@@ -73,6 +65,21 @@ impl Simd for Avx512 {
         let mut sums = [0.0; 4];
         _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
         sums
+    }
+}
+
+impl Avx512 {
+    /// The sums of the lanes that are four apart.
+    #[inline(always)]
+    unsafe fn quarter(self) -> __m128 {
+        let half = _mm256_add_ps(
+            _mm512_castps512_ps256(self.0),
+            _mm512_extractf32x8_ps::<1>(self.0),
+        );
+        _mm_add_ps(
+            _mm256_castps256_ps128(half),
+            _mm256_extractf128_ps::<1>(half),
+        )
     }
 }
 

@@ -180,7 +180,10 @@ impl<D: Dot> Lanes for Halves<D> {
 
     #[inline(always)]
     unsafe fn bytes(line: *const u8) -> [__m256i; 2] {
-        [0, 32].map(|at| _mm256_loadu_si256(line.add(at).cast()))
+        [
+            _mm256_loadu_si256(line.cast()),
+            _mm256_loadu_si256(line.add(32).cast()),
+        ]
     }
     #[inline(always)]
     unsafe fn take(bytes: [__m256i; 2], right: i32, mask: u8) -> [__m256i; 2] {
@@ -213,7 +216,10 @@ impl<D: Dot> Lanes for Halves<D> {
     }
     #[inline(always)]
     unsafe fn halves(from: *const u8) -> [__m256; 2] {
-        [0, 16].map(|at| _mm256_cvtph_ps(_mm_loadu_si128(from.add(at).cast())))
+        [
+            _mm256_cvtph_ps(_mm_loadu_si128(from.cast())),
+            _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast())),
+        ]
     }
     #[inline(always)]
     unsafe fn brains(from: *const u8) -> [__m256; 2] {
