@@ -1,26 +1,26 @@
-//! Measures what telemetry costs the engine's thread for a step: the time in which an engine hands
-//! its report of the step over, to telemetry and to an observer that discards it, in turns. The
-//! engine is a real one, with a model that answers every token with `a` after a given time.
+//! Measures what telemetry costs the engine's thread in a running engine: the CPU time of that thread for
+//! a step, with telemetry and without an observer, in turns. The engine is a real one, with a model that
+//! answers every token with `a` after a given time. Linux tells the CPU time of a thread.
 //!
 //!     cargo run --release -p hearth-api --example observed_steps
 //!
-//! Both observers are called on the engine's thread and read the clock around the call. The
-//! difference of a pair of turns leaves out the readings, and what other work of the machine does
-//! to both. It also leaves out the making of the report, which both observers need.
+//! The difference has everything that telemetry causes on this thread: making the reports of steps,
+//! handing them over, and what that displaces from the processor's caches. Two engines are
+//! compared, so that new ones are made after some pairs of turns: the addresses of their memory
+//! matter.
 
 mod letters;
 
-use std::hint::black_box;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
 use hearth_api::served::Served;
-use hearth_api::telemetry::{attach, observer};
-use hearth_engine::{EngineConfig, Request, SamplingParams, StepObserver};
+use hearth_api::telemetry::attach;
+use hearth_engine::{EngineConfig, Request, SamplingParams};
 use hearth_otel::{Telemetry, TextFormat};
 use letters::{CONTEXT, SEQUENCES, served};
 
@@ -31,6 +31,9 @@ struct Cli {
     /// Pairs of turns for each number of sequences
     #[arg(long, default_value_t = 200)]
     pairs: usize,
+    /// Pairs after which new engines are made
+    #[arg(long, default_value_t = 10)]
+    life: usize,
     /// Tokens of each sequence in a turn
     #[arg(long, default_value_t = 500)]
     tokens: usize,
@@ -39,58 +42,83 @@ struct Cli {
     step_us: u64,
 }
 
-/// The time that an observer has taken.
-#[derive(Debug, Default)]
-struct Spent {
-    nanoseconds: AtomicU64,
-    steps: AtomicU64,
+/// The threads of engines.
+fn engine_threads() -> anyhow::Result<BTreeSet<String>> {
+    let tasks = fs::read_dir("/proc/self/task").context("only Linux lists threads")?;
+    let ids = tasks.map(|task| Ok(task?.file_name().to_string_lossy().into_owned()));
+    let ids: anyhow::Result<BTreeSet<String>> = ids.collect();
+    let mut ids = ids?;
+    // A thread that has ended meanwhile is none.
+    ids.retain(|id| {
+        fs::read_to_string(format!("/proc/self/task/{id}/comm"))
+            .is_ok_and(|name| name.starts_with("hearth-engine"))
+    });
+    Ok(ids)
 }
 
-/// An observer that measures another one.
-fn timed(mut inner: StepObserver, spent: Arc<Spent>) -> StepObserver {
-    StepObserver {
-        requests: inner.requests,
-        observe: Box::new(move |report| {
+/// An engine and the id of its thread.
+struct Running {
+    served: Served,
+    thread: String,
+}
+
+impl Running {
+    fn start(step: Duration) -> anyhow::Result<Self> {
+        let config = EngineConfig {
+            max_running: SEQUENCES,
+            max_batch_tokens: SEQUENCES * CONTEXT,
+            ..EngineConfig::default()
+        };
+        let before = engine_threads()?;
+        let served = served(config, move || {
             let began = Instant::now();
-            (inner.observe)(report);
-            let took = began.elapsed().as_nanos() as u64;
-            spent.nanoseconds.fetch_add(took, Ordering::Relaxed);
-            spent.steps.fetch_add(1, Ordering::Relaxed);
-        }),
+            while began.elapsed() < step {
+                std::hint::spin_loop();
+            }
+        })?;
+        let after = engine_threads()?;
+        let thread = after.difference(&before).next().cloned();
+        Ok(Self {
+            served,
+            thread: thread.context("the engine has no thread")?,
+        })
     }
-}
 
-fn discarding() -> StepObserver {
-    StepObserver {
-        requests: false,
-        observe: Box::new(|report| drop(black_box(report))),
+    /// The CPU time of the engine's thread so far, in nanoseconds.
+    fn spent(&self) -> anyhow::Result<u64> {
+        let path = format!("/proc/self/task/{}/schedstat", self.thread);
+        let times = fs::read_to_string(path)?;
+        let first = times.split_whitespace().next();
+        Ok(first.context("an empty schedstat")?.parse()?)
     }
-}
 
-/// The nanoseconds that `inner` takes for a step, while `rows` sequences get `tokens` tokens each.
-fn turn(served: &Served, inner: StepObserver, rows: usize, tokens: usize) -> anyhow::Result<f64> {
-    let engine = &served.engine;
-    let spent = Arc::new(Spent::default());
-    engine.observe(timed(inner, Arc::clone(&spent)));
-    let request = || Request {
-        prompt: vec![1, 2, 3],
-        params: SamplingParams {
-            max_tokens: tokens,
-            temperature: 0.0,
-            ..SamplingParams::default()
-        },
-        ..Request::default()
-    };
-    // Nobody reads the tokens as they come: the engine's thread would have to wake the reader.
-    let generations = engine.submit_all((0..rows).map(|_| request()).collect())?;
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while spent.steps.load(Ordering::Relaxed) < tokens as u64 || engine.stats().running > 0 {
-        anyhow::ensure!(Instant::now() < deadline, "a turn took more than a minute");
+    /// The nanoseconds that the engine's thread takes for a step, while `rows` sequences get `tokens`
+    /// tokens each.
+    fn turn(&self, rows: usize, tokens: usize) -> anyhow::Result<f64> {
+        let engine = &self.served.engine;
+        let before = (self.spent()?, engine.stats().steps);
+        let request = || Request {
+            prompt: vec![1, 2, 3],
+            params: SamplingParams {
+                max_tokens: tokens,
+                temperature: 0.0,
+                ..SamplingParams::default()
+            },
+            ..Request::default()
+        };
+        // Nobody reads the tokens as they come: the engine's thread would have to wake the reader.
+        let generations = engine.submit_all((0..rows).map(|_| request()).collect())?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while engine.stats().steps < before.1 + tokens as u64 || !engine.stats().is_idle() {
+            anyhow::ensure!(Instant::now() < deadline, "a turn took more than a minute");
+            thread::sleep(Duration::from_millis(1));
+        }
+        // By then it waits for the next request.
         thread::sleep(Duration::from_millis(1));
+        drop(generations);
+        let steps = engine.stats().steps - before.1;
+        Ok((self.spent()? - before.0) as f64 / steps as f64)
     }
-    drop(generations);
-    let steps = spent.steps.load(Ordering::Relaxed);
-    Ok(spent.nanoseconds.load(Ordering::Relaxed) as f64 / steps as f64)
 }
 
 /// The median, and the interval that has the median of all possible values in 95 of 100 cases: the
@@ -106,6 +134,7 @@ fn median(mut values: Vec<f64>) -> [f64; 3] {
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     anyhow::ensure!(cli.pairs > 0, "--pairs must be at least 1, given 0");
+    anyhow::ensure!(cli.life > 0, "--life must be at least 1, given 0");
     anyhow::ensure!(
         (1..CONTEXT - 3).contains(&cli.tokens),
         "--tokens must be from 1 to {}, given {}",
@@ -113,53 +142,44 @@ fn main() -> anyhow::Result<()> {
         cli.tokens
     );
     let step = Duration::from_micros(cli.step_us);
-    let config = EngineConfig {
-        max_running: SEQUENCES,
-        max_batch_tokens: SEQUENCES * CONTEXT,
-        ..EngineConfig::default()
-    };
-    let cached = config.prefix_cache;
-    let served = served(config, move || {
-        let began = Instant::now();
-        while began.elapsed() < step {
-            std::hint::spin_loop();
-        }
-    })?;
-    let telemetry = Telemetry::local();
-    attach(&telemetry, &served)?;
     println!(
-        "| sequences | discarded, ns a step | more with telemetry, ns a step | 95 % | ns a token |"
+        "| sequences | without, ns a step | more with telemetry, ns a step | 95 % | ns a token |"
     );
     println!("|---|---|---|---|---|");
+    let mut dropped = Vec::new();
     for rows in [1, 8, 64] {
         let (mut without, mut more) = (Vec::new(), Vec::new());
-        // The first pair warms up.
-        for pair in 0..=cli.pairs {
-            let off = || turn(&served, discarding(), rows, cli.tokens);
-            let on = || turn(&served, observer(&telemetry, cached), rows, cli.tokens);
-            // Neither always comes second.
-            let (off, on) = if pair % 2 == 0 {
-                let off = off()?;
-                (off, on()?)
-            } else {
-                let on = on()?;
-                (off()?, on)
-            };
-            if pair > 0 {
-                without.push(off);
-                more.push(on - off);
+        while more.len() < cli.pairs {
+            let (off, on) = (Running::start(step)?, Running::start(step)?);
+            let telemetry = Telemetry::local();
+            attach(&telemetry, &on.served)?;
+            // The first pair warms up.
+            for pair in 0..=cli.life {
+                // Neither always comes second.
+                let (base, with) = if pair % 2 == 0 {
+                    let base = off.turn(rows, cli.tokens)?;
+                    (base, on.turn(rows, cli.tokens)?)
+                } else {
+                    let with = on.turn(rows, cli.tokens)?;
+                    (off.turn(rows, cli.tokens)?, with)
+                };
+                if pair > 0 {
+                    without.push(base);
+                    more.push(with - base);
+                }
             }
+            let page = telemetry.scrape(TextFormat::Prometheus);
+            let page = page.context("there are no metrics")?;
+            let mut lines = page.lines();
+            let line = lines.find(|line| line.starts_with("hearth_telemetry_dropped_total"));
+            dropped.extend(line.map(str::to_owned));
         }
         let ([base, ..], [middle, low, high]) = (median(without), median(more));
         let each = middle / rows as f64;
         println!("| {rows} | {base:.0} | {middle:.1} | {low:.1} to {high:.1} | {each:.1} |");
     }
-    let page = telemetry
-        .scrape(TextFormat::Prometheus)
-        .context("there are no metrics")?;
-    let dropped = page
-        .lines()
-        .find(|line| line.starts_with("hearth_telemetry_dropped_total"));
-    println!("{}", dropped.unwrap_or_default());
+    dropped.sort();
+    dropped.dedup();
+    println!("{}", dropped.join("\n"));
     Ok(())
 }

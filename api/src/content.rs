@@ -34,8 +34,8 @@ impl Budget {
     }
 }
 
-/// The input of a chat: its messages in OpenAI's form.
-pub fn of_conversation(messages: &Value) -> MessageContent {
+/// The input of a chat: its messages and its tools in OpenAI's form.
+pub fn of_conversation(messages: &Value, tools: Option<&Value>) -> MessageContent {
     let (mut system, mut told) = (Vec::new(), Vec::new());
     let (mut of_system, mut of_messages) = (Budget(MAX_BYTES), Budget(MAX_BYTES));
     for message in messages.as_array().into_iter().flatten().rev() {
@@ -52,9 +52,35 @@ pub fn of_conversation(messages: &Value) -> MessageContent {
     system.reverse();
     MessageContent {
         system: (!system.is_empty()).then(|| Value::from(system).to_string()),
+        tools: tools.map(definitions),
         input: Value::from(told).to_string(),
         output: None,
     }
+}
+
+/// The definitions of tools. Parameters that do not fit are left out, because a part of a schema is none.
+fn definitions(tools: &Value) -> String {
+    let (mut budget, mut told) = (Budget(MAX_BYTES), Vec::new());
+    for tool in tools.as_array().into_iter().flatten() {
+        if !budget.begin() {
+            break;
+        }
+        let function = &tool["function"];
+        let name = budget.take_str(&function["name"]);
+        let mut definition = json!({"type": "function", "name": name});
+        if function["description"].is_string() {
+            definition["description"] = budget.take_str(&function["description"]).into();
+        }
+        let parameters = &function["parameters"];
+        if let Some(left) = budget.0.checked_sub(parameters.to_string().len())
+            && parameters.is_object()
+        {
+            budget.0 = left;
+            definition["parameters"] = parameters.clone();
+        }
+        told.push(definition);
+    }
+    Value::from(told).to_string()
 }
 
 /// The parts of a message: its reasoning, its text, its calls, or the result of a call.
@@ -100,6 +126,7 @@ pub fn of_prompt(prompt: &str) -> MessageContent {
     let parts = [json!({"type": "text", "content": text})];
     MessageContent {
         system: None,
+        tools: None,
         input: json!([{"role": "user", "parts": parts}]).to_string(),
         output: None,
     }
@@ -124,12 +151,22 @@ mod tests {
     fn messages_have_the_parts_of_the_conventions() {
         let call =
             json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
-        let content = of_conversation(&json!([
+        let messages = json!([
             {"role": "system", "content": "Be brief."},
             {"role": "user", "content": "Hi"},
             {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "7"},
-        ]));
+        ]);
+        let function =
+            json!({"name": "f", "description": "does it", "parameters": {"type": "object"}});
+        let content = of_conversation(
+            &messages,
+            Some(&json!([{"type": "function", "function": function}])),
+        );
+        let tools = read(&content.tools.unwrap());
+        let parameters = json!({"type": "object"});
+        let expected = json!([{"type": "function", "name": "f", "description": "does it", "parameters": parameters}]);
+        assert_eq!(tools, expected);
         let system = read(&content.system.unwrap());
         assert_eq!(system, json!([{"type": "text", "content": "Be brief."}]));
         let expected = json!([
@@ -150,7 +187,7 @@ mod tests {
         let message =
             |n: usize| json!({"role": "user", "content": format!("{n} {}", "ä".repeat(500))});
         let many: Value = (0..1000).map(message).collect();
-        let input = of_conversation(&many).input;
+        let input = of_conversation(&many, None).input;
         assert!(input.len() < 3 * MAX_BYTES, "{}", input.len());
         let told = read(&input);
         let last = told.as_array().unwrap().last().unwrap();
@@ -163,16 +200,24 @@ mod tests {
         let empty: Value = (0..100_000)
             .map(|_| json!({"role": "user", "content": ""}))
             .collect();
-        assert!(of_conversation(&empty).input.len() < MAX_BYTES);
+        assert!(of_conversation(&empty, None).input.len() < MAX_BYTES);
         // Many parts, whose names are long.
         let name = "n".repeat(1000);
         let call =
             json!({"id": name, "type": "function", "function": {"name": name, "arguments": ""}});
         let calls = json!([{"role": "assistant", "content": "", "tool_calls": vec![call; 10_000]}]);
-        assert!(of_conversation(&calls).input.len() < 3 * MAX_BYTES);
+        assert!(of_conversation(&calls, None).input.len() < 3 * MAX_BYTES);
         let systems = (0..10_000).map(|_| json!({"role": "system", "content": "a"}));
-        let system = of_conversation(&systems.collect()).system.unwrap();
+        let system = of_conversation(&systems.collect(), None).system.unwrap();
         assert!(system.len() < MAX_BYTES, "{}", system.len());
+        let function = json!({"name": name, "description": name, "parameters": {"title": name}});
+        let tools = json!(vec![
+            json!({"type": "function", "function": function});
+            1000
+        ]);
+        let tools = of_conversation(&json!([]), Some(&tools)).tools.unwrap();
+        assert!(tools.len() < 3 * MAX_BYTES, "{}", tools.len());
+        assert!(read(&tools).as_array().unwrap().len() < 300);
         let long = of_prompt(&"ä".repeat(MAX_BYTES)).input;
         assert!(long.len() < MAX_BYTES + 100, "{}", long.len());
     }

@@ -74,7 +74,7 @@ impl Conversation {
     /// 400 where the template refuses the messages, or they do not fit the context.
     pub fn encode(self, served: &Served) -> Result<Rendered, ApiError> {
         let continues = self.continues;
-        exchange::note_content(|| content::of_conversation(&self.messages));
+        exchange::note_content(|| content::of_conversation(&self.messages, self.tools.as_ref()));
         let text = self.render(served)?;
         let reasoning = served.formats.reasoning;
         Ok(Rendered {

@@ -220,12 +220,8 @@ impl Record {
             return;
         };
         engine.token(exchange.streams(), self.run.0);
-        // Only the longest times open their trace: a trace for each token would cost too much.
-        if let Some(gap) = self.run.0.filter(|&gap| gap > self.longest_gap)
-            && let Some(trace) = self.span.as_ref().and_then(RequestSpan::trace)
-        {
-            self.longest_gap = gap;
-            engine.longest_gap(gap, trace);
+        if let Some(gap) = self.run.0 {
+            self.longest_gap = self.longest_gap.max(gap);
         }
         if self.first_token.is_none() {
             self.first_token = Some(at);
@@ -325,6 +321,12 @@ impl Record {
         if let Some(engine) = exchange.telemetry.engine() {
             let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
             engine.unseen_tokens(stream, completion_tokens.saturating_sub(self.tokens));
+            // Only the longest time opens its trace: a trace for each token would cost too much.
+            if let Some(trace) = self.span.as_ref().and_then(RequestSpan::trace)
+                && self.tokens > 1
+            {
+                engine.longest_gap(self.longest_gap, trace);
+            }
             if let Some(client) = exchange.client() {
                 engine.client_ended(&client.name, self.prompt_tokens, completion_tokens);
             }

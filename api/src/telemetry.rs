@@ -54,11 +54,11 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
 
 /// Hands the steps of an engine over to `telemetry`, which has the model already. `cached` says
 /// whether the engine has a prefix cache.
-pub fn observer(telemetry: &Telemetry, cached: bool) -> StepObserver {
-    let mut tell = telemetry.steps();
+fn observer(telemetry: &Telemetry, cached: bool) -> StepObserver {
+    let outbox = telemetry.steps();
     StepObserver {
         requests: telemetry.traces_steps(),
-        observe: Box::new(move |report| tell(step(report, cached))),
+        observe: Box::new(move |reports| outbox.send(reports.map(|report| step(report, cached)))),
     }
 }
 
@@ -120,7 +120,6 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
 }
 
 fn step(report: StepReport, cached: bool) -> StepRecord {
-    let kv_used = report.kv.protected + report.kv.held;
     StepRecord {
         started: report.started,
         scheduled: report.scheduled,
@@ -135,8 +134,8 @@ fn step(report: StepReport, cached: bool) -> StepRecord {
         cached_tokens: report.cached_tokens,
         running: report.running,
         waiting: report.waiting,
-        kv_used,
-        kv_usage: kv_used as f64 / report.kv.total.max(1) as f64,
+        kv_used: report.kv_used,
+        kv_usage: report.kv_used as f64 / report.kv_total.max(1) as f64,
         failed: report.failed,
         requests: report.requests,
     }

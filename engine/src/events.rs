@@ -2,8 +2,7 @@
 
 use std::fmt;
 use std::time::Instant;
-
-use crate::stats::{EngineStats, KvStats};
+use std::vec::Drain;
 
 /// One step: a forward pass of the model with its scheduling and sampling.
 #[derive(Clone, Debug)]
@@ -41,17 +40,19 @@ pub struct StepReport {
     /// Requests that held slots after the step, and requests that held none.
     pub running: usize,
     pub waiting: usize,
-    /// The pools after the step.
-    pub kv: KvStats,
-    pub host: KvStats,
+    /// The KV slots that running requests used after the step, and all slots of the device.
+    pub kv_used: usize,
+    pub kv_total: usize,
 }
 
-/// Called on the engine thread after each step, before the final events of its requests are
-/// sent. It must not block.
+/// Gets the reports of all steps, in their order, on the engine thread.
 pub struct StepObserver {
-    /// Whether [`StepReport::requests`] is filled in.
+    /// Whether [`StepReport::requests`] is filled in. The report of each step is then handed over
+    /// before the final events of its requests are sent. Otherwise the reports of up to 10 ms are
+    /// handed over together, and at the latest when the engine has nothing to compute.
     pub requests: bool,
-    pub observe: Box<dyn FnMut(StepReport) + Send>,
+    /// Must not block.
+    pub observe: Box<dyn FnMut(Drain<'_, StepReport>) + Send>,
 }
 
 impl fmt::Debug for StepObserver {
@@ -59,53 +60,5 @@ impl fmt::Debug for StepObserver {
         f.debug_struct("StepObserver")
             .field("requests", &self.requests)
             .finish_non_exhaustive()
-    }
-}
-
-impl StepReport {
-    /// `batch` has the request id and the number of tokens of each sequence; `before` and
-    /// `after` are the statistics around the step, whose counters differ by what the step did.
-    pub(crate) fn new(
-        [started, scheduled, forwarded, finished]: [Instant; 4],
-        batch: impl Iterator<Item = (u64, usize)>,
-        with_requests: bool,
-        failed: bool,
-        [before, after]: [&EngineStats; 2],
-    ) -> Self {
-        let mut report = Self {
-            started,
-            scheduled,
-            forwarded,
-            finished,
-            prefill_rows: 0,
-            prefill_tokens: 0,
-            decode_rows: 0,
-            failed,
-            requests: Vec::new(),
-            started_requests: after.started - before.started,
-            queried_tokens: after.prompt_tokens - before.prompt_tokens,
-            cached_tokens: after.cached_tokens - before.cached_tokens,
-            generated_tokens: after.generated_tokens - before.generated_tokens,
-            running: after.running,
-            waiting: after.waiting,
-            kv: after.kv,
-            host: after.host,
-        };
-        if with_requests {
-            report.requests.reserve_exact(batch.size_hint().0);
-        }
-        for (request, tokens) in batch {
-            if with_requests {
-                report.requests.push((request, tokens));
-            }
-            match tokens {
-                1 => report.decode_rows += 1,
-                tokens => {
-                    report.prefill_rows += 1;
-                    report.prefill_tokens += tokens;
-                }
-            }
-        }
-        report
     }
 }

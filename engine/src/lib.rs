@@ -26,7 +26,7 @@
 //! | [`output`] | from tokens to text, stop strings included; on the caller's side |
 //! | `speculation` | drafts of the next tokens, and which of them are worth their rows |
 //! | `transfer` | reading and writing the KV of a request, for prefill/decode disaggregation |
-//! | `stats`, `picture`, `events`, `cache_events`, `cache_reports` | what operators and observers see |
+//! | `stats`, `picture`, `events`, `reports`, `cache_events`, `cache_reports` | what operators and observers see |
 //!
 //! **Architecture Invariant.** The engine names no tensor library and no HTTP library; it
 //! drives a model through [`hearth_forward::Executor`] only.
@@ -52,6 +52,7 @@ mod picture;
 mod policy;
 mod pooling;
 mod queue;
+mod reports;
 mod request;
 mod request_id;
 mod running;

@@ -27,6 +27,7 @@ use crate::constraint::{ForcedTextPredictor, WaitBudget};
 use crate::inbox::NewRequest;
 use crate::kv::{Kv, RequestKv};
 use crate::queue::WaitingQueue;
+use crate::reports::StepCounts;
 use crate::request::Event;
 use crate::running::Running;
 use crate::speculation::DraftModel;
@@ -278,6 +279,22 @@ impl Scheduler {
     /// Reports what has changed in the prefix cache.
     pub fn report_cache(&mut self, reports: &mut CacheReports) {
         reports.report(&mut self.kv);
+    }
+
+    /// What the report of a step says of the engine. Unlike [`stats`](Self::stats) it looks at no
+    /// request, because the device may be idle.
+    pub fn step_counts(&mut self) -> StepCounts {
+        let usage = self.kv.usage();
+        StepCounts {
+            started: self.counters.started,
+            prompt_tokens: self.counters.prompt_tokens,
+            cached_tokens: self.counters.cached_tokens,
+            generated_tokens: self.counters.generated_tokens,
+            running: self.running.len(),
+            waiting: self.waiting.len(),
+            kv_used: usage.total - usage.free - usage.evictable,
+            kv_total: usage.total,
+        }
     }
 
     pub fn stats(&mut self, steps: u64) -> EngineStats {

@@ -24,8 +24,8 @@ use crate::command::Look;
 use crate::config::EngineConfig;
 use crate::constraint::WaitBudget;
 use crate::device::Device;
-use crate::events::{StepObserver, StepReport};
 use crate::inbox::{Inbox, Mail, Phase, Wait};
+use crate::reports::Reports;
 use crate::scheduler::{DeviceIs, Scheduler};
 use crate::speculation::DraftModel;
 use crate::stats::EngineStats;
@@ -43,14 +43,10 @@ pub(crate) struct EngineCore {
     paused: bool,
     /// Whether the engine has nothing to compute until a caller ends a transfer of KV.
     awaits_transfers: bool,
-    observer: Option<StepObserver>,
+    reports: Reports,
     cache_reports: CacheReports,
     /// Looks that have not been answered yet.
     looks: Vec<Look>,
-    /// The statistics of the latest report.
-    observed: EngineStats,
-    /// Reports of completed steps, until there is time to pass them to the observer.
-    reports: Vec<StepReport>,
 }
 
 impl EngineCore {
@@ -79,11 +75,9 @@ impl EngineCore {
             steps: 0,
             paused: false,
             awaits_transfers: false,
-            observer: None,
+            reports: Reports::default(),
             cache_reports: CacheReports::default(),
             looks: Vec::new(),
-            observed: EngineStats::default(),
-            reports: Vec::new(),
         };
         core.publish();
         core
@@ -274,15 +268,10 @@ impl EngineCore {
 
     /// Notes the report of a step for the observer, if there is one.
     fn report(&mut self, batch: &StepBatch, times: [Instant; 4], failed: bool) {
-        let Some(observer) = &self.observer else {
-            return;
-        };
-        let tokens = batch.grants.iter().map(|grant| (grant.id, grant.tokens));
-        let after = self.scheduler.stats(self.steps);
-        let (requests, around) = (observer.requests, [&self.observed, &after]);
-        let report = StepReport::new(times, tokens, requests, failed, around);
-        self.observed = after;
-        self.reports.push(report);
+        if self.reports.are_wanted() {
+            let after = self.scheduler.step_counts();
+            self.reports.add(batch, times, failed, after);
+        }
     }
 
     /// There is nothing to compute: waits a moment for grammars, if requests wait for them.
@@ -300,14 +289,13 @@ impl EngineCore {
         }
     }
 
-    /// Sends all reports, statistics and events. The statistics are published before the final
+    /// Sends the reports that are due, statistics and events. The statistics are published before the final
     /// events, so that a client that has seen its request end sees its slots returned.
     fn publish(&mut self) {
         self.scheduler.flush_step();
-        for report in self.reports.drain(..) {
-            if let Some(observer) = &mut self.observer {
-                (observer.observe)(report);
-            }
+        match self.in_flight.is_empty() {
+            true => self.reports.hand_over(),
+            false => self.reports.hand_over_due(),
         }
         self.scheduler.report_cache(&mut self.cache_reports);
         let stats = EngineStats {

@@ -382,14 +382,15 @@ fn run(random: &mut Random, steps: u64, faults: &Arc<Faults>) -> (u64, u64) {
     .unwrap();
     let lost_slots = Arc::new(Mutex::new(None));
     let found = Arc::clone(&lost_slots);
+    let watch = engine.watch();
     engine.observe(StepObserver {
-        requests: false,
-        observe: Box::new(move |report| {
-            if !report.kv.is_conserved() || !report.host.is_conserved() {
-                found
-                    .lock()
-                    .unwrap()
-                    .get_or_insert([report.kv, report.host]);
+        // It is called in each step, and sees the statistics that the step before published.
+        requests: true,
+        observe: Box::new(move |_| {
+            let stats = watch.stats();
+            if !stats.kv.is_conserved() || !stats.host.is_conserved() {
+                let mut found = found.lock().unwrap();
+                found.get_or_insert([stats.kv, stats.host]);
             }
         }),
     });

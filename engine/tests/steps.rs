@@ -14,9 +14,19 @@ fn observed(config: EngineConfig, kv_slots: usize) -> (Fixture, Receiver<StepRep
     let (sender, reports) = channel();
     fixture.engine.observe(StepObserver {
         requests: true,
-        observe: Box::new(move |report| sender.send(report).unwrap()),
+        observe: Box::new(move |reports| reports.for_each(|report| sender.send(report).unwrap())),
     });
     (fixture, reports)
+}
+
+/// Observes `fixture` with an observer that gets many reports at a time.
+fn observe_together(fixture: &Fixture) -> Receiver<Vec<StepReport>> {
+    let (sender, reports) = channel();
+    fixture.engine.observe(StepObserver {
+        requests: false,
+        observe: Box::new(move |reports| sender.send(reports.collect()).unwrap()),
+    });
+    reports
 }
 
 #[test]
@@ -48,7 +58,7 @@ fn an_observer_gets_a_report_of_every_step_with_its_rows_requests_and_times() {
     assert_eq!(started(&reports[0]), (1, 20, 0));
     assert_eq!(started(&reports[1]), (0, 0, 0));
     assert_eq!((reports[0].running, reports[0].waiting), (1, 0));
-    assert!(reports[0].kv.held >= 20 && reports[0].kv.is_conserved());
+    assert!(reports[0].kv_used >= 20 && reports[0].kv_total == 256);
     assert_eq!(reports[0].requests, [(id, 20)]);
     for report in &reports {
         assert!(report.requests.iter().all(|(request, _)| *request == id));
@@ -62,6 +72,47 @@ fn an_observer_gets_a_report_of_every_step_with_its_rows_requests_and_times() {
             .windows(2)
             .all(|pair| pair[0].finished <= pair[1].started)
     );
+}
+
+#[test]
+fn reports_are_handed_over_together_for_ten_milliseconds_and_none_is_kept_by_an_idle_engine() {
+    let fixture = Fixture::new(EngineConfig::default(), 256);
+    let handed_over = observe_together(&fixture);
+    common::answer(fixture.submit(&prompt(1, 20), 200));
+    let handed_over: Vec<_> = handed_over.try_iter().collect();
+    let steps: usize = handed_over.iter().map(Vec::len).sum();
+    assert_eq!(steps as u64, fixture.engine.stats().steps);
+    let mut before: Option<Instant> = None;
+    for together in &handed_over {
+        assert!((1..=64).contains(&together.len()), "{}", together.len());
+        assert!(together.iter().all(|report| report.requests.is_empty()));
+        // All but the last came too early to be handed over.
+        let early = together.iter().rev().skip(1);
+        let waited = early.filter_map(|report| Some(report.finished - before?));
+        assert!(waited.max() < Some(Duration::from_millis(10)));
+        before = together.last().map(|report| report.finished);
+    }
+}
+
+#[test]
+fn a_paused_engine_keeps_no_report() {
+    let (fixture, permits) = Fixture::gated(EngineConfig::default(), 512);
+    let handed_over = observe_together(&fixture);
+    let generation = fixture.submit(&prompt(1, 20), 400);
+    let permit = |steps: usize| (0..steps).for_each(|_| permits.send(()).unwrap());
+    permit(50);
+    fixture.wait_until("it has run", |fixture| fixture.engine.stats().steps >= 40);
+    let paused = fixture.engine.pause(PauseMode::InPlace);
+    // It pauses after the steps that are in flight.
+    permit(50);
+    paused.wait_blocking().unwrap();
+    let stats = fixture.engine.stats();
+    assert!(stats.paused && stats.running == 1, "{stats:?}");
+    let steps: usize = handed_over.try_iter().map(|together| together.len()).sum();
+    assert_eq!(steps as u64, stats.steps);
+    drop(permits);
+    fixture.engine.resume().wait_blocking().unwrap();
+    common::answer(generation);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! bucket on a dashboard then opens a trace.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use opentelemetry::{KeyValue, TraceId};
@@ -23,50 +23,66 @@ const LATENCIES: [&str; 9] = [
     "llm.request.inference_time",
 ];
 
-/// An instrument and the sorted attributes of a series.
-type Series = (&'static str, Vec<(String, String)>);
+/// The exemplars of an instrument.
+#[derive(Debug)]
+struct Latency {
+    /// The bounds that it records with.
+    bounds: Vec<f64>,
+    /// By the attributes of the series, in the order in which they are recorded. There are as many
+    /// as the instrument has.
+    series: Mutex<HashMap<Vec<KeyValue>, Buckets>>,
+}
 
 #[derive(Debug)]
-pub struct Exemplars {
-    /// The bounds that each instrument records with.
-    bounds: HashMap<&'static str, Vec<f64>>,
-    /// There are as many series as the instruments have.
-    series: Mutex<HashMap<Series, Buckets>>,
+pub struct Exemplars(HashMap<&'static str, Latency>);
+
+impl Latency {
+    fn series(&self) -> MutexGuard<'_, HashMap<Vec<KeyValue>, Buckets>> {
+        self.series.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Exemplars {
     pub fn new(bounds: &Bounds) -> Self {
-        let bounds = LATENCIES.map(|name| (name, bounds.of_instrument(name)));
-        Self {
-            bounds: bounds.into(),
+        let latency = |name| Latency {
+            bounds: bounds.of_instrument(name),
             series: Mutex::default(),
-        }
+        };
+        Self(LATENCIES.map(|name| (name, latency(name))).into())
     }
 
     /// Keeps `value` of `instrument`, which is one of [`LATENCIES`], and the trace of its request.
     pub fn keep(&self, instrument: &'static str, given: &[KeyValue], value: f64, trace: TraceId) {
-        let Some(bounds) = self.bounds.get(instrument) else {
+        let Some(latency) = self.0.get(instrument) else {
             return;
         };
-        let bucket = bounds.partition_point(|&bound| bound < value);
+        let bucket = latency.bounds.partition_point(|&bound| bound < value);
         let exemplar = Exemplar {
             trace,
             value,
             at: SystemTime::now(),
         };
-        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let buckets = series.entry((instrument, attributes(given.iter())));
-        buckets.or_default().insert(bucket, exemplar);
+        let mut series = latency.series();
+        if let Some(buckets) = series.get_mut(given) {
+            buckets.insert(bucket, exemplar);
+        } else {
+            series.insert(given.to_vec(), [(bucket, exemplar)].into());
+        }
     }
 
     /// Gives the distributions of `points` their exemplars.
     pub fn attach(&self, points: &mut Points) {
-        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((instrument, attributes), buckets) in &*series {
-            let of_instrument = points.get_mut(*instrument).into_iter().flatten();
-            for point in of_instrument.filter(|point| point.attributes == *attributes) {
-                if let Value::Distribution(distribution) = &mut point.value {
-                    distribution.exemplars.clone_from(buckets);
+        for (&instrument, latency) in &self.0 {
+            let Some(of_instrument) = points.get_mut(instrument) else {
+                continue;
+            };
+            for (given, buckets) in &*latency.series() {
+                let attributes = attributes(given.iter());
+                let of_series = of_instrument.iter_mut();
+                for point in of_series.filter(|point| point.attributes == attributes) {
+                    if let Value::Distribution(distribution) = &mut point.value {
+                        distribution.exemplars.clone_from(buckets);
+                    }
                 }
             }
         }

@@ -2,6 +2,7 @@
 //! them.
 //!
 //! - `requests`: histograms and counters of requests and engine steps, recorded as they end.
+//! - `tokens`: generated tokens and the times between them, gathered by each thread.
 //! - `transfers`: histograms and counters of transfers of keys and values.
 //! - `clients`: counters of each API key.
 //! - `http`: histograms and counters of HTTP exchanges.
@@ -17,6 +18,7 @@ mod http;
 mod process;
 mod requests;
 mod speculation;
+mod tokens;
 mod transfers;
 
 pub use adapters::observe_adapters;

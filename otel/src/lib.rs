@@ -13,7 +13,7 @@
 //! | [`rows`] | the tables of vLLM's, SGLang's and the process's metrics |
 //! | `exposition`, `points`, `text`, `scrape_reader` | the page of `/metrics` |
 //! | `records` | times and numbers of steps, requests and HTTP exchanges |
-//! | `mailbox`, `worker` | the telemetry thread and its queue |
+//! | `mailbox`, `outbox`, `worker` | the telemetry thread and its queue |
 //! | `flight`, `stall_log` | the latest steps in memory, as a trace, and what is told when the engine hangs |
 //! | `spans` | traces of HTTP exchanges, continuations and steps |
 //! | `otlp_settings`, `exporters`, `http_client`, `flush` | export over OTLP |
@@ -66,6 +66,7 @@ pub use instruments::{
 pub use logs::{BOUNDED, LogError, LogFormat, LogGuard, init_logs, log_panics, print};
 pub use options::TelemetryOptions;
 pub use otlp_settings::{OtlpOptions, OtlpProtocol};
+pub use outbox::StepOutbox;
 pub use records::{
     Clock, Compilation, Ending, HttpOutcome, KvTransfer, MessageContent, RequestRecord,
     RequestTimes, StepRecord,

@@ -16,14 +16,12 @@ const GATHER: Duration = Duration::from_millis(20);
 /// How long the thread looks for further messages by itself, once in each [`GATHER`]: while messages
 /// come at least as often as this, nobody wakes it.
 const LOOKING: Duration = Duration::from_millis(200);
-/// Messages that may wait, where each step counts; further ones are dropped.
-const MAX_MESSAGES: usize = 8192;
+/// Messages and steps that may wait; further ones are dropped.
+const MAX_WAITING: usize = 8192;
 
 /// A message to the telemetry thread.
 #[derive(Debug)]
 pub enum Message {
-    /// Steps in the order of their ends.
-    Steps(Vec<StepRecord>),
     /// A continuation began: the engine's id, and the span that its steps link to.
     Begin(u64, SpanContext),
     /// A continuation ended.
@@ -50,11 +48,28 @@ struct Mailbox {
     changed: Condvar,
 }
 
+/// What waits in a mailbox, or was taken out of it.
+#[derive(Debug, Default)]
+pub struct Mail {
+    /// Steps in the order of their ends.
+    pub steps: Vec<StepRecord>,
+    /// Messages in the order of their sending.
+    pub messages: Vec<Message>,
+}
+
+impl Mail {
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        self.steps.len() + self.messages.len()
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    messages: Vec<Message>,
-    /// Their number, where each step counts.
-    waiting: usize,
+    mail: Mail,
     /// True while the thread sleeps until the first message wakes it.
     asleep: bool,
     /// When the thread last found messages.
@@ -82,26 +97,26 @@ impl Mailbox {
 impl Sender {
     /// Queues `message`. Returns false if the mailbox is full and the message was dropped.
     pub fn send(&self, message: Message) -> bool {
-        self.push(message, false)
+        self.push(1, false, |mail| mail.messages.push(message))
     }
 
     /// Queues `message` and has it processed without the gathering delay.
     pub fn send_urgent(&self, message: Message) -> bool {
-        self.push(message, true)
+        self.push(1, true, |mail| mail.messages.push(message))
     }
 
-    fn push(&self, message: Message, urgent: bool) -> bool {
+    /// Queues `steps`. Returns false if the mailbox has no room for them and they were dropped.
+    pub fn send_steps(&self, steps: impl ExactSizeIterator<Item = StepRecord>) -> bool {
+        self.push(steps.len(), false, |mail| mail.steps.extend(steps))
+    }
+
+    fn push(&self, count: usize, urgent: bool, add: impl FnOnce(&mut Mail)) -> bool {
         let mailbox = &self.0.0;
         let mut state = mailbox.state();
-        let count = match &message {
-            Message::Steps(steps) => steps.len(),
-            _ => 1,
-        };
-        if state.waiting + count > MAX_MESSAGES {
+        if state.mail.len() + count > MAX_WAITING {
             return false;
         }
-        state.waiting += count;
-        state.messages.push(message);
+        add(&mut state.mail);
         state.urgent |= urgent;
         let wakes = urgent || std::mem::take(&mut state.asleep);
         drop(state);
@@ -120,14 +135,14 @@ impl Drop for Open {
 }
 
 impl Receiver {
-    /// Moves the waiting messages into `taken`, which must be empty, in the order of sending.
-    /// Returns after messages have arrived and gathered, or at `until`. The result is false
-    /// once the mailbox is closed, so that no more messages can arrive.
-    pub fn receive(&self, until: Instant, taken: &mut Vec<Message>) -> bool {
+    /// Moves what waits into `taken`, which must be empty. Returns after mail has arrived and
+    /// gathered, or at `until`. The result is false once the mailbox is closed, so that nothing
+    /// more can arrive.
+    pub fn receive(&self, until: Instant, taken: &mut Mail) -> bool {
         let mut state = self.0.state();
         let left = |until: Instant| until.saturating_duration_since(Instant::now());
         let looks_until = state.latest.map(|latest| latest + LOOKING);
-        while state.messages.is_empty() && !state.closed && !left(until).is_zero() {
+        while state.mail.is_empty() && !state.closed && !left(until).is_zero() {
             let looks = looks_until.is_some_and(|until| !left(until).is_zero());
             state.asleep = !looks;
             let wait = if looks { GATHER } else { left(until) };
@@ -135,20 +150,17 @@ impl Receiver {
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.asleep = false;
-        if !state.messages.is_empty() {
+        if !state.mail.is_empty() {
             state.latest = Some(Instant::now());
         }
         let gathered = Instant::now() + GATHER;
-        while !state.messages.is_empty()
-            && !state.urgent
-            && !state.closed
-            && !left(gathered).is_zero()
+        while !state.mail.is_empty() && !state.urgent && !state.closed && !left(gathered).is_zero()
         {
             let woken = self.0.changed.wait_timeout(state, left(gathered));
             state = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        (state.urgent, state.waiting) = (false, 0);
-        std::mem::swap(&mut state.messages, taken);
+        state.urgent = false;
+        std::mem::swap(&mut state.mail, taken);
         !state.closed
     }
 }
@@ -165,6 +177,29 @@ mod tests {
         (Message::Flush(done), seen)
     }
 
+    fn steps(count: usize) -> impl ExactSizeIterator<Item = StepRecord> {
+        let now = Instant::now();
+        (0..count).map(move |_| StepRecord {
+            started: now,
+            scheduled: now,
+            forwarded: now,
+            finished: now,
+            tokens: 1,
+            prefill_rows: 0,
+            prefill_tokens: 0,
+            decode_rows: 1,
+            started_requests: 0,
+            queried_tokens: 0,
+            cached_tokens: 0,
+            running: 1,
+            waiting: 0,
+            kv_used: 0,
+            kv_usage: 0.0,
+            failed: false,
+            requests: Vec::new(),
+        })
+    }
+
     #[test]
     fn messages_are_received_in_order_and_in_few_batches() {
         let (sender, receiver) = mailbox();
@@ -177,11 +212,11 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         });
-        let (mut batches, mut all, mut taken) = (0, Vec::new(), Vec::new());
+        let (mut batches, mut all, mut taken) = (0, Vec::new(), Mail::default());
         let far = Instant::now() + Duration::from_secs(60);
         while receiver.receive(far, &mut taken) || !taken.is_empty() {
             batches += 1;
-            all.append(&mut taken);
+            all.append(&mut taken.messages);
         }
         assert_eq!(all.len(), 1000);
         assert!(batches < 500, "{batches}");
@@ -198,13 +233,12 @@ mod tests {
     #[test]
     fn messages_that_follow_others_closely_wake_nobody_and_are_received_all_the_same() {
         let (sender, receiver) = mailbox();
-        let mut taken = Vec::new();
         let far = Instant::now() + Duration::from_secs(60);
         let begin = Instant::now();
         assert!(sender.send(flush().0));
-        assert!(receiver.receive(far, &mut taken));
-        taken.clear();
+        assert!(receiver.receive(far, &mut Mail::default()));
         let receiving = thread::spawn(move || {
+            let mut taken = Mail::default();
             receiver.receive(far, &mut taken);
             taken.len()
         });
@@ -219,12 +253,11 @@ mod tests {
     #[test]
     fn after_a_while_without_messages_the_thread_waits_to_be_woken() {
         let (sender, receiver) = mailbox();
-        let mut taken = Vec::new();
         assert!(sender.send(flush().0));
-        assert!(receiver.receive(Instant::now() + Duration::from_secs(60), &mut taken));
-        taken.clear();
         let far = Instant::now() + Duration::from_secs(60);
-        let receiving = thread::spawn(move || receiver.receive(far, &mut taken));
+        assert!(receiver.receive(far, &mut Mail::default()));
+        let far = Instant::now() + Duration::from_secs(60);
+        let receiving = thread::spawn(move || receiver.receive(far, &mut Mail::default()));
         while !sender.0.0.state().asleep {
             assert!(Instant::now() < far, "the thread never stops looking");
             thread::sleep(Duration::from_millis(1));
@@ -236,18 +269,18 @@ mod tests {
     #[test]
     fn a_full_mailbox_refuses_messages_and_an_empty_one_returns_when_the_time_is_up() {
         let (sender, receiver) = mailbox();
-        let mut taken = Vec::new();
+        let mut taken = Mail::default();
         assert!(receiver.receive(Instant::now() + Duration::from_millis(1), &mut taken));
         assert!(taken.is_empty());
-        let accepted = (0..MAX_MESSAGES + 10)
-            .filter(|_| sender.send(flush().0))
-            .count();
-        assert_eq!(accepted, MAX_MESSAGES);
+        assert!(sender.send_steps(steps(10)));
+        let accepted = (0..MAX_WAITING).filter(|_| sender.send(flush().0)).count();
+        assert_eq!(accepted, MAX_WAITING - 10);
+        assert!(!sender.send_steps(steps(1)));
         assert!(receiver.receive(Instant::now(), &mut taken));
-        assert_eq!(taken.len(), MAX_MESSAGES);
+        assert_eq!(taken.len(), MAX_WAITING);
         assert!(sender.send_urgent(flush().0), "there is room again");
         drop(sender);
-        taken.clear();
+        let mut taken = Mail::default();
         assert!(!receiver.receive(Instant::now(), &mut taken));
         assert_eq!(taken.len(), 1);
     }

@@ -224,6 +224,8 @@ impl Ending {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageContent {
     pub system: Option<String>,
+    /// The tools that the model may call.
+    pub tools: Option<String>,
     pub input: String,
     /// None where there is none yet.
     pub output: Option<String>,

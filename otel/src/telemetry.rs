@@ -27,9 +27,9 @@ use crate::instruments::{
 use crate::mailbox::{Message, Sender, mailbox};
 use crate::options::TelemetryOptions;
 use crate::otlp_settings::{Signal, captures_content, environment, propagates, target};
-use crate::outbox::Outbox;
+use crate::outbox::StepOutbox;
 use crate::points::points;
-use crate::records::{Clock, RequestRecord, StepRecord};
+use crate::records::{Clock, RequestRecord};
 use crate::scrape_reader::ScrapeReader;
 use crate::spans::{RequestSpan, ServerSpan, Spans};
 use crate::text::TextFormat;
@@ -353,12 +353,11 @@ impl Telemetry {
         self.send(|| Message::End(Box::new((span, record))));
     }
 
-    /// Returns a function with which the engine's thread records its steps.
-    pub fn steps(&self) -> impl FnMut(StepRecord) + Send + 'static {
+    /// Where the engine's thread passes its steps on. If steps are [traced](Self::traces_steps), a
+    /// step must be there before the ends of its requests are.
+    pub fn steps(&self) -> StepOutbox {
         let sender = self.inner.model.get().map(|model| model.sender.clone());
-        let dropped = Arc::clone(&self.inner.dropped);
-        let mut outbox = Outbox::new(sender, dropped, self.traces_steps());
-        move |step| outbox.record(step)
+        StepOutbox::new(sender, Arc::clone(&self.inner.dropped))
     }
 
     fn send(&self, message: impl FnOnce() -> Message) {

@@ -10,7 +10,7 @@ use opentelemetry::trace::SpanContext;
 
 use crate::flight::FlightRecorder;
 use crate::instruments::{Derived, EngineInstruments, EngineSnapshot, ReadEngine};
-use crate::mailbox::{Message, Receiver};
+use crate::mailbox::{Mail, Message, Receiver};
 use crate::options::TelemetryOptions;
 use crate::records::{RequestRecord, StepRecord};
 use crate::spans::{RequestSpan, Spans, StepTimes};
@@ -154,7 +154,7 @@ impl Worker {
     /// Processes messages until the mailbox is closed.
     pub fn run(mut self, mailbox: &Receiver) {
         let mut next_tick = Instant::now() + TICK;
-        let mut messages = Vec::new();
+        let mut mail = Mail::default();
         let mut open = true;
         while open {
             let now = Instant::now();
@@ -164,8 +164,12 @@ impl Worker {
             }
             let due = self.pending.front().map(|(at, _)| *at + BEGIN_TIMEOUT);
             let until = due.map_or(next_tick, |due| due.min(next_tick));
-            open = mailbox.receive(until, &mut messages);
-            messages.drain(..).for_each(|message| self.process(message));
+            open = mailbox.receive(until, &mut mail);
+            // A step was sent before the ends of its requests.
+            mail.steps.drain(..).for_each(|step| self.step(step));
+            mail.messages
+                .drain(..)
+                .for_each(|message| self.process(message));
             self.process_pending(Instant::now(), BEGIN_TIMEOUT);
         }
         self.process_pending(Instant::now(), Duration::ZERO);
@@ -188,7 +192,6 @@ impl Worker {
 
     fn process(&mut self, message: Message) {
         match message {
-            Message::Steps(steps) => steps.into_iter().for_each(|step| self.step(step)),
             Message::Begin(id, span) => {
                 if self.tracked.len() >= MAX_TRACKED {
                     // The ends of most of them were dropped while this thread was behind.

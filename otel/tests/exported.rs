@@ -102,7 +102,7 @@ fn everything() -> Telemetry {
     engine.client_ended("ann", 40, 2);
     engine.client_refused("ann");
     let now = Instant::now();
-    telemetry.steps()(StepRecord {
+    let step = StepRecord {
         started: now,
         scheduled: now,
         forwarded: now,
@@ -120,7 +120,8 @@ fn everything() -> Telemetry {
         kv_usage: 0.2,
         failed: false,
         requests: vec![(1, 10)],
-    });
+    };
+    telemetry.steps().send([step].into_iter());
     let deadline = Instant::now() + Duration::from_secs(20);
     // The telemetry thread records the step, and its hit rate last.
     while !line(
@@ -263,6 +264,47 @@ fn one_histogram_is_shown_with_each_vocabularys_bounds() {
         at("vllm:model_forward_time_milliseconds_bucket{", "20.0").as_deref(),
         Some("1.0")
     );
+}
+
+#[test]
+fn a_page_has_all_tokens_that_any_thread_has_recorded() {
+    const THREADS: u64 = 20;
+    const TOKENS: u64 = 1000;
+    let telemetry = everything();
+    let engine = telemetry.engine().unwrap();
+    let numbers = || {
+        let page = telemetry.scrape(TextFormat::Prometheus).unwrap();
+        [
+            "vllm:generation_tokens_total{",
+            "vllm:inter_token_latency_seconds_count{",
+            "vllm:inter_token_latency_seconds_sum{",
+        ]
+        .map(|name| {
+            let line = line(&page, name);
+            line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+        })
+    };
+    let before = numbers();
+    for tokens in 1..=3 {
+        engine.token(true, Some(0.5));
+        // No page is late, however few tokens there are.
+        assert_eq!(numbers()[0] - before[0], f64::from(tokens));
+        assert_eq!(numbers()[1] - before[1], f64::from(tokens));
+    }
+    let before = numbers();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| (0..TOKENS).for_each(|_| engine.token(true, Some(0.5))));
+        }
+        // Pages are rendered meanwhile.
+        for _ in 0..20 {
+            numbers();
+        }
+    });
+    let [tokens, times, seconds] = numbers();
+    let all = (THREADS * TOKENS) as f64;
+    assert_eq!([tokens - before[0], times - before[1]], [all, all]);
+    assert!((seconds - before[2] - all / 2.0).abs() < 1e-6, "{seconds}");
 }
 
 #[test]

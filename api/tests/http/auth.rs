@@ -169,6 +169,10 @@ async fn the_admins_key_and_no_other_changes_the_server() {
         let answer = ask(&server, Method::POST, path, &key("everybody")).await;
         assert_eq!(answer.status(), 401, "{path}");
     }
+    // Steps of the engine are the administrator's, too.
+    for (given, expected) in [("everybody", 401), ("admin", 200)] {
+        assert_eq!(status(&server, "/debug/trace", &key(given)).await, expected);
+    }
     // With an admin key only, all other routes are open.
     let server = self::server(HttpConfig {
         admin_api_key: "admin".parse().ok(),

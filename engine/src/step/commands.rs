@@ -45,8 +45,8 @@ impl EngineCore {
             Command::Transfer(command) => self.scheduler.transfer(command),
             Command::Prefix(command) => self.scheduler.prefix(command),
             Command::Observe(observer) => {
-                self.observed = self.scheduler.stats(self.steps);
-                self.observer = Some(observer);
+                let now = self.scheduler.step_counts();
+                self.reports.start(observer, now);
             }
             Command::ObserveCache(observer) => {
                 self.cache_reports.start(observer);

@@ -21,11 +21,11 @@ pub struct HttpInstruments {
     exemplars: Arc<Exemplars>,
 }
 
-fn http_attributes(method: &'static str, route: &str) -> Vec<KeyValue> {
+fn http_attributes(method: &'static str, route: &'static str) -> Vec<KeyValue> {
     vec![
         KeyValue::new(METHOD, method),
         KeyValue::new(SCHEME, "http"),
-        KeyValue::new(ROUTE, route.to_owned()),
+        KeyValue::new(ROUTE, route),
     ]
 }
 
@@ -51,7 +51,7 @@ impl HttpInstruments {
     }
 
     /// Counts a request that is now active.
-    pub fn begin(&self, method: &'static str, route: &str) {
+    pub fn begin(&self, method: &'static str, route: &'static str) {
         self.active.add(1, &http_attributes(method, route));
     }
 
@@ -59,7 +59,7 @@ impl HttpInstruments {
     pub fn end(
         &self,
         method: &'static str,
-        route: &str,
+        route: &'static str,
         outcome: &HttpOutcome,
         trace: Option<TraceId>,
     ) {

@@ -1,5 +1,7 @@
 //! Instruments that requests and engine steps record to.
 
+use std::sync::Arc;
+
 use opentelemetry::metrics::{BoundCounter, BoundHistogram, Counter, Histogram, Meter};
 use opentelemetry::{KeyValue, TraceId};
 
@@ -8,6 +10,7 @@ use super::build::{counter, histogram};
 use super::clients::ClientInstruments;
 use super::engine::{EngineFacts, ReadDerived, ReadEngine, observe_engine};
 use super::speculation;
+use super::tokens::Tokens;
 use super::transfers::TransferInstruments;
 use crate::bounds::Bounds;
 use crate::catalog::{
@@ -42,22 +45,16 @@ pub struct RequestNumbers<'a> {
     pub preemptions: u64,
 }
 
-/// Counters that rise while requests run, bound to their attributes.
-#[derive(Debug)]
-struct Live {
-    prompt_tokens: BoundCounter<u64>,
-    generation_tokens: BoundCounter<u64>,
-}
-
 /// Instruments of the engine and of requests.
 #[derive(Debug)]
 pub struct EngineInstruments {
-    model: String,
+    /// The attributes of series that have no others: the model.
+    model_only: [KeyValue; 1],
     adapters: AdapterNames,
     first_token: Histogram<f64>,
     duration: Histogram<f64>,
     per_token: Histogram<f64>,
-    inter_token: BoundHistogram<f64>,
+    tokens: Arc<Tokens>,
     queue: BoundHistogram<f64>,
     prefill: BoundHistogram<f64>,
     decode: BoundHistogram<f64>,
@@ -76,7 +73,7 @@ pub struct EngineInstruments {
     without_decode: BoundCounter<u64>,
     rejections: BoundCounter<u64>,
     /// Indexed by `usize::from(stream)`.
-    live: [Live; 2],
+    prompt_tokens: [BoundCounter<u64>; 2],
     iteration_tokens: BoundHistogram<f64>,
     step_scheduler: BoundHistogram<f64>,
     step_forward: BoundHistogram<f64>,
@@ -108,7 +105,8 @@ impl EngineInstruments {
         read: &ReadEngine,
         derived: &ReadDerived,
     ) -> Self {
-        let model_attribute = [KeyValue::new(MODEL, model.to_owned())];
+        // Shared, because a text would be copied for each record.
+        let model_attribute = [KeyValue::new(MODEL, Arc::<str>::from(model))];
         let bound = |name| histogram(meter, name, bounds).bind(&model_attribute);
         let bound_with = |name, key: &'static str, value: &'static str| {
             let [model] = &model_attribute;
@@ -122,19 +120,16 @@ impl EngineInstruments {
             .chain(["repetition"])
         {
             for stream in [false, true] {
-                requests.add(0, &request_attributes(model, reason, stream, None));
+                let attributes = request_attributes(&model_attribute, reason, stream, None);
+                requests.add(0, &attributes);
             }
         }
-        let live = [false, true].map(|stream| {
+        let prompt_tokens = [false, true].map(|stream| {
             let [model] = &model_attribute;
             let attributes = [model.clone(), KeyValue::new(STREAM, stream)];
-            let live = Live {
-                prompt_tokens: counter(meter, "llm.prompt_tokens").bind(&attributes),
-                generation_tokens: counter(meter, "llm.generation_tokens").bind(&attributes),
-            };
-            live.prompt_tokens.add(0);
-            live.generation_tokens.add(0);
-            live
+            let prompt_tokens = counter(meter, "llm.prompt_tokens").bind(&attributes);
+            prompt_tokens.add(0);
+            prompt_tokens
         });
         let [model_only] = &model_attribute;
         let rejections = counter(meter, "llm.admission_rejections").bind(&[
@@ -154,12 +149,11 @@ impl EngineInstruments {
             speculation::observe_draft_model(meter, model, read);
         }
         Self {
-            model: model.to_owned(),
             adapters: AdapterNames::default(),
             first_token: histogram(meter, "gen_ai.server.time_to_first_token", bounds),
             duration: histogram(meter, "gen_ai.server.request.duration", bounds),
             per_token: histogram(meter, "gen_ai.server.time_per_output_token", bounds),
-            inter_token: bound("llm.inter_token_latency"),
+            tokens: Tokens::new(meter, model_only, bound("llm.inter_token_latency")),
             queue: bound("llm.request.queue_time"),
             prefill: bound("llm.request.prefill_time"),
             decode: bound("llm.request.decode_time"),
@@ -177,7 +171,7 @@ impl EngineInstruments {
             requests,
             without_decode,
             rejections,
-            live,
+            prompt_tokens,
             iteration_tokens: bound("llm.iteration_tokens"),
             step_scheduler: bound("llm.engine.step.scheduler_time"),
             step_forward: bound("llm.engine.step.forward_time"),
@@ -193,6 +187,7 @@ impl EngineInstruments {
                 bound("llm.request.latest_inference_time"),
             ],
             exemplars: Exemplars::new(bounds),
+            model_only: model_attribute,
         }
     }
 
@@ -205,7 +200,7 @@ impl EngineInstruments {
         let mut attributes = vec![
             KeyValue::new(OPERATION, operation),
             KeyValue::new(PROVIDER, PROVIDER_NAME),
-            KeyValue::new(MODEL, self.model.clone()),
+            self.model_only[0].clone(),
             KeyValue::new(STREAM, stream),
         ];
         attributes.extend(self.adapters.attribute(adapter));
@@ -219,8 +214,7 @@ impl EngineInstruments {
 
     /// Counts the prompt tokens of a request that started.
     pub fn started(&self, stream: bool, prompt_tokens: usize) {
-        let live = &self.live[usize::from(stream)];
-        live.prompt_tokens.add(prompt_tokens as u64);
+        self.prompt_tokens[usize::from(stream)].add(prompt_tokens as u64);
     }
 
     /// Records the time from arrival to first token, of a request with this trace, and with the name
@@ -243,23 +237,19 @@ impl EngineInstruments {
 
     /// Records a token and the seconds since the one before it.
     pub fn token(&self, stream: bool, since_last: Option<f64>) {
-        self.live[usize::from(stream)].generation_tokens.add(1);
-        if let Some(seconds) = since_last {
-            self.inter_token.record(sane(seconds));
-        }
+        self.tokens.add(stream, 1, since_last.map(sane));
     }
 
-    /// Keeps the trace of a request with the longest time between two of its tokens so far.
+    /// Keeps the trace of a request with the longest time between two of its tokens.
     pub fn longest_gap(&self, seconds: f64, trace: TraceId) {
-        let model = [KeyValue::new(MODEL, self.model.clone())];
         let name = "llm.inter_token_latency";
-        self.exemplars.keep(name, &model, sane(seconds), trace);
+        self.exemplars
+            .keep(name, &self.model_only, sane(seconds), trace);
     }
 
     /// Counts tokens that were generated but not sent, such as the end-of-text token.
     pub fn unseen_tokens(&self, stream: bool, tokens: usize) {
-        let live = &self.live[usize::from(stream)];
-        live.generation_tokens.add(tokens as u64);
+        self.tokens.add(stream, tokens as u64, None);
     }
 
     /// Records the time that tokenizing a request took.
@@ -286,7 +276,7 @@ impl EngineInstruments {
     pub fn ended(&self, numbers: &RequestNumbers<'_>) {
         let reason = numbers.ending.as_str();
         let adapter = self.adapters.attribute(numbers.adapter);
-        let attributes = request_attributes(&self.model, reason, numbers.stream, adapter);
+        let attributes = request_attributes(&self.model_only, reason, numbers.stream, adapter);
         self.requests.add(1, &attributes);
         let mut attributes = self.gen_ai(numbers.operation, numbers.stream, numbers.adapter);
         if numbers.completion_tokens > 1
@@ -313,7 +303,6 @@ impl EngineInstruments {
             self.exemplars
                 .keep(name, &attributes, sane(numbers.duration), trace);
         }
-        let model = [KeyValue::new(MODEL, self.model.clone())];
         for (name, histogram, seconds) in [
             ("llm.request.queue_time", &self.queue, numbers.queue),
             ("llm.request.prefill_time", &self.prefill, numbers.prefill),
@@ -329,7 +318,8 @@ impl EngineInstruments {
             };
             histogram.record(sane(seconds));
             if let Some(trace) = numbers.trace {
-                self.exemplars.keep(name, &model, sane(seconds), trace);
+                self.exemplars
+                    .keep(name, &self.model_only, sane(seconds), trace);
             }
         }
         for (histogram, seconds) in self.latest.iter().zip(numbers.latest) {
@@ -379,13 +369,13 @@ impl EngineInstruments {
 }
 
 fn request_attributes(
-    model: &str,
+    [model]: &[KeyValue; 1],
     reason: &'static str,
     stream: bool,
     adapter: Option<KeyValue>,
 ) -> Vec<KeyValue> {
     let attributes = [
-        KeyValue::new(MODEL, model.to_owned()),
+        model.clone(),
         KeyValue::new(REASON, reason),
         KeyValue::new(STREAM, stream),
     ];

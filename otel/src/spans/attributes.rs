@@ -79,6 +79,7 @@ pub(super) fn request_attributes(
         ));
         for (name, content) in [
             ("gen_ai.system_instructions", &content.system),
+            ("gen_ai.tool.definitions", &content.tools),
             ("gen_ai.output.messages", &content.output),
         ] {
             attributes.extend(content.clone().map(|content| KeyValue::new(name, content)));

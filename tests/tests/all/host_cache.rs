@@ -24,12 +24,53 @@ async fn converse(server: &Server) -> (Vec<Value>, u64) {
     (texts, cached)
 }
 
+/// Checks what other metrics say of the host's cache, whose `state` is that of `/server_info`.
+fn other_names(page: &str, state: &Value, hits: f64) {
+    let value = |name: &str, label: &str| {
+        let start = format!("{name}{{");
+        let mut lines = page.lines();
+        let line = lines.find(|line| line.starts_with(&start) && line.contains(label));
+        line.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+    };
+    let stat = |name: &str| state[name].as_f64().unwrap();
+    let (total, used) = (stat("total"), stat("total") - stat("free"));
+    let by_source = "sglang:cached_tokens_total";
+    assert_eq!(value(by_source, "cache_source=\"host\""), Some(hits));
+    assert_eq!(value(by_source, "cache_source=\"remote\""), Some(0.0));
+    let there = |value: f64| (total > 0.0).then_some(value);
+    for (name, expected) in [
+        ("sglang:hicache_host_used_tokens", there(used)),
+        ("sglang:hicache_host_total_tokens", there(total)),
+        (
+            "sglang:hicache_backup_tokens_total",
+            Some(stat("demoted_tokens")),
+        ),
+        ("sglang:load_back_tokens_total", Some(stat("loaded_tokens"))),
+        (
+            "vllm:kv_offload_cpu_cache_usage_perc",
+            Some(used / total.max(1.0)),
+        ),
+        ("vllm:cpu_cache_usage_perc", Some(used / total.max(1.0))),
+    ] {
+        assert_eq!(value(name, ""), expected, "{name}");
+    }
+    let queries = value("vllm:external_prefix_cache_queries_total", "");
+    let rate = value("vllm:cpu_prefix_cache_hit_rate", "");
+    assert_eq!(queries.is_some(), total > 0.0);
+    match queries {
+        Some(queries) => assert_eq!(rate, Some(hits / queries)),
+        None => assert!(rate.is_none_or(|rate| rate == 0.0), "{rate:?}"),
+    }
+}
+
 #[tokio::test]
 async fn the_host_cache_changes_no_answer_and_saves_computation() {
     let mut seen = Vec::new();
     for (host, policy) in [("0", None), ("2000", None), ("2000", Some("write_through"))] {
         let mut flags = vec!["--kv-tokens", "160", "--max-model-len", "160"];
         flags.extend(["--host-cache-tokens", host]);
+        flags.extend(["--metrics-names", "vllm,sglang,otel"]);
+        flags.extend(["--show-hidden-metrics-for-version", "0.8"]);
         flags.extend(
             policy
                 .iter()
@@ -76,6 +117,7 @@ async fn the_host_cache_changes_no_answer_and_saves_computation() {
         let hits =
             value("vllm:external_prefix_cache_hits_total{model_name=\"qwen3\",engine=\"0\"}");
         assert_eq!(hits, (host != "0").then(|| by_tier("host")));
+        other_names(&page, state, by_tier("host"));
         seen.push((texts, cached, server.stat("computed_tokens").await));
         let flushed = reqwest::Client::new().post(server.url("/flush_cache"));
         assert_eq!(flushed.send().await.unwrap().status(), 200);

@@ -227,7 +227,13 @@ async fn a_known_workload_has_the_right_numbers_under_every_name() {
     ] {
         assert_eq!(page.value(idle, &vllm), 0.0, "{idle}");
     }
-    let config = [("block_size", "1"), ("enable_prefix_caching", "True")];
+    let config = [
+        ("block_size", "1"),
+        ("enable_prefix_caching", "True"),
+        ("gpu_memory_utilization", "None"),
+        ("cpu_offload_gb", "0"),
+        ("calculate_kv_scales", "False"),
+    ];
     assert_eq!(page.value("vllm:cache_config_info", &config), 1.0);
 
     // The same values under the other names, with the labels and bounds of those names.
@@ -246,6 +252,10 @@ async fn a_known_workload_has_the_right_numbers_under_every_name() {
         ),
         6.0
     );
+    for first_token in ["sglang:time_to_first_token_seconds", "sglang:ttft_seconds"] {
+        let count = format!("{first_token}_count");
+        assert_eq!(page.value(&count, &[("is_streaming", "true")]), 2.0);
+    }
     assert_eq!(
         page.value("sglang:num_running_reqs", &[("tp_rank", "0")]),
         0.0

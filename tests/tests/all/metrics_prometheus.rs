@@ -72,11 +72,20 @@ async fn panels_of_transfers_have_answers_in_prometheus() {
     let Some(binary) = prometheus() else {
         return;
     };
-    let mut pair = Pair::start(MODEL, &[]).await;
+    let mut pair = Pair::start(MODEL, &["--metrics-names", "vllm,sglang,otel"]).await;
     let targets = [pair.prefill.address(), pair.decode.address()];
     let prometheus = Prometheus::start(&binary, &targets).await;
-    let queries = queries_about(&[OF_TRANSFERS]);
+    let mut queries = queries_about(&[OF_TRANSFERS]);
     assert!(queries.len() >= 7, "{queries:#?}");
+    // The decode server counts prompt tokens that were computed elsewhere.
+    queries.extend(
+        [
+            "vllm:prompt_tokens_cached_by_source_total{source=\"remote\"} > 0",
+            "vllm:prompt_tokens_by_source_total{source=\"external_kv_transfer\"} > 0",
+            "sglang:cached_tokens_total{cache_source=\"remote\"} > 0",
+        ]
+        .map(str::to_owned),
+    );
     let mut prompts = 0..;
     let work = async || {
         let prompt = format!("prompt {:?} that no cache has", prompts.next());

@@ -127,7 +127,10 @@ async fn attributes(flags: &[&str], environment: &[(&str, &str)]) -> Option<[Val
     let server = Server::start_with(&flags, &environment).await;
     let messages =
         json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
-    let chat = json!({"messages": messages, "max_tokens": 3, "temperature": 0, "ignore_eos": true});
+    let tool =
+        json!({"type": "function", "function": {"name": "dice", "description": "Rolls dice."}});
+    let chat = json!({"messages": messages, "max_tokens": 3, "temperature": 0, "ignore_eos": true,
+        "tools": [tool]});
     let said = server.ok(CHAT, &chat).await;
     let prompt = json!({"prompt": "Once", "max_tokens": 4, "json_schema": {"const": 7}});
     server.ok(COMPLETIONS, &prompt).await;
@@ -157,7 +160,8 @@ async fn attributes(flags: &[&str], environment: &[(&str, &str)]) -> Option<[Val
 
 #[tokio::test]
 async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it() {
-    const NAMES: [&str; 3] = [
+    const NAMES: [&str; 4] = [
+        "gen_ai.tool.definitions",
         "gen_ai.input.messages",
         "gen_ai.output.messages",
         "gen_ai.system_instructions",
@@ -168,7 +172,11 @@ async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it(
     };
     for given in &without {
         assert!(NAMES.iter().all(|name| given[*name].is_null()), "{given}");
-        assert!(!given.to_string().contains("Be brief."), "{given}");
+        let told = given.to_string();
+        assert!(
+            !told.contains("Be brief.") && !told.contains("Rolls dice."),
+            "{told}"
+        );
     }
     for (flags, environment) in [
         (&["--trace-message-content"][..], &[][..]),
@@ -185,6 +193,11 @@ async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it(
             read(&chat["gen_ai.system_instructions"]),
             json!([{"type": "text", "content": "Be brief."}])
         );
+        assert_eq!(
+            read(&chat["gen_ai.tool.definitions"]),
+            json!([{"type": "function", "name": "dice", "description": "Rolls dice."}])
+        );
+        assert!(text["gen_ai.tool.definitions"].is_null(), "{text}");
         let input = read(&text["gen_ai.input.messages"]);
         let prompt = input[0]["parts"][0]["content"].as_str().unwrap();
         assert!(prompt.ends_with("Once"), "{prompt}");

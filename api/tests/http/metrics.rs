@@ -1,0 +1,121 @@
+//! Numbers of `/metrics` that depend on what a request waits for, and on how its tokens come.
+
+use std::time::{Duration, Instant};
+
+use hearth_api::config::HttpConfig;
+use hearth_engine::{EngineConfig, Speculation};
+use serde_json::{Value, json};
+
+use super::fake::{Behaviour, TestServer};
+use super::{COMPLETIONS, ok};
+
+async fn page(server: &TestServer) -> String {
+    let page = reqwest::get(format!("{}/metrics", server.url)).await;
+    page.unwrap().text().await.unwrap()
+}
+
+/// The sum of the series of `name` that have all of `labels`.
+fn value(page: &str, name: &str, labels: &str) -> f64 {
+    let start = format!("{name}{{");
+    let lines = page
+        .lines()
+        .filter(|line| line.starts_with(&start) && line.contains(labels));
+    lines
+        .map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
+        .sum()
+}
+
+#[tokio::test]
+async fn a_request_that_waits_for_the_prefix_of_another_is_deferred() {
+    let behaviour = Behaviour {
+        step: Duration::from_millis(50),
+        max_model_len: 1024,
+        ..Behaviour::default()
+    };
+    let engine = EngineConfig {
+        prefill_chunk: 16,
+        ..EngineConfig::default()
+    };
+    let server = TestServer::start(behaviour, engine, HttpConfig::default());
+    let body = json!({"prompt": "a".repeat(600), "max_tokens": 1});
+    let waits = async {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let page = page(&server).await;
+            let of = |reason| value(&page, "vllm:num_requests_waiting_by_reason", reason);
+            if of("reason=\"deferred\"") == 1.0 {
+                assert_eq!(of("reason=\"capacity\""), 0.0, "{page}");
+                return assert_eq!(value(&page, "vllm:num_requests_waiting", ""), 1.0, "{page}");
+            }
+            assert!(Instant::now() < deadline, "{page}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // Each prompt takes 38 steps.
+    let second = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ok(&server, COMPLETIONS, &body).await
+    };
+    let (.., second) = tokio::join!(waits, ok(&server, COMPLETIONS, &body), second);
+    let cached = &second["usage"]["prompt_tokens_details"]["cached_tokens"];
+    assert!(cached.as_u64() >= Some(590), "{second}");
+    let page = page(&server).await;
+    assert_eq!(value(&page, "vllm:num_requests_waiting_by_reason", ""), 0.0);
+}
+
+/// Checks the times between the `tokens` tokens of the only request of `server`, several of which came
+/// in each step that took `step`.
+async fn no_time_is_zero(server: &TestServer, tokens: usize, step: Duration) {
+    server.wait_until_idle().await;
+    let page = page(server).await;
+    let name = "vllm:inter_token_latency_seconds";
+    let of = |part: &str, labels: &str| value(&page, &format!("{name}_{part}"), labels);
+    assert_eq!(of("count", ""), tokens as f64 - 1.0, "{page}");
+    // A step brings five tokens at the most.
+    assert!(step.as_secs_f64() / 5.0 > 0.01);
+    assert_eq!(of("bucket", "le=\"0.01\""), 0.0, "{page}");
+    let decode = value(&page, "vllm:request_decode_time_seconds_sum", "");
+    assert!((of("sum", "") - decode).abs() < 1e-6, "{decode} in {page}");
+    // Otherwise no step brought several tokens.
+    let steps = (tokens - 1) as f64 * step.as_secs_f64();
+    assert!(decode < steps, "{decode} of {steps}");
+}
+
+#[tokio::test]
+async fn the_time_of_a_step_is_divided_among_tokens_that_a_grammar_forced() {
+    let step = Duration::from_millis(150);
+    let behaviour = Behaviour {
+        step,
+        ..Behaviour::default()
+    };
+    let server = TestServer::start(behaviour, EngineConfig::default(), HttpConfig::default());
+    let body = json!({"prompt": "x", "temperature": 0, "max_tokens": 20,
+                      "guided_regex": "(a|b)(c|d)zzz(e|f)zz"});
+    let answer = ok(&server, COMPLETIONS, &body).await;
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert_eq!(text.len(), 8, "{answer}");
+    no_time_is_zero(&server, text.len(), step).await;
+}
+
+#[tokio::test]
+async fn the_time_of_a_step_is_divided_among_tokens_that_were_drafted() {
+    let step = Duration::from_millis(100);
+    let behaviour = Behaviour {
+        step,
+        endless: true,
+        ..Behaviour::default()
+    };
+    let engine = EngineConfig {
+        speculation: Some(Speculation {
+            lookup_min: 1,
+            adaptive: false,
+            ..Speculation::default()
+        }),
+        ..EngineConfig::default()
+    };
+    let server = TestServer::start(behaviour, engine, HttpConfig::default());
+    let body = json!({"prompt": "abcdefghijklmnopqrstuvwxyza", "temperature": 0, "max_tokens": 21});
+    let answer: Value = ok(&server, COMPLETIONS, &body).await;
+    assert_eq!(answer["choices"][0]["text"], "bcdefghijklmnopqrstuv");
+    no_time_is_zero(&server, 21, step).await;
+}

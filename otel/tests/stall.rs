@@ -1,0 +1,82 @@
+//! Tests what is written when the engine hangs.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hearth_otel::{EngineFacts, EngineSnapshot, StepRecord, Telemetry, TelemetryOptions};
+use serde_json::Value;
+
+/// A step of a millisecond that ended `ago`.
+fn step(ago: Duration) -> StepRecord {
+    let finished = Instant::now().checked_sub(ago).unwrap();
+    let started = finished.checked_sub(Duration::from_millis(1)).unwrap();
+    StepRecord {
+        started,
+        scheduled: started,
+        forwarded: finished,
+        finished,
+        tokens: 1,
+        prefill_rows: 0,
+        prefill_tokens: 0,
+        decode_rows: 1,
+        started_requests: 0,
+        queried_tokens: 0,
+        cached_tokens: 0,
+        running: 1,
+        waiting: 2,
+        kv_used: 10,
+        kv_usage: 0.1,
+        failed: false,
+        requests: Vec::new(),
+    }
+}
+
+#[test]
+fn the_last_steps_of_an_engine_that_hangs_are_written_to_a_file() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stall");
+    let _ = fs::remove_dir_all(&dir);
+    let telemetry = Telemetry::start(TelemetryOptions {
+        stall_dir: Some(dir.clone()),
+        ..TelemetryOptions::default()
+    })
+    .unwrap();
+    let hangs = EngineSnapshot {
+        running: 1,
+        waiting: 2,
+        heartbeat_age: Duration::from_secs(31),
+        ..EngineSnapshot::default()
+    };
+    let facts = EngineFacts::default();
+    telemetry.serve_model("m", facts, move || hangs).unwrap();
+    let steps = [40, 35, 31].map(|seconds| step(Duration::from_secs(seconds)));
+    telemetry.steps().send(steps.into_iter());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let text = loop {
+        let mut files = fs::read_dir(&dir).into_iter().flatten();
+        let file = files.next().map(|file| file.unwrap().path());
+        // It may be read while it is written.
+        if let Some(file) = file
+            && let Ok(trace) = serde_json::from_str::<Value>(&fs::read_to_string(file).unwrap())
+        {
+            break trace;
+        }
+        assert!(Instant::now() < deadline, "nothing was written");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    let events = text["traceEvents"].as_array().unwrap();
+    let named = |name: &str| {
+        events
+            .iter()
+            .filter(|event| event["name"] == name)
+            .collect()
+    };
+    let forwards: Vec<_> = named("forward");
+    assert_eq!(forwards.len(), 3, "{text}");
+    let stuck: Vec<_> = named("no step has ended");
+    assert_eq!(stuck.len(), 1, "{text}");
+    assert!(stuck[0]["dur"].as_f64() >= Some(31e6), "{text}");
+    assert_eq!(stuck[0]["args"]["waiting"], 2, "{text}");
+    fs::remove_dir_all(dir).unwrap();
+}
