@@ -2,13 +2,15 @@
 servers lose nothing: no KV slot, no request without an answer, no memory.
 
     cargo build --release --workspace --bins
-    python benches/hostile_load.py [--requests 1000000] [--connections 256] [--seed 1]
+    python benches/hostile_load.py [--requests 1000000] [--seconds 3600] [--connections 256] [--seed 1]
 
 A half of the connections speak HTTP/1.1 to a server without TLS, a quarter HTTP/1.1 over TLS and a quarter
-HTTP/2 over TLS to another one; both serve hearth-tiny. A fifth of the requests leave at a random point, and a
-twentieth are hostile. Then follow floods of HTTP/2 (rapid reset, SETTINGS, PING), during which an ordinary
-request must be answered. It takes Python 3.11 and openssl, prints one JSON object, and fails if something was
-lost. HEARTH_LOAD_REQUESTS is the same as --requests.
+HTTP/2 over TLS to another one; both serve hearth-tiny, each on one thread and with a small KV cache, so that
+prefixes are evicted all the time. A fifth of the requests leave at a random point, and a twentieth are
+hostile. Most outputs are of a few tokens, because losses come from beginnings and ends of requests. Then
+follow floods of HTTP/2 (rapid reset, SETTINGS, PING), during which an ordinary request must be answered. It
+takes Python 3.11 and openssl, prints one JSON object, and fails if something was lost. HEARTH_LOAD_REQUESTS
+is the same as --requests. With --seconds no request begins later than that.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import collections
 import json
 import os
 import random
+import re
 import ssl
 import statistics
 import struct
@@ -33,26 +36,37 @@ PATIENCE = 120  # seconds for an answer
 SETTLE = 60  # seconds until nothing runs any more
 FLOOD = 100_000  # frames of a flood
 HEALTH = 5  # seconds for a request during a flood
+BLOCKS = 40  # parts of the second half of a load, whose mean memory gives its slope
 WORDS = "one two three four five six seven eight nine ten".split()
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
-def bodies(rng):
-    """An API with a body that it takes."""
-    text = " ".join(rng.choices(WORDS, k=rng.randint(1, 60)))
-    tokens, stream = rng.randint(1, 24), rng.random() < 0.5
+def bodies(rng, long=False):
+    """An API with a body that it takes. `long`: a stream of so many tokens that a client can leave before its end."""
+    text = " ".join(rng.choices(WORDS, k=1 + min(59, int(rng.expovariate(1 / 6)))))
+    tokens = 24 if long else 1 + min(23, int(rng.expovariate(1 / 2)))
+    stream = long or rng.random() < 0.5
     messages = [{"role": "user", "content": text}]
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    return rng.choice([
-        ("/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "stream": stream}),
-        ("/v1/completions", {"prompt": text, "max_tokens": tokens, "stream": stream, "n": rng.randint(1, 3)}),
-        ("/v1/completions", {"prompt": text, "max_tokens": tokens, "guided_json": schema}),
-        ("/v1/responses", {"input": text, "max_output_tokens": tokens, "stream": stream}),
-        ("/v1/messages", {"messages": messages, "max_tokens": tokens, "stream": stream, "model": "hearth-tiny"}),
-        ("/api/chat", {"messages": messages, "stream": stream, "model": "hearth-tiny", "options": {"num_predict": tokens}}),
-        ("/generate", {"text": text, "sampling_params": {"max_new_tokens": tokens}, "stream": stream}),
-        ("/v1/embeddings", {"input": text}),
-        ("/tokenize", {"prompt": text}),
-    ])
+    match rng.randrange(6 if long else 9):
+        case 0:
+            return "/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "stream": stream}
+        case 1:
+            return "/v1/completions", {"prompt": text, "max_tokens": tokens, "stream": stream, "n": rng.randint(1, 3)}
+        case 2:
+            return "/v1/responses", {"input": text, "max_output_tokens": tokens, "stream": stream}
+        case 3:
+            return "/v1/messages", {"messages": messages, "max_tokens": tokens, "stream": stream, "model": "hearth-tiny"}
+        case 4:
+            options = {"num_predict": tokens}
+            return "/api/chat", {"messages": messages, "stream": stream, "model": "hearth-tiny", "options": options}
+        case 5:
+            return "/generate", {"text": text, "sampling_params": {"max_new_tokens": tokens}, "stream": stream}
+        case 6:
+            return "/v1/completions", {"prompt": text, "max_tokens": tokens, "guided_json": SCHEMA}
+        case 7:
+            return "/v1/embeddings", {"input": text}
+        case _:
+            return "/tokenize", {"prompt": text}
 
 
 def hostile_body(rng):
@@ -79,6 +93,9 @@ def hostile_head(rng, data):
         b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n" + data,
         b"DELETE /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ])
+
+
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)")
 
 
 class Left(Exception):
@@ -114,18 +131,12 @@ class Http1:
         if leave == 1:
             await asyncio.sleep(random.random() / 20)
             raise Left
-        line = await reader.readline()
-        if not line:
-            self.close()
-            return 0
-        status = int(line.split()[1])
-        length, chunked, closes = 0, False, False
-        while (line := await reader.readline()) not in (b"\r\n", b""):
-            name, _, value = line.decode("latin1").lower().partition(":")
-            if name == "content-length":
-                length = int(value)
-            chunked |= name == "transfer-encoding" and "chunked" in value
-            closes |= name == "connection" and "close" in value
+        answer = (await reader.readuntil(b"\r\n\r\n")).lower()
+        status = int(answer[9:12])
+        found = LENGTH.search(answer)
+        length = int(found[1]) if found else 0
+        chunked = b"\r\ntransfer-encoding: chunked" in answer
+        closes = b"\r\nconnection: close" in answer
         reads = 0
         while chunked:
             size = int((await reader.readline()).split(b";")[0] or b"0", 16)
@@ -228,6 +239,7 @@ class Load:
     def __init__(self, options, servers):
         self.options, self.servers = options, servers
         self.left_to_send = options.requests
+        self.until = time.monotonic() + options.seconds
         self.done = 0
         self.counts = collections.Counter()
         self.faults = []
@@ -243,15 +255,15 @@ class Load:
             2: lambda: Http1(tls.port, context(["http/1.1"])),
             3: lambda: Http2(tls.port, context(["h2"])),
         }[kind]()
-        while self.left_to_send > 0:
+        while self.left_to_send > 0 and time.monotonic() < self.until:
             self.left_to_send -= 1
             await self.exchange(connection, rng, "h2" if kind == 3 else "h1")
         connection.close()
 
     async def exchange(self, connection, rng, kind):
-        path, body = bodies(rng)
-        data, head = json.dumps(body).encode(), None
         leave = rng.choice([0, 1, 1, 2, 3, 8]) if rng.random() < LEAVE else None
+        path, body = bodies(rng, long=leave is not None and leave > 1)
+        data, head = json.dumps(body).encode(), None
         is_hostile = rng.random() < HOSTILE
         if is_hostile:
             path, data = hostile_body(rng)
@@ -274,7 +286,7 @@ class Load:
         except Left:
             self.counts[f"{kind} left"] += 1
             connection.close()
-        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, ValueError, IndexError, OSError) as error:
+        except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, ValueError, OSError) as error:
             self.counts[f"{kind} closed"] += 1
             if not is_hostile and leave is None:
                 self.faults.append(f"{kind} {path}: {error!r}")
@@ -282,8 +294,12 @@ class Load:
         self.done += 1
 
     async def sample(self):
+        shown = 0
         while True:
             self.samples.append((self.done, [server.memory() for server in self.servers]))
+            if self.done >= shown:
+                print(*self.samples[-1], file=sys.stderr, flush=True)
+                shown = self.done + self.options.requests // 100
             await asyncio.sleep(1)
 
     async def run(self):
@@ -339,8 +355,11 @@ def rapid_reset(connection, number):
 class Server:
     def __init__(self, hearth, flags):
         log = tempfile.TemporaryFile()
-        command = [hearth, "serve", "--port", "0", "--log-level", "warn", "--log-format", "json", *flags]
-        self.process = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, stderr=log)
+        command = [hearth, "serve", "--port", "0", "--kv-tokens", "16384", "--log-level", "warn", *flags]
+        # Threads of two servers that wait for each other would take most of the time.
+        one_thread = {**os.environ, "RAYON_NUM_THREADS": "1"}
+        command = [str(part) for part in command]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=one_thread)
         self.scheme = "https" if "--tls-cert" in flags else "http"
         self.port = None
         self.find_port()
@@ -369,6 +388,11 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
+    def cpu(self):
+        """Seconds of processor time."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def settled(self):
         """The engine's counters when nothing runs any more."""
         until = time.monotonic() + SETTLE
@@ -394,31 +418,36 @@ def listening(pid):
 
 
 def slope(samples, index):
-    """KiB of memory for each 1000 requests over the second half, and the standard error of that."""
+    """KiB of memory for each 1000 requests over the second half, and the standard error of that. Single samples
+    depend on those before them, and would make the error too small: these are means of parts of the half."""
     last = samples[-1][0]
-    # At the end only those are left that wait for something.
-    later = {done: memory[index] for done, memory in samples if last / 2 <= done <= 0.98 * last}
-    if len(later) < 5:
+    blocks = collections.defaultdict(list)
+    for done, memory in samples:
+        # At the end only those are left that wait for something.
+        if last / 2 <= done <= 0.98 * last:
+            blocks[int((done / last - 0.5) / 0.48 * BLOCKS)].append((done / 1000, memory[index] * 1024))
+    if len(blocks) < 5:
         return None
-    xs, ys = [x / 1000 for x in later], [y * 1024 for y in later.values()]
+    xs, ys = zip(*((statistics.fmean(x), statistics.fmean(y)) for x, y in (zip(*block) for block in blocks.values())))
     line = statistics.linear_regression(xs, ys)
     middle = statistics.fmean(xs)
     spread = sum((x - middle) ** 2 for x in xs)
     rest = sum((y - line.slope * x - line.intercept) ** 2 for x, y in zip(xs, ys))
     error = (rest / (len(xs) - 2) / spread) ** 0.5 if spread else 0.0
-    return {"kib_per_1000": round(line.slope, 2), "standard_error": round(error, 2), "samples": len(xs)}
+    return {"kib_per_1000": round(line.slope, 3), "standard_error": round(error, 3), "blocks": len(xs)}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=int(os.environ.get("HEARTH_LOAD_REQUESTS", 4000)))
+    parser.add_argument("--seconds", type=float, default=7200)
     parser.add_argument("--connections", type=int, default=256)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--hearth", default=RELEASE / "hearth")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cert, key = f"{folder}/cert.pem", f"{folder}/key.pem"
-        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
         subprocess.run([*make, "-keyout", key, "-out", cert], check=True, capture_output=True)
         servers = [Server(options.hearth, []), Server(options.hearth, ["--tls-cert", cert, "--tls-key", key])]
         try:
@@ -453,6 +482,7 @@ def measure(options, servers):
         "requests": load.done,
         "connections": options.connections,
         "seconds": round(took, 1),
+        "cpu_seconds": {"load": round(time.process_time(), 1), "servers": [server.cpu() for server in servers]},
         "answers": dict(sorted(load.counts.items())),
         "hung": load.counts["hung"],
         "slots_lost": lost,
