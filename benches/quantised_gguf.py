@@ -3,10 +3,10 @@
 
   benches/quantised_gguf.py MODEL_DIR KIND OUT.gguf
 
-MODEL_DIR has a config.json in Hugging Face format of a Llama (benches/models/llama-1b). KIND is a type for all
-matrices (Q8_0, Q6_K, IQ4_XS, ...) or Q4_K_M or Q5_K_M, which take Q6_K for the matrices that llama-quantize takes it
-for. The blocks are random bytes with small scales, so that a file of any type takes seconds. It needs the packages
-gguf and numpy.
+MODEL_DIR has a config.json in Hugging Face format of a Llama or a Qwen3-MoE (benches/models/llama-1b, moe-3b). KIND is
+a type for all matrices (BF16, Q8_0, Q6_K, IQ4_XS, ...) or Q4_K_M or Q5_K_M, which take Q6_K for the matrices that
+llama-quantize takes it for. The blocks are random bytes with small scales, so that a file of any type takes seconds. It
+needs the packages gguf and numpy.
 """
 import sys
 
@@ -32,6 +32,9 @@ SCALES = {
 
 def blocks(rows, columns, kind):
     """Rows of random bytes with scales that make the values about 1/sqrt(columns)."""
+    if kind == Type.BF16:
+        values = random.random((rows, columns), dtype=numpy.float32) - numpy.float32(0.5)
+        return gguf.quants.quantize(values * numpy.float32(2 / columns**0.5), kind)
     per_block, size = gguf.GGML_QUANT_SIZES[kind]
     data = random.integers(0, 256, (rows, columns // per_block, size), dtype=numpy.uint8)
     places, largest = SCALES[kind]
@@ -53,7 +56,7 @@ def type_of(name):
         return Type[kind]
     if name == "output" or (name == "token_embd" and tied):
         return Type.Q6_K
-    if name.endswith(("attn_v", "ffn_down")) and more_bits(int(name.split(".")[1])):
+    if name.endswith(("attn_v", "ffn_down", "ffn_down_exps")) and more_bits(int(name.split(".")[1])):
         return Type.Q6_K
     return Type[kind.removesuffix("_M")]
 

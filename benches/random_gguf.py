@@ -1,5 +1,5 @@
-"""Writes GGUF files of random weights in the shape of a Llama's config.json. The scripts beside it import it; it needs
-the packages gguf and numpy."""
+"""Writes GGUF files of random weights in the shape of the config.json of a Llama or a Qwen3-MoE. The scripts beside it
+import it; it needs the packages gguf and numpy."""
 
 import json
 import os
@@ -25,15 +25,30 @@ def read_config(folder):
         return json.load(file)
 
 
+def experts(config):
+    """The number of experts of a layer, all of which have some; 0 for a plain MLP."""
+    return config.get("num_experts") or config.get("num_local_experts") or 0
+
+
+def head_dim(config):
+    return config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
+
 def projections(config):
-    """The matrices of a layer: name, rows and columns."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    width = config.get("head_dim") or hidden // config["num_attention_heads"]
+    """The matrices of a layer: name, rows and columns. Those of all experts are one below another."""
+    hidden, width, count = config["hidden_size"], head_dim(config), experts(config)
     heads, kv_heads = config["num_attention_heads"] * width, config["num_key_value_heads"] * width
-    return [
+    attention = [
         ("attn_q", heads, hidden), ("attn_k", kv_heads, hidden), ("attn_v", kv_heads, hidden),
-        ("attn_output", hidden, heads), ("ffn_gate", inner, hidden), ("ffn_up", inner, hidden),
-        ("ffn_down", hidden, inner),
+        ("attn_output", hidden, heads),
+    ]
+    if not count:
+        inner = config["intermediate_size"]
+        return [*attention, ("ffn_gate", inner, hidden), ("ffn_up", inner, hidden), ("ffn_down", hidden, inner)]
+    inner = config["moe_intermediate_size"]
+    return [
+        *attention, ("ffn_gate_exps", count * inner, hidden), ("ffn_up_exps", count * inner, hidden),
+        ("ffn_down_exps", count * hidden, inner),
     ]
 
 
@@ -52,8 +67,14 @@ def write(path, config, more_tokens, matrix, tied):
     tied: the embedding is the output projection, and there is no matrix "output".
     """
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    width = config.get("head_dim") or hidden // heads
-    writer = gguf.GGUFWriter(path, "llama")
+    width, count = head_dim(config), experts(config)
+    # A file may be larger than the memory that is free.
+    writer = gguf.GGUFWriter(path, "qwen3moe" if count else "llama", use_temp_file=True)
+    if count:
+        assert config["norm_topk_prob"], "llama.cpp lets the weights of a Qwen3-MoE's experts add up to 1"
+        writer.add_expert_count(count)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(max(8192, config["max_position_embeddings"]))
     writer.add_embedding_length(hidden)
@@ -79,9 +100,12 @@ def write(path, config, more_tokens, matrix, tied):
 
     def add(name, rows, columns):
         values, kind = matrix(name, rows, columns)
+        if name.endswith("_exps"):
+            values = values.reshape(count, rows // count, -1)
         writer.add_tensor(f"{name}.weight", values, raw_dtype=kind)
 
-    norm = numpy.ones(hidden, dtype=numpy.float32)
+    norm, norm_of_head = numpy.ones(hidden, dtype=numpy.float32), numpy.ones(width, dtype=numpy.float32)
+    routers = numpy.random.default_rng(1)
     add("token_embd", len(tokens), hidden)
     if not tied:
         add("output", len(tokens), hidden)
@@ -89,6 +113,11 @@ def write(path, config, more_tokens, matrix, tied):
     for layer in range(config["num_hidden_layers"]):
         writer.add_tensor(f"blk.{layer}.attn_norm.weight", norm)
         writer.add_tensor(f"blk.{layer}.ffn_norm.weight", norm)
+        if count:
+            writer.add_tensor(f"blk.{layer}.attn_q_norm.weight", norm_of_head)
+            writer.add_tensor(f"blk.{layer}.attn_k_norm.weight", norm_of_head)
+            router = routers.standard_normal((count, hidden), dtype=numpy.float32) / numpy.float32(hidden**0.5)
+            writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router)
         for name, rows, columns in projections(config):
             add(f"blk.{layer}.{name}", rows, columns)
     finish(writer)
@@ -108,7 +137,7 @@ def write_model(path, config, kind, more_tokens, embedding, output=None, layers=
             return embedding(random)
         if name == "output":
             return output(random)
-        scale = layers if name.endswith(("attn_output", "ffn_down")) else 1
+        scale = layers if name.endswith(("attn_output", "ffn_down", "ffn_down_exps")) else 1
         return random.standard_normal((rows, columns), dtype=numpy.float32) * numpy.float32(scale / columns**0.5)
 
     def matrix(name, rows, columns):
