@@ -4,6 +4,7 @@
 //! products held in registers. Tasks share out the rows of `W`: with a single token, each thread
 //! streams its part of the weights once, and decoding is bound by nothing else.
 
+mod many;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,9 @@ use super::aligned::Aligned;
 use super::output::Output;
 use super::simd::{Level, Simd, Stored, Task};
 
+/// From this many tokens on, it pays to widen a block of weights once, where the CPU has registers
+/// for many sums.
+const WIDEN_FROM_TOKENS: usize = 48;
 /// The most tokens that are multiplied together, with sums in registers.
 const TOKENS: usize = 8;
 /// Rows of weights whose chunks are read in turn.
@@ -49,14 +53,18 @@ pub fn linear<E: Stored>(jobs: &[Job<'_, E>], input: usize) {
 /// [`linear`] with the given vectors, which the CPU must have.
 fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     let mut all = 0;
-    let packed = jobs.iter().map(|job| {
+    let copies = jobs.iter().map(|job| {
         let (tokens, output) = (job.x.len() / input, job.weight.len() / input);
         let shape = (job.y.tokens, job.y.width);
         assert_eq!(shape, (tokens, output), "linear: shape of y");
         all += output;
-        (tokens > 1).then(|| pack(job.x, input))
+        match tokens {
+            1 => None,
+            _ if widens(level, tokens) => Some(many::copy(job.x)),
+            _ => Some(pack(job.x, input)),
+        }
     });
-    let packed: Vec<Option<Aligned<f32>>> = packed.collect();
+    let copies: Vec<Option<Aligned<f32>>> = copies.collect();
     let share = all.div_ceil(4 * rayon::current_num_threads());
     let rows = share
         .next_multiple_of(TILE_ROWS)
@@ -66,11 +74,11 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
         starts.map(move |from| (index, from))
     };
     let tasks: Vec<(usize, usize)> = jobs.iter().enumerate().flat_map(of_job).collect();
-    tasks.into_par_iter().for_each(|(index, from)| {
+    let of_task = |scratch: &mut Aligned<f32>, (index, from): (usize, usize)| {
         let Job { x, weight, bias, y } = jobs[index];
         let to = (from + rows).min(y.width);
         let block = Block {
-            x: packed[index].as_deref().unwrap_or(x),
+            x: copies[index].as_deref().unwrap_or(x),
             weights: &weight[from * input..to * input],
             bias,
             y,
@@ -79,8 +87,19 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
             rows: to - from,
         };
         // SAFETY: the caller passes a level that this CPU has.
-        unsafe { level.run(block) };
-    });
+        unsafe {
+            match widens(level, y.tokens) {
+                true => level.run(many::Widened { block, scratch }),
+                false => level.run(block),
+            }
+        };
+    };
+    let tasks = tasks.into_par_iter();
+    tasks.for_each_init(Aligned::default, of_task);
+}
+
+fn widens(level: Level, tokens: usize) -> bool {
+    level.has_many_registers() && tokens >= WIDEN_FROM_TOKENS
 }
 
 /// The groups of `tokens` that are multiplied together: the first token and the number of tokens of
@@ -138,7 +157,7 @@ fn pack(x: &[f32], width: usize) -> Aligned<f32> {
 
 /// The product of all tokens with some rows of the weights.
 struct Block<'a, E> {
-    /// One token, or several as [`pack`] orders them.
+    /// One token, or several as [`pack`] orders them; for [`many`] as they are.
     x: &'a [f32],
     /// `[rows, input]`
     weights: &'a [E],

@@ -185,6 +185,14 @@ impl Level {
         Self::list().next().unwrap_or(Level::Portable)
     }
 
+    /// True if there are 32 registers.
+    pub fn has_many_registers(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Level::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// Runs `task` with the vectors of this instruction set.
     ///
     /// # Safety
