@@ -3,6 +3,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hearth_otel::{EngineFacts, EngineSnapshot, StepRecord, Telemetry, TelemetryOptions};
@@ -42,17 +44,29 @@ fn the_last_steps_of_an_engine_that_hangs_are_written_to_a_file() {
         ..TelemetryOptions::default()
     })
     .unwrap();
-    let hangs = EngineSnapshot {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let engine = Arc::clone(&hangs);
+    let read = move || EngineSnapshot {
         running: 1,
         waiting: 2,
-        heartbeat_age: Duration::from_secs(31),
+        heartbeat_age: match engine.load(Ordering::Relaxed) {
+            true => Duration::from_secs(31),
+            false => Duration::ZERO,
+        },
         ..EngineSnapshot::default()
     };
     let facts = EngineFacts::default();
-    telemetry.serve_model("m", facts, move || hangs).unwrap();
+    telemetry.serve_model("m", facts, read).unwrap();
+    let begin = Instant::now().checked_sub(Duration::from_secs(45)).unwrap();
     let steps = [40, 35, 31].map(|seconds| step(Duration::from_secs(seconds)));
     telemetry.steps().send(steps.into_iter());
     let deadline = Instant::now() + Duration::from_secs(60);
+    while telemetry.step_sums(begin).unwrap().steps < 3 {
+        assert!(Instant::now() < deadline, "the steps were not recorded");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!dir.exists(), "the engine does not hang yet");
+    hangs.store(true, Ordering::Relaxed);
     let text = loop {
         let mut files = fs::read_dir(&dir).into_iter().flatten();
         let file = files.next().map(|file| file.unwrap().path());

@@ -122,7 +122,8 @@ async fn attributes(flags: &[&str], environment: &[(&str, &str)]) -> Option<[Val
     let python = telemetry_python()?;
     let mut collector = Collector::start(&python);
     let endpoint = collector.endpoint();
-    let flags = [&["--otlp-endpoint", &endpoint], flags].concat();
+    let own = ["--otlp-endpoint", &endpoint, "--tool-call-parser", "hermes"];
+    let flags = [&own[..], flags].concat();
     let environment = [&SOON[..], environment].concat();
     let server = Server::start_with(&flags, &environment).await;
     let messages =
