@@ -6,6 +6,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import generate_merges
 
 HERE = Path(__file__).parent
 
@@ -136,10 +137,35 @@ def pieces():
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
+def converted(processor):
+    """What transformers makes of such pieces: Gemma's tokenizer.json."""
+    ids = range(processor.vocab_size())
+    vocabulary = {processor.id_to_piece(i): i for i in ids}
+    scores = {processor.id_to_piece(i): processor.get_score(i) for i in ids}
+    model = models.BPE(
+        vocabulary, generate_merges(vocabulary, scores), unk_token="<unk>", fuse_unk=True, byte_fallback=True
+    )
+    tokenizer = Tokenizer(model)
+    special = [processor.id_to_piece(i) for i in ids if processor.is_control(i) or processor.is_unknown(i)]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in special])
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 2)]
+    )
+    return tokenizer, {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
 def make_pieces():
     processor = pieces()
     path = HERE / "tokenizers" / "pieces"
     path.mkdir(parents=True, exist_ok=True)
+    tokenizer, config = converted(processor)
+    tokenizer.save(str(path / "tokenizer.json"), pretty=False)
+    (path / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
     # In a text of a user SentencePiece sees no special tokens, nor NUL.
     texts = [text for text in TEXTS if "<s>" not in text and "\0" not in text]
     encode = [

@@ -64,52 +64,46 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.bad(key, format!("an integer from {min} to {max}")))
     }
 
-    /// A finite number above zero; absent or `null` gives `None`.
+    /// A number above zero that f32 holds without loss of precision; absent or `null` gives `None`.
     pub fn positive(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
         value
             .as_f64()
-            .filter(|number| number.is_finite() && *number > 0.0)
+            .filter(|number| *number > 0.0 && (*number as f32).is_normal())
             .map(Some)
-            .ok_or_else(|| self.bad(key, "a finite number above 0"))
+            .ok_or_else(|| self.bad(key, "a number above 0 within f32"))
     }
 
-    /// A number above zero that f32 holds without loss of precision; absent or `null` gives `None`.
+    /// As [`positive`](Self::positive), in f32.
     pub fn factor(&self, key: &str) -> Result<Option<f32>, ConfigError> {
-        let factor = self.positive(key)?.map(|factor| factor as f32);
-        match factor {
-            Some(factor) if !factor.is_normal() => {
-                Err(self.bad(key, "a number above 0 within f32"))
-            }
-            factor => Ok(factor),
-        }
+        Ok(self.positive(key)?.map(|factor| factor as f32))
     }
 
-    /// A finite number; absent or `null` gives `None`.
+    /// A number that is finite in f32; absent or `null` gives `None`.
     pub fn number(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         let Some(value) = self.value(key) else {
             return Ok(None);
         };
         value
             .as_f64()
-            .filter(|number| number.is_finite())
+            .filter(|number| (*number as f32).is_finite())
             .map(Some)
-            .ok_or_else(|| self.bad(key, "a finite number"))
+            .ok_or_else(|| self.bad(key, "a number within f32"))
     }
 
-    /// A list of `count` finite numbers above zero; it is required.
+    /// A list of `count` numbers above zero, as [`positive`](Self::positive) has them; it is required.
     pub fn positives(&self, key: &str, count: usize) -> Result<Vec<f32>, ConfigError> {
         let value = self.value(key).ok_or_else(|| self.missing(key))?;
         let numbers = value.as_array().filter(|list| list.len() == count);
         let positive = |value: &Value| {
             let number = value.as_f64().map(|number| number as f32);
-            number.filter(|number| number.is_finite() && *number > 0.0)
+            number.filter(|number| number.is_normal() && *number > 0.0)
         };
         numbers
             .and_then(|list| list.iter().map(positive).collect())
-            .ok_or_else(|| self.bad(key, format!("a list of {count} finite numbers above 0")))
+            .ok_or_else(|| self.bad(key, format!("a list of {count} numbers above 0 within f32")))
     }
 
     /// True or false; absent or `null` means false.

@@ -250,6 +250,169 @@ fn bad_fields_of_each_family_are_named_with_their_value() {
     }
 }
 
+/// Values of wrong types, and numbers that no field takes or that are at the ends of ranges.
+fn hostile_values() -> Vec<Value> {
+    let numbers = [0.0, -1.0, 0.5, 1e-300, 1e-39, 2e-38, 2e38, 1e39, 1e300];
+    let others = [
+        json!(0),
+        json!(-1),
+        json!(u64::MAX),
+        json!("x"),
+        json!(true),
+        json!([]),
+        json!([null]),
+        json!([-1, 1e300, "x"]),
+        json!({"x": 1}),
+    ];
+    numbers.map(Value::from).into_iter().chain(others).collect()
+}
+
+/// The fields that are read in a family beside those which [`Family::reads`] lists.
+fn more_fields(family: &str) -> &'static [&'static str] {
+    match family {
+        "qwen2_moe" => &[
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "norm_topk_prob",
+            "qkv_bias",
+            "shared_expert_intermediate_size",
+        ],
+        "qwen3_moe" => &[
+            "attention_bias",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "norm_topk_prob",
+        ],
+        "gpt_oss" => &["attention_bias", "swiglu_alpha"],
+        "granitemoehybrid" => &["shared_intermediate_size", "position_embedding_type"],
+        "smollm3" | "granite" => &["attention_bias", "mlp_bias"],
+        "olmo2" | "gemma2" | "gemma3_text" | "gemma3" => &["attention_bias"],
+        _ => &[],
+    }
+}
+
+#[test]
+fn a_hostile_value_is_an_error_that_names_its_field_in_every_family() {
+    const COMMON: [&str; 15] = [
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "max_position_embeddings",
+        "rms_norm_eps",
+        "rope_theta",
+        "rope_scaling",
+        "rope_parameters",
+        "partial_rotary_factor",
+        "tie_word_embeddings",
+        "eos_token_id",
+    ];
+    // Fields without an effect, as in transformers.
+    const IGNORED: [(&str, &str); 5] = [
+        ("llama", "sliding_window"),
+        ("llama", "layer_types"),
+        ("qwen3_moe", "max_window_layers"),
+        ("smollm3", "max_window_layers"),
+        ("granitemoehybrid", "num_experts_per_tok"),
+    ];
+    for family in FAMILIES {
+        let own = family.reads.iter().chain(more_fields(family.model_type));
+        for field in COMMON.iter().chain(own) {
+            let mut refused = 0;
+            for value in hostile_values() {
+                let mut changes = json!({"sliding_window": 8});
+                if !family.reads.contains(&"sliding_window") {
+                    changes = json!({});
+                }
+                if family.reads.contains(&"use_sliding_window") {
+                    changes["use_sliding_window"] = json!(true);
+                }
+                changes[*field] = value;
+                let Err(error) = with(family.model_type, changes.clone()) else {
+                    continue;
+                };
+                refused += 1;
+                let message = error.to_string();
+                let family = family.class_name;
+                assert!(message.contains(field), "{family} {changes}: {message}");
+            }
+            let ignored = IGNORED.contains(&(family.model_type, field));
+            let family = family.class_name;
+            assert_eq!(
+                refused > 3,
+                !ignored,
+                "{family}: {field}, {refused} refused"
+            );
+        }
+    }
+}
+
+#[test]
+fn hostile_parameters_give_a_finite_rotation_or_an_error_that_names_them() {
+    let eight = json!([1.0, 1.5, 2, 2, 3, 4, 4, 8]);
+    let kinds = [
+        ("mixtral", json!({"type": "linear", "factor": 2.0})),
+        (
+            "llama",
+            json!({
+                "type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }),
+        ),
+        (
+            "phi3",
+            json!({
+                "type": "longrope", "short_factor": eight, "long_factor": eight, "factor": 4.0,
+                "attention_factor": 1.2, "original_max_position_embeddings": 64,
+            }),
+        ),
+        (
+            "gpt_oss",
+            json!({
+                "type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+                "mscale_all_dim": 0.5, "attention_factor": 1.1, "truncate": false,
+                "original_max_position_embeddings": 64,
+            }),
+        ),
+    ];
+    for (family, parameters) in kinds {
+        with(family, json!({"rope_scaling": parameters})).expect("good parameters");
+        let mut fields: Vec<&String> = parameters.as_object().unwrap().keys().collect();
+        let theta = "rope_theta".to_owned();
+        fields.push(&theta);
+        for field in fields {
+            let mut refused = 0;
+            for value in hostile_values() {
+                let mut changed = parameters.clone();
+                changed[field] = value;
+                match with(family, json!({"rope_scaling": changed})) {
+                    Ok(config) => {
+                        let rope = &config.ropes[0];
+                        let last = config.max_position_embeddings as f32;
+                        for served in [1, 1 << 20] {
+                            let frequencies = rope.inverse_frequencies(served).into_iter();
+                            let mut angles = frequencies.map(|frequency| frequency * last);
+                            assert!(angles.all(f32::is_finite), "{family} {changed}");
+                        }
+                        assert!(rope.attention_scaling().is_finite(), "{family} {changed}");
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        let message = error.to_string();
+                        let named = message.contains(field.as_str())
+                            || message.contains("rope_scaling.type");
+                        assert!(named, "{family} {changed}: {message}");
+                    }
+                }
+            }
+            assert!(refused > 3, "{family}: {field} takes anything");
+        }
+    }
+}
+
 #[test]
 fn a_part_that_is_missing_is_named() {
     let config = json!({"model_type": "gemma3", "vocab_size": 8});

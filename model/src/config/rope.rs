@@ -100,6 +100,14 @@ struct Source<'a> {
     original_max_position: Option<usize>,
 }
 
+/// The field with the type of scaling, which has two names.
+fn type_key(rope: Fields<'_>) -> &'static str {
+    match rope.value("rope_type") {
+        Some(_) => "rope_type",
+        None => "type",
+    }
+}
+
 impl RopeConfig {
     /// Reads the rotary parameters of `config`: one set, or where layers with a window have a base of
     /// their own, that of the other layers and that of these.
@@ -185,11 +193,36 @@ impl RopeConfig {
         if theta == 1.0 && matches!(scaling, RopeScaling::Yarn { .. }) {
             return Err(config.bad("rope_theta", "other than 1 under yarn"));
         }
-        Ok(Self {
+        let unscaled = Self {
             theta,
             rotary_dim,
+            scaling: RopeScaling::None,
+        };
+        if !unscaled.is_finite(max_position) {
+            let holder = match rope.value("rope_theta") {
+                Some(_) => rope,
+                None => config,
+            };
+            return Err(holder.bad("rope_theta", "a base whose angles are finite"));
+        }
+        let scaled = Self {
             scaling,
-        })
+            ..unscaled
+        };
+        if !scaled.is_finite(max_position) {
+            let bound = "of a type whose parameters give finite angles and factors";
+            return Err(rope.bad(type_key(rope), bound));
+        }
+        Ok(scaled)
+    }
+
+    /// Whether all angles of `positions` positions are finite, and the factor of cos and sin.
+    fn is_finite(&self, positions: usize) -> bool {
+        // The short and the long factors.
+        let kinds = [0, usize::MAX].into_iter();
+        let mut frequencies = kinds.flat_map(|served| self.inverse_frequencies(served));
+        frequencies.all(|frequency| (frequency * positions as f32).is_finite())
+            && self.attention_scaling().is_finite()
     }
 
     fn parse_scaling(
@@ -198,11 +231,7 @@ impl RopeConfig {
         max_position: usize,
     ) -> Result<RopeScaling, ConfigError> {
         let Source { config, rope, .. } = source;
-        let key = if rope.value("rope_type").is_some() {
-            "rope_type"
-        } else {
-            "type"
-        };
+        let key = type_key(rope);
         let required = |name: &str| rope.positive(name)?.ok_or_else(|| rope.missing(name));
         let original_max_position = || {
             let name = "original_max_position_embeddings";

@@ -14,10 +14,11 @@ pub(super) struct Keys<'a> {
     pub architecture: &'a str,
 }
 
-/// The shortest decimal of an f32, which is the number that was meant.
+/// The shortest decimal of an f32, which is the number that was meant. A number beyond f32 stays as it is.
 pub(super) fn shortest(value: f64) -> Json {
     let text = (value as f32).to_string();
-    text.parse::<f64>().map_or(Json::Null, |value| json!(value))
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+    json!(number.unwrap_or(value))
 }
 
 impl Keys<'_> {

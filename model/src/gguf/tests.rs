@@ -371,6 +371,27 @@ fn keys_of_families_are_checked() {
     assert!(error.contains("olmo2.attention.sliding_window"), "{error}");
     let error = File::of("gpt-oss").config_error();
     assert!(error.contains("gpt-oss.expert_count"), "{error}");
+    let cap = "gemma2.attn_logit_softcapping";
+    let gemma = || File::of("gemma2").number("gemma2.attention.sliding_window", 4);
+    let error = gemma().float(cap, f32::NAN).config_error();
+    assert!(error.contains(cap) && error.contains("NaN"), "{error}");
+    // A number that f32 does not have is not taken for an absent one.
+    let error = gemma().key(cap, 12, &1e300_f64.to_le_bytes());
+    let error = error.config_error();
+    assert!(error.contains("attn_logit_softcapping"), "{error}");
+    for architecture in ["llama", "qwen2moe", "qwen3moe"] {
+        let key = |name: &str| format!("{architecture}.{name}");
+        let experts = |count: u32, used: u32| {
+            File::of(architecture)
+                .number(&key("expert_count"), count)
+                .number(&key("expert_used_count"), used)
+                .config_error()
+        };
+        for (count, used) in [(4, 5), (4, 0), (5000, 2)] {
+            let error = experts(count, used);
+            assert!(error.contains("num_experts"), "{architecture}: {error}");
+        }
+    }
     let error = File::of("gemma4").config_error();
     assert!(error.contains("share keys and values"), "{error}");
 }

@@ -36,7 +36,8 @@ UPDATE_DOCS=1 HEARTH_ALL_GPU_TESTS=1 cargo test --release --workspace --test log
 - **tokenizer**: the texts that are tokenized as `tokenizers` or SentencePiece do, with vocabularies made like the family's.
 - **template**: the conversations that are rendered as Jinja 2 does, with the constructs of the family's templates.
 
-`-` is what nothing was compared for.
+`-` is what nothing was compared for. llama.cpp has one name for some pairs of families: a GGUF file of Mistral is one of
+`LlamaForCausalLM`, and that of a Gemma 3 with images one of `Gemma3ForCausalLM`.
 ";
 
 /// The results for a family with one kind of files on one device.

@@ -26,6 +26,7 @@ mod gguf;
 mod gpu;
 mod harness;
 mod host_cache;
+mod identical_bits;
 mod identical_outputs;
 mod kv_events;
 mod large_bodies;

@@ -9,8 +9,7 @@ use hearth_model::gguf::Gguf;
 use hearth_model::tokenizer::Tokenizer;
 use serde_json::{Map, Value};
 
-/// A family's class, its kinds of tokenizers, and its templates. Gemma's tokenizer is compared in GGUF
-/// files alone.
+/// A family's class, its kinds of tokenizers, and its templates.
 const FAMILIES: &[(&str, &[&str], &[&str])] = &[
     (
         "LlamaForCausalLM",
@@ -30,11 +29,11 @@ const FAMILIES: &[(&str, &[&str], &[&str])] = &[
     ("SmolLM3ForCausalLM", &["byte-level"], &["modes"]),
     ("GraniteForCausalLM", &["digits"], &["roles"]),
     ("GraniteMoeHybridForCausalLM", &["byte-level"], &["roles"]),
-    ("Olmo2ForCausalLM", &["byte-level"], &[]),
+    ("Olmo2ForCausalLM", &["byte-level"], &["loop"]),
     (
         "Phi3ForCausalLM",
         &["sentencepiece", "byte-level", "o200k"],
-        &[],
+        &["bars"],
     ),
     ("Gemma2ForCausalLM", &["pieces"], &["turns"]),
     ("Gemma3ForCausalLM", &["pieces"], &["turns"]),

@@ -1,0 +1,92 @@
+//! On the CPU, the bits of an answer do not depend on the prefix cache, the batch, copies in the
+//! host's memory or preemptions, whatever kind of layers a model has.
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::harness::{COMPLETIONS, Random, Server};
+
+/// A model in which every second layer attends a window shorter than the prompts, one with experts,
+/// one with both, and a plain one.
+const KINDS: [&str; 4] = ["gemma2", "qwen3-moe", "gpt-oss", "llama-llama3-tied"];
+/// Tokens per answer.
+const LENGTH: usize = 96;
+/// Slots for fewer tokens than the prompts have, so that prefixes are evicted, and for fewer than
+/// the requests that start together generate, so that some of them are preempted.
+const SMALL: [&str; 5] = [
+    "--deterministic",
+    "--kv-tokens",
+    "320",
+    "--max-model-len",
+    "160",
+];
+
+/// Three groups of prompts, each with a shared prefix.
+fn prompts() -> Vec<Vec<u32>> {
+    let mut random = Random::new(24);
+    let mut prompts = Vec::new();
+    for _ in 0..3 {
+        let shared = random.tokens(40);
+        for _ in 0..4 {
+            let own = random.within(1, 20);
+            prompts.push([&shared[..], &random.tokens(own)].concat());
+        }
+    }
+    prompts
+}
+
+/// The tokens and the log-probabilities of each prompt's answer.
+async fn answers(server: &Server, at_once: bool) -> Vec<Value> {
+    let answer = async |prompt: Vec<u32>| {
+        let body = json!({
+            "prompt": prompt, "max_tokens": LENGTH, "temperature": 0, "ignore_eos": true, "logprobs": 1,
+        });
+        let answer = server.ok(COMPLETIONS, &body).await;
+        let logprobs = answer["choices"][0]["logprobs"].clone();
+        let tokens = logprobs["tokens"].as_array().map(Vec::len);
+        assert_eq!(tokens, Some(LENGTH), "{answer}");
+        logprobs
+    };
+    let answers = prompts().into_iter().map(answer);
+    if at_once {
+        return join_all(answers).await;
+    }
+    let mut one_by_one = Vec::new();
+    for answer in answers {
+        one_by_one.push(answer.await);
+    }
+    one_by_one
+}
+
+#[tokio::test]
+async fn hits_batches_host_copies_and_preemptions_change_no_bit_in_any_kind_of_model() {
+    for model in KINDS {
+        let server = Server::of(model, &["--deterministic", "--no-prefix-cache"]).await;
+        let reference = answers(&server, false).await;
+        for (number, answer) in reference.iter().enumerate() {
+            let earlier = &reference[..number];
+            assert!(
+                !earlier.contains(answer),
+                "{model}: answers tell prompts apart"
+            );
+        }
+        for host in ["0", "4000"] {
+            let flags = [&SMALL[..], &["--host-cache-tokens", host]].concat();
+            let server = Server::of(model, &flags).await;
+            for at_once in [true, false, false, true] {
+                let same = answers(&server, at_once).await == reference;
+                assert!(
+                    same,
+                    "{model}, {host} tokens in the host, at once: {at_once}"
+                );
+            }
+            server.wait_until_idle().await;
+            let stats = server.stats().await;
+            let count = |value: &Value| value.as_u64().unwrap();
+            let loaded = count(&stats["host_kv"]["loaded_tokens"]);
+            assert_eq!(loaded > 0, host != "0", "{model}: {stats}");
+            assert!(count(&stats["cached_tokens"]) > 0, "{model}: {stats}");
+            assert!(count(&stats["preemptions"]) > 0, "{model}: {stats}");
+        }
+    }
+}
