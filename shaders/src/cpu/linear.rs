@@ -12,7 +12,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::aligned::Aligned;
-use super::output::Output;
+use super::output::{Addend, Output, with_addend};
 use super::simd::{Level, Simd, Stored, Task};
 
 /// From this many tokens on, it pays to widen a block of weights once and to copy the activations
@@ -39,6 +39,8 @@ pub struct Job<'a, E> {
     pub weight: &'a [E],
     /// `[output]`
     pub bias: Option<&'a [f32]>,
+    /// What is added to the product.
+    pub addend: Option<&'a dyn Addend>,
     pub y: Output,
 }
 
@@ -60,8 +62,13 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     });
     let copies: Vec<Option<Aligned<f32>>> = copies.collect();
     let share = all.div_ceil(4 * rayon::current_num_threads());
+    // Whole tiles, and whole vectors of an addend.
+    let whole = match jobs.iter().any(|job| job.addend.is_some()) {
+        true => MIN_ROWS_PER_TASK,
+        false => 4,
+    };
     let rows = share
-        .next_multiple_of(4)
+        .next_multiple_of(whole)
         .clamp(MIN_ROWS_PER_TASK, MAX_ROWS_PER_TASK);
     let of_job = |(index, job): (usize, &Job<'_, E>)| {
         let starts = (0..job.y.width).step_by(rows);
@@ -71,7 +78,14 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     tasks
         .into_par_iter()
         .for_each_init(Aligned::default, |scratch, (index, from)| {
-            let Job { x, weight, bias, y } = jobs[index];
+            let Job {
+                x,
+                weight,
+                bias,
+                addend,
+                y,
+            } = jobs[index];
+            let columns = from..(from + rows).min(y.width);
             let block = Block {
                 x: copies[index].as_deref().unwrap_or(x),
                 weight,
@@ -79,12 +93,14 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
                 y,
                 input,
                 tokens: y.tokens,
-                from,
-                to: (from + rows).min(y.width),
+                from: columns.start,
+                to: columns.end,
                 scratch,
             };
-            // SAFETY: the caller passes a level that this CPU has.
-            unsafe { level.run(block) };
+            // SAFETY: the caller passes a level that this CPU has. These columns are this task's.
+            unsafe {
+                with_addend(addend, y, columns, || level.run(block));
+            }
         });
 }
 
@@ -277,7 +293,7 @@ impl<E: Stored> Block<'_, E> {
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
-unsafe fn totals<S: Simd, const N: usize>(vectors: &[S; N]) -> [f32; N] {
+pub unsafe fn totals<S: Simd, const N: usize>(vectors: &[S; N]) -> [f32; N] {
     let mut totals = [0.0; N];
     let fours = N / 4 * 4;
     for at in (0..fours).step_by(4) {
