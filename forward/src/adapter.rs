@@ -25,7 +25,8 @@ pub enum LayerMatrix {
     Down,
 }
 
-/// The change of one matrix `W`: `x W^T` becomes `x W^T + (x A^T) B + bias`.
+/// The change of one matrix `W`: `x W^T`, with the base model's bias if there is one, becomes
+/// `(x W^T) * scale + (x A^T) B + bias`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRank {
     pub matrix: AdaptedMatrix,
@@ -36,6 +37,8 @@ pub struct LowRank {
     pub b: Vec<f32>,
     /// `[out]`, multiplied by the adapter's scale; empty for none.
     pub bias: Vec<f32>,
+    /// `[out]`; empty for 1.
+    pub scale: Vec<f32>,
 }
 
 /// An adapter, ready to be copied to the device.
@@ -57,7 +60,9 @@ impl Adapter {
 
     /// Bytes of the numbers in the host's memory.
     pub fn bytes(&self) -> usize {
-        let numbers = |change: &LowRank| change.a.len() + change.b.len() + change.bias.len();
+        let numbers = |change: &LowRank| {
+            change.a.len() + change.b.len() + change.bias.len() + change.scale.len()
+        };
         4 * self.changes.iter().map(numbers).sum::<usize>()
     }
 }

@@ -59,12 +59,35 @@ ADAPTERS = {
         "llama-llama3-tied",
         dict(r=4, lora_alpha=4, target_modules=["embed_tokens", "v_proj"]),
     ),
-    "refused-dora": ("qwen3", dict(r=4, use_dora=True, target_modules=["q_proj"])),
+    "dora-all": ("qwen3", dict(r=8, lora_alpha=4, use_dora=True, target_modules="all-linear")),
+    "dora-rslora": (
+        "qwen3-bias-layer-types-old-names",
+        dict(
+            r=4,
+            lora_alpha=3,
+            use_dora=True,
+            use_rslora=True,
+            target_modules=ALL,
+            rank_pattern={"q_proj": 2},
+            alpha_pattern={"down_proj": 7},
+        ),
+    ),
+    "dora-bias-all": (
+        "qwen2-window",
+        dict(r=4, lora_alpha=8, use_dora=True, bias="all", target_modules=["q_proj", "down_proj"]),
+    ),
+    "dora-tables": (
+        "mistral-window",
+        dict(r=5, lora_alpha=10, use_dora=True, target_modules=["embed_tokens", "lm_head", "up_proj"]),
+    ),
+    "bias-lora-only": (
+        "qwen2-window",
+        dict(r=4, lora_alpha=8, bias="lora_only", target_modules=["k_proj", "down_proj"]),
+    ),
     "refused-modules-to-save": (
         "mistral-window",
         dict(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]),
     ),
-    "refused-bias": ("qwen2-window", dict(r=4, target_modules=["q_proj"], bias="lora_only")),
     "refused-trainable-tokens": (
         "mistral-window",
         dict(r=4, target_modules=["q_proj"], trainable_token_indices=[3, 5]),
@@ -76,9 +99,14 @@ def randomise(model, seed):
     """PEFT starts B at zero: an adapter that does nothing would agree with everything."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.named_parameters()):
-        if "lora_" in name and "magnitude" not in name:
+        if "magnitude" in name:
+            # PEFT starts with the lengths of the base model's rows.
+            tensor.mul_(1 + torch.randn(tensor.shape, generator=generator) / 4)
+        elif "lora_" in name:
             size = tensor.shape[-1] ** 0.5 if "lora_A" in name else 2.0
             tensor.copy_(torch.randn(tensor.shape, generator=generator) / size)
+        elif name.endswith(".bias") and tensor.requires_grad:
+            tensor.add_(torch.randn(tensor.shape, generator=generator) / 4)
 
 
 def base_of(checkpoint):

@@ -4,12 +4,14 @@
 //! result in a way that is not implemented is refused by its name: an adapter that is half applied
 //! answers fluently and wrongly.
 
+mod base;
 mod combine;
 mod error;
 mod gguf;
 mod names;
 mod peft;
 mod peft_config;
+mod relative;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +25,7 @@ use ring::digest::{Context, SHA256};
 use crate::config::ModelConfig;
 use crate::dtype::Dtype;
 use crate::transformer::{adapter_bytes, matrix_shape};
+pub use base::Base;
 pub use combine::combined;
 pub use error::LoraError;
 
@@ -30,15 +33,15 @@ pub use error::LoraError;
 /// are stored twice.
 const SLACK: u64 = 64 << 20;
 
-/// Reads the adapter of a directory or of a `*.gguf` file, for the model of `config`, with a rank of
-/// at most `most_rank`.
+/// Reads the adapter of a directory or of a `*.gguf` file, for the model `base`, with a rank of at most
+/// `most_rank`.
 ///
 /// # Errors
 /// Names the file that is missing or damaged, or the field or the tensor that cannot be applied.
-pub fn read(path: &Path, config: &ModelConfig, most_rank: usize) -> Result<Adapter, LoraError> {
+pub fn read(path: &Path, base: &Base<'_>, most_rank: usize) -> Result<Adapter, LoraError> {
     let changes = match path.extension().is_some_and(|suffix| suffix == "gguf") {
-        true => gguf::read(path, config, most_rank)?,
-        false => peft::read(path, config, most_rank)?,
+        true => gguf::read(path, base.config, most_rank)?,
+        false => peft::read(path, base, most_rank)?,
     };
     adapter(changes)
 }
@@ -64,9 +67,16 @@ fn digest(changes: &[LowRank]) -> String {
             a,
             b,
             bias,
+            scale,
         } = change;
         context.update(&tag(*matrix));
-        for numbers in [a, b, bias] {
+        let mut all = vec![a, b, bias];
+        if !scale.is_empty() {
+            // A tag that no matrix has.
+            context.update(&[u8::MAX]);
+            all.push(scale);
+        }
+        for numbers in all {
             context.update(&(*rank as u64).to_le_bytes());
             context.update(&(numbers.len() as u64).to_le_bytes());
             bytes.clear();
@@ -138,6 +148,7 @@ impl Factors {
             a,
             b: turned,
             bias: bias.collect(),
+            scale: Vec::new(),
         }
     }
 }

@@ -49,7 +49,14 @@ pub fn load(config: &Config) -> Result<Served> {
     let defaults = defaults(config, &checkpoint);
     let formats = formats(config, &checkpoint)?;
     check(&defaults)?;
-    let prepared = lora::prepare(config, &checkpoint.config)?;
+    // Opened again whenever it is asked for: the weights that serve are gone once they are on the
+    // device.
+    let same = config.clone();
+    let weights = move || -> Result<_, String> {
+        let opened = open(&same).map_err(|error| format!("{error:#}"))?;
+        Ok(opened.weights)
+    };
+    let prepared = lora::prepare(config, &checkpoint.config, Box::new(weights))?;
     let slots = prepared.as_ref().map(|prepared| prepared.slots);
     let slots = slots.unwrap_or_default();
     let (report, info) = mpsc::channel();

@@ -9,7 +9,8 @@ use hearth_engine::Adapter;
 use hearth_model::AdapterSlots;
 use hearth_model::config::ModelConfig;
 use hearth_model::hub::{HubOptions, fetch_adapter, is_repo_id};
-use hearth_model::lora::{self, LoraError};
+use hearth_model::lora::{self, Base, LoraError};
+use hearth_model::weights::Weights;
 
 use crate::config::{AdapterSettings, Config};
 
@@ -18,10 +19,32 @@ const USUAL_RANK: usize = 16;
 /// The largest rank of an adapter that is given at the start.
 const MOST_RANK: usize = 512;
 
+/// Opens the weights of the base model, for adapters that are relative to them.
+pub type OpenWeights = Box<dyn Fn() -> Result<Weights, String> + Send + Sync>;
+
+/// The model that adapters are read for.
+struct Model {
+    config: ModelConfig,
+    weights: OpenWeights,
+}
+
+impl Model {
+    /// Reads a directory, a GGUF file, or a repository of the Hub.
+    fn read(&self, path: &str, most_rank: usize) -> Result<Adapter> {
+        let local = Path::new(path);
+        let found = match local.exists() || !is_repo_id(path) {
+            true => PathBuf::from(local),
+            false => fetch_adapter(path, &HubOptions::from_env()?)?,
+        };
+        let base = Base::new(&self.config, &*self.weights);
+        Ok(lora::read(&found, &base, most_rank)?)
+    }
+}
+
 /// The adapters of a server before its device is opened.
 pub struct Prepared {
     settings: AdapterSettings,
-    model: ModelConfig,
+    model: Model,
     pub slots: AdapterSlots,
     dir: Option<LoraDir>,
 }
@@ -31,15 +54,24 @@ pub struct Prepared {
 ///
 /// # Errors
 /// Names the adapter that is missing or cannot be applied, or the directory.
-pub fn prepare(config: &Config, model: &ModelConfig) -> Result<Option<Prepared>> {
+pub fn prepare(
+    config: &Config,
+    model: &ModelConfig,
+    weights: OpenWeights,
+) -> Result<Option<Prepared>> {
     let Some(settings) = config.adapters()? else {
         return Ok(None);
+    };
+    let model = Model {
+        config: model.clone(),
+        weights,
     };
     let mut rank = settings.rank.unwrap_or(USUAL_RANK);
     let most = settings.rank.unwrap_or(MOST_RANK);
     let (mut at_once, mut added_up) = (0, 0);
     for given in &settings.given {
-        let adapter = read(&given.path, model, most)
+        let adapter = model
+            .read(&given.path, most)
             .with_context(|| format!("cannot load the adapter {}", given.name))?;
         at_once = at_once.max(adapter.rank());
         // Adapters that apply together are one of the sum of their ranks.
@@ -61,7 +93,7 @@ pub fn prepare(config: &Config, model: &ModelConfig) -> Result<Option<Prepared>>
             rank,
         },
         settings,
-        model: model.clone(),
+        model,
         dir: dir.transpose()?,
     }))
 }
@@ -95,13 +127,13 @@ pub fn adapters(prepared: Option<Prepared>, base: &str) -> Result<Adapters> {
 }
 
 struct Source {
-    model: ModelConfig,
+    model: Model,
     rank: usize,
 }
 
 impl AdapterSource for Source {
     fn read(&self, path: &str) -> Result<Adapter, AdapterError> {
-        read(path, &self.model, self.rank).map_err(|error| {
+        self.model.read(path, self.rank).map_err(|error| {
             let missing = error.downcast_ref::<LoraError>();
             match missing {
                 Some(LoraError::NotFound(_)) => AdapterError::NotFound(format!("{error:#}")),
@@ -115,14 +147,4 @@ impl AdapterSource for Source {
         let sum = lora::combined(&parts, self.rank);
         sum.map_err(|error| AdapterError::Refused(error.to_string()))
     }
-}
-
-/// Reads a directory, a GGUF file, or a repository of the Hub.
-fn read(path: &str, model: &ModelConfig, most_rank: usize) -> Result<Adapter> {
-    let local = Path::new(path);
-    let found = match local.exists() || !is_repo_id(path) {
-        true => PathBuf::from(local),
-        false => fetch_adapter(path, &HubOptions::from_env()?)?,
-    };
-    Ok(lora::read(&found, model, most_rank)?)
 }

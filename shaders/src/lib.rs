@@ -277,6 +277,26 @@ pub trait Kernels: Backend {
     /// `products`, and the default kernel for all others.
     fn choose_products(_choice: ProductChoice, _products: &Products, _device: &Self::Device) {}
 
+    /// [`Self::project`] with the changes of `stack` for the adapters of the rows.
+    fn project_changed(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: Option<FloatTensor<Self>>,
+        summation: Summation,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> FloatTensor<Self> {
+        let y = Self::project(x.clone(), weight, bias, summation);
+        let h = Self::shrink(x, stack, index);
+        Self::expand(y, h, stack, index)
+    }
+
+    /// The numbers of `b` `[rank, output]` of one slot in the order in which [`LowRankStack::b`] has
+    /// them, where `rank` is the largest rank of the stack.
+    fn packed_low_rank(b: Vec<f32>, _output: usize) -> Vec<f32> {
+        b
+    }
+
     /// The first half of the changes of `stack`: `x` `[rows, in]` times the transpose of each row's
     /// `a`, `[rows, slices * rank]`. Rows of the base model and elements beyond an adapter's rank
     /// are unspecified but finite. A row never depends on the others.
@@ -286,8 +306,8 @@ pub trait Kernels: Backend {
         index: &AdapterIndex<Self>,
     ) -> FloatTensor<Self>;
 
-    /// The second half: `y` `[rows, out]` plus `h` `[rows, slices * rank]` times each row's `b`,
-    /// plus its bias. Rows of the base model, and slices that an adapter does not change, are
+    /// The second half: `y` `[rows, out]` times each row's scale, plus `h` `[rows, slices * rank]`
+    /// times its `b`, plus its bias. Rows of the base model, and slices that an adapter does not change, are
     /// unchanged. Nothing else may refer to the memory of `y`, which may be written in place.
     fn expand(
         y: FloatTensor<Self>,

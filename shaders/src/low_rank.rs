@@ -6,17 +6,22 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 
 use crate::indices;
 
-/// The changes of one matrix by the adapters in all slots. The matrix may be several projections
+/// The changes of one matrix by the adapters in all slots: `y = x W^T` becomes `y * scale + (x A^T) B +
+/// bias`. The matrix may be several projections
 /// stacked, each of which has a low-rank change of its own: a slice of the rows of `a` and of the
 /// columns of `b`.
 #[derive(Debug, Clone)]
 pub struct LowRankStack<B: Backend> {
     /// `[slots * slices * rank, in]`, in the type of activations or of the weights.
     pub a: FloatTensor<B>,
-    /// `[slots * rank, out]`, in the type of `a`.
+    /// `[slots * rank, out]`, in the type of `a`; each slot in the order of
+    /// [`Kernels::packed_low_rank`](crate::Kernels::packed_low_rank).
     pub b: FloatTensor<B>,
     /// `[slots, out]`, in the type of `a`.
     pub bias: FloatTensor<B>,
+    /// `[slots, out]`, f32: factors of `y`, which are 1 but for adapters that change the lengths of
+    /// the rows of the matrix (DoRA, Liu et al., arXiv 2402.09353).
+    pub scale: FloatTensor<B>,
     /// `[slots * slices]`, i32: the rank of each slice, at most `rank`; 0 where an adapter does not
     /// change it. Rows of `a` and `b` beyond it are never read.
     pub ranks: IntTensor<B>,
@@ -24,6 +29,8 @@ pub struct LowRankStack<B: Backend> {
     pub host_ranks: Vec<u32>,
     /// `[slots]`: whether an adapter has a bias, which is zero otherwise.
     pub biased: Vec<bool>,
+    /// `[slots]`: whether an adapter has factors other than 1.
+    pub scaled: Vec<bool>,
     /// The columns of each slice.
     pub slices: Vec<usize>,
     /// The largest rank.

@@ -17,7 +17,7 @@ struct Digits;
 impl AdapterSource for Digits {
     fn read(&self, path: &str) -> Result<Adapter, AdapterError> {
         let digit = path.chars().last().filter(char::is_ascii_digit);
-        let refused = || AdapterError::Refused(format!("{path}: `use_dora` is not supported"));
+        let refused = || AdapterError::Refused(format!("{path}: `use_qalora` is not supported"));
         Ok(adapter(digit.ok_or_else(refused)?.to_string()))
     }
 
@@ -290,7 +290,7 @@ async fn adapters_are_loaded_and_unloaded_as_in_vllm() {
         ("four", "nothing", 404, "no adapter"),
         ("four", "/etc", 400, "not below --lora-dir"),
         ("four", "../hearth", 400, "not below --lora-dir"),
-        ("four", "bad-x", 400, "use_dora"),
+        ("four", "bad-x", 400, "use_qalora"),
     ] {
         let (given, text) = load(name, path).await;
         assert_eq!(given, status, "{text}");

@@ -22,6 +22,9 @@ pub fn combined<A: Borrow<Adapter>>(
             let mut change = change.clone();
             let scaled = change.b.iter_mut().chain(&mut change.bias);
             scaled.for_each(|value| *value *= scale);
+            let factors = change.scale.iter_mut();
+            // Written so that a scale of 1 changes no bit.
+            factors.for_each(|factor| *factor += (scale - 1.0) * (*factor - 1.0));
             match sums.iter_mut().find(|sum| sum.matrix == change.matrix) {
                 Some(sum) => add(sum, change),
                 None => sums.push(change),
@@ -50,12 +53,18 @@ fn add(sum: &mut LowRank, other: LowRank) {
     }
     sum.b.extend_from_slice(&other.b);
     sum.rank += other.rank;
-    match (sum.bias.is_empty(), other.bias.is_empty()) {
+    add_up(&mut sum.bias, other.bias, 0.0);
+    add_up(&mut sum.scale, other.scale, 1.0);
+}
+
+/// Adds up two vectors by how much they differ from `nothing`, which an empty one stands for.
+fn add_up(sum: &mut Vec<f32>, other: Vec<f32>, nothing: f32) {
+    match (sum.is_empty(), other.is_empty()) {
         (_, true) => {}
-        (true, false) => sum.bias = other.bias,
+        (true, false) => *sum = other,
         (false, false) => {
-            let pairs = sum.bias.iter_mut().zip(&other.bias);
-            pairs.for_each(|(sum, other)| *sum += other);
+            let pairs = sum.iter_mut().zip(&other);
+            pairs.for_each(|(sum, other)| *sum += other - nothing);
         }
     }
 }

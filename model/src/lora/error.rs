@@ -36,6 +36,8 @@ pub enum LoraError {
     NoMatch,
     #[error("{path}: {error}")]
     Gguf { path: PathBuf, error: GgufError },
+    #[error("cannot read the base model, which this adapter is relative to: {0}")]
+    Base(String),
     #[error(transparent)]
     Weights(#[from] WeightError),
 }

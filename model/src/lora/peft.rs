@@ -6,11 +6,14 @@ use std::path::Path;
 use hearth_forward::{AdaptedMatrix, LowRank};
 use serde_json::{Map, Value};
 
+use super::base::Base;
 use super::error::LoraError;
 use super::names::{is_of_experts, matrix_of, unknown_module};
 use super::peft_config::PeftConfig;
+use super::relative::Relative;
 use super::{Factors, check_finite, check_shapes, read_file};
 use crate::config::ModelConfig;
+use crate::transformer::matrix_shape;
 use crate::weights::Weights;
 
 const CONFIG: &str = "adapter_config.json";
@@ -28,14 +31,22 @@ enum Part {
     Bias,
     EmbeddingA,
     EmbeddingB,
+    Magnitude,
+    /// The bias in place of the base model's.
+    BaseBias,
 }
 
-const SUFFIXES: [(&str, Part); 5] = [
+/// The first that a name ends with counts.
+const SUFFIXES: [(&str, Part); 9] = [
     (".lora_A.weight", Part::A),
     (".lora_B.weight", Part::B),
     (".lora_B.bias", Part::Bias),
     (".lora_embedding_A", Part::EmbeddingA),
     (".lora_embedding_B", Part::EmbeddingB),
+    (".lora_magnitude_vector", Part::Magnitude),
+    (".lora_magnitude_vector.weight", Part::Magnitude),
+    (".base_layer.bias", Part::BaseBias),
+    (".bias", Part::BaseBias),
 ];
 
 /// The names of the tensors of one module.
@@ -44,10 +55,13 @@ struct Module<'a> {
     a: Option<&'a str>,
     b: Option<&'a str>,
     bias: Option<&'a str>,
+    magnitude: Option<&'a str>,
+    base_bias: Option<&'a str>,
 }
 
 /// The changes of the adapter in `dir`.
-pub fn read(dir: &Path, config: &ModelConfig, most_rank: usize) -> Result<Vec<LowRank>, LoraError> {
+pub fn read(dir: &Path, base: &Base<'_>, most_rank: usize) -> Result<Vec<LowRank>, LoraError> {
+    let config = base.config;
     let adapter = read_config(dir)?;
     let path = dir.join(TENSORS);
     if !path.exists() && dir.join("adapter_model.bin").exists() {
@@ -60,7 +74,7 @@ pub fn read(dir: &Path, config: &ModelConfig, most_rank: usize) -> Result<Vec<Lo
     let modules = modules(&weights, config)?;
     modules
         .into_iter()
-        .map(|(matrix, module)| change(&weights, &adapter, matrix, &module, config, most_rank))
+        .map(|(matrix, module)| change(&weights, &adapter, matrix, &module, base, most_rank))
         .collect()
 }
 
@@ -111,7 +125,12 @@ fn modules<'a>(
         };
         known = true;
         let is_embedding = matrix == AdaptedMatrix::Embedding;
-        if is_embedding != matches!(part, Part::EmbeddingA | Part::EmbeddingB) {
+        let of_embeddings = match part {
+            Part::EmbeddingA | Part::EmbeddingB => Some(true),
+            Part::A | Part::B | Part::Bias | Part::BaseBias => Some(false),
+            Part::Magnitude => None,
+        };
+        if of_embeddings.is_some_and(|of_embeddings| of_embeddings != is_embedding) {
             let reason = "the tensor of an embedding has another name";
             return Err(LoraError::tensor(tensor, reason));
         }
@@ -120,11 +139,15 @@ fn modules<'a>(
             a: None,
             b: None,
             bias: None,
+            magnitude: None,
+            base_bias: None,
         });
         let place = match part {
             Part::A | Part::EmbeddingA => &mut entry.a,
             Part::B | Part::EmbeddingB => &mut entry.b,
             Part::Bias => &mut entry.bias,
+            Part::Magnitude => &mut entry.magnitude,
+            Part::BaseBias => &mut entry.base_bias,
         };
         if place.replace(tensor).is_some() {
             return Err(LoraError::tensor(
@@ -145,20 +168,96 @@ fn modules<'a>(
 
 /// Why a tensor that is no factor of a change is refused.
 fn unsupported(name: &str) -> &'static str {
-    if name.ends_with(".lora_magnitude_vector") || name.contains(".lora_magnitude_vector.") {
-        "DoRA (`use_dora`) is not supported"
-    } else if name.contains("token_adapter") {
+    if name.contains("token_adapter") {
         "`trainable_token_indices` is not supported"
     } else if name.contains(".base_layer.") {
         "weights of the base model, as of a resized vocabulary, are not supported"
     } else if name.contains(".lora_") {
         "it is no factor of a change that is known"
     } else {
-        "whole weights (`modules_to_save`, `bias`) are not supported"
+        "whole weights (`modules_to_save`) are not supported"
     }
 }
 
+/// The numbers of a tensor of the adapter.
+fn values(weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoraError> {
+    let values = weights.get(name, shape)?.to_f32();
+    check_finite(name, &values)?;
+    Ok(values)
+}
+
+/// The change of a module, and what it is relative to the base model.
 fn change(
+    weights: &Weights,
+    adapter: &PeftConfig,
+    matrix: AdaptedMatrix,
+    module: &Module<'_>,
+    base: &Base<'_>,
+    most_rank: usize,
+) -> Result<LowRank, LoraError> {
+    let mut change = match module.base_bias {
+        Some(bias) if [module.a, module.b, module.bias, module.magnitude] == [None; 4] => {
+            nothing(bias, matrix, base.config)?
+        }
+        _ => factors(weights, adapter, matrix, module, base.config, most_rank)?,
+    };
+    let output = [change.b.len() / change.rank];
+    let relative = Relative {
+        magnitude: match (module.magnitude, adapter.dora) {
+            (Some(magnitude), true) => Some(values(weights, magnitude, &output)?),
+            (None, false) => None,
+            (Some(magnitude), false) => {
+                let reason = "`use_dora` in adapter_config.json is not true";
+                return Err(LoraError::tensor(magnitude, reason));
+            }
+            (None, true) if module.a.is_none() => None,
+            (None, true) => {
+                let reason = "there is no lora_magnitude_vector, though `use_dora` is true";
+                return Err(LoraError::tensor(module.name, reason));
+            }
+        },
+        bias: match module.base_bias {
+            Some(bias) if !adapter.base_biases => {
+                let reason = "`bias` in adapter_config.json is \"none\"";
+                return Err(LoraError::tensor(bias, reason));
+            }
+            Some(bias) if base.bias(matrix)?.is_none() => {
+                let reason = "this model's module has no bias";
+                return Err(LoraError::tensor(bias, reason));
+            }
+            Some(bias) => Some(values(weights, bias, &output)?),
+            None => None,
+        },
+    };
+    relative.apply(&mut change, base)?;
+    let numbers = [&change.b, &change.bias, &change.scale];
+    for numbers in numbers {
+        check_finite(module.magnitude.unwrap_or(module.name), numbers)?;
+    }
+    Ok(change)
+}
+
+/// A change of `matrix` by nothing, to which a bias is added.
+fn nothing(
+    tensor: &str,
+    matrix: AdaptedMatrix,
+    config: &ModelConfig,
+) -> Result<LowRank, LoraError> {
+    let Some([input, output]) = matrix_shape(config, matrix) else {
+        return Err(LoraError::tensor(tensor, "this model has no such module"));
+    };
+    Ok(LowRank {
+        matrix,
+        rank: 1,
+        a: vec![0.0; input],
+        b: vec![0.0; output],
+        bias: Vec::new(),
+        scale: Vec::new(),
+    })
+}
+
+/// The change of `matrix` by the factors of `module`.
+fn factors(
     weights: &Weights,
     adapter: &PeftConfig,
     matrix: AdaptedMatrix,
@@ -189,12 +288,7 @@ fn change(
             format!("its rank is {rank}; `r` and `rank_pattern` in adapter_config.json say {said}");
         return Err(LoraError::tensor(a, reason));
     }
-    let values = |name: &str, shape: &[usize]| -> Result<Vec<f32>, LoraError> {
-        let values = weights.get(name, shape)?.to_f32();
-        check_finite(name, &values)?;
-        Ok(values)
-    };
-    let mut factor_a = values(a, &shape_a)?;
+    let mut factor_a = values(weights, a, &shape_a)?;
     if is_embedding {
         let vocab = shape_a[1];
         let by_token = |at: usize| factor_a[at % rank * vocab + at / rank];
@@ -207,12 +301,12 @@ fn change(
                 "`lora_bias` in adapter_config.json is not true",
             ));
         }
-        Some(bias) => values(bias, &shape_b[..1])?,
+        Some(bias) => values(weights, bias, &shape_b[..1])?,
         None => Vec::new(),
     };
     let factors = Factors {
         a: factor_a,
-        b: values(b, &shape_b)?,
+        b: values(weights, b, &shape_b)?,
         bias,
         rank,
         scale: adapter.scale(module.name, rank)?,

@@ -41,6 +41,10 @@ pub struct PeftConfig {
     rslora: bool,
     /// True if `lora_B` has a bias.
     pub bias: bool,
+    /// True if the adapter has the lengths of the rows of changed matrices.
+    pub dora: bool,
+    /// True if the adapter has biases that replace those of the base model.
+    pub base_biases: bool,
     ranks: Vec<(Regex, f64)>,
     alphas: Vec<(Regex, f64)>,
     targets: Modules,
@@ -74,11 +78,25 @@ impl PeftConfig {
             let reason = "works only with a list in `target_modules`";
             return Err(LoraError::field("layers_to_transform", reason));
         }
+        let (bias, dora) = (fields.flag("lora_bias")?, fields.flag("use_dora")?);
+        if bias && dora {
+            return Err(LoraError::field(
+                "lora_bias",
+                "does not work with `use_dora`",
+            ));
+        }
+        let base_biases = match fields.value("bias").map(|value| value.as_str()) {
+            None | Some(Some("none")) => false,
+            Some(Some("all" | "lora_only")) => true,
+            Some(_) => return Err(fields.bad("bias", "\"none\", \"all\" or \"lora_only\"")),
+        };
         Ok(Self {
             rank: rank as usize,
             alpha: fields.number("lora_alpha")?.unwrap_or(8.0),
             rslora: fields.flag("use_rslora")?,
-            bias: fields.flag("lora_bias")?,
+            bias,
+            dora,
+            base_biases,
             ranks: fields.patterns("rank_pattern")?,
             alphas: fields.patterns("alpha_pattern")?,
             targets,
@@ -194,7 +212,7 @@ fn is_off(value: &Value) -> bool {
 /// Refuses every field that would change the result in a way that is not implemented, unknown ones
 /// included.
 fn refuse_unsupported(json: &Map<String, Value>) -> Result<(), LoraError> {
-    const READ: [&str; 11] = [
+    const READ: [&str; 12] = [
         "r",
         "lora_alpha",
         "use_rslora",
@@ -204,22 +222,13 @@ fn refuse_unsupported(json: &Map<String, Value>) -> Result<(), LoraError> {
         "exclude_modules",
         "layers_to_transform",
         "lora_bias",
+        "use_dora",
         "bias",
         "layers_pattern",
     ];
     for (field, value) in json {
         let refused = |reason: String| Err(LoraError::field(field, reason));
         match field.as_str() {
-            "bias" => match value.as_str() {
-                Some("none") => {}
-                _ if value.is_null() => {}
-                _ => {
-                    return refused(format!(
-                        "is {value}; biases of the base model that an adapter replaces are not \
-                         supported, only \"none\" is"
-                    ));
-                }
-            },
             "init_lora_weights" => match value {
                 Value::Null | Value::Bool(_) => {}
                 Value::String(name)

@@ -100,12 +100,12 @@ fn a_module_that_the_fields_do_not_name_is_refused() {
 #[test]
 fn a_field_that_would_change_the_result_is_refused_by_its_name() {
     for (field, value) in [
-        ("use_dora", json!(true)),
+        ("use_dora", json!("yes")),
         ("use_qalora", json!(true)),
         ("use_bdlora", json!({"x": 1})),
         ("modules_to_save", json!(["lm_head"])),
-        ("bias", json!("all")),
-        ("bias", json!("lora_only")),
+        ("bias", json!("some")),
+        ("bias", json!(true)),
         ("init_lora_weights", json!("pissa_niter_4")),
         ("init_lora_weights", json!("olora")),
         ("init_lora_weights", json!("corda")),
@@ -144,6 +144,9 @@ fn a_field_that_would_change_the_result_is_refused_by_its_name() {
     }
     for (field, value) in [
         ("use_dora", json!(false)),
+        ("use_dora", json!(true)),
+        ("bias", json!("all")),
+        ("bias", json!("lora_only")),
         ("modules_to_save", json!([])),
         ("bias", json!("none")),
         ("init_lora_weights", json!("gaussian")),
@@ -157,6 +160,12 @@ fn a_field_that_would_change_the_result_is_refused_by_its_name() {
             "{field} = {value}"
         );
     }
+}
+
+#[test]
+fn dora_does_not_work_with_a_bias_of_the_factors() {
+    let error = config(json!({"use_dora": true, "lora_bias": true})).err();
+    assert!(error.unwrap().to_string().starts_with("`lora_bias`"));
 }
 
 #[test]
@@ -284,7 +293,13 @@ fn damage_json(bytes: &mut Vec<u8>, random: &mut Random) {
 }
 
 /// Damaged adapters are errors, or adapters whose numbers are finite, and never a panic.
-fn fuzz(name: &str, file: &str, model: &ModelConfig, others: &[&str]) {
+fn fuzz(name: &str, file: &str, checkpoint: &str, others: &[&str]) {
+    let model = model(checkpoint);
+    let weights = || -> Result<_, String> {
+        let dir = goldens().join(checkpoint);
+        let opened = Checkpoint::open_dir(&dir, LoadFormat::Safetensors);
+        Ok(opened.unwrap().weights)
+    };
     let dir = std::env::temp_dir().join(format!("hearth-lora-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
@@ -312,7 +327,8 @@ fn fuzz(name: &str, file: &str, model: &ModelConfig, others: &[&str]) {
             true => dir.join(file),
             false => dir.clone(),
         };
-        let outcome = std::panic::catch_unwind(|| read(&path, model, 16));
+        let open = || read(&path, &Base::new(&model, &weights), 16);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(open));
         match outcome {
             Ok(Ok(adapter)) => {
                 opened += 1;
@@ -333,10 +349,12 @@ fn fuzz(name: &str, file: &str, model: &ModelConfig, others: &[&str]) {
 #[test]
 fn a_damaged_adapter_is_an_error_and_nothing_worse() {
     let (tensors, fields) = ("adapter_model.safetensors", "adapter_config.json");
-    let qwen3 = model("qwen3");
-    fuzz("rslora-all", tensors, &qwen3, &[fields]);
-    fuzz("rslora-all", fields, &qwen3, &[tensors]);
-    fuzz("tables", tensors, &model("mistral-window"), &[fields]);
-    fuzz("gguf", "rslora-all.gguf", &qwen3, &[]);
-    fuzz("gguf-llama", "list.gguf", &model("llama-llama3-tied"), &[]);
+    fuzz("rslora-all", tensors, "qwen3", &[fields]);
+    fuzz("rslora-all", fields, "qwen3", &[tensors]);
+    fuzz("tables", tensors, "mistral-window", &[fields]);
+    fuzz("dora-tables", tensors, "mistral-window", &[fields]);
+    fuzz("dora-bias-all", tensors, "qwen2-window", &[fields]);
+    fuzz("dora-bias-all", fields, "qwen2-window", &[tensors]);
+    fuzz("gguf", "rslora-all.gguf", "qwen3", &[]);
+    fuzz("gguf-llama", "list.gguf", "llama-llama3-tied", &[]);
 }

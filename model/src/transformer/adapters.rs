@@ -53,13 +53,11 @@ impl StackShape {
         self.slices.iter().sum()
     }
 
-    /// Numbers of one slot.
-    fn numbers(&self, rank: usize) -> u64 {
-        let (a, b) = (
-            self.slices.len() * rank * self.input,
-            (rank + 1) * self.output(),
-        );
-        (a + b) as u64
+    /// Bytes of one slot.
+    fn bytes(&self, rank: usize, dtype: Dtype) -> u64 {
+        let a = self.slices.len() * rank * self.input;
+        let b = (rank + 1) * self.output();
+        ((a + b) * dtype.size() + self.output() * Dtype::F32.size()) as u64
     }
 }
 
@@ -126,16 +124,16 @@ pub fn adapter_bytes(config: &ModelConfig, slots: usize, rank: usize, dtype: Dty
         .flat_map(|layer| PROJECTIONS.map(|projection| shape_of(config, layer, projection)))
         .flatten()
         .collect();
-    let numbers: u64 = shapes.iter().map(|shape| shape.numbers(rank)).sum();
-    let tables = 2 * rank64 * (vocab + hidden) + vocab + hidden;
+    let layers: u64 = shapes.iter().map(|shape| shape.bytes(rank, dtype)).sum();
+    let tables = size * (2 * rank64 * (vocab + hidden) + vocab + hidden) + 4 * (vocab + hidden);
     let widest = shapes.iter().map(|shape| {
         let rows = shape.slices.len() * shape.input;
         rows.max(shape.output()) as u64
     });
     let widest = widest.max().unwrap_or(0).max(vocab);
     [
-        slots64 * size * (numbers + tables),
-        slots64 * size * rank64 * widest,
+        slots64 * (layers + tables),
+        slots64 * widest * (size * rank64).max(4),
     ]
 }
 
@@ -149,20 +147,24 @@ impl<B: Kernels> AdapterStacks<B> {
         device: &B::Device,
     ) -> Self {
         let empty = |shape: StackShape, rows_of_a: usize, columns_of_a: usize| {
-            let zeros = |rows: usize, columns: usize| {
+            let full = |rows: usize, columns: usize, value: f32, dtype: Dtype| {
                 // In one dimension, because CubeCL would pad the rows on CUDA.
-                let zeros = Tensor::<B, 1>::zeros([rows * columns], (device, DType::from(dtype)));
-                primitive(zeros.reshape([rows, columns]))
+                let options = (device, DType::from(dtype));
+                let full = Tensor::<B, 1>::full([rows * columns], value, options);
+                primitive(full.reshape([rows, columns]))
             };
+            let zeros = |rows: usize, columns: usize| full(rows, columns, 0.0, dtype);
             // Zeros of rank 1 change nothing, but have the kernels run when the model is warmed up.
             let ranks = vec![1; slots * shape.slices.len()];
             LowRankStack {
                 a: zeros(slots * rows_of_a, columns_of_a),
                 b: zeros(slots * rank, shape.output()),
                 bias: zeros(slots, shape.output()),
+                scale: full(slots, shape.output(), 1.0, Dtype::F32),
                 ranks: indices::<B>(&ranks, device),
                 host_ranks: ranks,
                 biased: vec![false; slots],
+                scaled: vec![false; slots],
                 slices: shape.slices,
                 rank,
             }
@@ -259,7 +261,11 @@ impl<B: Kernels> AdapterStacks<B> {
         }
         for change in &adapter.changes {
             let LowRank {
-                matrix, rank, bias, ..
+                matrix,
+                rank,
+                bias,
+                scale,
+                ..
             } = change;
             if let AdaptedMatrix::Layer(layer, _) = matrix
                 && *layer as usize >= config.layers.len()
@@ -271,7 +277,9 @@ impl<B: Kernels> AdapterStacks<B> {
             };
             let fits = change.a.len() == rank * input
                 && change.b.len() == rank * output
-                && (bias.is_empty() || bias.len() == output);
+                && [bias, scale]
+                    .iter()
+                    .all(|values| values.is_empty() || values.len() == output);
             if !fits || *rank == 0 {
                 return Err(format!("an adapter of another shape of {matrix:?}"));
             }
@@ -279,33 +287,8 @@ impl<B: Kernels> AdapterStacks<B> {
         Ok(())
     }
 
-    /// `y`, the product of `x` with a projection of a layer, with the changes of the rows' adapters.
-    pub(super) fn apply(
-        &self,
-        layer: usize,
-        projection: Projection,
-        index: &AdapterIndex<B>,
-        x: FloatTensor<B>,
-        y: FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        match self.stack(layer, projection) {
-            Some(stack) => apply(stack, index, x, y),
-            None => y,
-        }
-    }
-
-    /// True if an adapter of `index` changes a projection of a layer.
-    pub(super) fn changes(
-        &self,
-        layer: usize,
-        projection: Projection,
-        index: &AdapterIndex<B>,
-    ) -> bool {
-        let stack = self.stack(layer, projection);
-        stack.is_some_and(|stack| stack.changes(index))
-    }
-
-    fn stack(&self, layer: usize, projection: Projection) -> Option<&LowRankStack<B>> {
+    /// The changes of a projection of a layer; `None` where it is not adapted.
+    pub(super) fn stack(&self, layer: usize, projection: Projection) -> Option<&LowRankStack<B>> {
         let layer = &self.layers[layer];
         match projection {
             Projection::Qkv => Some(&layer.qkv),
@@ -384,7 +367,7 @@ fn write_slot<B: Kernels>(
     write_output(stack, slot, changes, rank, dtype, device);
 }
 
-/// Writes `b`, the bias and the ranks of one slot.
+/// Writes `b`, the bias, the scale and the ranks of one slot.
 fn write_output<B: Kernels>(
     stack: &mut LowRankStack<B>,
     slot: usize,
@@ -403,6 +386,7 @@ fn write_output<B: Kernels>(
     if changed {
         let output = stack.slices.iter().sum::<usize>();
         let (mut b, mut bias) = (vec![0.0; rank * output], vec![0.0; output]);
+        let mut scale = vec![1.0; output];
         let mut from = 0;
         for (change, width) in changes.iter().zip(&stack.slices) {
             if let Some(change) = change {
@@ -410,13 +394,18 @@ fn write_output<B: Kernels>(
                     b[row * output + from..][..*width].copy_from_slice(values);
                 }
                 bias[from..][..change.bias.len()].copy_from_slice(&change.bias);
+                scale[from..][..change.scale.len()].copy_from_slice(&change.scale);
             }
             from += width;
         }
         stack.biased[slot] = changes.iter().flatten().any(|c| !c.bias.is_empty());
+        stack.scaled[slot] = changes.iter().flatten().any(|c| !c.scale.is_empty());
         let rows = slot * rank..(slot + 1) * rank;
+        let b = B::packed_low_rank(b, output);
         assign::<B>(&mut stack.b, rows, b, output, dtype, device);
-        assign::<B>(&mut stack.bias, slot..slot + 1, bias, output, dtype, device);
+        let row = slot..slot + 1;
+        assign::<B>(&mut stack.bias, row.clone(), bias, output, dtype, device);
+        assign::<B>(&mut stack.scale, row, scale, output, Dtype::F32, device);
     }
     if ranks != before {
         stack.host_ranks[slot * slices..][..slices].copy_from_slice(&ranks);

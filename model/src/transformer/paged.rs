@@ -7,8 +7,8 @@ use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use hearth_forward::ForwardBatch;
 use hearth_shaders::{
-    AdapterIndex, AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation,
-    upload,
+    AdapterIndex, AttentionOptions, HeadLayout, Kernels, LowRankStack, QkNorm, RaggedIndex,
+    RopeTable, Summation, upload,
 };
 
 use super::adapters::{AdapterStacks, Projection};
@@ -326,9 +326,8 @@ impl<B: Kernels> Layer<B> {
     ) -> FloatTensor<B> {
         let layout = context.layout;
         let qkv_bias = self.qkv_bias.as_ref().map(weight);
-        let mut qkv = project(x, Projection::Qkv, adapted, |x| {
-            B::project(x, weight(&self.qkv), qkv_bias, at.summation)
-        });
+        let sum = at.summation;
+        let mut qkv = project(x, &self.qkv, qkv_bias, sum, Projection::Qkv, adapted);
         let mut norm = self
             .q_norm
             .as_ref()
@@ -356,10 +355,8 @@ impl<B: Kernels> Layer<B> {
             sinks: self.sinks.as_ref().map(weight),
         };
         let mixed = B::paged_attention(q, layout, at, &options, k_pool, v_pool);
-        project(mixed, Projection::Output, adapted, |x| {
-            let bias = self.output_bias.as_ref().map(weight);
-            B::project(x, weight(&self.output), bias, at.summation)
-        })
+        let bias = self.output_bias.as_ref().map(weight);
+        project(mixed, &self.output, bias, sum, Projection::Output, adapted)
     }
 
     fn feed_forward(
@@ -388,24 +385,25 @@ impl<B: Kernels> DenseMlp<B> {
         adapted: Option<Adapted<'_, B>>,
         summation: Summation,
     ) -> FloatTensor<B> {
-        let (gate_up, bias) = (
-            weight(&self.gate_up),
-            self.gate_up_bias.as_ref().map(weight),
-        );
+        let bias = self.gate_up_bias.as_ref().map(weight);
         let gated = match adapted {
             // The changes come before the activation, so it cannot be part of the product.
-            Some(adapted) if adapted.changes(Projection::GateUp) => {
-                let gate_up = project(x, Projection::GateUp, Some(adapted), |x| {
-                    B::project(x, gate_up, bias, summation)
-                });
+            Some(adapted) if adapted.changed(Projection::GateUp).is_some() => {
+                let (gate_up, adapted) = (&self.gate_up, Some(adapted));
+                let gate_up = project(x, gate_up, bias, summation, Projection::GateUp, adapted);
                 B::gate(gate_up, activation)
             }
-            _ => B::project_gated(x, gate_up, bias, activation, summation),
+            _ => B::project_gated(x, weight(&self.gate_up), bias, activation, summation),
         };
-        project(gated, Projection::Down, adapted, |x| {
-            let down_bias = self.down_bias.as_ref().map(weight);
-            B::project(x, weight(&self.down), down_bias, summation)
-        })
+        let bias = self.down_bias.as_ref().map(weight);
+        project(
+            gated,
+            &self.down,
+            bias,
+            summation,
+            Projection::Down,
+            adapted,
+        )
     }
 }
 
@@ -425,28 +423,29 @@ impl<B: Backend> Clone for Adapted<'_, B> {
 
 impl<B: Backend> Copy for Adapted<'_, B> {}
 
-impl<B: Kernels> Adapted<'_, B> {
-    fn changes(self, projection: Projection) -> bool {
-        self.stacks.changes(self.layer, projection, self.adapters)
+impl<'a, B: Kernels> Adapted<'a, B> {
+    /// The changes of a projection, if an adapter of the batch changes it.
+    fn changed(self, projection: Projection) -> Option<&'a LowRankStack<B>> {
+        let stack = self.stacks.stack(self.layer, projection)?;
+        stack.changes(self.adapters).then_some(stack)
     }
 }
 
-/// `product` of `x`, with the changes of the adapters.
+/// The product of `x` with `matrix`, with the changes of the adapters.
 fn project<B: Kernels>(
     x: FloatTensor<B>,
+    matrix: &Param<Tensor<B, 2>>,
+    bias: Option<FloatTensor<B>>,
+    summation: Summation,
     projection: Projection,
     adapted: Option<Adapted<'_, B>>,
-    product: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>,
 ) -> FloatTensor<B> {
-    match adapted {
-        None => product(x),
-        Some(Adapted {
-            stacks,
-            adapters,
-            layer,
-        }) => {
-            let y = product(x.clone());
-            stacks.apply(layer, projection, adapters, x, y)
+    let changed =
+        adapted.and_then(|adapted| Some((adapted.changed(projection)?, adapted.adapters)));
+    match changed {
+        None => B::project(x, weight(matrix), bias, summation),
+        Some((stack, adapters)) => {
+            B::project_changed(x, weight(matrix), bias, summation, stack, adapters)
         }
     }
 }

@@ -6,7 +6,7 @@ use hearth_forward::{AdaptedMatrix, Adapter, ForwardBatch, SequenceSpan};
 use hearth_model::Decoder;
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
-use hearth_model::lora;
+use hearth_model::lora::{self, Base, LoraError};
 use hearth_model::weights::Quantization;
 
 use super::golden::{
@@ -16,7 +16,12 @@ use super::golden::{
 
 const RANK: usize = 16;
 /// The ones that PEFT saved, with what it computes.
-const ADAPTERS: [&str; 7] = [
+const ADAPTERS: [&str; 12] = [
+    "bias-lora-only",
+    "dora-all",
+    "dora-bias-all",
+    "dora-rslora",
+    "dora-tables",
     "list",
     "lora-bias",
     "patterns-layers",
@@ -44,8 +49,13 @@ fn golden(name: &str) -> Golden {
     read_as(root().join(base), &path(name).join("golden.safetensors"))
 }
 
+fn try_read(file: &Path, golden: &Golden, most_rank: usize) -> Result<Adapter, LoraError> {
+    let weights = || -> Result<_, String> { Ok(open(golden).weights) };
+    lora::read(file, &Base::new(&open(golden).config, &weights), most_rank)
+}
+
 fn read(file: &Path, golden: &Golden) -> Adapter {
-    lora::read(file, &open(golden).config, RANK).expect("the adapter is read")
+    try_read(file, golden, RANK).expect("the adapter is read")
 }
 
 fn agrees(device: DeviceSpec, name: &str, file: &Path) {
@@ -93,7 +103,13 @@ fn adapters_in_gguf_files_agree_with_peft() {
 #[test]
 fn adapters_agree_with_peft_on_vulkan() {
     if let Some(device) = wgpu_devices(Api::Vulkan) {
-        for name in ["rslora-all", "tables", "lora-bias"] {
+        for name in [
+            "rslora-all",
+            "tables",
+            "lora-bias",
+            "dora-all",
+            "dora-bias-all",
+        ] {
             agrees(device, name, &path(name));
         }
     }
@@ -139,9 +155,45 @@ fn the_digest_is_that_of_the_content_and_the_scale() {
     std::fs::remove_dir_all(dir).expect("it was there");
 }
 
+/// What is relative to the base model counts, too.
+#[test]
+fn the_digest_is_that_of_the_magnitudes_and_of_the_biases() {
+    for (name, part) in [
+        ("dora-all", "lora_magnitude_vector"),
+        ("dora-bias-all", "k_proj.bias"),
+        ("bias-lora-only", "base_layer.bias"),
+    ] {
+        let golden = golden(name);
+        let before = read(&path(name), &golden).digest;
+        let dir = std::env::temp_dir().join(format!("hearth-{part}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("a directory");
+        let (config, tensors) = ("adapter_config.json", "adapter_model.safetensors");
+        std::fs::copy(path(name).join(config), dir.join(config)).expect("a copy");
+        let mut bytes = std::fs::read(path(name).join(tensors)).expect("a file");
+        let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+        let length = u64::from_le_bytes(*length) as usize;
+        let header: serde_json::Value = serde_json::from_slice(&rest[..length]).expect("a header");
+        let tensor = header.as_object().expect("an object").iter();
+        let mut tensor = tensor.filter(|(name, _)| name.ends_with(part));
+        let (_, tensor) = tensor.next().expect(part);
+        let at = tensor["data_offsets"][0].as_u64().expect("a number") as usize;
+        // The upper bits of a fraction: it stays finite.
+        bytes[8 + length + at + 2] ^= 0x40;
+        std::fs::write(dir.join(tensors), bytes).expect("a file");
+        assert_ne!(before, read(&dir, &golden).digest, "{name}");
+        std::fs::remove_dir_all(dir).expect("it was there");
+    }
+}
+
 #[test]
 fn a_sum_of_adapters_is_the_sum_of_their_changes() {
-    for name in ["rslora-all", "tables", "lora-bias"] {
+    for name in [
+        "rslora-all",
+        "tables",
+        "lora-bias",
+        "dora-tables",
+        "dora-bias-all",
+    ] {
         let golden = golden(name);
         let adapter = read(&path(name), &golden);
         let once = lora::combined(&[(&adapter, 1.0)], RANK).expect("a sum");
@@ -300,7 +352,7 @@ fn a_slot_is_overwritten_whole_and_a_wrong_adapter_leaves_the_base_model() {
     let base = feed(decoder, &golden.prompt, 0);
     // The other adapter changes other matrices, and the embedding.
     let tied = path("tied-embedding");
-    let other = lora::read(&tied, &open(&golden).config, RANK).expect("it is read");
+    let other = read(&tied, &golden);
     decoder.load_adapter(1, &other).expect("it is loaded");
     decoder.load_adapter(1, &small).expect("it is loaded");
     let logits = feed_adapted(decoder, &golden.prompt, 0, 1);
@@ -324,13 +376,11 @@ fn a_slot_is_overwritten_whole_and_a_wrong_adapter_leaves_the_base_model() {
 #[test]
 fn what_is_not_implemented_is_refused_by_its_name() {
     for (name, base, field) in [
-        ("refused-dora", "qwen3", "`use_dora`"),
         (
             "refused-modules-to-save",
             "mistral-window",
             "`modules_to_save`",
         ),
-        ("refused-bias", "qwen2-window", "`bias`"),
         (
             "refused-trainable-tokens",
             "mistral-window",
@@ -342,11 +392,11 @@ fn what_is_not_implemented_is_refused_by_its_name() {
     ] {
         let dir = root().join(base);
         let golden = read_as(dir.clone(), &dir.join("golden.safetensors"));
-        let error = lora::read(&path(name), &open(&golden).config, RANK).unwrap_err();
+        let error = try_read(&path(name), &golden, RANK).unwrap_err();
         assert!(error.to_string().contains(field), "{name}: {error}");
     }
     let golden = golden("rslora-all");
-    let error = lora::read(&path("rslora-all"), &open(&golden).config, 4).unwrap_err();
+    let error = try_read(&path("rslora-all"), &golden, 4).unwrap_err();
     assert_eq!(
         error.to_string(),
         "LoRA rank 8 is greater than max_lora_rank 4."

@@ -31,7 +31,7 @@ impl Numbers {
     }
 }
 
-/// An adapter that changes every matrix of the model, with and without biases.
+/// An adapter that changes every matrix of the model, with and without biases and scales.
 fn adapter_of_all(config: &ModelConfig) -> Adapter {
     let (hidden, inner) = (config.hidden_size, config.widest_mlp());
     let (q, kv) = (
@@ -45,6 +45,7 @@ fn adapter_of_all(config: &ModelConfig) -> Adapter {
         a: numbers.take(RANK * input, (input as f64).powf(-0.5)),
         b: numbers.take(RANK * output, 0.2),
         bias: numbers.take(output * usize::from(biased), 0.2),
+        scale: Vec::new(),
     };
     let mut changes = vec![
         // Its `a` has a row for each token.
@@ -69,6 +70,10 @@ fn adapter_of_all(config: &ModelConfig) -> Adapter {
         }
     }
     changes[0].a = numbers.take(config.vocab_size * RANK, 0.3);
+    for change in changes.iter_mut().step_by(2) {
+        let scale = numbers.take(change.b.len() / RANK, 0.2);
+        change.scale = scale.into_iter().map(|by| 1.0 + by).collect();
+    }
     Adapter {
         digest: "all".to_owned(),
         changes,

@@ -35,7 +35,7 @@ pub use format::{BlockFormat, Layout, Scales};
 pub use stored::PartScales;
 
 use super::arena::LineBytes;
-use super::output::Output;
+use super::output::{Addend, Output};
 
 /// Elements of a block of the smaller formats, and activations with one scale.
 pub const BLOCK: usize = 32;
@@ -184,6 +184,8 @@ pub struct Job<'a> {
     pub parts: Vec<View<'a>>,
     /// `[rows]`
     pub bias: Option<&'a [f32]>,
+    /// What is added to the product.
+    pub addend: Option<&'a dyn Addend>,
     pub y: Output,
 }
 
@@ -196,7 +198,7 @@ pub fn linear(jobs: &[Job<'_>]) {
     }
     #[cfg(target_arch = "x86_64")]
     for job in jobs {
-        super::amx::floats::linear(job.x, job.parts[0], job.bias, job.y);
+        super::amx::floats::linear(job.x, job.parts[0], job.bias, job.addend, job.y);
     }
     #[cfg(not(target_arch = "x86_64"))]
     unreachable!("bf16 blocks on a CPU without matrix tiles");
@@ -277,6 +279,12 @@ impl<'a> View<'a> {
     /// Bytes of a group of 16 rows.
     pub fn group_bytes(self) -> usize {
         group_bytes(self.format, self.columns)
+    }
+
+    /// The columns of the whole product that the rows of `groups` give.
+    pub fn outputs(self, groups: Range<usize>) -> Range<usize> {
+        let within = |group: usize| self.first + (group * ROWS).min(self.rows);
+        within(groups.start)..within(groups.end)
     }
 
     /// The units of a group.

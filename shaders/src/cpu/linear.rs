@@ -13,7 +13,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::aligned::Aligned;
-use super::output::Output;
+use super::output::{Addend, Output, with_addend};
 use super::simd::{Level, Simd, Stored, Task};
 
 /// From this many tokens on, it pays to widen a block of weights once, where the CPU has registers
@@ -41,6 +41,8 @@ pub struct Job<'a, E> {
     pub weight: &'a [E],
     /// `[output]`
     pub bias: Option<&'a [f32]>,
+    /// What is added to the product.
+    pub addend: Option<&'a dyn Addend>,
     pub y: Output,
 }
 
@@ -66,8 +68,13 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     });
     let copies: Vec<Option<Aligned<f32>>> = copies.collect();
     let share = all.div_ceil(4 * rayon::current_num_threads());
+    // Whole tiles, and whole vectors of an addend.
+    let whole = match jobs.iter().any(|job| job.addend.is_some()) {
+        true => MIN_ROWS_PER_TASK,
+        false => TILE_ROWS,
+    };
     let rows = share
-        .next_multiple_of(TILE_ROWS)
+        .next_multiple_of(whole)
         .clamp(MIN_ROWS_PER_TASK, MAX_ROWS_PER_TASK);
     let of_job = |(index, job): (usize, &Job<'_, E>)| {
         let starts = (0..job.y.width).step_by(rows);
@@ -75,7 +82,13 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     };
     let tasks: Vec<(usize, usize)> = jobs.iter().enumerate().flat_map(of_job).collect();
     let of_task = |scratch: &mut Aligned<f32>, (index, from): (usize, usize)| {
-        let Job { x, weight, bias, y } = jobs[index];
+        let Job {
+            x,
+            weight,
+            bias,
+            addend,
+            y,
+        } = jobs[index];
         let to = (from + rows).min(y.width);
         let block = Block {
             x: copies[index].as_deref().unwrap_or(x),
@@ -86,12 +99,12 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
             from,
             rows: to - from,
         };
-        // SAFETY: the caller passes a level that this CPU has.
+        // SAFETY: the caller passes a level that this CPU has. These columns are this task's.
         unsafe {
-            match widens(level, y.tokens) {
+            with_addend(addend, y, from..to, || match widens(level, y.tokens) {
                 true => level.run(many::Widened { block, scratch }),
                 false => level.run(block),
-            }
+            });
         };
     };
     let tasks = tasks.into_par_iter();

@@ -36,7 +36,7 @@ pub use arena::LineBytes;
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix, GROUP_ROWS};
 pub(crate) use blocks::{Layout, PartScales, Scales, View};
 pub use limit::check_limit;
-use output::Output;
+use output::{Addend, Output};
 use simd::Stored;
 use tensors::{BLOCKS, bytes_of, dims, elements, matrix_dims, tensor, widened, with_stored};
 use times::Operation;
@@ -97,36 +97,32 @@ impl Kernels for Flex {
         bias: Option<FlexTensor>,
         _summation: Summation,
     ) -> FlexTensor {
-        let (x, weight) = (x.to_contiguous(), weight.to_contiguous());
-        let [tokens, input] = dims(&x);
-        let [output, width] = matrix_dims(&weight);
-        assert_eq!(
-            input, width,
-            "linear: x has {input} columns, weight {width}"
-        );
-        let _timer = times::time(|| {
-            let product = Operation::Product {
-                rows: output,
-                columns: input,
-            };
-            (product, bytes_of(&weight), 2 * tokens * output * input)
-        });
-        let bias = bias.map(widened);
-        let (x, bias) = (elements(&x), bias.as_deref());
-        // SAFETY: both products write every element of their output.
-        let y = unsafe {
-            Output::filled(tokens, output, |y| {
-                if weight.dtype() == BLOCKS {
-                    let parts = blocks::View::parts(elements(&weight)).collect();
-                    blocks::linear(&[blocks::Job { x, parts, bias, y }]);
-                } else {
-                    with_stored!(&weight, weight => {
-                        linear::linear(&[linear::Job { x, weight, bias, y }], input);
-                    });
-                }
-            })
-        };
-        tensor(y, [tokens, output])
+        product(x, weight, bias, None)
+    }
+
+    fn project_changed(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: Option<FlexTensor>,
+        _summation: Summation,
+        stack: &LowRankStack<Self>,
+        index: &AdapterIndex<Self>,
+    ) -> FlexTensor {
+        let x = x.to_contiguous();
+        let h = Self::shrink(x.clone(), stack, index);
+        if index.groups.len() > 1 {
+            // A task of the product would wait for memory at the few numbers of each adapter.
+            let y = product(x, weight, bias, None);
+            return Self::expand(y, h, stack, index);
+        }
+        with_stored!(&stack.b, b => {
+            let changes = changes(stack, index, elements(&h), [b, elements(&stack.bias)]);
+            product(x, weight, bias, Some(&changes))
+        })
+    }
+
+    fn packed_low_rank(b: Vec<f32>, output: usize) -> Vec<f32> {
+        low_rank::packed(&b, output)
     }
 
     fn shrink(x: FlexTensor, stack: &LowRankStack<Self>, index: &AdapterIndex<Self>) -> FlexTensor {
@@ -148,10 +144,9 @@ impl Kernels for Flex {
     ) -> FlexTensor {
         let (mut y, h) = (y.to_contiguous(), h.to_contiguous());
         let _timer = times::time(|| (Operation::Adapters, 0, 0));
-        let (sizes, biased) = (sizes(stack), &stack.biased);
         with_stored!(&stack.b, b => {
-            let (bias, h) = (elements(&stack.bias), elements(&h));
-            low_rank::expand(y.storage_mut(), h, [b, bias], biased, sizes, &index.groups)
+            let changes = changes(stack, index, elements(&h), [b, elements(&stack.bias)]);
+            low_rank::expand(y.storage_mut(), &changes);
         });
         y
     }
@@ -374,6 +369,70 @@ fn sizes(stack: &LowRankStack<Flex>) -> low_rank::Sizes<'_> {
     }
 }
 
+/// `x` `[tokens, in]` times the transpose of `weight` `[out, in]`, plus `bias` `[out]` and `addend`.
+fn product(
+    x: FlexTensor,
+    weight: FlexTensor,
+    bias: Option<FlexTensor>,
+    addend: Option<&dyn Addend>,
+) -> FlexTensor {
+    let (x, weight) = (x.to_contiguous(), weight.to_contiguous());
+    let [tokens, input] = dims(&x);
+    let [output, width] = matrix_dims(&weight);
+    assert_eq!(
+        input, width,
+        "linear: x has {input} columns, weight {width}"
+    );
+    let _timer = times::time(|| {
+        let product = Operation::Product {
+            rows: output,
+            columns: input,
+        };
+        (product, bytes_of(&weight), 2 * tokens * output * input)
+    });
+    let bias = bias.map(widened);
+    let (x, bias) = (elements(&x), bias.as_deref());
+    // SAFETY: both products write every element of their output.
+    let y = unsafe {
+        Output::filled(tokens, output, |y| {
+            if weight.dtype() == BLOCKS {
+                let parts = blocks::View::parts(elements(&weight)).collect();
+                blocks::linear(&[blocks::Job {
+                    x,
+                    parts,
+                    bias,
+                    addend,
+                    y,
+                }]);
+            } else {
+                with_stored!(&weight, weight => {
+                    linear::linear(&[linear::Job { x, weight, bias, addend, y }], input);
+                });
+            }
+        })
+    };
+    tensor(y, [tokens, output])
+}
+
+/// The second half of the changes of `stack`.
+fn changes<'a, E: Stored>(
+    stack: &'a LowRankStack<Flex>,
+    index: &'a AdapterIndex<Flex>,
+    h: &'a [f32],
+    [b, bias]: [&'a [E]; 2],
+) -> low_rank::Changes<'a, E> {
+    low_rank::Changes {
+        h,
+        b,
+        bias,
+        scale: elements(&stack.scale),
+        biased: &stack.biased,
+        scaled: &stack.scaled,
+        sizes: sizes(stack),
+        groups: &index.groups,
+    }
+}
+
 /// The product of each pair's row of `x` `[pairs, columns]` with its expert's rows of `stack`
 /// `[experts * rows, columns]`: `[pairs, rows]`.
 fn of_each(
@@ -404,6 +463,7 @@ fn of_each(
                     x: x(here),
                     parts: vec![all.between(expert * rows..(expert + 1) * rows)],
                     bias: bias(*expert),
+                    addend: None,
                     y: y.rows(here.clone()),
                 };
                 blocks::linear(&groups.map(job).collect::<Vec<_>>());
@@ -414,6 +474,7 @@ fn of_each(
                     x: x(here),
                     weight: &all[expert * rows * columns..][..rows * columns],
                     bias: bias(*expert),
+                    addend: None,
                     y: y.rows(here.clone()),
                 };
                 linear::linear(&groups.map(job).collect::<Vec<_>>(), columns);

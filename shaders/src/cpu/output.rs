@@ -2,6 +2,33 @@
 
 use std::ops::Range;
 
+/// What is added to a product, by the tasks that compute it: the columns of a task are in a cache of
+/// its core when they are done.
+pub trait Addend: Sync {
+    /// Adds to `columns` of all tokens of the product `y`.
+    ///
+    /// # Safety
+    /// The columns must have been written, and no other task may access them.
+    unsafe fn add(&self, y: Output, columns: Range<usize>);
+}
+
+/// Runs `product`, which computes `columns` of `y`, and adds the addend if there is one.
+///
+/// # Safety
+/// `product` must write the columns, and no other task may access them.
+pub unsafe fn with_addend(
+    addend: Option<&dyn Addend>,
+    y: Output,
+    columns: Range<usize>,
+    product: impl FnOnce(),
+) {
+    product();
+    if let Some(addend) = addend {
+        // SAFETY: the caller guarantees it.
+        unsafe { addend.add(y, columns) };
+    }
+}
+
 /// A matrix `[tokens, width]` that several tasks write; each task writes its own elements.
 #[derive(Clone, Copy)]
 pub struct Output {

@@ -20,7 +20,8 @@ pub enum Operation {
     Rotation,
     Attention,
     Activation,
-    /// The low-rank products of adapters.
+    /// The low-rank products of adapters. The second one of a single adapter is computed by the tasks
+    /// of the product that it is added to, and counts as a part of that.
     Adapters,
     /// The choice of experts.
     Routing,

@@ -20,6 +20,7 @@ pub struct Stack<R: CubeRuntime> {
     pub a: CubeTensor<R>,
     pub b: CubeTensor<R>,
     pub bias: CubeTensor<R>,
+    pub scale: CubeTensor<R>,
     pub ranks: CubeTensor<R>,
     pub slices: Vec<usize>,
     pub rank: usize,
@@ -86,6 +87,7 @@ pub fn expand<R: CubeRuntime>(
             h.into_array_arg(),
             stack.b.into_array_arg(),
             stack.bias.into_array_arg(),
+            stack.scale.into_array_arg(),
             slots.into_array_arg(),
             stack.ranks.into_array_arg(),
             output,
@@ -154,6 +156,7 @@ fn expand_kernel<E: Float, H: Float>(
     h: &Array<H>,
     b: &Array<E>,
     bias: &Array<E>,
+    scale: &Array<f32>,
     slots: &Array<i32>,
     ranks: &Array<i32>,
     #[comptime] output: usize,
@@ -183,7 +186,8 @@ fn expand_kernel<E: Float, H: Float>(
         let here = ranks[slot * slices + slice] as usize;
         if here > 0usize {
             let at = row * output + column;
-            let mut sum = f32::cast_from(y[at]) + f32::cast_from(bias[slot * output + column]);
+            let mut sum = f32::cast_from(y[at]) * scale[slot * output + column];
+            sum += f32::cast_from(bias[slot * output + column]);
             let from = row * comptime!(slices * rank) + slice * rank;
             let first = slot * comptime!(rank * output) + column;
             for j in 0..here {

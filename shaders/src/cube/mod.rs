@@ -326,6 +326,7 @@ where
         a: into_contiguous(stack.a.clone()),
         b: into_contiguous(stack.b.clone()),
         bias: into_contiguous(stack.bias.clone()),
+        scale: into_contiguous(stack.scale.clone()),
         ranks: into_contiguous(stack.ranks.clone()),
         slices: stack.slices.clone(),
         rank: stack.rank,

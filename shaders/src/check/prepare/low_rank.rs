@@ -1,5 +1,7 @@
 //! Cases of the changes by adapters.
 
+use burn::tensor::DType;
+
 use super::{Expected, Maker, Output, Prepared, Random, Work, exact, float, reference};
 use crate::check::Precision;
 use crate::{AdapterIndex, Kernels, LowRankStack, indices};
@@ -13,6 +15,7 @@ pub struct RandomStack<B: Kernels> {
     a: Vec<f32>,
     b: Vec<f32>,
     bias: Vec<f32>,
+    scale: Vec<f32>,
 }
 
 impl<B: Kernels> RandomStack<B> {
@@ -44,20 +47,39 @@ impl<B: Kernels> RandomStack<B> {
                 values.fill(0.0);
             }
         }
+        let scaled: Vec<bool> = (0..SLOTS).map(|_| random.one_in(2)).collect();
+        let mut scale = vec![1.0; SLOTS * output];
+        for (values, scaled) in scale.chunks_exact_mut(output).zip(&scaled) {
+            if *scaled {
+                values.copy_from_slice(&random.normal(output));
+            }
+        }
         let on = |values: &[f32], rows: usize, columns: usize| {
             float::<B>(values, &[rows, columns], stored, device)
         };
+        let of_slots = b.chunks_exact(rank * output);
+        let packed: Vec<f32> = of_slots
+            .flat_map(|b| B::packed_low_rank(b.to_vec(), output))
+            .collect();
         let stack = LowRankStack {
             a: on(&a, SLOTS * count * rank, input),
-            b: on(&b, SLOTS * rank, output),
+            b: on(&packed, SLOTS * rank, output),
             bias: on(&bias, SLOTS, output),
+            scale: float::<B>(&scale, &[SLOTS, output], DType::F32, device),
             ranks: indices::<B>(&ranks, device),
             host_ranks: ranks,
             biased,
+            scaled,
             slices,
             rank,
         };
-        Self { stack, a, b, bias }
+        Self {
+            stack,
+            a,
+            b,
+            bias,
+            scale,
+        }
     }
 
     /// The expected `y` for rows with these `slots`, counted from 1.
@@ -83,6 +105,7 @@ impl<B: Kernels> RandomStack<B> {
                 let h = reference::linear(x, a, None, input);
                 if here > 0 {
                     for (column, y) in y.iter_mut().enumerate().skip(from).take(*width) {
+                        *y *= f64::from(self.scale[slot * output + column]);
                         *y += f64::from(self.bias[slot * output + column]);
                         for (j, h) in h.iter().enumerate() {
                             let b = self.b[(slot * rank + j) * output + column];
@@ -137,5 +160,69 @@ pub(super) fn low_rank<B: Kernels>(
                 + (tokens * (input + 2 * output)) as u64 * activation,
             flops: 2 * (tokens * rank * (count * input + output)) as u64,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn_flex::{Flex, FlexDevice};
+
+    use super::super::packed;
+    use super::*;
+    use crate::check::read;
+    use crate::{BlockFormat, Summation};
+
+    const FLOATS: Precision = Precision {
+        activations: DType::F32,
+        stored: DType::BF16,
+    };
+
+    /// On the CPU the tasks of a product add the changes to it.
+    #[test]
+    fn a_product_with_its_changes_has_the_bits_of_the_steps_alone() {
+        let device = FlexDevice::default();
+        let mut random = Random::seeded(7);
+        for case in 0..60 {
+            let tokens = random.within(1, 70);
+            // Whole blocks of integers, but slices of any width.
+            let input = 32 * random.within(1, 12);
+            let slices: Vec<usize> = (0..random.within(1, 3))
+                .map(|_| random.within(1, 300))
+                .collect();
+            let (rank, output) = (random.within(1, 20), slices.iter().sum::<usize>());
+            let slots = random_slots(tokens, &mut random);
+            let index = AdapterIndex::<Flex>::upload(&slots, &device).expect("a row has one");
+            let x = random.normal(tokens * input);
+            let x = || float::<Flex>(&x, &[tokens, input], DType::F32, &device);
+            let weight = match case % 2 {
+                0 => {
+                    let weight = random.normal(output * input);
+                    float::<Flex>(&weight, &[output, input], DType::BF16, &device)
+                }
+                _ => {
+                    let (format, shape) = (BlockFormat::Q8_0, [output, input]);
+                    packed::<Flex>(format, shape, DType::F32, &mut random, &device).1
+                }
+            };
+            let changes =
+                RandomStack::<Flex>::make(input, slices, rank, FLOATS, &mut random, &device);
+            let stack = changes.stack;
+            let together = Flex::project_changed(
+                x(),
+                weight.clone(),
+                None,
+                Summation::Fastest,
+                &stack,
+                &index,
+            );
+            let y = Flex::project(x(), weight, None, Summation::Fastest);
+            let h = Flex::shrink(x(), &stack, &index);
+            let apart = Flex::expand(y, h, &stack, &index);
+            let bits = |y| {
+                let values = read::<Flex>(Output::Float(y)).into_iter();
+                values.map(f32::to_bits).collect::<Vec<_>>()
+            };
+            assert_eq!(bits(together), bits(apart), "case {case}");
+        }
     }
 }

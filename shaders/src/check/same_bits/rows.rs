@@ -71,14 +71,23 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 let changes =
                     RandomStack::<B>::make(input, slices, rank, precision, random, device);
                 let slots = random_slots(tokens, random);
+                let w = self.matrix(None, output, input, random);
                 let compute = move |rows: &[usize], _: &mut Random| {
                     let slots: Vec<u32> = rows.iter().map(|row| slots[*row]).collect();
                     let (x, mut y) = (self.pick(&x, input, rows), self.pick(&y, output, rows));
-                    if let Some(index) = AdapterIndex::<B>::upload(&slots, self.device) {
-                        let h = B::shrink(x, &changes.stack, &index);
-                        y = B::expand(y, h, &changes.stack, &index);
+                    let sum = Summation::Fixed;
+                    let projected;
+                    match AdapterIndex::<B>::upload(&slots, self.device) {
+                        None => projected = B::project(x, w.clone(), None, sum),
+                        Some(index) => {
+                            let (x, stack) = (|| x.clone(), &changes.stack);
+                            y = B::expand(y, B::shrink(x(), stack, &index), stack, &index);
+                            projected =
+                                B::project_changed(x(), w.clone(), None, sum, stack, &index);
+                        }
                     }
-                    vec![("y", read::<B>(Output::Float(y)))]
+                    let (y, projected) = (Output::Float(y), Output::Float(projected));
+                    vec![("y", read::<B>(y)), ("projected", read::<B>(projected))]
                 };
                 (tokens, Box::new(compute))
             }

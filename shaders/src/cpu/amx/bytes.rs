@@ -16,7 +16,7 @@ use crate::cpu::blocks::lanes::Lanes;
 use crate::cpu::blocks::lanes::x86::Avx512Vnni;
 use crate::cpu::blocks::units::{self, with_format};
 use crate::cpu::blocks::{Activations, BLOCK, BlockFormat, LINE, View, tasks};
-use crate::cpu::output::Output;
+use crate::cpu::output::{Addend, Output, with_addend};
 
 /// The fewest tokens for which tiles are faster. Measured with and without tiles: 16 tokens take 31
 /// and 27 ms, 24 take 39 and 35, 32 take 40 and 43.
@@ -39,8 +39,14 @@ struct Panel {
 }
 
 /// The tokens of `x` are in tiles of 16. `parts` are all parts of a matrix `[rows, columns]`,
-/// `bias` is `[rows]`. All of `y` `[tokens, rows]` is written.
-pub fn linear(x: &Activations, parts: &[View<'_>], bias: Option<&[f32]>, y: Output) {
+/// `bias` is `[rows]`. All of `y` `[tokens, rows]` is written, with the addend.
+pub fn linear(
+    x: &Activations,
+    parts: &[View<'_>],
+    bias: Option<&[f32]>,
+    addend: Option<&dyn Addend>,
+    y: Output,
+) {
     assert!(
         available() && x.side == SIDE,
         "linear: matrix tiles are not available"
@@ -53,8 +59,10 @@ pub fn linear(x: &Activations, parts: &[View<'_>], bias: Option<&[f32]>, y: Outp
             // SAFETY: `available` holds, which includes the vector instructions; the caller checked
             // the shapes; tasks write disjoint columns of `y`.
             unsafe {
-                with_format!(weight.format, FORMAT => {
-                    rows::<FORMAT>(x, weight, groups, panel, bias, y);
+                with_addend(addend, y, weight.outputs(groups.clone()), || {
+                    with_format!(weight.format, FORMAT => {
+                        rows::<FORMAT>(x, weight, groups, panel, bias, y);
+                    });
                 });
             }
         });

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use super::{ROW_BYTES, SIDE, TILE_BYTES, Tiles, available};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::blocks::{BlockFormat, View, groups_per_task};
-use crate::cpu::output::Output;
+use crate::cpu::output::{Addend, Output, with_addend};
 use crate::cpu::simd::{Simd, Stored, Task, dispatch};
 
 /// Elements of the summed dimension in a tile.
@@ -32,9 +32,15 @@ struct Tile([f32; SIDE * SIDE]);
 
 const ZERO: Tile = Tile([0.0; SIDE * SIDE]);
 
-/// `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written. The weights
-/// have to be bf16, and the tiles [`available`].
-pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
+/// `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written, with the addend.
+/// The weights have to be bf16, and the tiles [`available`].
+pub fn linear(
+    x: &[f32],
+    weight: View<'_>,
+    bias: Option<&[f32]>,
+    addend: Option<&dyn Addend>,
+    y: Output,
+) {
     assert!(
         weight.format == BlockFormat::Bf16 && available(),
         "linear: matrix tiles are not available"
@@ -73,7 +79,11 @@ pub fn linear(x: &[f32], weight: View<'_>, bias: Option<&[f32]>, y: Output) {
             let last = (first + per_task).min(groups);
             // SAFETY: the tiles are available and the lengths were checked; tasks write disjoint
             // columns of `y`.
-            unsafe { product.rows(first, last, sums) };
+            unsafe {
+                with_addend(addend, y, weight.outputs(first..last), || {
+                    product.rows(first, last, sums);
+                });
+            }
         });
 }
 

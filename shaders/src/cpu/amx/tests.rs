@@ -62,7 +62,7 @@ fn tiles_compute_the_products_of_rounded_activations() {
         let bias = noise(output, seed + 200);
         let mut y = vec![f32::NAN; tokens * output];
         let to = Output::of(&mut y, output);
-        linear(&x, View::of(&packed(&weight, input)), Some(&bias), to);
+        linear(&x, View::of(&packed(&weight, input)), Some(&bias), None, to);
         let exact = rounded(&x);
         for (token, y) in y.chunks_exact(output).enumerate() {
             for (row, y) in y.iter().enumerate() {
@@ -91,10 +91,10 @@ fn a_token_has_the_same_bits_alone_and_among_others() {
         let weight = packed(&rounded(&noise(output * input, seed + 100)), input);
         let mut together = vec![f32::NAN; tokens * output];
         let view = View::of(&weight);
-        linear(&x, view, None, Output::of(&mut together, view.rows));
+        linear(&x, view, None, None, Output::of(&mut together, view.rows));
         for (x, together) in x.chunks_exact(input).zip(together.chunks_exact(output)) {
             let mut alone = vec![f32::NAN; output];
-            linear(x, view, None, Output::of(&mut alone, view.rows));
+            linear(x, view, None, None, Output::of(&mut alone, view.rows));
             assert_eq!(alone, together, "{tokens} x {output} x {input}");
         }
     }
@@ -110,7 +110,7 @@ fn values_that_are_not_finite_stay_so() {
     let weight = packed(&vec![bf16::ONE; 16 * 32], 32);
     let mut y = vec![0.0; 2 * 16];
     let view = View::of(&weight);
-    linear(&x, view, None, Output::of(&mut y, view.rows));
+    linear(&x, view, None, None, Output::of(&mut y, view.rows));
     assert!(y[..16].iter().all(|y| y.is_nan()), "{y:?}");
     assert!(y[16..].iter().all(|y| *y == f32::INFINITY), "{y:?}");
 }

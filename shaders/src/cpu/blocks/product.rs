@@ -11,7 +11,7 @@ use super::units::{self, with_format};
 use super::{BLOCK, Job, LINE, ROWS, View, tasks};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::amx;
-use crate::cpu::output::Output;
+use crate::cpu::output::{Output, with_addend};
 
 /// Tokens that a matrix tile has, where the CPU has tiles.
 #[cfg(target_arch = "x86_64")]
@@ -49,7 +49,7 @@ pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
     let rounded: Vec<Activations> = jobs.par_iter().map(rounded).collect();
     #[cfg(target_arch = "x86_64")]
     for (job, x) in jobs.iter().zip(&rounded).filter(|(job, _)| on_tiles(job)) {
-        amx::bytes::linear(x, &job.parts, job.bias, job.y);
+        amx::bytes::linear(x, &job.parts, job.bias, job.addend, job.y);
     }
     let mut parts = Vec::new();
     for (index, job) in jobs.iter().enumerate().filter(|(_, job)| !on_tiles(job)) {
@@ -58,6 +58,7 @@ pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
     tasks(&parts)
         .into_par_iter()
         .for_each(|(index, weight, groups)| {
+            let columns = weight.outputs(groups.clone());
             let product = Product {
                 x: &rounded[index],
                 weight,
@@ -66,8 +67,13 @@ pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
                 groups,
             };
             // Each format is a task of its own, so that it becomes a function of its own.
-            // SAFETY: the caller passes a level that this CPU has.
-            with_format!(weight.format, FORMAT => unsafe { level.run(Of::<FORMAT>(product)) });
+            // SAFETY: the caller passes a level that this CPU has. The columns are those of the
+            // groups, which are this task's.
+            unsafe {
+                with_addend(jobs[index].addend, jobs[index].y, columns, || {
+                    with_format!(weight.format, FORMAT => level.run(Of::<FORMAT>(product)));
+                });
+            }
         });
 }
 

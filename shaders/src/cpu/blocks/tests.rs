@@ -83,6 +83,7 @@ fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<
         x,
         parts,
         bias,
+        addend: None,
         y: Output::of(&mut y, rows),
     };
     linear_on(level, &[job]);

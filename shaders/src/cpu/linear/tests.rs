@@ -44,6 +44,7 @@ fn check<E: Stored>() {
                         x,
                         weight: &weight[..],
                         bias: Some(&bias),
+                        addend: None,
                         y: to,
                     };
                     on_vectors(level, &[job], input);
@@ -98,6 +99,7 @@ fn values_that_are_not_finite_stay_so_with_every_kind_of_vectors() {
             x: &x,
             weight: &[1.0f32; 3 * 40],
             bias: None,
+            addend: None,
             y: to,
         };
         on_vectors(level, &[job], 40);

@@ -1,0 +1,114 @@
+//! Changes that are relative to the base model's numbers: directions and lengths of rows (DoRA, Liu
+//! et al., arXiv 2402.09353), and biases that replace those of the base model.
+
+use hearth_forward::{AdaptedMatrix, LowRank};
+use rayon::prelude::*;
+
+use super::base::Base;
+use super::error::LoraError;
+
+/// Tokens of an embedding that are computed together.
+const TOKENS: usize = 1024;
+
+/// The numbers of a module that are relative to the base model.
+pub struct Relative {
+    /// `[out]`: the lengths that the rows of the changed matrix are to have.
+    pub magnitude: Option<Vec<f32>>,
+    /// `[out]`: the bias in place of the base model's.
+    pub bias: Option<Vec<f32>>,
+}
+
+impl Relative {
+    /// Makes `change` one of the base model's output, its bias included.
+    pub fn apply(self, change: &mut LowRank, base: &Base<'_>) -> Result<(), LoraError> {
+        let Self { magnitude, bias } = self;
+        if magnitude.is_none() && bias.is_none() {
+            return Ok(());
+        }
+        let before = base.bias(change.matrix)?;
+        if let Some(magnitude) = magnitude {
+            let lengths = lengths(change, &base.matrix(change.matrix)?);
+            let factors = magnitude.iter().zip(&lengths);
+            change.scale = factors
+                .map(|(magnitude, length)| (f64::from(*magnitude) / length) as f32)
+                .collect();
+            for row in change.b.chunks_exact_mut(change.scale.len()) {
+                let pairs = row.iter_mut().zip(&change.scale);
+                pairs.for_each(|(value, factor)| *value *= factor);
+            }
+        }
+        // What becomes of the bias: the base model's is in the output that is multiplied.
+        let Some(before) = before else {
+            return Ok(());
+        };
+        let after = bias.as_ref().unwrap_or(&before);
+        let difference = before.iter().zip(after).enumerate();
+        let difference = difference.map(|(index, (before, after))| {
+            let factor = change.scale.get(index).copied().unwrap_or(1.0);
+            after - factor * before
+        });
+        let difference: Vec<f32> = difference.collect();
+        match change.bias.is_empty() {
+            true => change.bias = difference,
+            false => {
+                let pairs = change.bias.iter_mut().zip(&difference);
+                pairs.for_each(|(sum, other)| *sum += other);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The lengths `[out]` of the vectors of weights of each output, with the change in them. `base` is
+/// as [`Base::matrix`] returns it.
+fn lengths(change: &LowRank, base: &[f32]) -> Vec<f64> {
+    let rank = change.rank;
+    let output = change.b.len() / rank;
+    let squares = match change.matrix {
+        AdaptedMatrix::Embedding => {
+            let tokens = base.par_chunks(TOKENS * output);
+            let factors = change.a.par_chunks(TOKENS * rank);
+            let parts: Vec<Vec<f64>> = tokens
+                .zip(factors)
+                .map(|(rows, factors)| {
+                    let mut squares = vec![0.0; output];
+                    let rows = rows.chunks_exact(output).zip(factors.chunks_exact(rank));
+                    for (row, factors) in rows {
+                        let mut row = row.to_vec();
+                        for (factor, b) in factors.iter().zip(change.b.chunks_exact(output)) {
+                            add_times(&mut row, *factor, b);
+                        }
+                        let pairs = squares.iter_mut().zip(&row);
+                        pairs.for_each(|(sum, value)| *sum += f64::from(*value).powi(2));
+                    }
+                    squares
+                })
+                .collect();
+            parts.into_iter().fold(vec![0.0; output], |mut sums, part| {
+                let pairs = sums.iter_mut().zip(part);
+                pairs.for_each(|(sum, part)| *sum += part);
+                sums
+            })
+        }
+        _ => {
+            let input = base.len() / output;
+            let rows = base.par_chunks_exact(input).enumerate();
+            rows.map(|(index, row)| {
+                let mut row = row.to_vec();
+                for (j, a) in change.a.chunks_exact(input).enumerate() {
+                    add_times(&mut row, change.b[j * output + index], a);
+                }
+                row.iter()
+                    .map(|value| f64::from(*value).powi(2))
+                    .sum::<f64>()
+            })
+            .collect::<Vec<f64>>()
+        }
+    };
+    squares.into_iter().map(f64::sqrt).collect()
+}
+
+fn add_times(to: &mut [f32], factor: f32, values: &[f32]) {
+    let pairs = to.iter_mut().zip(values);
+    pairs.for_each(|(to, value)| *to += factor * value);
+}
