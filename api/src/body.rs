@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use actix_web::http::header::{CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
+use actix_web::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ORIGIN};
 use actix_web::web::{Bytes, BytesMut, Payload};
 use actix_web::{HttpRequest, mime};
 use futures_util::StreamExt as _;
@@ -14,6 +14,8 @@ use crate::body_memory::Share;
 use crate::error::ApiError;
 use crate::fields::wire::Object;
 
+/// The only type of a body.
+const JSON: &str = "application/json";
 /// A body must arrive within this time, in which the time that it waits for memory does not count.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Some of it must arrive within this time.
@@ -36,7 +38,7 @@ impl std::ops::Deref for Body {
 /// Collects a JSON body of at most `limit` bytes, once there is room for it.
 ///
 /// # Errors
-/// 415 for another content type, 413 over the limit, 408 when it does not arrive,
+/// 415 for another content type or encoding, 413 over the limit, 408 when it does not arrive,
 /// 400 when the connection breaks.
 pub async fn read(request: &HttpRequest, payload: Payload, limit: usize) -> Result<Body, ApiError> {
     check_content_type(request)?;
@@ -65,6 +67,7 @@ async fn collect(
     mut payload: Payload,
     limit: usize,
 ) -> Result<Body, ApiError> {
+    check_encoding(request)?;
     let declared = request
         .headers()
         .get(CONTENT_LENGTH)
@@ -117,12 +120,25 @@ async fn collect(
     })
 }
 
+/// Bodies are not decompressed: a small one could have any size.
+fn check_encoding(request: &HttpRequest) -> Result<(), ApiError> {
+    let mut encodings = request.headers().get_all(CONTENT_ENCODING);
+    match encodings.find(|value| !value.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        Some(value) => Err(ApiError::media_type(
+            "content-encoding",
+            "identity or left out",
+            &String::from_utf8_lossy(value.as_bytes()),
+        )),
+        None => Ok(()),
+    }
+}
+
 fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
     let Some(value) = request.headers().get(CONTENT_TYPE) else {
         // A browser sends a body without a content type to any server, but names the page's
         // origin.
         return match request.headers().contains_key(ORIGIN) {
-            true => Err(ApiError::media_type("none")),
+            true => Err(ApiError::media_type("content-type", JSON, "none")),
             false => Ok(()),
         };
     };
@@ -133,7 +149,7 @@ fn check_content_type(request: &HttpRequest) -> Result<(), ApiError> {
     if is_json {
         Ok(())
     } else {
-        Err(ApiError::media_type(&given))
+        Err(ApiError::media_type("content-type", JSON, &given))
     }
 }
 

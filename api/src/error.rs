@@ -193,8 +193,9 @@ impl ApiError {
         .code("body_timeout")
     }
 
-    pub fn media_type(given: &str) -> Self {
-        let message = format!("`content-type` must be application/json, got {given:?}");
+    /// 415 for a body in another form than JSON as it is. `given` is the value of `header`.
+    pub fn media_type(header: &str, bound: &str, given: &str) -> Self {
+        let message = format!("`{header}` must be {bound}, got {given:?}");
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "invalid_request_error",

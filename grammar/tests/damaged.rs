@@ -172,7 +172,12 @@ fn fuzz(kind: &'static str, texts: &'static [&'static str]) {
                     .collect();
                 assert!(!allowed.is_empty(), "{kind} case {case}: {text}");
                 let token = allowed[random.below(allowed.len())];
-                matcher.consume(token).unwrap();
+                match matcher.consume(token) {
+                    Ok(()) => {}
+                    // An ambiguous grammar has limits, which are named.
+                    Err(error) if error.to_string().contains("limit") => break,
+                    Err(error) => panic!("{kind} case {case}: {error}: {text}"),
+                }
                 if token == END {
                     break;
                 }

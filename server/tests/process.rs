@@ -41,6 +41,7 @@ fn run(arguments: &[&str]) -> (i32, String, String) {
 /// A server in its own process, which is killed when it is dropped.
 struct Server {
     process: Child,
+    url: String,
     client: Client,
 }
 
@@ -70,8 +71,13 @@ impl Server {
         let port = ready.expect("the process ended before it was ready")["port"].clone();
         // The output is read to the end, because a write to a full pipe blocks.
         std::thread::spawn(move || lines.for_each(drop));
-        let client = Client::new(&format!("http://127.0.0.1:{port}")).unwrap();
-        Self { process, client }
+        let url = format!("http://127.0.0.1:{port}");
+        let client = Client::new(&url).unwrap();
+        Self {
+            process,
+            url,
+            client,
+        }
     }
 
     fn signal(&self, name: &str) {
@@ -83,6 +89,13 @@ impl Server {
                 .unwrap()
                 .success()
         );
+    }
+
+    /// True if `key` is served.
+    async fn takes(&self, key: &str) -> bool {
+        let bearer = format!("Bearer {key}");
+        let client = Client::with_headers(&self.url, &[("authorization", &bearer)]).unwrap();
+        client.get("/v1/models").await.is_ok()
     }
 
     async fn exit_code(&mut self) -> Option<i32> {
@@ -128,6 +141,34 @@ async fn a_request_in_flight_is_finished_after_sigterm_and_the_exit_code_is_0() 
     }
     assert_eq!(tokens, 100);
     assert_eq!(server.exit_code().await, Some(0));
+}
+
+#[tokio::test]
+async fn keys_are_read_again_after_a_sighup_and_a_damaged_file_changes_nothing() {
+    let path = std::env::temp_dir().join(format!("hearth-keys-{}.toml", std::process::id()));
+    let write = |key: &str| {
+        let entry = format!("[[key]]\nname = \"ann\"\nkey = \"{key}\"\n");
+        std::fs::write(&path, entry).unwrap();
+    };
+    write("first");
+    let server = Server::start(&["--api-keys-file", path.to_str().unwrap()]);
+    assert!(server.takes("first").await && !server.takes("second").await);
+    let reload = async || {
+        server.signal("-HUP");
+        let deadline = Instant::now() + PATIENCE;
+        while !server.takes("second").await {
+            assert!(Instant::now() < deadline, "the key is not served");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(!server.takes("first").await);
+    };
+    write("second");
+    reload().await;
+    std::fs::write(&path, "[[key]]\nname = 7").unwrap();
+    server.signal("-HUP");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    reload().await;
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[tokio::test]

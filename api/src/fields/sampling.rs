@@ -74,6 +74,25 @@ pub struct SamplingFields {
     pub labels: Labels,
 }
 
+fn number(field: &str, given: Option<f64>) -> Result<Option<f32>, ApiError> {
+    given.map(|value| single(field, value)).transpose()
+}
+
+/// The `f32` nearest to `value` that is finite and has its sign: a bound such as "above 0" means the number
+/// that was sent.
+fn single(field: &str, value: f64) -> Result<f32, ApiError> {
+    let most = f64::from(f32::MAX);
+    if value.abs() > most {
+        let bound = format!("between {:e} and {most:e}", -most);
+        return Err(out_of_bounds(field, &bound, format!("{value:e}")));
+    }
+    let nearest = value as f32;
+    Ok(match nearest == 0.0 && value != 0.0 {
+        true => f32::MIN_POSITIVE.copysign(nearest),
+        false => nearest,
+    })
+}
+
 impl SamplingFields {
     /// The engine's parameters, except `max_tokens` and log-probabilities, whose fields differ
     /// between the dialects. The engine itself checks the ranges of floats.
@@ -82,7 +101,6 @@ impl SamplingFields {
     /// 400 with field, bound and value for what does not fit the engine's types.
     pub fn params(&self, defaults: &Defaults) -> Result<SamplingParams, ApiError> {
         let plain = defaults.params();
-        let number = |given: Option<f64>, plain: f32| given.map_or(plain, |value| value as f32);
         let top_k = match self.top_k {
             None => plain.top_k,
             // "All tokens" is -1 in vLLM and SGLang, and 0 in older vLLM and transformers.
@@ -112,13 +130,16 @@ impl SamplingFields {
         });
         Ok(SamplingParams {
             min_tokens: at_least("min_tokens", 0, self.min_tokens)?.unwrap_or(0),
-            temperature: number(self.temperature, plain.temperature),
-            top_p: number(self.top_p, plain.top_p),
+            temperature: number("temperature", self.temperature)?.unwrap_or(plain.temperature),
+            top_p: number("top_p", self.top_p)?.unwrap_or(plain.top_p),
             top_k,
-            min_p: number(self.min_p, plain.min_p),
-            repetition_penalty: number(self.repetition_penalty, plain.repetition_penalty),
-            presence_penalty: number(self.presence_penalty, plain.presence_penalty),
-            frequency_penalty: number(self.frequency_penalty, plain.frequency_penalty),
+            min_p: number("min_p", self.min_p)?.unwrap_or(plain.min_p),
+            repetition_penalty: number("repetition_penalty", self.repetition_penalty)?
+                .unwrap_or(plain.repetition_penalty),
+            presence_penalty: number("presence_penalty", self.presence_penalty)?
+                .unwrap_or(plain.presence_penalty),
+            frequency_penalty: number("frequency_penalty", self.frequency_penalty)?
+                .unwrap_or(plain.frequency_penalty),
             logit_bias: self.biases()?,
             // A seed is 64 bits without a meaning, so that a negative one is as good as any.
             seed: self.seed.map(i64::cast_unsigned),
@@ -146,7 +167,7 @@ impl SamplingFields {
             if !seen.insert(token) {
                 return Err(refused("an object that has each token id once"));
             }
-            Ok((token, *bias as f32))
+            Ok((token, single("logit_bias", *bias)?))
         };
         items.iter().map(bias).collect()
     }

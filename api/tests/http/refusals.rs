@@ -37,7 +37,7 @@ pub async fn refused(server: &TestServer, path: &str, body: Value, param: &str, 
 #[tokio::test]
 async fn every_sampling_field_is_held_to_its_bound() {
     let server = TestServer::plain();
-    let cases: [(&str, Value, &[&str]); 31] = [
+    let cases: [(&str, Value, &[&str]); 33] = [
         ("max_tokens", json!(0), &["at least 1", "0"]),
         ("max_tokens", json!(-3), &["at least 1", "-3"]),
         ("max_tokens", json!(1e30), &["floating point", "an integer"]),
@@ -52,6 +52,12 @@ async fn every_sampling_field_is_held_to_its_bound() {
         ("temperature", json!(2.5), &["between 0 and 2", "2.5"]),
         ("temperature", json!("hot"), &["string \"hot\"", "a number"]),
         ("temperature", json!([1]), &["list", "a number"]),
+        ("temperature", json!(-1e308), &["between -3.4", "-1e308"]),
+        (
+            "logit_bias",
+            json!({"1": 1e200}),
+            &["between -3.4", "1e200"],
+        ),
         ("top_p", json!(0), &["above 0 and at most 1", "0"]),
         ("top_p", json!(1.5), &["above 0 and at most 1", "1.5"]),
         ("top_k", json!(-2), &["-1", "-2"]),
@@ -408,6 +414,35 @@ async fn broken_json_broken_utf8_and_other_media_types_are_told_apart() {
         (415, "unsupported_media_type".to_owned())
     );
     assert_eq!(code("application/json; charset=utf-8", b"{}").await.0, 400);
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_by_its_encoding_and_not_by_its_bytes() {
+    let server = TestServer::plain();
+    for (encoding, status) in [("gzip", 415), ("identity, br", 415), ("Identity", 200)] {
+        let request = reqwest::Client::new()
+            .post(format!("{}{COMPLETIONS}", server.url))
+            .header("content-encoding", encoding)
+            .json(&json!({"model": MODEL, "prompt": "ab", "max_tokens": 1}));
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), status, "{encoding}");
+        let answer: Value = response.json().await.unwrap();
+        if status == 415 {
+            let message = answer["error"]["message"].as_str().unwrap();
+            let expected =
+                format!("`content-encoding` must be identity or left out, got {encoding:?}");
+            assert_eq!(message, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_number_above_zero_stays_above_zero() {
+    let server = TestServer::plain();
+    for field in ["top_p", "repetition_penalty"] {
+        let body = completion(field, json!(1e-320));
+        super::ok(&server, COMPLETIONS, &body).await;
+    }
 }
 
 #[tokio::test]
