@@ -105,12 +105,13 @@ async fn a_viewer_sees_requests_run_and_what_they_leave_in_the_cache() {
         kv("total")
     );
     let mut another = Watched::open(&server, "").await;
-    let tree = another.find("tree", |_| true).await;
+    // The first event may show the tree of a moment before.
+    let whole = |tree: &Value| tree["tokens"].as_u64() > Some(100);
+    let tree = another.find("tree", whole).await;
     let shown = tree["shown"].as_array().unwrap();
     assert_eq!(shown.len(), tree["nodes"], "{tree}");
     let tokens: u64 = shown.iter().map(|node| node[2].as_u64().unwrap()).sum();
     assert_eq!(tree["tokens"], tokens);
-    assert!(tokens > 100, "{tree}");
 }
 
 #[tokio::test]
