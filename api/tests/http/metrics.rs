@@ -33,7 +33,7 @@ async fn a_request_that_waits_for_the_prefix_of_another_is_deferred() {
         ..Behaviour::default()
     };
     let engine = EngineConfig {
-        prefill_chunk: 16,
+        max_batch_tokens: 16,
         ..EngineConfig::default()
     };
     let server = TestServer::start(behaviour, engine, HttpConfig::default());

@@ -196,7 +196,8 @@ async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it(
         );
         assert_eq!(
             read(&chat["gen_ai.tool.definitions"]),
-            json!([{"type": "function", "name": "dice", "description": "Rolls dice."}])
+            json!([{"type": "function", "name": "dice", "description": "Rolls dice.",
+                "parameters": {"type": "object", "properties": {}}}])
         );
         assert!(text["gen_ai.tool.definitions"].is_null(), "{text}");
         let input = read(&text["gen_ai.input.messages"]);
