@@ -187,8 +187,10 @@ fn fuzz(kind: &'static str, texts: &'static [&'static str]) {
             "{kind}: {compiled} compiled, {refused} refused, {unread} no JSON; case {slowest_case} took \
              {slowest:?}"
         );
+        // A few cases, as in a repetition of one that failed, say nothing about all of them.
+        let cases = compiled + refused + unread;
         assert!(
-            compiled > 20 && refused > 20,
+            cases < 100 || compiled.min(refused) > cases / 50,
             "{kind}: damage was not varied"
         );
     };
