@@ -45,6 +45,9 @@ pub struct StepReport {
     pub kv_total: usize,
 }
 
+/// Takes the reports of several steps, the oldest first.
+type Observe = dyn FnMut(Drain<'_, StepReport>) + Send;
+
 /// Gets the reports of all steps, in their order, on the engine thread.
 pub struct StepObserver {
     /// Whether [`StepReport::requests`] is filled in. The report of each step is then handed over
@@ -52,7 +55,7 @@ pub struct StepObserver {
     /// handed over together, and at the latest when the engine has nothing to compute.
     pub requests: bool,
     /// Must not block.
-    pub observe: Box<dyn FnMut(Drain<'_, StepReport>) + Send>,
+    pub observe: Box<Observe>,
 }
 
 impl fmt::Debug for StepObserver {

@@ -180,7 +180,7 @@ mod tests {
     /// On the CPU the tasks of a product add the changes to it.
     #[test]
     fn a_product_with_its_changes_has_the_bits_of_the_steps_alone() {
-        let device = FlexDevice::default();
+        let device = FlexDevice;
         let mut random = Random::seeded(7);
         for case in 0..60 {
             let tokens = random.within(1, 70);
