@@ -78,19 +78,14 @@ fn number(field: &str, given: Option<f64>) -> Result<Option<f32>, ApiError> {
     given.map(|value| single(field, value)).transpose()
 }
 
-/// The `f32` nearest to `value` that is finite and has its sign: a bound such as "above 0" means the number
-/// that was sent.
+/// The `f32` nearest to `value`.
 fn single(field: &str, value: f64) -> Result<f32, ApiError> {
     let most = f64::from(f32::MAX);
     if value.abs() > most {
         let bound = format!("between {:e} and {most:e}", -most);
         return Err(out_of_bounds(field, &bound, format!("{value:e}")));
     }
-    let nearest = value as f32;
-    Ok(match nearest == 0.0 && value != 0.0 {
-        true => f32::MIN_POSITIVE.copysign(nearest),
-        false => nearest,
-    })
+    Ok(value as f32)
 }
 
 impl SamplingFields {
@@ -131,7 +126,11 @@ impl SamplingFields {
         Ok(SamplingParams {
             min_tokens: at_least("min_tokens", 0, self.min_tokens)?.unwrap_or(0),
             temperature: number("temperature", self.temperature)?.unwrap_or(plain.temperature),
-            top_p: number("top_p", self.top_p)?.unwrap_or(plain.top_p),
+            // The smallest share is above 0, as the bound says, even where f32 has no number so small.
+            top_p: match self.top_p {
+                Some(share) if share > 0.0 => single("top_p", share)?.max(f32::MIN_POSITIVE),
+                share => number("top_p", share)?.unwrap_or(plain.top_p),
+            },
             top_k,
             min_p: number("min_p", self.min_p)?.unwrap_or(plain.min_p),
             repetition_penalty: number("repetition_penalty", self.repetition_penalty)?

@@ -437,12 +437,10 @@ async fn a_compressed_body_is_refused_by_its_encoding_and_not_by_its_bytes() {
 }
 
 #[tokio::test]
-async fn a_number_above_zero_stays_above_zero() {
+async fn a_top_p_above_zero_stays_above_zero() {
     let server = TestServer::plain();
-    for field in ["top_p", "repetition_penalty"] {
-        let body = completion(field, json!(1e-320));
-        super::ok(&server, COMPLETIONS, &body).await;
-    }
+    let body = completion("top_p", json!(1e-320));
+    super::ok(&server, COMPLETIONS, &body).await;
 }
 
 #[tokio::test]
