@@ -50,7 +50,7 @@ type Observe = dyn FnMut(Drain<'_, StepReport>) + Send;
 
 /// Gets the reports of all steps, in their order, on the engine thread.
 pub struct StepObserver {
-    /// Whether [`StepReport::requests`] is filled in. The report of each step is then handed over
+    /// If true, [`StepReport::requests`] is filled in, and the report of each step is then handed over
     /// before the final events of its requests are sent. Otherwise the reports of up to 10 ms are
     /// handed over together, and at the latest when the engine has nothing to compute.
     pub requests: bool,

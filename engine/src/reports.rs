@@ -45,7 +45,7 @@ impl Reports {
         (self.observer, self.before) = (Some(observer), now);
     }
 
-    /// Whether anybody gets reports.
+    /// True if an observer gets reports.
     pub fn are_wanted(&self) -> bool {
         self.observer.is_some()
     }

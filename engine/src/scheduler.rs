@@ -281,7 +281,7 @@ impl Scheduler {
         reports.report(&mut self.kv);
     }
 
-    /// What the report of a step says of the engine. Unlike [`stats`](Self::stats) it looks at no
+    /// The engine's part of a step's report. Unlike [`stats`](Self::stats) it looks at no
     /// request, because the device may be idle.
     pub fn step_counts(&mut self) -> StepCounts {
         let usage = self.kv.usage();

@@ -48,7 +48,7 @@ struct Mailbox {
     changed: Condvar,
 }
 
-/// What waits in a mailbox, or was taken out of it.
+/// Messages that wait in a mailbox, or were taken out of it.
 #[derive(Debug, Default)]
 pub struct Mail {
     /// Steps in the order of their ends.

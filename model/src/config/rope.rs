@@ -216,7 +216,7 @@ impl RopeConfig {
         Ok(scaled)
     }
 
-    /// Whether all angles of `positions` positions are finite, and the factor of cos and sin.
+    /// True if all angles of `positions` positions are finite, and so is the factor of cos and sin.
     fn is_finite(&self, positions: usize) -> bool {
         // The short and the long factors.
         let kinds = [0, usize::MAX].into_iter();

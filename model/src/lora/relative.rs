@@ -37,7 +37,7 @@ impl Relative {
                 pairs.for_each(|(value, factor)| *value *= factor);
             }
         }
-        // What becomes of the bias: the base model's is in the output that is multiplied.
+        // The base model's bias is in the output that is multiplied; this corrects it.
         let Some(before) = before else {
             return Ok(());
         };

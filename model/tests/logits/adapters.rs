@@ -155,7 +155,7 @@ fn the_digest_is_that_of_the_content_and_the_scale() {
     std::fs::remove_dir_all(dir).expect("it was there");
 }
 
-/// What is relative to the base model counts, too.
+/// Scales and biases relative to the base model count, too.
 #[test]
 fn the_digest_is_that_of_the_magnitudes_and_of_the_biases() {
     for (name, part) in [

@@ -184,7 +184,7 @@ pub struct Job<'a> {
     pub parts: Vec<View<'a>>,
     /// `[rows]`
     pub bias: Option<&'a [f32]>,
-    /// What is added to the product.
+    /// The numbers that are added to the product, such as the changes of adapters.
     pub addend: Option<&'a dyn Addend>,
     pub y: Output,
 }

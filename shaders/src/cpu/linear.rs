@@ -41,7 +41,7 @@ pub struct Job<'a, E> {
     pub weight: &'a [E],
     /// `[output]`
     pub bias: Option<&'a [f32]>,
-    /// What is added to the product.
+    /// The numbers that are added to the product, such as the changes of adapters.
     pub addend: Option<&'a dyn Addend>,
     pub y: Output,
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What is added to a product, by the tasks that compute it: the columns of a task are in a cache of
+/// Numbers that are added to a product by the tasks that compute it: the columns of a task are in a cache of
 /// its core when they are done.
 pub trait Addend: Sync {
     /// Adds to `columns` of all tokens of the product `y`.
