@@ -194,7 +194,8 @@ impl Executor for FakeExecutor {
         for (row, &token) in values.chunks_mut(VOCAB).zip(&batch.logit_rows) {
             // Never sampled, unless a bias asks for it.
             row[POISON as usize] = -30.0;
-            row[self.after(batch, token as usize) as usize] = 10.0;
+            // So likely that a test that samples may expect it: another is drawn once in 10^8 tokens.
+            row[self.after(batch, token as usize) as usize] = 25.0;
         }
         // The hidden state of a row has its token and its position.
         let told = |&row: &u32| [batch.tokens[row as usize], batch.positions[row as usize], 1];
