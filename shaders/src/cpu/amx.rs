@@ -11,8 +11,6 @@
 pub mod attention;
 pub mod bytes;
 pub mod floats;
-#[cfg(test)]
-mod tests;
 
 use std::arch::asm;
 use std::arch::x86_64::__cpuid_count;

@@ -2,8 +2,7 @@
 //! from front to back. 16 rows are a group, one row to a lane, and each 64 bytes hold a few
 //! elements of every row of the group.
 //!
-//! bf16 is packed for the CPU's matrix tiles ([`super::amx`]), where there are any. The rest of
-//! this text is about GGML's blocks of small integers ([`format`]), whose products are computed in
+//! bf16 is packed for CPUs that multiply bf16 ([`super::bf16`]). The rest of this text is about GGML's blocks of small integers ([`format`]), whose products are computed in
 //! integers.
 //!
 //! Elements are stored as unsigned integers, with an offset added; what this adds to a sum is
@@ -197,11 +196,9 @@ pub fn linear(jobs: &[Job<'_>]) {
         return product::linear(jobs);
     }
     #[cfg(target_arch = "x86_64")]
-    for job in jobs {
-        super::amx::floats::linear(job.x, job.parts[0], job.bias, job.addend, job.y);
-    }
+    super::bf16::linear(jobs);
     #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("bf16 blocks on a CPU without matrix tiles");
+    unreachable!("bf16 blocks on a CPU that does not multiply bf16");
 }
 
 /// Rows and columns of the matrix with these bytes.

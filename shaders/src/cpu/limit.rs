@@ -13,15 +13,17 @@ pub enum Limit {
     AvxVnni,
     Avx512,
     Avx512Vnni,
+    Avx512Bf16,
     Amx,
 }
 
-const NAMES: [(&str, Limit); 6] = [
+const NAMES: [(&str, Limit); 7] = [
     ("portable", Limit::Portable),
     ("avx2", Limit::Avx2),
     ("avxvnni", Limit::AvxVnni),
     ("avx512", Limit::Avx512),
     ("avx512vnni", Limit::Avx512Vnni),
+    ("avx512bf16", Limit::Avx512Bf16),
     ("amx", Limit::Amx),
 ];
 

@@ -145,7 +145,7 @@ const LONGEST_CHUNK: usize = chunk(TOKENS);
 
 /// Copies `x` `[tokens, width]` to the order in which it is read: a group of tokens after another,
 /// and within a group a chunk of every token after another. The rows of `x` themselves often begin
-/// at the same few places of the first-level cache, which has not enough room there for all.
+/// at the same few places of the first-level cache, which has not enough room there for all of them.
 fn pack(x: &[f32], width: usize) -> Aligned<f32> {
     let (tokens, padded) = (x.len() / width, width.next_multiple_of(LONGEST_CHUNK));
     let mut packed = Aligned::zeroed(tokens * padded);

@@ -1,13 +1,15 @@
 //! The operations on the CPU. Activations are f32. Weights and KV pools are f32, bf16 or f16 and
 //! are widened in registers. Activations are rounded, too, in three cases: products with bf16
-//! weights on matrix tiles (AMX), attention over bf16 pools there, and products with weights in
-//! blocks.
+//! weights on CPUs that multiply bf16, attention over bf16 pools on matrix tiles (AMX), and products
+//! with weights in blocks.
 
 mod aligned;
 #[cfg(target_arch = "x86_64")]
 mod amx;
 mod arena;
 mod attention;
+#[cfg(target_arch = "x86_64")]
+mod bf16;
 mod blocks;
 mod elementwise;
 mod experts;
@@ -46,7 +48,7 @@ impl Kernels for Flex {
         match formats {
             #[cfg(target_arch = "x86_64")]
             [BlockFormat::Bf16, others @ ..] => {
-                amx::available() && others.iter().all(|other| *other == BlockFormat::Bf16)
+                bf16::available() && others.iter().all(|other| *other == BlockFormat::Bf16)
             }
             formats => !formats.contains(&BlockFormat::Bf16),
         }

@@ -200,7 +200,14 @@ fn every_level_of_the_cpu_passes() {
         return;
     }
     let program = std::env::current_exe().expect("this program");
-    for level in ["portable", "avx2", "avxvnni", "avx512", "avx512vnni"] {
+    for level in [
+        "portable",
+        "avx2",
+        "avxvnni",
+        "avx512",
+        "avx512vnni",
+        "avx512bf16",
+    ] {
         let run = std::process::Command::new(&program)
             .arg("on_the_cpu")
             .env(VARIABLE, level)

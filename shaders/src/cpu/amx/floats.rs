@@ -1,8 +1,7 @@
 //! `y = x W^T + b` on the tiles, for bf16 weights.
 //!
 //! A tile instruction multiplies up to 16 tokens by 16 rows of `W` over 32 elements of the summed
-//! dimension. Activations are rounded to bf16, as GPUs and llama.cpp do for bf16 weights. Sums are
-//! f32. Single tokens use the tiles, too, so that they have the same bits.
+//! dimension. Single tokens use the tiles, too, so that they have the same bits.
 
 use std::arch::asm;
 
@@ -10,13 +9,10 @@ use half::bf16;
 use rayon::prelude::*;
 
 use super::{ROW_BYTES, SIDE, TILE_BYTES, Tiles, available};
-use crate::cpu::aligned::Aligned;
-use crate::cpu::blocks::{BlockFormat, View, groups_per_task};
-use crate::cpu::output::{Addend, Output, with_addend};
-use crate::cpu::simd::{Simd, Stored, Task, dispatch};
+use crate::cpu::bf16::{DEPTH, check, round};
+use crate::cpu::blocks::{Job, View, groups_per_task};
+use crate::cpu::output::{Output, with_addend};
 
-/// Elements of the summed dimension in a tile.
-const DEPTH: usize = 32;
 /// The most bytes of activations in a pass over the weights. They are read again and again and
 /// should stay in the second-level cache.
 const PASS_BYTES: usize = 3 << 18;
@@ -32,29 +28,14 @@ struct Tile([f32; SIDE * SIDE]);
 
 const ZERO: Tile = Tile([0.0; SIDE * SIDE]);
 
-/// `x` `[tokens, columns]`, `bias` `[rows]`. All of `y` `[tokens, rows]` is written, with the addend.
-/// The weights have to be bf16, and the tiles [`available`].
-pub fn linear(
-    x: &[f32],
-    weight: View<'_>,
-    bias: Option<&[f32]>,
-    addend: Option<&dyn Addend>,
-    y: Output,
-) {
-    assert!(
-        weight.format == BlockFormat::Bf16 && available(),
-        "linear: matrix tiles are not available"
-    );
-    let tokens = x.len() / weight.columns;
-    assert_eq!(x.len(), tokens * weight.columns, "linear: length of x");
-    assert_eq!(
-        (y.tokens, y.width),
-        (tokens, weight.rows),
-        "linear: shape of y"
-    );
-    if let Some(bias) = bias {
-        assert_eq!(bias.len(), weight.rows, "linear: length of bias");
-    }
+/// Computes `job`, whose matrix is in bf16. The tiles have to be [`available`].
+pub fn linear(job: &Job<'_>) {
+    assert!(available(), "linear: matrix tiles are not available");
+    check(job);
+    let Job {
+        x, bias, addend, y, ..
+    } = *job;
+    let (weight, tokens) = (job.parts[0], y.tokens);
     if tokens == 0 {
         return;
     }
@@ -63,7 +44,7 @@ pub fn linear(
     let depth = weight.group_bytes() / TILE_BYTES;
     let groups = weight.rows.div_ceil(SIDE);
     let product = Product {
-        x: &round(x, weight.columns, depth),
+        x: &round(x, weight.columns, depth, tokens.min(SIDE)),
         weight,
         bias,
         y,
@@ -85,56 +66,6 @@ pub fn linear(
                 });
             }
         });
-}
-
-/// Rounds `x` `[tokens, columns]` to bf16, in tiles: `depth` tiles for each 16 tokens. Missing
-/// columns are zero, and so are tokens that the last tile lacks if there are several tiles of
-/// tokens.
-fn round(x: &[f32], columns: usize, depth: usize) -> Aligned<bf16> {
-    let tokens = x.len() / columns;
-    let side = tokens.min(SIDE);
-    let tile = side * DEPTH;
-    let mut rounded = Aligned::zeroed(tokens.div_ceil(side) * depth * tile);
-    let tiles = rounded
-        .par_chunks_mut(depth * tile)
-        .zip(x.par_chunks(side * columns));
-    tiles.for_each(|(rounded, x)| {
-        dispatch(Rounding {
-            x,
-            columns,
-            side,
-            rounded,
-        });
-    });
-    rounded
-}
-
-/// Rounds the tokens of one row of tiles.
-struct Rounding<'a> {
-    x: &'a [f32],
-    columns: usize,
-    side: usize,
-    rounded: &'a mut [bf16],
-}
-
-impl Task for Rounding<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for (row, x) in self.x.chunks_exact(self.columns).enumerate() {
-            let (whole, rest) = x.as_chunks::<DEPTH>();
-            let at = |tile: usize| (tile * self.side + row) * DEPTH;
-            for (tile, x) in whole.iter().enumerate() {
-                let to = &mut self.rounded[at(tile)..][..DEPTH];
-                for i in 0..DEPTH {
-                    to[i] = bf16::narrow(x[i]);
-                }
-            }
-            let to = rest.iter().zip(at(whole.len())..);
-            for (x, to) in to {
-                self.rounded[to] = bf16::narrow(*x);
-            }
-        }
-    }
 }
 
 struct Product<'a> {

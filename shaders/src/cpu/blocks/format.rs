@@ -22,7 +22,7 @@ pub enum BlockFormat {
     IQ4_NL,
     IQ4_XS,
     MXFP4,
-    /// bf16, little-endian, for CPUs with matrix tiles.
+    /// bf16, little-endian, for CPUs that multiply bf16.
     Bf16,
 }
 

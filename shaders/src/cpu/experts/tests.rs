@@ -68,6 +68,22 @@ fn packed(format: BlockFormat, rows: usize, columns: usize, random: &mut Random)
             bytes
         })
         .collect();
+    matrices(format, &blocks, rows, columns)
+}
+
+/// Random rows of packed bf16.
+fn packed_bf16(rows: usize, columns: usize, random: &mut Random) -> Made {
+    let row = |_| {
+        let values = random.normal(columns).into_iter();
+        let bytes = values.flat_map(|value| half::bf16::from_f32(value).to_le_bytes());
+        bytes.collect()
+    };
+    let all: Vec<Vec<u8>> = (0..COUNT * rows).map(row).collect();
+    matrices(BlockFormat::Bf16, &all, rows, columns)
+}
+
+/// The matrices with these rows, `rows` to an expert.
+fn matrices(format: BlockFormat, blocks: &[Vec<u8>], rows: usize, columns: usize) -> Made {
     let matrix = |from: usize, rows: usize| {
         let mut matrix = BlockMatrix::zeros(&[(format, rows)], columns);
         let set = matrix.set_rows(0..rows, |row| Some(Cow::Borrowed(&*blocks[from + row])));
@@ -148,6 +164,13 @@ fn check(make: impl Fn(usize, usize, &mut Random) -> Made) {
 fn experts_of_floats_have_the_bits_of_single_products() {
     for dtype in [DType::F32, DType::BF16, DType::F16] {
         check(|rows, columns, random| floats(dtype, rows, columns, random));
+    }
+}
+
+#[test]
+fn experts_of_packed_bf16_have_the_bits_of_single_products() {
+    if Flex::packs(&[BlockFormat::Bf16]) {
+        check(packed_bf16);
     }
 }
 
