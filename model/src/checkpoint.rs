@@ -87,6 +87,12 @@ impl Checkpoint {
         })
     }
 
+    /// The directory or the file that it was read from; for a repository of the Hub, the directory in
+    /// the cache that has the commit's files.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
     /// Opens a directory in Hugging Face format.
     ///
     /// # Errors

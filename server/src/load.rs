@@ -50,10 +50,11 @@ pub fn load(config: &Config) -> Result<Served> {
     let formats = formats(config, &checkpoint)?;
     check(&defaults)?;
     // Opened again whenever it is asked for: the weights that serve are gone once they are on the
-    // device.
+    // device. A repository of the Hub may have a new commit by then, so this is the same directory.
     let same = config.clone();
+    let place = config.model.as_ref().map(|_| checkpoint.place().to_owned());
     let weights = move || -> Result<_, String> {
-        let opened = open(&same).map_err(|error| format!("{error:#}"))?;
+        let opened = open_at(&same, place.as_deref()).map_err(|error| format!("{error:#}"))?;
         Ok(opened.weights)
     };
     let prepared = lora::prepare(config, &checkpoint.config, Box::new(weights))?;
@@ -120,9 +121,14 @@ pub fn load(config: &Config) -> Result<Served> {
 /// # Errors
 /// A missing or malformed file, an unsupported architecture.
 pub fn open(config: &Config) -> Result<Checkpoint> {
+    open_at(config, config.model.as_deref())
+}
+
+/// [`open`] for a model at `place`, or for the one in the binary.
+fn open_at(config: &Config, place: Option<&str>) -> Result<Checkpoint> {
     let format = load_format(config);
-    let checkpoint = match &config.model {
-        Some(model) => Checkpoint::open(model, format),
+    let checkpoint = match place {
+        Some(place) => Checkpoint::open(place, format),
         None => Checkpoint::embedded(),
     };
     checkpoint.with_context(|| format!("cannot open the model {}", config.model_id()))
