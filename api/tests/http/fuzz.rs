@@ -110,7 +110,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// The same bodies as streams, for the routes that have them, and what takes no schema.
+/// All [`bodies`], their copies as streams for the routes that have streams, and bodies of routes that take no schema.
 fn all_bodies() -> Vec<(&'static str, Value)> {
     let mut all = bodies();
     let streams: Vec<_> = all

@@ -105,7 +105,7 @@ async fn a_viewer_sees_requests_run_and_what_they_leave_in_the_cache() {
         kv("total")
     );
     let mut another = Watched::open(&server, "").await;
-    // The first event may show the tree of a moment before.
+    // The first event may show an earlier state of the tree.
     let whole = |tree: &Value| tree["tokens"].as_u64() > Some(100);
     let tree = another.find("tree", whole).await;
     let shown = tree["shown"].as_array().unwrap();

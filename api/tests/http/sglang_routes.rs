@@ -342,4 +342,24 @@ async fn the_latest_steps_are_shown_as_a_trace() {
     let prompt = steps.iter().map(|step| &step["args"]["prefill_tokens"]);
     assert_eq!(prompt.filter_map(Value::as_u64).sum::<u64>(), prompt_tokens);
     assert!(steps.iter().all(|step| step["dur"].as_f64() > Some(0.0)));
+    // No step ended within the last 0 seconds, and more than a minute is not kept.
+    for (seconds, expected) in [
+        ("10", 200),
+        ("60", 200),
+        ("0", 200),
+        ("61", 400),
+        ("-1", 400),
+        ("x", 400),
+    ] {
+        let url = format!("{}/debug/trace?seconds={seconds}", server.url);
+        let answer = reqwest::get(url).await.unwrap();
+        assert_eq!(answer.status(), expected, "{seconds}");
+        let trace: Value = answer.json().await.unwrap();
+        let events = trace["traceEvents"].as_array().into_iter().flatten();
+        let forwards = events.filter(|event| event["name"] == "forward").count();
+        match seconds {
+            "10" | "60" => assert!(forwards >= 4, "{trace}"),
+            _ => assert_eq!(forwards, 0, "{trace}"),
+        }
+    }
 }

@@ -146,7 +146,7 @@ impl From<Generation> for Generate {
 /// Generates an integer in decimal digits, which [`get`](crate::lang::State::get) reads as an `i64`.
 pub fn gen_int(name: &str) -> Generate {
     // 18 digits always fit into 64 bits.
-    generate(name).regex("-?(0|[1-9][0-9]{0,17})")
+    generate(name).regex("(0|-?[1-9][0-9]{0,17})")
 }
 
 /// Generates a string in double quotes, which [`get`](crate::lang::State::get) reads as a `String`
