@@ -1,8 +1,12 @@
 //! Measures what telemetry costs the engine's thread in a running engine: the CPU time of that thread for
 //! a step, with telemetry and without an observer, in turns. The engine is a real one, with a model that
-//! answers every token with `a` after a given time. Linux tells the CPU time of a thread.
+//! answers every token with `a` after a given time. Only Linux reports the CPU time of a thread.
 //!
-//!     cargo run --release -p hearth-api --example observed_steps
+//!     cargo build --release -p hearth-api --example observed_steps
+//!     taskset -c 0 target/release/examples/observed_steps
+//!
+//! Its threads need one CPU alone: waking a thread on another CPU of a virtual machine takes microseconds or
+//! not, as that CPU sleeps or not, and this is larger than what is to be measured.
 //!
 //! The difference has everything that telemetry causes on this thread: making the reports of steps,
 //! handing them over, and what that displaces from the processor's caches. Two engines are
@@ -48,7 +52,7 @@ fn engine_threads() -> anyhow::Result<BTreeSet<String>> {
     let ids = tasks.map(|task| Ok(task?.file_name().to_string_lossy().into_owned()));
     let ids: anyhow::Result<BTreeSet<String>> = ids.collect();
     let mut ids = ids?;
-    // A thread that has ended meanwhile is none.
+    // A thread that has ended meanwhile is left out.
     ids.retain(|id| {
         fs::read_to_string(format!("/proc/self/task/{id}/comm"))
             .is_ok_and(|name| name.starts_with("hearth-engine"))

@@ -58,7 +58,7 @@ pub fn of_conversation(messages: &Value, tools: Option<&Value>) -> MessageConten
     }
 }
 
-/// The definitions of tools. Parameters that do not fit are left out, because a part of a schema is none.
+/// The definitions of tools. Parameters that do not fit are left out, because a part of a schema is not a schema.
 fn definitions(tools: &Value) -> String {
     let (mut budget, mut told) = (Budget(MAX_BYTES), Vec::new());
     for tool in tools.as_array().into_iter().flatten() {

@@ -193,7 +193,7 @@ impl ApiError {
         .code("body_timeout")
     }
 
-    /// 415 for a body in another form than JSON as it is. `given` is the value of `header`.
+    /// 415 for a body of another type or encoding than plain JSON. `given` is the value of `header`.
     pub fn media_type(header: &str, bound: &str, given: &str) -> Self {
         let message = format!("`{header}` must be {bound}, got {given:?}");
         Self::new(

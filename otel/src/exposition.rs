@@ -135,6 +135,11 @@ impl Page<'_> {
                     add(self.values(row, point), number(point));
                 }
             }
+            Source::Sum(one, other) => {
+                for point in self.of(one).iter().chain(self.of(other)) {
+                    add(self.values(row, point), number(point));
+                }
+            }
             Source::Where(from, key, wanted) => {
                 let points = self.of(from).iter();
                 for point in points.filter(|p| wanted.iter().any(|w| p.attribute(key) == Some(w))) {

@@ -28,6 +28,8 @@ pub enum Source {
     Of(&'static str),
     /// The points of an instrument whose attribute has one of these values.
     Where(&'static str, &'static str, &'static [&'static str]),
+    /// The sum of two counters.
+    Sum(&'static str, &'static str),
     /// The count of a histogram.
     CountOf(&'static str),
     /// A histogram, with as many additional zeros as a counter says.
@@ -120,7 +122,7 @@ const fn billionths(mut row: Row) -> Row {
 }
 
 use Shape::{Counter, Gauge, Summary};
-use Source::{Always, CountOf, Of, Ratio, Where, WithZeros};
+use Source::{Always, CountOf, Of, Ratio, Sum, Where, WithZeros};
 
 /// Labels of vLLM.
 const L: &[Label] = &[Label::Model, Label::Fixed("engine", "0")];
@@ -158,8 +160,8 @@ pub const VLLM: &[Row] = &[
     row("vllm:prompt_tokens_by_source_total", Counter, Of("llm.prompt_tokens_by_source"),
         &[Label::Model, Label::Fixed("engine", "0"), Label::From("source", SOURCE)],
         "Number of prompt tokens by source."),
-    row("vllm:prompt_tokens_cached_total", Counter, Of("llm.prefix_cache_hits"), L,
-        "Number of cached prompt tokens."),
+    row("vllm:prompt_tokens_cached_total", Counter, Sum("llm.prefix_cache_hits", "llm.kv_transfer.received_tokens"), L,
+        "Number of cached prompt tokens (local and received from a prefill server)."),
     row("vllm:prompt_tokens_cached_by_source_total", Counter, Of("llm.prefix_cache_hits"),
         &[Label::Model, Label::Fixed("engine", "0"), Label::From("source", TIER)],
         "Prefix-cache hit tokens by the cache tier that supplied them: device, host, or remote (received from a prefill server)."),

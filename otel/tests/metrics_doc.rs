@@ -81,6 +81,19 @@ fn docs_metrics_md_is_equal_to_the_tables() {
     );
 }
 
+#[test]
+fn the_changelog_lists_the_names_that_are_deprecated() {
+    let changelog = include_str!("../../CHANGELOG.md");
+    let (_, deprecated) = changelog.split_once("### Deprecated").unwrap();
+    let deprecated = deprecated.split("\n### ").next().unwrap();
+    let hidden = rows::VLLM.iter().filter(|row| row.hidden.is_some());
+    let missing: Vec<_> = hidden
+        .map(|row| row.name)
+        .filter(|name| !deprecated.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
 /// The text of docs/METRICS.md.
 fn metrics_page() -> String {
     let mut out = String::from(
@@ -205,6 +218,7 @@ fn projected(out: &mut String, row: &Row) {
     let from = match row.source {
         Source::Of(name) => format!("`{name}`"),
         Source::Where(name, _, values) => format!("`{name}`, {}", values.join(" + ")),
+        Source::Sum(a, b) => format!("`{a}` + `{b}`"),
         Source::CountOf(name) => format!("count of `{name}`"),
         Source::WithZeros(name, zeros) => format!("`{name}`, and `{zeros}` as zeros"),
         Source::Ratio(a, b) => format!("`{a}` / `{b}`"),

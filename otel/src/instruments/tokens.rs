@@ -53,7 +53,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Times go to `between`.
+    /// The times between tokens go to `between`.
     pub(super) fn new(meter: &Meter, model: &KeyValue, between: BoundHistogram<f64>) -> Arc<Self> {
         let tokens = Arc::new(Self {
             places: Default::default(),

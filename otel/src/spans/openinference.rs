@@ -7,8 +7,8 @@ use super::attributes::{count, decimal};
 use crate::catalog::PROVIDER_NAME;
 use crate::records::RequestRecord;
 
-/// The attributes of a continuation. Messages are not among them: those that an operator asks for have
-/// OpenTelemetry's names.
+/// The attributes of a continuation. The content of messages is among them only if the operator asks for
+/// it, in the same JSON as under OpenTelemetry's names.
 pub(super) fn openinference_attributes(model: &str, record: &RequestRecord) -> Vec<KeyValue> {
     let total = record.prompt_tokens + record.completion_tokens;
     let mut attributes = vec![count("llm.token_count.prompt", record.prompt_tokens)];
@@ -56,5 +56,16 @@ pub(super) fn openinference_attributes(model: &str, record: &RequestRecord) -> V
             record.cached_tokens,
         ),
     ]);
+    if let Some(content) = &record.content {
+        for (value, kind, content) in [
+            ("input.value", "input.mime_type", Some(&content.input)),
+            ("output.value", "output.mime_type", content.output.as_ref()),
+        ] {
+            if let Some(content) = content {
+                attributes.push(KeyValue::new(value, content.clone()));
+                attributes.push(KeyValue::new(kind, "application/json"));
+            }
+        }
+    }
     attributes
 }

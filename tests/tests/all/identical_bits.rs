@@ -67,7 +67,7 @@ async fn hits_batches_host_copies_and_preemptions_change_no_bit_in_any_kind_of_m
             let earlier = &reference[..number];
             assert!(
                 !earlier.contains(answer),
-                "{model}: answers tell prompts apart"
+                "{model}: two prompts have the same answer"
             );
         }
         for host in ["0", "4000"] {

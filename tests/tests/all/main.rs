@@ -33,6 +33,7 @@ mod large_bodies;
 mod logs;
 mod lora;
 mod metrics;
+mod metrics_documented;
 mod metrics_faults;
 mod metrics_formats;
 mod metrics_prometheus;

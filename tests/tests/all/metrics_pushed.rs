@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::harness::{Collector, Prometheus, Server, free_port, prometheus};
 use super::metrics::PATIENCE;
-use super::metrics_prometheus::{RULES, needs_a_feature, our_queries, some_work};
+use super::metrics_prometheus::{RULES, alert_queries, needs_a_feature, our_queries, some_work};
 
 /// The `service.instance.id` of the server.
 const PUSHED: &str = "pushed-1";
@@ -77,6 +77,12 @@ async fn pushed_metrics_are_equal_to_scraped_ones_in_prometheus() {
         .filter(|query| !needs_a_feature(query));
     let mut unanswered: Vec<String> = ours.map(pushed_only).collect();
     unanswered.extend(RULES.map(|rule| format!("{rule}{{instance=\"{PUSHED}\"}}")));
+    // Only a target that is scraped has an `up`.
+    let alerts = alert_queries().into_iter();
+    let alerts = alerts.filter(|query| !query.starts_with("up"));
+    unanswered.extend(alerts.map(|query| {
+        format!("({query}) and on (instance) llm_context_length{{instance=\"{PUSHED}\"}}")
+    }));
     let deadline = Instant::now() + PATIENCE;
     while !unanswered.is_empty() {
         assert!(Instant::now() < deadline, "no answer to {unanswered:#?}");

@@ -29,6 +29,39 @@ async fn anthropics_user_id_is_the_user_of_the_trace() {
 }
 
 #[tokio::test]
+async fn a_server_without_metrics_sends_traces_alone() {
+    let Some(python) = telemetry_python() else {
+        return;
+    };
+    let mut collector = Collector::start(&python);
+    let endpoint = format!("127.0.0.1:{}", collector.grpc);
+    let flags = [
+        "--otlp-endpoint",
+        &endpoint,
+        "--otlp-protocol",
+        "grpc",
+        "--disable-metrics",
+    ];
+    let server = Server::start_with(&flags, &SOON).await;
+    let ask = async || {
+        server
+            .ok(COMPLETIONS, &json!({"prompt": [1, 2], "max_tokens": 2}))
+            .await
+    };
+    ask().await;
+    collector.read_until(|collector| !collector.spans("llm_request").is_empty());
+    // Several intervals of metrics pass until the second trace.
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    ask().await;
+    collector.read_until(|collector| collector.spans("llm_request").len() == 2);
+    let mut metrics = collector
+        .got
+        .iter()
+        .filter(|line| line["signal"] == "metric");
+    assert_eq!(metrics.next(), None);
+}
+
+#[tokio::test]
 async fn the_adapter_of_a_request_is_in_its_trace_and_in_its_metrics() {
     let Some(python) = telemetry_python() else {
         return;

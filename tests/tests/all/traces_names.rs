@@ -126,8 +126,14 @@ async fn attributes(flags: &[&str], environment: &[(&str, &str)]) -> Option<[Val
     let flags = [&own[..], flags].concat();
     let environment = [&SOON[..], environment].concat();
     let server = Server::start_with(&flags, &environment).await;
-    let messages =
-        json!([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]);
+    let call = json!({"id": "call_1", "type": "function",
+        "function": {"name": "dice", "arguments": "{\"sides\":6}"}});
+    let messages = json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "four"},
+    ]);
     let tool =
         json!({"type": "function", "function": {"name": "dice", "description": "Rolls dice."}});
     let chat = json!({"messages": messages, "max_tokens": 3, "temperature": 0, "ignore_eos": true,
@@ -161,10 +167,12 @@ async fn attributes(flags: &[&str], environment: &[(&str, &str)]) -> Option<[Val
 
 #[tokio::test]
 async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it() {
-    const NAMES: [&str; 4] = [
+    const NAMES: [&str; 6] = [
         "gen_ai.tool.definitions",
         "gen_ai.input.messages",
         "gen_ai.output.messages",
+        "input.value",
+        "output.value",
         "gen_ai.system_instructions",
     ];
     const VARIABLE: &str = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT";
@@ -175,7 +183,9 @@ async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it(
         assert!(NAMES.iter().all(|name| given[*name].is_null()), "{given}");
         let told = given.to_string();
         assert!(
-            !told.contains("Be brief.") && !told.contains("Rolls dice."),
+            !told.contains("Be brief.")
+                && !told.contains("Rolls dice.")
+                && !told.contains("call_1"),
             "{told}"
         );
     }
@@ -188,8 +198,23 @@ async fn spans_have_the_content_of_messages_only_where_the_operator_asks_for_it(
             |given: &Value| -> Value { serde_json::from_str(given.as_str().unwrap()).unwrap() };
         assert_eq!(
             read(&chat["gen_ai.input.messages"]),
-            json!([{"role": "user", "parts": [{"type": "text", "content": "Hello"}]}])
+            json!([
+                {"role": "user", "parts": [{"type": "text", "content": "Hello"}]},
+                {"role": "assistant", "parts": [{"type": "tool_call", "id": "call_1",
+                    "name": "dice", "arguments": "{\"sides\":6}"}]},
+                {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1",
+                    "response": "four"}]},
+            ])
         );
+        for given in [&chat, &text] {
+            for (openinference, kind, name) in [
+                ("input.value", "input.mime_type", "gen_ai.input.messages"),
+                ("output.value", "output.mime_type", "gen_ai.output.messages"),
+            ] {
+                assert_eq!(given[openinference], given[name], "{given}");
+                assert_eq!(given[kind], "application/json", "{given}");
+            }
+        }
         assert_eq!(
             read(&chat["gen_ai.system_instructions"]),
             json!([{"type": "text", "content": "Be brief."}])
