@@ -11,19 +11,15 @@ script prints the two tokens, and by how much Hearth's token is preferred there 
 by llama.cpp. Then it prints how far the log-probabilities of each program are from the exact ones along its own
 text. It needs torch and transformers.
 """
-import json
 import os
-import subprocess
 import sys
-import time
-import urllib.request
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from answers import PORT, cut, hearth, llama, parting, served
+
 LENGTH = 96
-PORT = 8941
-TOP = 10
 ANIMALS = "fox squirrel owl turtle dragon elephant".split()
 PLACES = ["in a garden", "high on a mountain", "by the sea", "in a small village"]
 PROMPTS = [f"Tell me a story about a {animal} {place}." for animal in ANIMALS for place in PLACES]
@@ -46,49 +42,10 @@ PROMPTS += [
 ]
 
 
-def post(path, body):
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}{path}", json.dumps(body).encode(), {"content-type": "application/json"}
-    )
-    return json.load(urllib.request.urlopen(request))
-
-
-def served(command, ready, ask, prompts):
-    """Starts a server, and returns its answers to the prompts."""
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{PORT}{ready}")
-                break
-            except OSError:
-                time.sleep(0.1)
-        return [ask(prompt) for prompt in prompts]
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def ask_llama(prompt):
-    """Returns the token ids, each with the log-probabilities of the most likely tokens there."""
-    body = {"prompt": prompt, "n_predict": LENGTH, "temperature": 0, "n_probs": TOP, "cache_prompt": False}
-    answer = post("/completion", body)["completion_probabilities"]
-    top = [{other["id"]: other["logprob"] for other in token["top_logprobs"]} for token in answer]
-    return [(token["id"], top) for token, top in zip(answer, top)]
-
-
-def ask_hearth(prompt):
-    sampling = {"max_new_tokens": LENGTH, "temperature": 0}
-    body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": TOP}
-    answer = post("/generate", body)["meta_info"]
-    top = [{token: logprob for logprob, token, _ in at} for at in answer["output_top_logprobs"]]
-    return [(token, top) for (_, token, _), top in zip(answer["output_token_logprobs"], top)]
-
-
 def main():
     file, directory, dtype = sys.argv[1:4]
     kv = sys.argv[4] if len(sys.argv) > 4 else dtype
-    hearth = os.environ.get("HEARTH_BIN", "target/release/hearth")
+    program = os.environ.get("HEARTH_BIN", "target/release/hearth")
     tokenizer = AutoTokenizer.from_pretrained(directory)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64)
     prompts = []
@@ -97,22 +54,18 @@ def main():
         text = tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
         prompts.append(tokenizer(text, add_special_tokens=False)["input_ids"])
     # Without flash attention, only keys and values are rounded to the requested type.
-    llama = [os.environ["LLAMA_SERVER"], "-m", file, "-c", "1024", "-np", "1", "-fa", "off"]
-    llama += ["-ctk", kv, "-ctv", kv, "--port", str(PORT), "--no-webui"]
-    serve = [hearth, "serve", "--model", file, "--device", "cpu", "--dtype", dtype, "--port", str(PORT)]
-    theirs = served(llama, "/health", ask_llama, prompts)
-    ours = served(serve, "/ready", ask_hearth, prompts)
+    peer = [os.environ["LLAMA_SERVER"], "-m", file, "-c", "1024", "-np", "1", "-fa", "off"]
+    peer += ["-ctk", kv, "-ctv", kv, "--port", str(PORT), "--no-webui"]
+    serve = [program, "serve", "--model", file, "--device", "cpu", "--dtype", dtype, "--port", str(PORT)]
+    theirs = served(peer, "/health", llama(LENGTH), prompts)
+    ours = served(serve, "/ready", hearth(LENGTH), prompts)
 
     end = tokenizer.eos_token_id
 
-    def cut(tokens):
-        """Returns the tokens before the end-of-sequence token."""
-        ids = [token for token, _ in tokens]
-        return tokens[: ids.index(end)] if end in ids else tokens
-
     same, long, nearer = 0, 0, 0
     errors = {"hearth": [], "llama.cpp": []}
-    for text, prompt, our, their in zip(PROMPTS, prompts, map(cut, ours), map(cut, theirs)):
+    for text, prompt, our, their in zip(PROMPTS, prompts, ours, theirs):
+        our, their = cut(our, end), cut(their, end)
         for who, tokens in [("hearth", our), ("llama.cpp", their)]:
             ids = [token for token, _ in tokens]
             with torch.no_grad():
@@ -125,7 +78,7 @@ def main():
             same += 1
             long += len(a) >= 64
             continue
-        at = next((i for i, pair in enumerate(zip(a, b)) if pair[0] != pair[1]), min(len(a), len(b)))
+        at = parting(a, b)
         choice = [ids[at] if at < len(ids) else end for ids in (a, b)]
         with torch.no_grad():
             exact = model(torch.tensor([prompt + a[:at]])).logits[0, -1]
