@@ -138,7 +138,7 @@ def pieces():
 
 
 def converted(processor):
-    """What transformers makes of such pieces: Gemma's tokenizer.json."""
+    """Returns the tokenizer.json that transformers converts these pieces to, as for Gemma."""
     ids = range(processor.vocab_size())
     vocabulary = {processor.id_to_piece(i): i for i in ids}
     scores = {processor.id_to_piece(i): processor.get_score(i) for i in ids}
