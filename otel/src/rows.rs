@@ -427,7 +427,7 @@ mod tests {
     fn instruments_of(source: Source) -> Vec<&'static str> {
         match source {
             Of(name) | Where(name, ..) | CountOf(name) => vec![name],
-            WithZeros(a, b) | Ratio(a, b) => vec![a, b],
+            Sum(a, b) | WithZeros(a, b) | Ratio(a, b) => vec![a, b],
             Always(_) => Vec::new(),
         }
     }

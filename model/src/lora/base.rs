@@ -16,7 +16,7 @@ pub struct Base<'a> {
 }
 
 impl<'a> Base<'a> {
-    /// `open` returns the weights of the model. It is called for adapters alone that need them.
+    /// `open` returns the weights of the model. It is called only for adapters that need them.
     pub fn new(config: &'a ModelConfig, open: &'a dyn Fn() -> Result<Weights, String>) -> Self {
         Self {
             config,

@@ -36,7 +36,7 @@ pub enum LoraError {
     NoMatch,
     #[error("{path}: {error}")]
     Gguf { path: PathBuf, error: GgufError },
-    #[error("cannot read the base model, which this adapter is relative to: {0}")]
+    #[error("this adapter is relative to the base model, which cannot be used: {0}")]
     Base(String),
     #[error(transparent)]
     Weights(#[from] WeightError),

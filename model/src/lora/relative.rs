@@ -19,7 +19,7 @@ pub struct Relative {
 }
 
 impl Relative {
-    /// Makes `change` one of the base model's output, its bias included.
+    /// Turns the magnitudes and the bias into factors and a bias of the base model's output.
     pub fn apply(self, change: &mut LowRank, base: &Base<'_>) -> Result<(), LoraError> {
         let Self { magnitude, bias } = self;
         if magnitude.is_none() && bias.is_none() {
@@ -28,6 +28,10 @@ impl Relative {
         let before = base.bias(change.matrix)?;
         if let Some(magnitude) = magnitude {
             let lengths = lengths(change, &base.matrix(change.matrix)?);
+            if let Some(row) = lengths.iter().position(|length| *length == 0.0) {
+                let reason = format!("row {row} of {:?} has length 0", change.matrix);
+                return Err(LoraError::Base(reason));
+            }
             let factors = magnitude.iter().zip(&lengths);
             change.scale = factors
                 .map(|(magnitude, length)| (f64::from(*magnitude) / length) as f32)
