@@ -78,12 +78,15 @@ def parting(a, b):
 
 
 def compare(title, ours, theirs, end, length):
-    """Prints where Hearth's texts and those of llama.cpp part and how many are the same, and returns that number."""
+    """Prints where Hearth's texts and those of llama.cpp part, how many are the same, and how far the log-probabilities of
+    their tokens are apart up to there. Returns the number of texts that are the same."""
     same = long = 0
+    apart = []
     for number, answers in enumerate(zip(ours, theirs)):
         our, their = (cut(tokens, end) for tokens in answers)
         a, b = ([token for token, _ in tokens] for tokens in (our, their))
         at = parting(a, b)
+        apart += [abs(one[token] - other[token]) for (token, one), (_, other) in zip(our[:at], their[:at])]
         if a == b:
             same += 1
             long += len(a) == length
@@ -92,5 +95,6 @@ def compare(title, ours, theirs, end, length):
         else:
             margins = [tokens[at][1].get(a[at], -99) - tokens[at][1].get(b[at], -99) for tokens in (our, their)]
             print(f"{title}: text {number} parts at {at}: Hearth {margins[0]:+.5f}, llama.cpp {margins[1]:+.5f}")
-    print(f"{title}: {same} of {len(ours)} texts the same, {long} of them with {length} tokens")
+    print(f"{title}: {same} of {len(ours)} texts the same, {long} of them with {length} tokens; the log-probabilities of "
+          f"{len(apart)} tokens differ by at most {max(apart, default=0):.5f}")
     return same
