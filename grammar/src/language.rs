@@ -15,6 +15,7 @@ mod tests;
 use std::collections::HashMap;
 
 use self::automaton::{Automaton, MAX_STATES};
+use self::eliminate::MAX_BYTES;
 use self::expr::{Id, MAX_WORK, Store};
 use self::lower::Refusal;
 use crate::error::GrammarError;
@@ -172,6 +173,7 @@ pub(crate) fn whole(pattern: &str) -> Result<Option<String>, GrammarError> {
 fn too_large() -> GrammarError {
     GrammarError::too_complex(format!(
         "a regex is too large to be combined with other conditions: it must have at most {MAX_STATES} \
-         states, and all that are combined must take at most {MAX_WORK} steps"
+         states and {MAX_BYTES} bytes when it is written out, and all that are combined must take at most \
+         {MAX_WORK} steps"
     ))
 }

@@ -9,7 +9,7 @@ use super::expr::TooLarge;
 use super::part::Ranges;
 
 /// The most bytes of the pattern.
-const MAX_BYTES: usize = 12 * 1024;
+pub(super) const MAX_BYTES: usize = 12 * 1024;
 const ALL: (u32, u32) = (0, 0x10_FFFF);
 
 /// The label of an edge: a pattern, and whether a repetition needs parentheses around it.
