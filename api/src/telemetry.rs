@@ -120,6 +120,7 @@ fn snapshot(stats: &EngineStats, heartbeat_age: Duration) -> EngineSnapshot {
 }
 
 fn step(report: StepReport, cached: bool) -> StepRecord {
+    let after = report.occupancy;
     StepRecord {
         started: report.started,
         scheduled: report.scheduled,
@@ -132,10 +133,10 @@ fn step(report: StepReport, cached: bool) -> StepRecord {
         started_requests: report.started_requests,
         queried_tokens: if cached { report.queried_tokens } else { 0 },
         cached_tokens: report.cached_tokens,
-        running: report.running,
-        waiting: report.waiting,
-        kv_used: report.kv_used,
-        kv_usage: report.kv_used as f64 / report.kv_total.max(1) as f64,
+        running: after.running,
+        waiting: after.waiting,
+        kv_used: after.kv_used,
+        kv_usage: after.kv_used as f64 / after.kv_total.max(1) as f64,
         failed: report.failed,
         requests: report.requests,
     }

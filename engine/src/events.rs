@@ -37,10 +37,17 @@ pub struct StepReport {
     pub cached_tokens: u64,
     /// Tokens sampled.
     pub generated_tokens: u64,
-    /// Requests that held slots after the step, and requests that held none.
+    /// The state after the step.
+    pub occupancy: Occupancy,
+}
+
+/// How full an engine is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Occupancy {
+    /// Requests that hold slots, and requests that hold none.
     pub running: usize,
     pub waiting: usize,
-    /// The KV slots that running requests used after the step, and all slots of the device.
+    /// The KV slots that running requests use, and all slots of the device.
     pub kv_used: usize,
     pub kv_total: usize,
 }

@@ -70,7 +70,7 @@ pub use command::{AbortTarget, CacheInUse, EngineStopped, PauseMode, Pending};
 pub use config::{ConfigError, EngineConfig};
 pub use engine::{BuildDraftModel, Engine, EngineHandle, EngineHold, EngineWatch, ShutdownOutcome};
 pub use error::{BuildError, SpawnError};
-pub use events::{StepObserver, StepReport};
+pub use events::{Occupancy, StepObserver, StepReport};
 pub use generation::Generation;
 pub use hearth_forward::Adapter;
 pub use hearth_radix::{

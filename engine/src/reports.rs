@@ -7,24 +7,21 @@
 use std::time::{Duration, Instant};
 
 use crate::batch::StepBatch;
-use crate::events::{StepObserver, StepReport};
+use crate::events::{Occupancy, StepObserver, StepReport};
 
 /// Reports that are handed over together at the most.
 const MOST: usize = 64;
 /// The time after which further reports are handed over.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// Numbers after a step. The first four count from the start of the engine.
+/// Numbers after a step. All counts begin at the start of the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepCounts {
     pub started: u64,
     pub prompt_tokens: u64,
     pub cached_tokens: u64,
     pub generated_tokens: u64,
-    pub running: usize,
-    pub waiting: usize,
-    pub kv_used: usize,
-    pub kv_total: usize,
+    pub occupancy: Occupancy,
 }
 
 #[derive(Debug, Default)]
@@ -86,10 +83,7 @@ impl Reports {
             queried_tokens: after.prompt_tokens - before.prompt_tokens,
             cached_tokens: after.cached_tokens - before.cached_tokens,
             generated_tokens: after.generated_tokens - before.generated_tokens,
-            running: after.running,
-            waiting: after.waiting,
-            kv_used: after.kv_used,
-            kv_total: after.kv_total,
+            occupancy: after.occupancy,
         });
     }
 

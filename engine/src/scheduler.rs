@@ -24,6 +24,7 @@ use crate::batch::{HostLoad, StepBatch};
 use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
 use crate::constraint::{ForcedTextPredictor, WaitBudget};
+use crate::events::Occupancy;
 use crate::inbox::NewRequest;
 use crate::kv::{Kv, RequestKv};
 use crate::queue::WaitingQueue;
@@ -290,10 +291,12 @@ impl Scheduler {
             prompt_tokens: self.counters.prompt_tokens,
             cached_tokens: self.counters.cached_tokens,
             generated_tokens: self.counters.generated_tokens,
-            running: self.running.len(),
-            waiting: self.waiting.len(),
-            kv_used: usage.total - usage.free - usage.evictable,
-            kv_total: usage.total,
+            occupancy: Occupancy {
+                running: self.running.len(),
+                waiting: self.waiting.len(),
+                kv_used: usage.total - usage.free - usage.evictable,
+                kv_total: usage.total,
+            },
         }
     }
 

@@ -57,8 +57,9 @@ fn an_observer_gets_a_report_of_every_step_with_its_rows_requests_and_times() {
     };
     assert_eq!(started(&reports[0]), (1, 20, 0));
     assert_eq!(started(&reports[1]), (0, 0, 0));
-    assert_eq!((reports[0].running, reports[0].waiting), (1, 0));
-    assert!(reports[0].kv_used >= 20 && reports[0].kv_total == 256);
+    let after = reports[0].occupancy;
+    assert_eq!((after.running, after.waiting), (1, 0));
+    assert!(after.kv_used >= 20 && after.kv_total == 256);
     assert_eq!(reports[0].requests, [(id, 20)]);
     for report in &reports {
         assert!(report.requests.iter().all(|(request, _)| *request == id));

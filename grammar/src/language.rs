@@ -12,8 +12,11 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use self::automaton::Automaton;
-use self::expr::{Id, Store};
+use std::collections::HashMap;
+
+use self::automaton::{Automaton, MAX_STATES};
+use self::eliminate::MAX_BYTES;
+use self::expr::{Id, MAX_WORK, Store};
 use self::lower::Refusal;
 use crate::error::GrammarError;
 use crate::regex;
@@ -25,6 +28,8 @@ const MAX_WRITTEN_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct Languages {
     store: Store,
+    /// The patterns that were written before: the same names are limited in each part of a schema.
+    patterns: HashMap<Id, Option<String>>,
 }
 
 /// A language of [`Languages`].
@@ -37,6 +42,7 @@ impl Languages {
     pub fn new() -> Self {
         Self {
             store: Store::new(),
+            patterns: HashMap::new(),
         }
     }
 
@@ -120,9 +126,14 @@ impl Languages {
     /// # Errors
     /// If the pattern would be too large.
     pub fn pattern(&mut self, language: Language) -> Result<Option<String>, GrammarError> {
+        if let Some(known) = self.patterns.get(&language.0) {
+            return Ok(known.clone());
+        }
         let automaton = Automaton::new(&mut self.store, language.0).map_err(|_| too_large())?;
         let pattern = eliminate::pattern(&automaton).map_err(|_| too_large())?;
-        Ok(pattern.map(|pattern| format!("^(?:{pattern})$")))
+        let pattern = pattern.map(|pattern| format!("^(?:{pattern})$"));
+        self.patterns.insert(language.0, pattern.clone());
+        Ok(pattern)
     }
 
     /// `pattern` in the dialect of Rust's `regex` crate, without look-around; `None` if no text
@@ -160,5 +171,9 @@ pub(crate) fn whole(pattern: &str) -> Result<Option<String>, GrammarError> {
 }
 
 fn too_large() -> GrammarError {
-    GrammarError::too_complex("a regex is too large to be combined with other conditions")
+    GrammarError::too_complex(format!(
+        "a regex is too large to be combined with other conditions: it must have at most {MAX_STATES} \
+         states and {MAX_BYTES} bytes when it is written out, and all that are combined must take at most \
+         {MAX_WORK} steps"
+    ))
 }

@@ -161,23 +161,16 @@ mod tests {
     fn step(started: Instant) -> StepRecord {
         let at = |micros| started + Duration::from_micros(micros);
         StepRecord {
-            started,
             scheduled: at(100),
             forwarded: at(900),
             finished: at(1000),
             tokens: 3,
-            prefill_rows: 0,
-            prefill_tokens: 0,
             decode_rows: 3,
-            started_requests: 0,
-            queried_tokens: 0,
-            cached_tokens: 0,
             running: 3,
             waiting: 1,
             kv_used: 30,
             kv_usage: 0.5,
-            failed: false,
-            requests: Vec::new(),
+            ..StepRecord::empty(started)
         }
     }
 

@@ -179,25 +179,7 @@ mod tests {
 
     fn steps(count: usize) -> impl ExactSizeIterator<Item = StepRecord> {
         let now = Instant::now();
-        (0..count).map(move |_| StepRecord {
-            started: now,
-            scheduled: now,
-            forwarded: now,
-            finished: now,
-            tokens: 1,
-            prefill_rows: 0,
-            prefill_tokens: 0,
-            decode_rows: 1,
-            started_requests: 0,
-            queried_tokens: 0,
-            cached_tokens: 0,
-            running: 1,
-            waiting: 0,
-            kv_used: 0,
-            kv_usage: 0.0,
-            failed: false,
-            requests: Vec::new(),
-        })
+        (0..count).map(move |_| StepRecord::empty(now))
     }
 
     #[test]

@@ -69,6 +69,29 @@ pub struct StepRecord {
 }
 
 impl StepRecord {
+    /// A step at `now` that took no time and computed nothing.
+    pub fn empty(now: Instant) -> Self {
+        Self {
+            started: now,
+            scheduled: now,
+            forwarded: now,
+            finished: now,
+            tokens: 0,
+            prefill_rows: 0,
+            prefill_tokens: 0,
+            decode_rows: 0,
+            started_requests: 0,
+            queried_tokens: 0,
+            cached_tokens: 0,
+            running: 0,
+            waiting: 0,
+            kv_used: 0,
+            kv_usage: 0.0,
+            failed: false,
+            requests: Vec::new(),
+        }
+    }
+
     pub fn scheduler(&self) -> Duration {
         self.scheduled.duration_since(self.started)
     }

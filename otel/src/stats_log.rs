@@ -157,9 +157,6 @@ mod tests {
     fn step(prefill_rows: usize) -> StepRecord {
         let now = Instant::now();
         StepRecord {
-            started: now,
-            scheduled: now,
-            forwarded: now,
             finished: now + Duration::from_millis(10),
             tokens: 2 + 8 * prefill_rows,
             prefill_rows,
@@ -172,8 +169,7 @@ mod tests {
             waiting: 1,
             kv_used: 25,
             kv_usage: 0.25,
-            failed: false,
-            requests: Vec::new(),
+            ..StepRecord::empty(now)
         }
     }
 

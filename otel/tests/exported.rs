@@ -103,23 +103,17 @@ fn everything() -> Telemetry {
     engine.client_refused("ann");
     let now = Instant::now();
     let step = StepRecord {
-        started: now,
-        scheduled: now,
-        forwarded: now,
-        finished: now,
         tokens: 11,
         prefill_rows: 1,
         prefill_tokens: 10,
-        decode_rows: 0,
         started_requests: 1,
         queried_tokens: 40,
         cached_tokens: 30,
         running: 1,
-        waiting: 0,
         kv_used: 200,
         kv_usage: 0.2,
-        failed: false,
         requests: vec![(1, 10)],
+        ..StepRecord::empty(now)
     };
     telemetry.steps().send([step].into_iter());
     let deadline = Instant::now() + Duration::from_secs(20);

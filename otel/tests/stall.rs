@@ -15,23 +15,11 @@ fn step(ago: Duration) -> StepRecord {
     let finished = Instant::now().checked_sub(ago).unwrap();
     let started = finished.checked_sub(Duration::from_millis(1)).unwrap();
     StepRecord {
-        started,
-        scheduled: started,
         forwarded: finished,
         finished,
         tokens: 1,
-        prefill_rows: 0,
-        prefill_tokens: 0,
         decode_rows: 1,
-        started_requests: 0,
-        queried_tokens: 0,
-        cached_tokens: 0,
-        running: 1,
-        waiting: 2,
-        kv_used: 10,
-        kv_usage: 0.1,
-        failed: false,
-        requests: Vec::new(),
+        ..StepRecord::empty(started)
     }
 }
 

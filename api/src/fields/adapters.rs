@@ -21,7 +21,7 @@ pub struct ScaledAdapter {
 /// The checked entries of `field`.
 ///
 /// # Errors
-/// 400 for too many of them, an id below 0, or a factor that is no finite number.
+/// 400 for too many of them, an id below 0, or a factor beyond the range of `f32`.
 pub fn scaled(field: &str, given: &ScaledAdapters) -> Result<Vec<Scaled>, ApiError> {
     if given.given > MAX_SCALED {
         let bound = format!("a list of at most {MAX_SCALED}");
@@ -40,7 +40,8 @@ pub fn scaled(field: &str, given: &ScaledAdapters) -> Result<Vec<Scaled>, ApiErr
             let scale = entry.scale as f32;
             if !scale.is_finite() {
                 let name = format!("{field}[{index}].scale");
-                return Err(out_of_bounds(&name, "a finite number", entry.scale));
+                let bound = format!("between {:e} and {:e}", f32::MIN, f32::MAX);
+                return Err(out_of_bounds(&name, &bound, format!("{:e}", entry.scale)));
             }
             Ok(Scaled { id, scale })
         })

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use hearth_engine::output::{StopRegexError, StopRegexes};
-use hearth_engine::params::{MAX_TOKEN_ENTRIES, SamplingParams};
+use hearth_engine::params::{
+    FREQUENCY_PENALTY, Floats, LOGIT_BIAS, MAX_TOKEN_ENTRIES, MIN_P, PRESENCE_PENALTY,
+    REPETITION_PENALTY, SamplingParams, TEMPERATURE, TOP_P,
+};
 use serde::Deserialize;
 
 use crate::error::{ApiError, out_of_bounds};
@@ -74,18 +77,22 @@ pub struct SamplingFields {
     pub labels: Labels,
 }
 
-fn number(field: &str, given: Option<f64>) -> Result<Option<f32>, ApiError> {
-    given.map(|value| single(field, value)).transpose()
+fn number(field: &str, given: Option<f64>, bound: Floats) -> Result<Option<f32>, ApiError> {
+    given.map(|value| single(field, value, bound)).transpose()
 }
 
-/// The `f32` nearest to `value`.
-fn single(field: &str, value: f64) -> Result<f32, ApiError> {
-    let most = f64::from(f32::MAX);
-    if value.abs() > most {
-        let bound = format!("between {:e} and {most:e}", -most);
-        return Err(out_of_bounds(field, &bound, format!("{value:e}")));
+/// The `f32` nearest to `value`. The engine compares it with `bound`, which refuses here what no `f32`
+/// is near to.
+fn single(field: &str, value: f64, bound: Floats) -> Result<f32, ApiError> {
+    let nearest = value as f32;
+    match nearest.is_finite() {
+        true => Ok(nearest),
+        false => Err(out_of_bounds(
+            field,
+            &bound.to_string(),
+            format!("{value:e}"),
+        )),
     }
-    Ok(value as f32)
 }
 
 impl SamplingFields {
@@ -125,20 +132,29 @@ impl SamplingFields {
         });
         Ok(SamplingParams {
             min_tokens: at_least("min_tokens", 0, self.min_tokens)?.unwrap_or(0),
-            temperature: number("temperature", self.temperature)?.unwrap_or(plain.temperature),
+            temperature: number("temperature", self.temperature, TEMPERATURE)?
+                .unwrap_or(plain.temperature),
             // The smallest share is above 0, as the bound says, even where f32 has no number so small.
             top_p: match self.top_p {
-                Some(share) if share > 0.0 => single("top_p", share)?.max(f32::MIN_POSITIVE),
-                share => number("top_p", share)?.unwrap_or(plain.top_p),
+                Some(share) if share > 0.0 => single("top_p", share, TOP_P)?.max(f32::MIN_POSITIVE),
+                share => number("top_p", share, TOP_P)?.unwrap_or(plain.top_p),
             },
             top_k,
-            min_p: number("min_p", self.min_p)?.unwrap_or(plain.min_p),
-            repetition_penalty: number("repetition_penalty", self.repetition_penalty)?
-                .unwrap_or(plain.repetition_penalty),
-            presence_penalty: number("presence_penalty", self.presence_penalty)?
+            min_p: number("min_p", self.min_p, MIN_P)?.unwrap_or(plain.min_p),
+            repetition_penalty: number(
+                "repetition_penalty",
+                self.repetition_penalty,
+                REPETITION_PENALTY,
+            )?
+            .unwrap_or(plain.repetition_penalty),
+            presence_penalty: number("presence_penalty", self.presence_penalty, PRESENCE_PENALTY)?
                 .unwrap_or(plain.presence_penalty),
-            frequency_penalty: number("frequency_penalty", self.frequency_penalty)?
-                .unwrap_or(plain.frequency_penalty),
+            frequency_penalty: number(
+                "frequency_penalty",
+                self.frequency_penalty,
+                FREQUENCY_PENALTY,
+            )?
+            .unwrap_or(plain.frequency_penalty),
             logit_bias: self.biases()?,
             // A seed is 64 bits without a meaning, so that a negative one is as good as any.
             seed: self.seed.map(i64::cast_unsigned),
@@ -166,7 +182,7 @@ impl SamplingFields {
             if !seen.insert(token) {
                 return Err(refused("an object that has each token id once"));
             }
-            Ok((token, single("logit_bias", *bias)?))
+            Ok((token, single("logit_bias", *bias, LOGIT_BIAS)?))
         };
         items.iter().map(bias).collect()
     }

@@ -240,6 +240,11 @@ async fn what_is_no_adapter_is_refused_by_its_field() {
     assert_eq!(refused(lora(-1, 1.0)).await, of(400, "lora[0].id"));
     assert_eq!(refused(lora(0, 1e300)).await, of(400, "lora[0].scale"));
     assert_eq!(refused(lora(1, 100.0)).await, of(400, "lora"));
+    let body = json!({"prompt": "a", "lora": [{"id": 0, "scale": 1e300}]});
+    let (_, answer) = post(&server, COMPLETIONS, &body).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    let bound = "between -3.4028235e38 and 3.4028235e38, got 1e300";
+    assert!(message.contains(bound), "{message}");
     let both = json!({"model": "one", "lora": [{"id": 0, "scale": 1.0}]});
     assert_eq!(refused(both).await, of(400, "lora"));
     let plain = TestServer::plain();

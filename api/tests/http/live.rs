@@ -1,6 +1,6 @@
 //! `/live`: the stream of snapshots.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hearth_api::config::HttpConfig;
 use hearth_engine::EngineConfig;
@@ -118,27 +118,23 @@ async fn a_viewer_sees_requests_run_and_what_they_leave_in_the_cache() {
 async fn snapshots_come_five_times_a_second_and_once_where_nothing_happens() {
     let server = server(HttpConfig::default());
     let mut viewer = Watched::open(&server, "").await;
-    viewer.find("snapshot", |_| true).await;
-    let begin = Instant::now();
-    viewer.find("snapshot", |_| true).await;
-    assert!(
-        begin.elapsed() > Duration::from_millis(500),
-        "nothing is new"
-    );
+    // Times when the server made the snapshots: on a busy machine they arrive late.
+    let time = |snapshot: Value| snapshot["time"].as_f64().unwrap();
+    let first = time(viewer.find("snapshot", |_| true).await);
+    let second = time(viewer.find("snapshot", |_| true).await);
+    assert!(second - first > 0.5, "nothing is new: {first}, {second}");
     let body = json!({"prompt": "a", "max_tokens": 200});
     let (_, snapshots) = tokio::join!(ok(&server, COMPLETIONS, &body), async {
         let begin = viewer.find("snapshot", |s| s["running"] == 1).await;
-        let mut times = vec![begin["time"].as_f64().unwrap()];
+        let mut times = vec![time(begin)];
         while times.len() < 6 {
-            let next = viewer.find("snapshot", |_| true).await;
-            times.push(next["time"].as_f64().unwrap());
+            times.push(time(viewer.find("snapshot", |_| true).await));
         }
         times
     });
-    let between = snapshots.windows(2).map(|times| times[1] - times[0]);
-    for seconds in between {
-        assert!(seconds > 0.16, "{snapshots:?}");
-    }
+    // One that is late is closer to the next. Without a rate there would be one after each step of some
+    // milliseconds.
+    assert!(snapshots[5] - snapshots[0] > 0.7, "{snapshots:?}");
 }
 
 #[tokio::test]

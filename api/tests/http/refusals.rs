@@ -37,7 +37,7 @@ pub async fn refused(server: &TestServer, path: &str, body: Value, param: &str, 
 #[tokio::test]
 async fn every_sampling_field_is_held_to_its_bound() {
     let server = TestServer::plain();
-    let cases: [(&str, Value, &[&str]); 33] = [
+    let cases: [(&str, Value, &[&str]); 39] = [
         ("max_tokens", json!(0), &["at least 1", "0"]),
         ("max_tokens", json!(-3), &["at least 1", "-3"]),
         ("max_tokens", json!(1e30), &["floating point", "an integer"]),
@@ -52,11 +52,29 @@ async fn every_sampling_field_is_held_to_its_bound() {
         ("temperature", json!(2.5), &["between 0 and 2", "2.5"]),
         ("temperature", json!("hot"), &["string \"hot\"", "a number"]),
         ("temperature", json!([1]), &["list", "a number"]),
-        ("temperature", json!(-1e308), &["between -3.4", "-1e308"]),
+        ("temperature", json!(-1e308), &["between 0 and 2", "-1e308"]),
+        ("temperature", json!(1e308), &["between 0 and 2", "1e308"]),
+        ("top_p", json!(1e308), &["above 0 and at most 1", "1e308"]),
+        ("min_p", json!(1e308), &["between 0 and 1", "1e308"]),
+        (
+            "repetition_penalty",
+            json!(1e308),
+            &["above 0 and at most 3.4028235e38", "1e308"],
+        ),
+        (
+            "presence_penalty",
+            json!(-1e308),
+            &["between -2 and 2", "-1e308"],
+        ),
+        (
+            "frequency_penalty",
+            json!(1e308),
+            &["between -2 and 2", "1e308"],
+        ),
         (
             "logit_bias",
             json!({"1": 1e200}),
-            &["between -3.4", "1e200"],
+            &["between -100 and 100", "1e200"],
         ),
         ("top_p", json!(0), &["above 0 and at most 1", "0"]),
         ("top_p", json!(1.5), &["above 0 and at most 1", "1.5"]),

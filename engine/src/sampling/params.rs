@@ -1,5 +1,7 @@
 //! The sampling parameters of a request, and their bounds.
 
+use std::fmt;
+
 use thiserror::Error;
 
 /// The most alternatives that a request may ask for at each token (the OpenAI API's own limit).
@@ -84,6 +86,51 @@ impl Default for SamplingParams {
     }
 }
 
+/// The values that a parameter may have.
+#[derive(Clone, Copy, Debug)]
+pub enum Floats {
+    /// Both ends included.
+    Between(f32, f32),
+    /// Above 0 and at most 1.
+    Share,
+    /// Above 0.
+    Positive,
+}
+
+pub const TEMPERATURE: Floats = Floats::Between(0.0, 2.0);
+pub const TOP_P: Floats = Floats::Share;
+pub const MIN_P: Floats = Floats::Between(0.0, 1.0);
+pub const REPETITION_PENALTY: Floats = Floats::Positive;
+pub const PRESENCE_PENALTY: Floats = Floats::Between(-2.0, 2.0);
+pub const FREQUENCY_PENALTY: Floats = Floats::Between(-2.0, 2.0);
+pub const LOGIT_BIAS: Floats = Floats::Between(-100.0, 100.0);
+
+impl fmt::Display for Floats {
+    /// Worded to follow "must be".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Between(low, high) => write!(f, "between {low} and {high}"),
+            Self::Share => f.write_str("above 0 and at most 1"),
+            Self::Positive => write!(f, "above 0 and at most {:e}", f32::MAX),
+        }
+    }
+}
+
+impl Floats {
+    fn check(self, field: &'static str, value: f32) -> Result<(), ParamError> {
+        // No comparison holds for NaN.
+        let fits = match self {
+            Self::Between(low, high) => (low..=high).contains(&value),
+            Self::Share => value > 0.0 && value <= 1.0,
+            Self::Positive => value > 0.0 && value <= f32::MAX,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(ParamError::new(field, self.to_string(), value)),
+        }
+    }
+}
+
 /// A sampling parameter out of its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{field}` must be {bound}, got {given}")]
@@ -135,33 +182,20 @@ impl SamplingParams {
                 self.min_tokens,
             ));
         }
-        within("temperature", self.temperature, 0.0, 2.0)?;
-        // Negated comparisons also refuse NaN.
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(ParamError::new(
-                "top_p",
-                "above 0 and at most 1",
-                self.top_p,
-            ));
-        }
+        TEMPERATURE.check("temperature", self.temperature)?;
+        TOP_P.check("top_p", self.top_p)?;
         if self.top_k == Some(0) {
             return Err(ParamError::new("top_k", "at least 1", 0));
         }
-        within("min_p", self.min_p, 0.0, 1.0)?;
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            return Err(ParamError::new(
-                "repetition_penalty",
-                "above 0 and finite",
-                self.repetition_penalty,
-            ));
-        }
-        within("presence_penalty", self.presence_penalty, -2.0, 2.0)?;
-        within("frequency_penalty", self.frequency_penalty, -2.0, 2.0)?;
+        MIN_P.check("min_p", self.min_p)?;
+        REPETITION_PENALTY.check("repetition_penalty", self.repetition_penalty)?;
+        PRESENCE_PENALTY.check("presence_penalty", self.presence_penalty)?;
+        FREQUENCY_PENALTY.check("frequency_penalty", self.frequency_penalty)?;
         at_most_entries("logit_bias", self.logit_bias.len())?;
         at_most_entries("stop_token_ids", self.stop_token_ids.len())?;
         for &(token, bias) in &self.logit_bias {
             in_vocabulary("logit_bias", token, vocab_size)?;
-            within("logit_bias", bias, -100.0, 100.0)?;
+            LOGIT_BIAS.check("logit_bias", bias)?;
         }
         at_most_entries("logprob_ids", self.logprob_ids.len())?;
         for &token in &self.stop_token_ids {
@@ -173,17 +207,6 @@ impl SamplingParams {
         at_most_logprobs("logprobs", self.logprobs)?;
         at_most_logprobs("prompt_logprobs", self.prompt_logprobs)
     }
-}
-
-fn within(field: &'static str, value: f32, low: f32, high: f32) -> Result<(), ParamError> {
-    if (low..=high).contains(&value) {
-        return Ok(());
-    }
-    Err(ParamError::new(
-        field,
-        format!("between {low} and {high}"),
-        value,
-    ))
 }
 
 fn in_vocabulary(field: &'static str, token: u32, vocab_size: usize) -> Result<(), ParamError> {

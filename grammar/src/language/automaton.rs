@@ -6,7 +6,7 @@ use super::expr::{Id, Store, TooLarge};
 use super::part::Ranges;
 
 /// The most states of an automaton.
-const MAX_STATES: usize = 1_500;
+pub(super) const MAX_STATES: usize = 1_500;
 /// The most transitions that are computed.
 const MAX_TRANSITIONS: usize = 60_000;
 /// The longest text that is listed, and the most beginnings of texts at a time.
@@ -68,7 +68,7 @@ impl Automaton {
     /// If the automaton is too large.
     pub fn new(store: &mut Store, root: Id) -> Result<Self, TooLarge> {
         let automaton = explore(store, root, false)?;
-        automaton.map(Self::minimal).ok_or(TooLarge)
+        automaton.ok_or(TooLarge)?.minimal(store)
     }
 
     /// All texts that are accepted; `None` if there are more than `most`.
@@ -125,10 +125,14 @@ impl Automaton {
     }
 
     /// The same with as few states as possible (Moore's partition refinement).
-    fn minimal(self) -> Self {
+    fn minimal(self, store: &mut Store) -> Result<Self, TooLarge> {
         let mut blocks: Vec<usize> = self.accepts.iter().map(|&a| usize::from(a)).collect();
         let mut count = 0;
         loop {
+            store.spend(blocks.len());
+            if store.is_full() {
+                return Err(TooLarge);
+            }
             let mut numbers: HashMap<(usize, Vec<usize>), usize> = HashMap::new();
             let refined: Vec<usize> = (0..blocks.len())
                 .map(|state| {
@@ -150,11 +154,11 @@ impl Automaton {
             next[block] = self.next[state].iter().map(|&to| blocks[to]).collect();
             accepts[block] = self.accepts[state];
         }
-        Self {
+        Ok(Self {
             groups: self.groups,
             next,
             accepts,
-        }
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use super::expr::TooLarge;
 use super::part::Ranges;
 
 /// The most bytes of the pattern.
-const MAX_BYTES: usize = 12 * 1024;
+pub(super) const MAX_BYTES: usize = 12 * 1024;
 const ALL: (u32, u32) = (0, 0x10_FFFF);
 
 /// The label of an edge: a pattern, and whether a repetition needs parentheses around it.
@@ -56,23 +56,29 @@ pub(super) fn pattern(automaton: &Automaton) -> Result<Option<String>, TooLarge>
     Ok(edges[begin].remove(&end).map(|label| label.text))
 }
 
-/// The place in `left` of the state whose elimination makes the fewest bytes.
+/// The place in `left` of the state whose elimination makes the fewest bytes. It takes time in proportion
+/// to the number of edges: to look at all rows for each state would take seconds for a thousand states.
 fn cheapest(left: &[usize], edges: &[BTreeMap<usize, Label>]) -> usize {
+    // The number of edges from other states, and their bytes.
+    let mut into = vec![(0, 0); edges.len()];
+    for (from, row) in edges.iter().enumerate() {
+        for (&to, label) in row.iter().filter(|&(&to, _)| to != from) {
+            into[to].0 += 1;
+            into[to].1 += label.text.len();
+        }
+    }
     let cost = |state: usize| {
-        let into = edges.iter().enumerate();
-        let into: Vec<usize> = into
-            .filter(|&(from, _)| from != state)
-            .filter_map(|(_, row)| Some(row.get(&state)?.text.len()))
-            .collect();
-        let out: Vec<usize> = edges[state]
-            .iter()
-            .filter(|&(&to, _)| to != state)
-            .map(|(_, label)| label.text.len())
-            .collect();
-        let own = edges[state].get(&state).map_or(0, |label| label.text.len());
-        into.iter().sum::<usize>() * out.len()
-            + out.iter().sum::<usize>() * into.len()
-            + own * into.len() * out.len()
+        let (ins, in_bytes) = into[state];
+        let (mut outs, mut out_bytes, mut own) = (0, 0, 0);
+        for (&to, label) in &edges[state] {
+            if to == state {
+                own = label.text.len();
+            } else {
+                outs += 1;
+                out_bytes += label.text.len();
+            }
+        }
+        in_bytes * outs + out_bytes * ins + own * ins * outs
     };
     let costs = left.iter().map(|&state| cost(state));
     let best = costs.enumerate().min_by_key(|&(_, cost)| cost);

@@ -25,6 +25,9 @@ pub(super) enum Node {
 
 /// The most expressions of a store.
 const MAX_NODES: usize = 100_000;
+/// The most work on a store: expressions that are derived, and states that are compared. A unit takes up to
+/// a tenth of a microsecond, and nothing stops the work before its end.
+pub(super) const MAX_WORK: u64 = 20_000_000;
 
 /// The expressions became too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,7 @@ pub(super) struct Store {
     nullable: Vec<bool>,
     ids: HashMap<Node, Id>,
     derivatives: HashMap<(Id, u32), Id>,
+    work: u64,
 }
 
 impl Store {
@@ -50,6 +54,7 @@ impl Store {
             nullable: Vec::new(),
             ids: HashMap::new(),
             derivatives: HashMap::new(),
+            work: 0,
         };
         store.add(Node::Nothing);
         store.add(Node::Empty);
@@ -81,8 +86,14 @@ impl Store {
         self.nullable[id as usize]
     }
 
+    /// True if the expressions became too many, or the work on them.
     pub fn is_full(&self) -> bool {
-        self.nodes.len() > MAX_NODES
+        self.nodes.len() > MAX_NODES || self.work > MAX_WORK
+    }
+
+    /// Counts work on the expressions.
+    pub fn spend(&mut self, work: usize) {
+        self.work += work as u64;
     }
 
     pub fn class(&mut self, ranges: Ranges) -> Id {
@@ -170,7 +181,12 @@ impl Store {
         if let Some(&known) = self.derivatives.get(&(id, group)) {
             return known;
         }
-        let result = match self.nodes[id as usize].clone() {
+        let node = self.nodes[id as usize].clone();
+        self.spend(match &node {
+            Node::Or(list) | Node::And(list) => list.len(),
+            _ => 1,
+        });
+        let result = match node {
             Node::Nothing | Node::Empty => Self::NOTHING,
             Node::Class(ranges) => match ranges.iter().any(|&(a, b)| a <= code && code <= b) {
                 true => Self::EMPTY,

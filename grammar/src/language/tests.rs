@@ -99,6 +99,24 @@ fn large_patterns_are_refused_in_time() {
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
 }
 
+#[test]
+fn the_work_on_many_large_patterns_is_bounded() {
+    let mut languages = Languages::new();
+    let refused = (0..24u32).find_map(|number| {
+        let letter = char::from_u32(0x3b1 + number).unwrap();
+        let long = format!("^{}$", letter.to_string().repeat(1_400));
+        let pattern = languages
+            .matching(&long)
+            .and_then(|language| languages.pattern(language));
+        let error = pattern.err()?;
+        Some((number, error.to_string()))
+    });
+    // One takes two million steps, and its expressions alone would be too many only after dozens.
+    let (number, error) = refused.expect("there is a bound");
+    assert!((5..20).contains(&number), "{number}: {error}");
+    assert!(error.contains("at most 20000000 steps"), "{error}");
+}
+
 /// Patterns of a small alphabet, which Rust's engine can read too.
 fn patterns() -> impl Strategy<Value = String> {
     let leaf = prop_oneof![

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cubecl::bytes::{AllocationController, AllocationProperty, Bytes};
 
-use super::huge_pages;
+use super::{huge_pages, poison};
 
 /// Bytes of a region, which several matrices share. Pages that are never touched take no memory.
 const REGION: usize = 64 << 20;
@@ -33,12 +33,14 @@ impl Region {
         let mut bytes = vec![0u8; length].into_boxed_slice();
         advise(&mut bytes);
         let at = Box::into_raw(bytes).cast();
+        poison::forbid(at, length);
         Arc::new(Self { at, length })
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        poison::allow(self.at, self.length);
         let bytes = std::ptr::slice_from_raw_parts_mut(self.at, self.length);
         // SAFETY: the pointer and the length come from `Box::into_raw` in `new`, and no piece is
         // left that could access the bytes, because every piece holds an `Arc` of the region.
@@ -73,11 +75,7 @@ impl Arena {
         // memory.
         let next = from + length.next_multiple_of(LINE);
         *current = (Arc::downgrade(&region), next);
-        LineBytes {
-            region,
-            from,
-            length,
-        }
+        LineBytes::new(region, from, length)
     }
 }
 
@@ -89,6 +87,15 @@ pub struct LineBytes {
 }
 
 impl LineBytes {
+    fn new(region: Arc<Region>, from: usize, length: usize) -> Self {
+        poison::allow(region.at.wrapping_add(from), length);
+        Self {
+            region,
+            from,
+            length,
+        }
+    }
+
     /// Memory for weights, which are read all at once and again and again: in large pages, shared
     /// with neighbouring matrices.
     ///
@@ -101,11 +108,7 @@ impl LineBytes {
     pub fn zeroed(length: usize) -> Self {
         let region = Region::new(length + LINE, |_| {});
         let from = region.at.align_offset(LINE);
-        Self {
-            region,
-            from,
-            length,
-        }
+        Self::new(region, from, length)
     }
 
     /// Turns this into the memory of a tensor, without a copy.

@@ -18,6 +18,7 @@ mod limit;
 mod linear;
 mod low_rank;
 mod output;
+mod poison;
 mod rope;
 mod simd;
 mod tensors;
