@@ -153,21 +153,22 @@ async fn keys_are_read_again_after_a_sighup_and_a_damaged_file_changes_nothing()
     write("first");
     let server = Server::start(&["--api-keys-file", path.to_str().unwrap()]);
     assert!(server.takes("first").await && !server.takes("second").await);
-    let reload = async || {
+    let replace = async |before: &str, key: &str| {
+        write(key);
         server.signal("-HUP");
         let deadline = Instant::now() + PATIENCE;
-        while !server.takes("second").await {
+        while !server.takes(key).await {
             assert!(Instant::now() < deadline, "the key is not served");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(!server.takes("first").await);
+        assert!(!server.takes(before).await);
     };
-    write("second");
-    reload().await;
+    replace("first", "second").await;
     std::fs::write(&path, "[[key]]\nname = 7").unwrap();
     server.signal("-HUP");
     tokio::time::sleep(Duration::from_millis(300)).await;
-    reload().await;
+    assert!(server.takes("second").await);
+    replace("second", "third").await;
     std::fs::remove_file(&path).unwrap();
 }
 

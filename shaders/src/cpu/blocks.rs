@@ -2,8 +2,8 @@
 //! from front to back. 16 rows are a group, one row to a lane, and each 64 bytes hold a few
 //! elements of every row of the group.
 //!
-//! bf16 is packed for CPUs that multiply bf16 ([`super::bf16`]). The rest of this text is about GGML's blocks of small integers ([`format`]), whose products are computed in
-//! integers.
+//! bf16 is packed for CPUs that multiply bf16 ([`super::bf16`]). The rest of this text is about
+//! GGML's blocks of small integers ([`format`]), whose products are computed in integers.
 //!
 //! Elements are stored as unsigned integers, with an offset added; what this adds to a sum is
 //! computed from the activations alone and subtracted. **Activations are rounded** to 8 bits with
