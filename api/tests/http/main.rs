@@ -21,6 +21,7 @@ mod lifecycle;
 mod live;
 mod llama_server;
 mod loads;
+mod malformed;
 mod metrics;
 #[path = "../../../tests/fuzz/mutate.rs"]
 mod mutate;
