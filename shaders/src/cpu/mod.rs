@@ -17,6 +17,8 @@ mod huge_pages;
 mod limit;
 mod linear;
 mod low_rank;
+#[cfg(test)]
+mod noise;
 mod output;
 mod poison;
 mod rope;

@@ -7,6 +7,7 @@ use half::bf16;
 
 use super::{amx, dots};
 use crate::cpu::blocks::{BlockFormat, BlockMatrix, Job, View};
+use crate::cpu::noise::noise;
 use crate::cpu::output::Output;
 use crate::cpu::simd::Stored;
 
@@ -42,16 +43,6 @@ fn product(way: Linear, x: &[f32], matrix: &[u8], bias: Option<&[f32]>) -> Vec<f
     };
     way(&[job]);
     y
-}
-
-/// Pseudo-random values in -1..1.
-fn noise(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
 }
 
 fn rounded(values: &[f32]) -> Vec<bf16> {

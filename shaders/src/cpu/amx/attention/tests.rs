@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cpu::aligned::Aligned;
+use crate::cpu::noise::noise;
 use crate::cpu::simd::Stored;
 
 /// Sequences in a pool. All slots that no sequence has are NaN.
@@ -17,13 +18,9 @@ struct Case {
 }
 
 /// Pseudo-random values in -2..2.
-fn noise(count: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 22) as f32 - 2.0
-    };
-    (0..count).map(|_| next()).collect()
+fn wide_noise(count: usize, seed: u32) -> Vec<f32> {
+    let values = noise(count, seed).into_iter();
+    values.map(|value| 2.0 * value).collect()
 }
 
 impl Case {
@@ -56,7 +53,7 @@ impl Case {
             // Half of the slots belong to no sequence.
             let mut pool = Aligned::zeroed(2 * used * row);
             pool.fill(bf16::NAN);
-            for (i, values) in noise(used * row, seed).chunks_exact(row).enumerate() {
+            for (i, values) in wide_noise(used * row, seed).chunks_exact(row).enumerate() {
                 let slot = pool[slot(i) * row..][..row].iter_mut();
                 slot.zip(values).for_each(|(to, x)| *to = bf16::narrow(*x));
             }
@@ -74,7 +71,7 @@ impl Case {
         Self {
             layout,
             window,
-            q: noise(positions.len() * heads * head_dim, seed),
+            q: wide_noise(positions.len() * heads * head_dim, seed),
             k: pool(seed + 1),
             v: pool(seed + 2),
             positions,
