@@ -8,7 +8,7 @@ use hearth_forward::{ForwardBatch, KvCopy, SampleRequest, SequenceSpan};
 use crate::adapters::AdapterLoad;
 use crate::kv::RequestKv;
 use crate::running::Running;
-use crate::slot_table::TableLayout;
+use crate::slot_table::{TableLayout, Tables};
 use crate::transfer::KvTransfer;
 
 /// A request's share of a step.
@@ -105,9 +105,11 @@ impl StepBatch {
             carried_rows,
             positions,
             write_slots,
+            window_write_slots,
             sequences,
             adapters,
             slot_table,
+            window_table,
             logit_rows,
             hidden_rows,
             sample_rows,
@@ -117,6 +119,7 @@ impl StepBatch {
             carried_rows,
             positions,
             write_slots,
+            window_write_slots,
             adapters,
             logit_rows,
             hidden_rows,
@@ -125,7 +128,10 @@ impl StepBatch {
             values.clear();
         }
         sequences.clear();
-        self.layout.begin(slot_table);
+        self.layout.begin(Tables {
+            slots: slot_table,
+            window: window_table,
+        });
         self.grants.clear();
         self.loads.clear();
         self.copies.clear();
@@ -232,8 +238,12 @@ impl StepBatch {
         let batch = &mut self.forward;
         let first_row = batch.tokens.len();
         let span = &mut kv.spans[self.table];
-        let table = &mut batch.slot_table;
-        let first_slot = self.layout.write(table, span, &kv.slots, end);
+        let tables = Tables {
+            slots: &mut batch.slot_table,
+            window: &mut batch.window_table,
+        };
+        let window = kv.window.as_ref().map(|window| window.slots.as_slice());
+        let first_slot = self.layout.write(tables, span, &kv.slots, window, end);
         batch.sequences.push(SequenceSpan {
             tokens: index(end - start),
             context: index(end),
@@ -248,6 +258,10 @@ impl StepBatch {
         batch.tokens.extend_from_slice(draft);
         batch.positions.extend(index(start)..index(end));
         batch.write_slots.extend_from_slice(&kv.slots[start..end]);
+        if let Some(window) = window {
+            let slots = &window[start..end];
+            batch.window_write_slots.extend_from_slice(slots);
+        }
         first_row
     }
 }

@@ -10,7 +10,7 @@ mod worker;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
-use hearth_forward::{Executor, ExecutorLimits};
+use hearth_forward::{Executor, ExecutorLimits, WindowLimits};
 
 use crate::error::{BuildError, SpawnError};
 use work::Message;
@@ -29,6 +29,7 @@ pub(crate) struct Device {
     completions: Receiver<Completion>,
     thread: Option<JoinHandle<()>>,
     pub limits: ExecutorLimits,
+    pub window: Option<WindowLimits>,
     pub host_slots: usize,
     pub samples_on_device: bool,
     pub has_watchdog: bool,
@@ -63,6 +64,7 @@ impl Device {
             completions,
             thread: Some(thread),
             limits: sizes.limits,
+            window: sizes.window,
             host_slots: sizes.host_slots,
             samples_on_device: sizes.samples_on_device,
             has_watchdog: sizes.has_watchdog,

@@ -1,8 +1,10 @@
 //! The KV slots of a request, and how they pass between the request and the prefix cache.
 
+mod window;
+
 use std::ops::Range;
 
-use hearth_forward::KvCopy;
+use hearth_forward::{KvCopy, WindowLimits};
 use hearth_radix::{
     CacheChange, CachedEdge, KvUsage, OutOfSlots, Outline, Peeked, Prefix, PrefixLock, TieredCache,
 };
@@ -11,6 +13,7 @@ use crate::active::ActiveRequest;
 use crate::config::EngineConfig;
 use crate::slot_table::TableSpan;
 use crate::transfer::TransferError;
+use window::RequestWindow;
 
 /// A prefix is loaded from the host's memory if the host has at least this many tokens of it
 /// that the device lacks: a copy costs less than computing the tokens, except for its fixed
@@ -23,6 +26,8 @@ const WORTH_LOADING: usize = 32;
 pub(crate) struct RequestKv {
     /// The slots in order of position; at least `computed`.
     pub slots: Vec<u32>,
+    /// The window slots, if the model has any.
+    pub window: Option<RequestWindow>,
     /// The places of `slots` in the slot tables of the two batches.
     pub spans: [TableSpan; 2],
     lock: Option<PrefixLock>,
@@ -68,31 +73,58 @@ impl RequestKv {
     }
 }
 
+/// The sizes of the pools.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KvSizes {
+    /// Slots on the device.
+    pub slots: usize,
+    pub window: Option<WindowLimits>,
+    /// Slots in the host's memory.
+    pub host_slots: usize,
+}
+
+#[cfg(test)]
+impl KvSizes {
+    /// One pool, for an executor with these `limits`.
+    pub fn of(limits: hearth_forward::ExecutorLimits) -> Self {
+        Self {
+            slots: limits.kv_slots,
+            window: None,
+            host_slots: 0,
+        }
+    }
+}
+
 /// The KV pool with its prefix cache.
 #[derive(Debug)]
 pub(crate) struct Kv {
     cache: TieredCache,
     /// Whether prompts reuse the KV of earlier ones; otherwise the cache stays empty.
     reuse: bool,
+    /// Whether there are window slots.
+    windowed: bool,
 }
 
 impl Kv {
-    /// A pool of `slots` slots on the device and `host_slots` in the host's memory.
-    pub fn new(slots: usize, host_slots: usize, config: &EngineConfig) -> Self {
-        let cache = TieredCache::new(slots, config.page_size, config.eviction);
-        let cache = match host_slots {
+    pub fn new(sizes: KvSizes, config: &EngineConfig) -> Self {
+        let cache = TieredCache::new(sizes.slots, config.page_size, config.eviction);
+        let cache = match sizes.host_slots {
             0 => cache,
             host => {
                 cache.and_then(|cache| cache.with_host(host, config.eviction, config.host_writes))
             }
         };
         let mut cache = cache.expect("the configuration is valid");
+        if let Some(WindowLimits { slots, tokens }) = sizes.window {
+            cache = cache.with_window(slots, tokens.saturating_sub(1));
+        }
         if config.cache_changes {
             cache.record_changes();
         }
         Self {
             cache,
             reuse: config.prefix_cache,
+            windowed: sizes.window.is_some(),
         }
     }
 
@@ -108,6 +140,10 @@ impl Kv {
 
     pub fn usage(&mut self) -> KvUsage {
         self.cache.usage()
+    }
+
+    pub fn window_usage(&mut self) -> KvUsage {
+        self.cache.window_usage()
     }
 
     /// How much of `request` the cache has.
@@ -135,6 +171,10 @@ impl Kv {
         }
         let mut kv = RequestKv {
             slots: Vec::new(),
+            window: self.windowed.then_some(RequestWindow {
+                slots: Vec::new(),
+                from: 0,
+            }),
             spans: Default::default(),
             lock: None,
             host: None,
@@ -145,6 +185,7 @@ impl Kv {
             let prefix = self
                 .cache
                 .match_prefix(&request.namespace, reusable, request.priority);
+            kv.window = self.windowed.then(|| RequestWindow::of(&prefix));
             kv.slots = prefix.slots;
             kv.lock = Some(prefix.lock);
             kv.computed = kv.slots.len();
@@ -200,6 +241,12 @@ impl Kv {
 
     /// Frees the slots of `kv` after the first `len`: those of refused drafts.
     pub fn trim(&mut self, kv: &mut RequestKv, len: usize) {
+        if let Some(window) = &mut kv.window
+            && window.slots.len() > len
+        {
+            self.cache.free_window(&window.slots[len..]);
+            window.slots.truncate(len);
+        }
         if kv.slots.len() > len {
             self.cache.free(&kv.slots[len..]);
             kv.slots.truncate(len);
@@ -230,9 +277,15 @@ impl Kv {
         if self.reuse && kv.computed >= before + self.cache.page_size() {
             let tokens = &request.tokens[..kv.computed];
             let slots = &mut kv.slots[..kv.computed];
-            let lock = self
+            let mut lock = self
                 .cache
                 .insert(&request.namespace, tokens, request.priority, slots);
+            if let Some(window) = &mut kv.window {
+                // Those before belong to the cache already, or were given up.
+                let from = window.from.max(before);
+                let slots = &mut window.slots[from..kv.computed];
+                self.cache.insert_window(&mut lock, from, slots);
+            }
             kv.lock = Some(lock);
             // Tokens that the cache had already keep the cache's slots.
             let spans = kv.spans.iter_mut();
@@ -253,17 +306,21 @@ impl Kv {
     ) -> Result<RequestKv, TransferError> {
         let need = tokens.len() - from;
         let found = self.cache.peek(namespace, &tokens[..from]).tokens;
-        if !self.reuse || found < from {
+        // Window slots cannot be written from outside.
+        if !self.reuse || self.windowed || found < from {
             return Err(TransferError::NotCached);
         }
         if need > self.cache.usage().free {
             return Err(TransferError::NoFreeSlots);
         }
-        let Prefix { mut slots, lock } = self.cache.match_prefix(namespace, &tokens[..from], 0);
+        let Prefix {
+            mut slots, lock, ..
+        } = self.cache.match_prefix(namespace, &tokens[..from], 0);
         let allocated = self.cache.allocate(need, &mut slots);
         allocated.map_err(|_| TransferError::NoFreeSlots)?;
         Ok(RequestKv {
             slots,
+            window: None,
             spans: Default::default(),
             lock: Some(lock),
             host: None,
@@ -289,6 +346,7 @@ impl Kv {
     /// Frees the slots that belong to the request, and unlocks those of the cache.
     pub fn release(&mut self, kv: RequestKv) {
         self.cache.free(&kv.slots[kv.cached()..]);
+        self.cache.free_window(kv.own_window());
     }
 
     /// At most `nodes` nodes of the cache, with the prefixes that `requests` read.
@@ -315,10 +373,11 @@ impl Kv {
     /// Checks every invariant of tree and pool, given the slots of all requests.
     #[cfg(test)]
     pub fn check<'a>(&mut self, requests: impl Iterator<Item = &'a RequestKv>) {
-        let held: Vec<u32> = requests
-            .flat_map(|kv| &kv.slots[kv.cached()..])
-            .copied()
-            .collect();
-        self.cache.check(&held).unwrap();
+        let (mut held, mut held_window) = (Vec::new(), Vec::new());
+        for kv in requests {
+            held.extend_from_slice(&kv.slots[kv.cached()..]);
+            held_window.extend_from_slice(kv.own_window());
+        }
+        self.cache.check(&held, &held_window).unwrap();
     }
 }

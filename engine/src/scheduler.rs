@@ -26,7 +26,7 @@ use crate::config::EngineConfig;
 use crate::constraint::{ForcedTextPredictor, WaitBudget};
 use crate::events::Occupancy;
 use crate::inbox::NewRequest;
-use crate::kv::{Kv, RequestKv};
+use crate::kv::{Kv, KvSizes};
 use crate::queue::WaitingQueue;
 use crate::reports::StepCounts;
 use crate::request::Event;
@@ -104,16 +104,15 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// `host_slots` is the number of slots of the pool in the host's memory, and `adapter_slots` that
-    /// of the slots for adapters.
+    /// `adapter_slots` is the number of slots for adapters.
     pub fn new(
         config: EngineConfig,
         limits: ExecutorLimits,
-        host_slots: usize,
+        sizes: KvSizes,
         adapter_slots: usize,
     ) -> Self {
         let mut scheduler = Self {
-            kv: Kv::new(limits.kv_slots, host_slots, &config),
+            kv: Kv::new(sizes, &config),
             adapters: AdapterSlots::new(adapter_slots),
             waiting: WaitingQueue::new(config.schedule, config.page_size),
             speculation: SpeculationState::new(config.speculation),
@@ -216,6 +215,9 @@ impl Scheduler {
                 // The next row depends on the grammar, which must not delay other requests.
                 _ if running.request.is_late() => {}
                 1 if left_out.contains(&index) => {}
+                // A request that has just started may find no window slot; there is one in the next
+                // step.
+                1 if self.kv.grow_window_for(&mut running.kv, 1) == 0 => {}
                 1 => grant(batch, index, running, 1, &mut scored_rows),
                 _ => prefills.push(index),
             }
@@ -258,6 +260,7 @@ impl Scheduler {
             let seconds = left.seconds - kept_seconds;
             let fitting = time.fitting(start(running, index), tokens.min(left.tokens), seconds);
             let tokens = fitting.max(least.min(tokens));
+            let tokens = self.kv.grow_window_for(&mut running[index].kv, tokens);
             grant(batch, index, &mut running[index], tokens, scored_rows);
         }
     }
@@ -305,12 +308,25 @@ impl Scheduler {
         let requests = self.running.iter().chain(&self.ended);
         let requests = requests.map(|running| &running.kv);
         let holding = requests.chain(self.restores.iter().map(|restore| &restore.kv));
+        let (mut held, mut held_window) = (0, 0);
+        for kv in holding {
+            held += kv.held();
+            held_window += kv.held_window();
+        }
         let kv = KvStats {
             total: usage.total,
             free: usage.free,
             evictable: usage.evictable,
             protected: usage.protected,
-            held: holding.map(RequestKv::held).sum(),
+            held,
+        };
+        let usage = self.kv.window_usage();
+        let window = KvStats {
+            total: usage.total,
+            free: usage.free,
+            evictable: usage.evictable,
+            protected: usage.protected,
+            held: held_window,
         };
         let usage = self.kv.host_usage();
         let host = KvStats {
@@ -320,12 +336,14 @@ impl Scheduler {
             protected: usage.protected,
             held: 0,
         };
-        debug_assert!(kv.is_conserved() && host.is_conserved(), "{kv:?} {host:?}");
+        let all = [kv, window, host];
+        debug_assert!(all.iter().all(KvStats::is_conserved), "{all:?}");
         self.speculation.count_model(&mut self.counters);
         let (waiting, running) = (self.waiting.len(), self.running.len());
         let parked = self.running.iter().filter(|r| r.request.is_parked());
         EngineStats {
             kv,
+            window,
             host,
             waiting,
             deferred: self.waiting.deferred(),

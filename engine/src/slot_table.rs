@@ -1,6 +1,14 @@
 //! The slot table of a batch, in which every request keeps its place from step to step. So a
 //! step writes the new entries only: one slot for a decode row, whatever its context.
 
+/// The slot tables of a batch, with the slots of a request at the same places of both.
+#[derive(Debug)]
+pub(crate) struct Tables<'a> {
+    pub slots: &'a mut Vec<u32>,
+    /// Empty where the model has no window slots.
+    pub window: &'a mut Vec<u32>,
+}
+
 /// Entries reserved for the tokens that a request generates before its span has to move, in
 /// addition to an eighth of the slots that the request has.
 const RESERVE: usize = 64;
@@ -41,24 +49,27 @@ impl Default for TableLayout {
 }
 
 impl TableLayout {
-    /// Begins the next batch, and a new layout if the gaps take up too much of `table`.
-    pub fn begin(&mut self, table: &mut Vec<u32>) {
-        if table.len() > self.used + self.used / 2 + 16 * RESERVE {
-            table.clear();
+    /// Begins the next batch, and a new layout if the gaps take up too much of the tables.
+    pub fn begin(&mut self, tables: Tables<'_>) {
+        if tables.slots.len() > self.used + self.used / 2 + 16 * RESERVE {
+            tables.slots.clear();
+            tables.window.clear();
             self.number += 1;
         }
         self.used = 0;
     }
 
-    /// Writes the first `context` of `slots` to the place of `span`, and returns the index in
-    /// `table` at which they begin.
+    /// Writes the first `context` of `slots`, and of the slots `window` if there are any, to the
+    /// place of `span`. Returns the index at which they begin.
     pub fn write(
         &mut self,
-        table: &mut Vec<u32>,
+        tables: Tables<'_>,
         span: &mut TableSpan,
         slots: &[u32],
+        window: Option<&[u32]>,
         context: usize,
     ) -> usize {
+        let table = tables.slots;
         if span.layout != self.number || span.reserved < context {
             *span = TableSpan {
                 layout: self.number,
@@ -69,6 +80,9 @@ impl TableLayout {
             };
             // Entries that are not written yet are never read, but must be valid slots.
             table.resize(span.start + span.reserved, 0);
+            if window.is_some() {
+                tables.window.resize(table.len(), 0);
+            }
         }
         let TableSpan {
             start,
@@ -77,7 +91,11 @@ impl TableLayout {
             ..
         } = *span;
         if written < context {
-            table[start + written..start + context].copy_from_slice(&slots[written..context]);
+            let place = start + written..start + context;
+            table[place.clone()].copy_from_slice(&slots[written..context]);
+            if let Some(window) = window {
+                tables.window[place].copy_from_slice(&window[written..context]);
+            }
             span.written = context;
         }
         self.used += reserved;
@@ -97,6 +115,7 @@ mod tests {
             (random >> 33) as usize % bound
         };
         let (mut layout, mut table) = (TableLayout::default(), Vec::new());
+        let mut window_table = Vec::new();
         let mut requests: Vec<(Vec<u32>, TableSpan)> = Vec::new();
         let mut moves = 0;
         for step in 0..3000 {
@@ -114,15 +133,25 @@ mod tests {
                 _ => {}
             }
             let before = layout.number;
-            layout.begin(&mut table);
+            layout.begin(Tables {
+                slots: &mut table,
+                window: &mut window_table,
+            });
             moves += layout.number - before;
             for (slots, span) in &mut requests {
                 // Some requests are not in this step, and some have not computed all of their tokens.
                 if below(10) > 0 {
                     slots.extend((below(3) > 0).then_some(step as u32));
                     let context = slots.len() - below(slots.len().min(3));
-                    let start = layout.write(&mut table, span, slots, context);
+                    // The window slots are others.
+                    let window: Vec<u32> = slots.iter().map(|slot| slot + 1_000_000).collect();
+                    let tables = Tables {
+                        slots: &mut table,
+                        window: &mut window_table,
+                    };
+                    let start = layout.write(tables, span, slots, Some(&window), context);
                     assert_eq!(table[start..start + context], slots[..context]);
+                    assert_eq!(window_table[start..start + context], window[..context]);
                 }
             }
             let used: usize = requests

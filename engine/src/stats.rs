@@ -37,6 +37,9 @@ impl KvStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineStats {
     pub kv: KvStats,
+    /// The window slots, of layers that attend a window. All fields are zero where these have no
+    /// pool of their own.
+    pub window: KvStats,
     /// The second pool, in the host's memory: copies of cached tokens. They are `protected`
     /// while a request is about to copy them back. All fields are zero without such a pool.
     pub host: KvStats,

@@ -25,6 +25,7 @@ use crate::config::EngineConfig;
 use crate::constraint::WaitBudget;
 use crate::device::Device;
 use crate::inbox::{Inbox, Mail, Phase, Wait};
+use crate::kv::KvSizes;
 use crate::reports::Reports;
 use crate::scheduler::{DeviceIs, Scheduler};
 use crate::speculation::DraftModel;
@@ -62,7 +63,11 @@ impl EngineCore {
                 ..config
             },
             device.limits,
-            device.host_slots,
+            KvSizes {
+                slots: device.limits.kv_slots,
+                window: device.window,
+                host_slots: device.host_slots,
+            },
             device.adapter_slots,
         );
         if let Some(model) = draft_model {

@@ -7,7 +7,7 @@ use common::{Answer, FAILS, Fixture, POLICIES, answer, expected, limits, prompt,
 use hearth_engine::{
     EngineConfig, EvictionPolicy, Generation, HostWritePolicy, Request, Speculation, SubmitError,
 };
-use hearth_forward::ExecutorLimits;
+use hearth_forward::{ExecutorLimits, WindowLimits};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -148,16 +148,17 @@ fn predicted(client: &Client) -> Request {
     }
 }
 
-fn run(config: EngineConfig, kv_slots: usize, clients: &[Client]) {
+fn run(config: EngineConfig, kv_slots: usize, window: Option<WindowLimits>, clients: &[Client]) {
     let any_poison = clients.iter().any(|client| client.poisoned);
     let limits = ExecutorLimits {
         max_model_len: 80,
         ..limits(kv_slots)
     };
     // Nothing is drafted for a device that samples.
-    let fixture = match config.speculation {
-        None => Fixture::build(config, limits, None),
-        Some(_) => Fixture::build_any(config, limits, 0, None, false),
+    let samples_on_device = config.speculation.is_none();
+    let fixture = match window {
+        None => Fixture::build_any(config, limits, 0, None, samples_on_device),
+        Some(window) => Fixture::with_window(config, limits, window, samples_on_device),
     };
     std::thread::scope(|scope| {
         for clients in clients.chunks(clients.len().div_ceil(8)) {
@@ -203,7 +204,25 @@ proptest! {
         kv_slots in 20..200_usize,
         clients in vec(client(), 1..60),
     ) {
-        run(config, kv_slots, &clients);
+        run(config, kv_slots, None, &clients);
+    }
+
+    /// The fake model checks that every window shows what the other layers have.
+    #[test]
+    fn every_output_is_right_while_window_slots_are_given_up(
+        config in config(),
+        kv_slots in 20..200_usize,
+        tokens in 1..40_usize,
+        beside in 0..100_usize,
+        poison in any::<bool>(),
+        mut clients in vec(client(), 1..60),
+    ) {
+        // A wrong window fails its request, which a poisoned prompt would hide.
+        clients.iter_mut().for_each(|client| client.poisoned &= poison);
+        // What a request needs that runs alone.
+        let least = tokens + 2 * config.page_size + 50;
+        let window = WindowLimits { slots: least + beside, tokens };
+        run(config, kv_slots, Some(window), &clients);
     }
 }
 

@@ -34,6 +34,9 @@ pub struct ForwardBatch {
     pub positions: Vec<u32>,
     /// `[tokens]` KV slot that receives each token's keys and values. No slot occurs twice.
     pub write_slots: Vec<u32>,
+    /// `[tokens]` window slot that receives each token's keys and values in layers that attend a
+    /// window; empty for an executor without [window slots](crate::Executor::window).
+    pub window_write_slots: Vec<u32>,
     /// The sequences, in the order of their tokens.
     pub sequences: Vec<SequenceSpan>,
     /// `[sequences]`, or empty for a batch of the base model alone: the adapter of each sequence, as
@@ -44,6 +47,10 @@ pub struct ForwardBatch {
     /// contiguous, but the sequences may lie in any order and with unused entries between
     /// them. Unused entries are valid slots, too.
     pub slot_table: Vec<u32>,
+    /// The window slots of each sequence, at the same places as its slots in `slot_table`; empty for
+    /// an executor without [window slots](crate::Executor::window). Entries of positions that no
+    /// token of the batch attends are valid slots, and may belong to other sequences.
+    pub window_table: Vec<u32>,
     /// Rows whose logits are returned in [`ForwardOutput::logits`](crate::ForwardOutput).
     pub logit_rows: Vec<u32>,
     /// Rows whose hidden states are returned in

@@ -13,6 +13,23 @@ pub struct ExecutorLimits {
     pub vocab_size: usize,
 }
 
+/// The slots of layers that attend a window, where these have a pool of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowLimits {
+    /// Window slots, one per token. Slot ids are `0..slots`. There are at least
+    /// [`LEAST_BESIDE`](Self::LEAST_BESIDE) more than `tokens`.
+    pub slots: usize,
+    /// Positions that a token attends in these layers, its own included.
+    pub tokens: usize,
+}
+
+impl WindowLimits {
+    /// Window slots that a request takes beside those of a window: for the rest of a page (of at
+    /// most 64 tokens) at both ends of the window, for tokens to compute, and for slots that are
+    /// freed together.
+    pub const LEAST_BESIDE: usize = 256;
+}
+
 /// A model with a KV pool. It is created, used and dropped on one thread, so it need not be
 /// `Send`.
 ///
@@ -61,6 +78,13 @@ pub trait Executor {
     /// and can [carry](ForwardBatch::carried_rows) them into the next forward pass.
     fn samples_on_device(&self) -> bool {
         false
+    }
+
+    /// The slots of layers that attend a window, if they have a pool of their own: then the lists
+    /// `window_write_slots` and `window_table` of a batch are filled. A pool with window slots can
+    /// neither be copied to the host nor read or written.
+    fn window(&self) -> Option<WindowLimits> {
+        None
     }
 
     /// Slots of a second KV pool in the host's memory. Slot ids are `0..host_slots()`.

@@ -27,7 +27,7 @@ mod sample;
 pub use adapter::{AdaptedMatrix, Adapter, LayerMatrix, LowRank};
 pub use batch::{ForwardBatch, SequenceSpan};
 pub use error::ForwardError;
-pub use executor::{Executor, ExecutorLimits};
+pub use executor::{Executor, ExecutorLimits, WindowLimits};
 pub use kv::{CopyDirection, KvCopy};
 pub use output::ForwardOutput;
 pub use panic::panic_text;

@@ -1,5 +1,6 @@
 //! The KV cache on the device: per layer one flat pool of keys and one of values,
-//! `[slots, kv_heads, head_dim]`, a slot per token.
+//! `[slots, kv_heads, head_dim]`, a slot per token. Layers that attend a window may have fewer slots
+//! than the others: window slots, which are given to other tokens sooner.
 //!
 //! A sequence's KV is a list of slot indices, so that sequences with a common prefix share memory
 //! by sharing indices. The scheduler knows which sequence owns which slot; this file does not.
@@ -9,7 +10,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
 use hearth_shaders::Kernels;
 
-use crate::config::ModelConfig;
+use crate::config::{LayerConfig, ModelConfig};
 use crate::dtype::Dtype;
 
 /// The pools of all layers.
@@ -18,11 +19,23 @@ pub struct KvPool<B: Backend> {
 }
 
 impl<B: Kernels> KvPool<B> {
-    pub fn new(config: &ModelConfig, slots: usize, dtype: Dtype, device: &B::Device) -> Self {
-        let shape = [slots, config.kv_heads, config.head_dim];
-        let pool = || B::empty_pool(device, shape, DType::from(dtype));
+    /// Pools of `slots` slots, or of `window_slots` in layers that attend a window if these have
+    /// slots of their own.
+    pub fn new(
+        config: &ModelConfig,
+        slots: usize,
+        window_slots: Option<usize>,
+        dtype: Dtype,
+        device: &B::Device,
+    ) -> Self {
+        let pool = |layer: &LayerConfig| {
+            let of_window = window_slots.filter(|_| layer.window.is_some());
+            let shape = [of_window.unwrap_or(slots), config.kv_heads, config.head_dim];
+            B::empty_pool(device, shape, DType::from(dtype))
+        };
+        let layers = config.layers.iter();
         Self {
-            layers: (0..config.layers.len()).map(|_| (pool(), pool())).collect(),
+            layers: layers.map(|layer| (pool(layer), pool(layer))).collect(),
         }
     }
 

@@ -34,6 +34,11 @@ pub struct LoadOptions {
     pub quantization: Option<Quantization>,
     /// Slots of the KV pool. `None` takes as many as fit.
     pub kv_tokens: Option<usize>,
+    /// Slots for layers that attend a window, as a share of `kv_tokens`, if these layers are to have
+    /// slots of their own. They keep less than a whole sequence then, and the pool can be neither
+    /// copied to the host nor read. It has no effect on a model without such layers, or whose window
+    /// is no shorter than a sequence.
+    pub window_share: Option<f64>,
     /// Longest sequence in tokens. `None` takes the model's own limit, or the slots of the pool
     /// if these are fewer.
     pub max_model_len: Option<usize>,

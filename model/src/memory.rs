@@ -1,11 +1,16 @@
 //! Memory plan: how many tokens of KV fit, how long a sequence may be, and which matrices a device
 //! can bind.
 
+mod window;
+
+use hearth_forward::WindowLimits;
+
 use crate::config::{ModelConfig, Stack};
 use crate::device::{DeviceReport, available_host_memory};
 use crate::dtype::Dtype;
 use crate::kv_pool::bytes_per_token;
 use crate::load_options::LoadOptions;
+use window::WindowPlan;
 
 /// The share of the memory beside the weights that the KV pool takes by default. A machine needs
 /// memory for other work than serving, and a GPU needs some for activations.
@@ -54,6 +59,15 @@ pub enum MemoryError {
         memory: u64,
         device: String,
     },
+    #[error(
+        "{slots} KV slots and the fewest window slots that serve take {bytes} MiB of the {memory} MiB \
+         beside the weights: a smaller --kv-tokens or --swa-full-tokens-ratio 1 may fit"
+    )]
+    WindowSlots {
+        slots: usize,
+        bytes: u64,
+        memory: u64,
+    },
     #[error("{matrix} takes {bytes} bytes as {dtype}, {device} binds at most {bound} at once")]
     Binding {
         matrix: &'static str,
@@ -67,6 +81,8 @@ pub enum MemoryError {
 /// The planned size of the KV pool.
 pub struct KvBudget {
     pub slots: usize,
+    /// The window slots, if layers that attend a window get slots of their own.
+    pub window: Option<WindowLimits>,
     pub max_model_len: usize,
     pub bytes: u64,
 }
@@ -83,64 +99,104 @@ impl KvBudget {
         options: &LoadOptions,
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
-        let per_token = bytes_per_token(config, dtype);
-        let per_layer = per_token / (2 * config.layers.len() as u64);
-        let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
-        let most = {
-            let by_binding = (
-                at.max_binding / per_layer,
-                format!("what {at} binds at once"),
-            );
-            let by_memory = beside_weights.map(|bytes| {
-                (
-                    bytes / per_token,
-                    format!("what fits beside the weights on {at}"),
-                )
-            });
-            let by_index = (MAX_SLOTS as u64, "the width of an index".to_owned());
-            let bounds = [Some(by_binding), by_memory, Some(by_index)];
-            bounds
-                .into_iter()
-                .flatten()
-                .min()
-                .expect("there are bounds that always hold")
+        let windows = WindowPlan::new(config, options);
+        let all_layers = bytes_per_token(config, dtype);
+        let planned = |windows: WindowPlan| -> Result<Self, MemoryError> {
+            let per_token = windows.bytes_per_slot(all_layers);
+            let slots = slots(config, all_layers, per_token, weight_bytes, options, at)?;
+            let max_model_len = max_model_len(config, slots, options.max_model_len)?;
+            let window = windows.limits(slots, max_model_len);
+            Ok(Self {
+                slots,
+                window,
+                max_model_len,
+                bytes: windows.bytes(slots, window, all_layers),
+            })
         };
-        let slots = match options.kv_tokens {
-            Some(given) if given == 0 || given as u64 > most.0 => {
-                return Err(MemoryError::Slots {
-                    bound: most.0 as usize,
-                    source_of_bound: most.1,
-                    given,
-                });
-            }
-            Some(given) => given,
-            None => {
-                let bytes = match beside_weights {
-                    Some(bytes) if at.is_cpu() => bytes as f64 * CPU_SHARE,
-                    Some(bytes) => bytes as f64 * GPU_SHARE,
-                    None => UNKNOWN_MEMORY_KV as f64,
-                };
-                let unasked = if at.is_cpu() {
-                    MAX_DEFAULT_CPU_SLOTS
-                } else {
-                    MAX_DEFAULT_SLOTS
-                };
-                (bytes as u64 / per_token).min(unasked).min(most.0) as usize
-            }
-        };
-        if slots == 0 {
-            return Err(MemoryError::NoRoom {
-                weights: weight_bytes >> 20,
-                memory: at.memory.unwrap_or_default() >> 20,
-                device: at.to_string(),
+        let budget = planned(windows)?;
+        if windows.divides() && budget.window.is_none() {
+            // So few slots do not pay for pools of their own.
+            return planned(WindowPlan::undivided());
+        }
+        let memory = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
+        if let Some(memory) = memory
+            && budget.bytes > memory
+        {
+            return Err(MemoryError::WindowSlots {
+                slots: budget.slots,
+                bytes: budget.bytes >> 20,
+                memory: memory >> 20,
             });
         }
-        Ok(Self {
-            slots,
-            max_model_len: max_model_len(config, slots, options.max_model_len)?,
-            bytes: slots as u64 * per_token,
-        })
+        Ok(budget)
     }
+}
+
+/// The slots of a pool as the options ask for, or as many as fit, where each takes `per_token` bytes,
+/// and a token `all_layers` bytes if it is stored in all layers.
+///
+/// # Errors
+/// The options ask for more than the device has, or nothing fits.
+fn slots(
+    config: &ModelConfig,
+    all_layers: u64,
+    per_token: u64,
+    weight_bytes: u64,
+    options: &LoadOptions,
+    at: &DeviceReport,
+) -> Result<usize, MemoryError> {
+    let per_layer = all_layers / (2 * config.layers.len() as u64);
+    let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
+    let most = {
+        let by_binding = (
+            at.max_binding / per_layer,
+            format!("what {at} binds at once"),
+        );
+        let by_memory = beside_weights.map(|bytes| {
+            (
+                bytes / per_token,
+                format!("what fits beside the weights on {at}"),
+            )
+        });
+        let by_index = (MAX_SLOTS as u64, "the width of an index".to_owned());
+        let bounds = [Some(by_binding), by_memory, Some(by_index)];
+        bounds
+            .into_iter()
+            .flatten()
+            .min()
+            .expect("there are bounds that always hold")
+    };
+    let slots = match options.kv_tokens {
+        Some(given) if given == 0 || given as u64 > most.0 => {
+            return Err(MemoryError::Slots {
+                bound: most.0 as usize,
+                source_of_bound: most.1,
+                given,
+            });
+        }
+        Some(given) => given,
+        None => {
+            let bytes = match beside_weights {
+                Some(bytes) if at.is_cpu() => bytes as f64 * CPU_SHARE,
+                Some(bytes) => bytes as f64 * GPU_SHARE,
+                None => UNKNOWN_MEMORY_KV as f64,
+            };
+            let unasked = if at.is_cpu() {
+                MAX_DEFAULT_CPU_SLOTS
+            } else {
+                MAX_DEFAULT_SLOTS
+            };
+            (bytes as u64 / per_token).min(unasked).min(most.0) as usize
+        }
+    };
+    if slots == 0 {
+        return Err(MemoryError::NoRoom {
+            weights: weight_bytes >> 20,
+            memory: at.memory.unwrap_or_default() >> 20,
+            device: at.to_string(),
+        });
+    }
+    Ok(slots)
 }
 
 /// The most tokens of one sequence, in a pool of `slots`, where `asked` is `--max-model-len`.

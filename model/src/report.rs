@@ -1,5 +1,7 @@
 //! The description of a loaded model.
 
+use hearth_forward::WindowLimits;
+
 use crate::dtype::Dtype;
 
 /// A loaded model: its sizes, its device, and the memory that it uses.
@@ -15,6 +17,8 @@ pub struct Report {
     /// The format of the matrices where that is not `dtype`: `int8`, `Q4_0, Q8_0`.
     pub quantization: Option<String>,
     pub kv_slots: usize,
+    /// The window slots, if layers that attend a window have a pool of their own.
+    pub window: Option<WindowLimits>,
     /// Slots of the second pool, in the host's memory.
     pub host_slots: usize,
     pub max_model_len: usize,

@@ -12,6 +12,8 @@ use crate::tree::{PageSizeError, Peeked, RadixTree};
 pub struct Prefix {
     /// One slot per token of the prefix, in order. They still belong to the cache.
     pub slots: Vec<u32>,
+    /// The window slots of the last tokens of the prefix, as many as the next token attends.
+    pub window: Vec<u32>,
     /// Keeps the slots from being evicted.
     pub lock: PrefixLock,
 }
@@ -50,6 +52,8 @@ pub struct KvCache {
     pub(crate) tree: RadixTree,
     /// Evicted slots on their way to the pool; kept so that its allocation is reused.
     evicted: Vec<u32>,
+    /// The window slots, if there are any.
+    window: Option<SlotPool>,
 }
 
 impl KvCache {
@@ -65,7 +69,16 @@ impl KvCache {
             pool: SlotPool::new(slots),
             tree,
             evicted: Vec::new(),
+            window: None,
         })
+    }
+
+    /// Adds `slots` window slots, for layers whose tokens attend `reach` positions before their own.
+    /// They have ids of their own, from 0 on.
+    pub fn with_window(mut self, slots: usize, reach: usize) -> Self {
+        self.tree = self.tree.with_windows(reach);
+        self.window = Some(SlotPool::new(slots));
+        self
     }
 
     /// How much of `tokens` is cached. Changes nothing, not even recency.
@@ -75,11 +88,16 @@ impl KvCache {
 
     /// The longest cached prefix of `tokens`, locked, for a request of `priority`.
     pub fn match_prefix(&mut self, namespace: &str, tokens: &[u32], priority: i32) -> Prefix {
-        let mut slots = Vec::new();
-        let lock = self
+        let (mut slots, mut window) = (Vec::new(), Vec::new());
+        let mut lock = self
             .tree
             .match_prefix(namespace, tokens, priority, &mut slots);
-        Prefix { slots, lock }
+        self.tree.lock_window(&mut lock, &mut window);
+        Prefix {
+            slots,
+            window,
+            lock,
+        }
     }
 
     /// Appends to `following` what the cache has after `tokens`; see [`RadixTree::following`].
@@ -125,6 +143,7 @@ impl KvCache {
                 .evict_with(missing, &mut self.evicted, before_eviction);
             self.pool.free(&self.evicted);
             self.evicted.clear();
+            self.take_back_window();
         }
         let allocated = self.pool.allocate(count, slots);
         assert!(
@@ -150,10 +169,69 @@ impl KvCache {
         insertion.lock
     }
 
+    /// Gives `window`, the window slots of the positions from `from` on, to the cache as far as
+    /// `lock` covers them; see [`RadixTree::insert_window`]. Afterwards these belong to the cache,
+    /// with duplicates replaced and freed.
+    pub fn insert_window(&mut self, lock: &mut PrefixLock, from: usize, window: &mut [u32]) {
+        let duplicates = self.tree.insert_window(lock, from, window);
+        self.free_window(&duplicates);
+    }
+
+    /// The first of `tokens` computed tokens whose window slot is needed by later ones; see
+    /// [`RadixTree::window_start`].
+    pub fn window_start(&self, tokens: usize) -> usize {
+        self.tree.window_start(tokens)
+    }
+
+    /// Appends `count` window slots to `slots`, taking those of cached prefixes if too few are free.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_window(
+        &mut self,
+        count: usize,
+        slots: &mut Vec<u32>,
+    ) -> Result<(), OutOfSlots> {
+        let available = self.window_usage().available();
+        let out_of_slots = OutOfSlots {
+            wanted: count,
+            available,
+        };
+        let Some(pool) = self.window.as_mut().filter(|_| count <= available) else {
+            return Err(out_of_slots);
+        };
+        let missing = count.saturating_sub(pool.free_slots());
+        if missing > 0 {
+            self.tree.evict_window(missing, &mut self.evicted);
+            pool.free(&self.evicted);
+            self.evicted.clear();
+        }
+        match pool.allocate(count, slots) {
+            true => Ok(()),
+            false => Err(out_of_slots),
+        }
+    }
+
+    /// Takes back window slots that belong to the caller.
+    pub fn free_window(&mut self, slots: &[u32]) {
+        if let Some(pool) = &mut self.window {
+            pool.free(slots);
+        }
+    }
+
+    /// Takes back the window slots of evicted tokens.
+    fn take_back_window(&mut self) {
+        if let (Some(pool), Some(windows)) = (&mut self.window, &mut self.tree.windows) {
+            pool.free(&windows.freed);
+            windows.freed.clear();
+        }
+    }
+
     /// Drops every prefix that no lock covers; returns how many slots that freed.
     pub fn flush(&mut self) -> usize {
         self.tree.evict(usize::MAX, &mut self.evicted);
         self.pool.free(&self.evicted);
+        self.take_back_window();
         let flushed = self.evicted.len();
         self.evicted = Vec::new();
         flushed
@@ -177,27 +255,53 @@ impl KvCache {
         }
     }
 
-    /// Checks every invariant of the tree and the pool, given all slots `held` by callers;
-    /// O(size of the pool). For tests.
+    /// The states of the window slots; all zero without any.
+    pub fn window_usage(&mut self) -> KvUsage {
+        let Some(pool) = &self.window else {
+            return KvUsage::default();
+        };
+        KvUsage {
+            total: pool.total(),
+            free: pool.free_slots(),
+            evictable: self.tree.evictable_window(),
+            protected: self.tree.protected_window(),
+        }
+    }
+
+    /// Checks every invariant of the tree and the pools, given all slots and all window slots
+    /// `held` by callers; O(size of the pools). For tests.
     ///
     /// # Errors
     /// The first violation found, in words.
-    pub fn check(&mut self, held: &[u32]) -> Result<(), Violation> {
+    pub fn check(&mut self, held: &[u32], held_window: &[u32]) -> Result<(), Violation> {
         self.tree.check()?;
-        let usage = self.usage();
-        let sum = usage.available() + usage.protected + held.len();
-        ensure(sum == usage.total, || {
-            format!("{usage:?} and {} held", held.len())
-        })?;
-        let mut owners = vec![0; usage.total];
-        let cached = self.tree.nodes.values().flat_map(|node| &node.slots);
-        cached
-            .chain(held)
-            .for_each(|&slot| owners[slot as usize] += 1);
-        for (slot, owners) in (0..).zip(owners) {
-            let owners = owners + usize::from(self.pool.is_free(slot));
-            ensure(owners == 1, || format!("slot {slot} is in {owners} places"))?;
-        }
-        Ok(())
+        let (usage, window_usage) = (self.usage(), self.window_usage());
+        let nodes = || self.tree.nodes.values();
+        let cached = nodes().flat_map(|node| &node.slots).chain(held);
+        one_owner(&self.pool, usage, held.len(), cached)?;
+        let Some(pool) = &self.window else {
+            return Ok(());
+        };
+        let windows = nodes().filter_map(|node| node.window.as_ref());
+        let cached = windows.flat_map(|window| &window.slots).chain(held_window);
+        one_owner(pool, window_usage, held_window.len(), cached)
     }
+}
+
+/// Checks that each slot of `pool` is either free or once among `owned`, of which callers hold `held`.
+fn one_owner<'a>(
+    pool: &SlotPool,
+    usage: KvUsage,
+    held: usize,
+    owned: impl Iterator<Item = &'a u32>,
+) -> Result<(), Violation> {
+    let sum = usage.available() + usage.protected + held;
+    ensure(sum == usage.total, || format!("{usage:?} and {held} held"))?;
+    let mut owners = vec![0; usage.total];
+    owned.for_each(|&slot| owners[slot as usize] += 1);
+    for (slot, owners) in (0..).zip(owners) {
+        let owners = owners + usize::from(pool.is_free(slot));
+        ensure(owners == 1, || format!("slot {slot} is in {owners} places"))?;
+    }
+    Ok(())
 }

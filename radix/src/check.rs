@@ -68,6 +68,7 @@ impl RadixTree {
                 tree.leaves.len()
             )
         })?;
+        tree.check_windows()?;
         let below_roots = tree.nodes.len() - tree.roots.len();
         ensure(below_roots == tree.index.len(), || {
             format!(

@@ -103,9 +103,11 @@ impl HostTier {
             return;
         }
         let prefix = &path.tokens[..present];
-        let Prefix { mut slots, lock } =
-            self.cache
-                .match_prefix(&path.namespace, prefix, path.priority);
+        let Prefix {
+            mut slots, lock, ..
+        } = self
+            .cache
+            .match_prefix(&path.namespace, prefix, path.priority);
         let room = self.cache.usage().available();
         let missing = path.tokens.len() - present;
         let page = self.cache.page_size();

@@ -10,6 +10,9 @@
 //! which holds copies of cached prefixes in slots of the host's memory. This crate only decides
 //! which slot is copied where; the caller makes the copies.
 //!
+//! Layers that attend a window may have slots of their own, which are given up sooner; see
+//! [`KvCache::with_window`].
+//!
 //! At every moment `free + evictable + protected + held = total`: a slot is free, or
 //! cached and covered by no lock, or cached and locked, or held by a request that has not
 //! given it to the cache.
@@ -31,6 +34,7 @@ mod pool;
 mod record;
 mod tiered;
 mod tree;
+mod window;
 
 pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;

@@ -4,12 +4,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::node::NodeId;
 
-/// The last nodes of the paths whose locks were dropped since the tree last applied releases. It is
-/// a channel so that a tree and its locks may move to any owner.
+/// A lock that was dropped.
+#[derive(Debug)]
+pub(crate) struct Release {
+    /// The last node of the path.
+    pub node: NodeId,
+    /// How many window slots at the end of the path were protected.
+    pub window: usize,
+}
+
+/// The locks that were dropped since the tree last applied releases. It is a channel so that a tree
+/// and its locks may move to any owner.
 #[derive(Debug)]
 pub(crate) struct Released {
-    sender: Sender<NodeId>,
-    receiver: Receiver<NodeId>,
+    sender: Sender<Release>,
+    receiver: Receiver<Release>,
 }
 
 impl Default for Released {
@@ -20,7 +29,7 @@ impl Default for Released {
 }
 
 impl Released {
-    pub(crate) fn pop(&self) -> Option<NodeId> {
+    pub(crate) fn pop(&self) -> Option<Release> {
         self.receiver.try_recv().ok()
     }
 }
@@ -37,7 +46,9 @@ pub struct PrefixLock {
     /// The deepest node of the locked path, or `None` if the lock covers nothing.
     node: Option<NodeId>,
     tokens: usize,
-    released: Sender<NodeId>,
+    /// How many window slots at the end of the prefix the lock protects.
+    pub(crate) window: usize,
+    released: Sender<Release>,
 }
 
 impl PrefixLock {
@@ -45,6 +56,7 @@ impl PrefixLock {
         Self {
             node,
             tokens,
+            window: 0,
             released: released.sender.clone(),
         }
     }
@@ -63,7 +75,8 @@ impl Drop for PrefixLock {
     fn drop(&mut self) {
         if let Some(node) = self.node {
             // Without a tree there is nothing to unlock.
-            let _ = self.released.send(node);
+            let window = self.window;
+            let _ = self.released.send(Release { node, window });
         }
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slotmap::{SlotMap, new_key_type};
 
+use crate::window::NodeWindow;
+
 new_key_type! { pub(crate) struct NodeId; }
 
 pub(crate) type Nodes = SlotMap<NodeId, Node>;
@@ -26,6 +28,8 @@ pub(crate) struct Node {
     pub tokens: Vec<u32>,
     /// The KV slot of each token.
     pub slots: Vec<u32>,
+    /// The window slot of each token, as long as the tree has them.
+    pub window: Option<Box<NodeWindow>>,
     /// The hash of each page, if the tree records its changes.
     pub hashes: Vec<u64>,
     pub children: usize,

@@ -61,6 +61,12 @@ impl TieredCache {
         Ok(self)
     }
 
+    /// Adds window slots on the device; see [`KvCache::with_window`]. They have no copies on the host.
+    pub fn with_window(mut self, slots: usize, reach: usize) -> Self {
+        self.device = self.device.with_window(slots, reach);
+        self
+    }
+
     /// How much of `tokens` the device has cached. Changes nothing, not even recency.
     pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
         self.device.peek(namespace, tokens)
@@ -125,6 +131,39 @@ impl TieredCache {
             host.after_use(&self.device.tree, &lock);
         }
         lock
+    }
+
+    /// Gives window slots to the cache; see [`KvCache::insert_window`].
+    pub fn insert_window(&mut self, lock: &mut PrefixLock, from: usize, window: &mut [u32]) {
+        self.device.insert_window(lock, from, window);
+    }
+
+    /// The first of `tokens` computed tokens whose window slot is needed by later ones; see
+    /// [`RadixTree::window_start`].
+    pub fn window_start(&self, tokens: usize) -> usize {
+        self.device.window_start(tokens)
+    }
+
+    /// Appends `count` window slots to `slots`; see [`KvCache::allocate_window`].
+    ///
+    /// # Errors
+    /// If there are not enough; then nothing was evicted and nothing appended.
+    pub fn allocate_window(
+        &mut self,
+        count: usize,
+        slots: &mut Vec<u32>,
+    ) -> Result<(), OutOfSlots> {
+        self.device.allocate_window(count, slots)
+    }
+
+    /// Takes back window slots that belong to the caller.
+    pub fn free_window(&mut self, slots: &[u32]) {
+        self.device.free_window(slots);
+    }
+
+    /// The states of the window slots; all zero without any.
+    pub fn window_usage(&mut self) -> KvUsage {
+        self.device.window_usage()
     }
 
     /// Takes back slots of the device that belong to the caller.
@@ -273,15 +312,15 @@ impl TieredCache {
         host.map_or(KvUsage::default(), |host| host.cache.usage())
     }
 
-    /// Checks every invariant of both tiers, given all of the device's slots `held` by
-    /// callers; O(size of the pools). For tests.
+    /// Checks every invariant of both tiers, given all of the device's slots and window slots `held`
+    /// by callers; O(size of the pools). For tests.
     ///
     /// # Errors
     /// The first violation found, in words.
-    pub fn check(&mut self, held: &[u32]) -> Result<(), Violation> {
-        self.device.check(held)?;
+    pub fn check(&mut self, held: &[u32], held_window: &[u32]) -> Result<(), Violation> {
+        self.device.check(held, held_window)?;
         match &mut self.host {
-            Some(host) => host.cache.check(&[]),
+            Some(host) => host.cache.check(&[], &[]),
             None => Ok(()),
         }
     }

@@ -7,6 +7,7 @@ use crate::evict::{EvictionPolicy, Leaves};
 use crate::lock::{PrefixLock, Released};
 use crate::node::{ChildIndex, Node, NodeId, Nodes, Parent, common_prefix};
 use crate::page::PageChange;
+use crate::window::Windows;
 
 /// The largest page the tree works with, in tokens.
 const MAX_PAGE_SIZE: usize = 64;
@@ -25,6 +26,8 @@ pub struct Peeked {
     pub tokens: usize,
     /// The part of that prefix that no lock covers: it is evictable until it is matched.
     pub unlocked: usize,
+    /// Window slots that no lock covers, of those that are used with the prefix.
+    pub unlocked_window: usize,
 }
 
 /// What a walk down the tree records in each node it visits.
@@ -71,7 +74,9 @@ pub struct RadixTree {
     pub(crate) protected: usize,
     released: Released,
     /// Counts matches and insertions; a node's recency is its value.
-    clock: u64,
+    pub(crate) clock: u64,
+    /// For layers that attend a window.
+    pub(crate) windows: Option<Windows>,
     /// Scratch space of `insert`: the slots that the tree has for the inserted tokens.
     /// It is a field so that its allocation is reused.
     present: Vec<u32>,
@@ -96,27 +101,44 @@ impl RadixTree {
             protected: 0,
             released: Released::default(),
             clock: 0,
+            windows: None,
             present: Vec::new(),
             changes: None,
         })
     }
 
-    /// How much of `tokens` is cached. Nothing is locked, split or marked as used.
+    /// How much of `tokens` is cached and can be used. Nothing is locked, split or marked as used.
     pub fn peek(&mut self, namespace: &str, tokens: &[u32]) -> Peeked {
         self.apply_releases();
         let mut found = Peeked::default();
         let Some(&root) = self.roots.get(namespace) else {
             return found;
         };
+        let mut walked = Peeked::default();
         let (mut node, mut rest) = (root, tokens);
+        // The walked tokens with window slots since the last without.
+        let mut run = 0;
+        let mut end = None;
         while let Some((child, common)) = self.follow(node, rest) {
             let label = &self.nodes[child];
-            found.tokens += common;
-            found.unlocked += if label.locks == 0 { common } else { 0 };
+            walked.tokens += common;
+            walked.unlocked += if label.locks == 0 { common } else { 0 };
+            run = if label.window.is_some() {
+                run + common
+            } else {
+                0
+            };
+            if self.windows.is_none() || self.is_usable(walked.tokens, run) {
+                found = walked;
+                end = Some((child, common));
+            }
             if common < label.tokens.len() {
                 break;
             }
             (node, rest) = (child, &rest[common..]);
+        }
+        if let (Some((node, common)), Some(_)) = (end, &self.windows) {
+            found.unlocked_window = self.unlocked_window(node, common, found.tokens);
         }
         found
     }
@@ -129,7 +151,7 @@ impl RadixTree {
         Some((child, common / self.page_size * self.page_size))
     }
 
-    /// Finds the longest cached prefix of `tokens` for a request of `priority`, marks it as
+    /// Finds the longest cached prefix of `tokens` that can be used for a request of `priority`, marks it as
     /// used now, locks it, and appends its slots to `slots`. A match that ends inside an edge
     /// splits the edge there, so that locks and recency are exact to the page.
     pub fn match_prefix(
@@ -144,8 +166,12 @@ impl RadixTree {
             return self.lock(None, 0);
         };
         let before = slots.len();
+        let usable = match self.windows {
+            Some(_) => self.peek(namespace, tokens).tokens,
+            None => tokens.len(),
+        };
         let access = Access { uses: 1, priority };
-        let node = self.descend(root, tokens, access, slots);
+        let node = self.descend(root, &tokens[..usable], access, slots);
         self.lock(Some(node), slots.len() - before)
     }
 
@@ -305,18 +331,23 @@ impl RadixTree {
 
     /// Splits the edge of `id` after `at` tokens and returns the new upper node. `id` remains
     /// the lower node, so that locks on it still cover the whole path.
-    fn split(&mut self, id: NodeId, at: usize) -> NodeId {
+    pub(crate) fn split(&mut self, id: NodeId, at: usize) -> NodeId {
         self.index.remove(&self.nodes, id);
         let lower = &mut self.nodes[id];
         let tokens = lower.tokens.split_off(at);
         let slots = lower.slots.split_off(at);
         let pages = at / self.page_size;
         let hashes = lower.hashes.split_off(pages.min(lower.hashes.len()));
+        let window = lower.window.as_mut();
+        let window = window.map(|window| Box::new(window.split_off_front(at)));
+        let idle_window = window.as_ref().filter(|window| window.locks == 0);
+        let idle_window = idle_window.map(|window| window.last_used);
         let mut upper = Node {
             // A placeholder; the two parents are swapped below.
             parent: Parent::Node(id),
             tokens: std::mem::replace(&mut lower.tokens, tokens),
             slots: std::mem::replace(&mut lower.slots, slots),
+            window,
             hashes: std::mem::replace(&mut lower.hashes, hashes),
             children: 1,
             latest_child: Some(id),
@@ -328,6 +359,9 @@ impl RadixTree {
         };
         std::mem::swap(&mut upper.parent, &mut lower.parent);
         let upper = self.nodes.insert(upper);
+        if let (Some(last_used), Some(windows)) = (idle_window, &mut self.windows) {
+            windows.idle.insert((last_used, upper));
+        }
         self.nodes[id].parent = Parent::Node(upper);
         self.index.insert(&self.nodes, upper);
         self.index.insert(&self.nodes, id);
@@ -346,6 +380,7 @@ impl RadixTree {
             parent: Parent::Node(parent),
             tokens: tokens.to_vec(),
             slots: slots.to_vec(),
+            window: None,
             hashes,
             children: 0,
             latest_child: None,
@@ -367,6 +402,7 @@ impl RadixTree {
     /// If `keep` is zero, removes the leaf, and also its namespace if it was the last leaf.
     fn cut(&mut self, leaf: NodeId, keep: usize, slots: &mut Vec<u32>) {
         self.note_removed(leaf, keep);
+        self.cut_window(leaf, keep);
         let node = &mut self.nodes[leaf];
         self.evictable -= node.tokens.len() - keep;
         slots.extend_from_slice(&node.slots[keep..]);
@@ -400,6 +436,7 @@ impl RadixTree {
             parent: Parent::Namespace(Arc::clone(&name)),
             tokens: Vec::new(),
             slots: Vec::new(),
+            window: None,
             hashes: Vec::new(),
             children: 0,
             latest_child: None,
@@ -435,7 +472,8 @@ impl RadixTree {
 
     /// Unlocks the paths of the locks that were dropped since the last call.
     pub(crate) fn apply_releases(&mut self) {
-        while let Some(id) = self.released.pop() {
+        while let Some(release) = self.released.pop() {
+            let id = release.node;
             let mut above = Some(id);
             while let Some(id) = above {
                 let node = &mut self.nodes[id];
@@ -446,6 +484,7 @@ impl RadixTree {
                 }
                 above = node.parent();
             }
+            self.unlock_window(id, release.window);
             let node = &self.nodes[id];
             if node.is_idle_leaf() {
                 self.leaves.insert(id, node);

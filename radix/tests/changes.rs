@@ -142,7 +142,7 @@ proptest! {
             let mut snapshot = Mirror::default();
             snapshot.apply(cache.all_pages(), page);
             prop_assert_eq!(&snapshot, &mirror);
-            cache.check(&[]).unwrap();
+            cache.check(&[], &[]).unwrap();
         }
     }
 }

@@ -55,6 +55,6 @@ fn contents_and_slots_are_those_that_were_inserted_and_nothing_is_used_by_lookin
         }
         assert!(cache.slots_of("c", &[0, 1, 2, 3]).is_empty());
         assert_eq!(cache.contents(), edges);
-        cache.check(&[]).unwrap();
+        cache.check(&[], &[]).unwrap();
     }
 }

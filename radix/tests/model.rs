@@ -306,7 +306,7 @@ impl World {
     fn check(&mut self) {
         let own = |request: &Running| request.slots[request.lock.tokens()..].to_vec();
         let held: Vec<u32> = self.running.iter().flat_map(own).collect();
-        self.cache.check(&held).unwrap();
+        self.cache.check(&held, &[]).unwrap();
         let usage = self.cache.usage();
         assert_eq!(
             usage.evictable,

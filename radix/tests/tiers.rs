@@ -87,7 +87,9 @@ impl World {
 
     fn admit(&mut self, namespace: u8, tokens: Vec<u32>) {
         let name = namespace.to_string();
-        let Prefix { mut slots, lock } = self.cache.match_prefix(&name, &tokens, 0);
+        let Prefix {
+            mut slots, lock, ..
+        } = self.cache.match_prefix(&name, &tokens, 0);
         self.assert_holds(namespace, &tokens, &slots, false);
         for end in (self.page_size..=slots.len()).step_by(self.page_size) {
             self.shared.insert((namespace, tokens[..end].to_vec()));
@@ -168,7 +170,7 @@ impl World {
     fn check(&mut self) {
         let own = |request: &Running| request.slots[request.lock.tokens()..].to_vec();
         let held: Vec<u32> = self.running.iter().flat_map(own).collect();
-        self.cache.check(&held).unwrap();
+        self.cache.check(&held, &[]).unwrap();
         let host = self.cache.host_usage();
         assert_eq!(host.free + host.evictable + host.protected, host.total);
         assert_eq!(host.total, self.host.len());

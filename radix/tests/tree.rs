@@ -14,13 +14,13 @@ fn put(cache: &mut KvCache, namespace: &str, tokens: &[u32]) -> Vec<u32> {
     let lock = cache.insert(namespace, tokens, 0, &mut slots);
     let cached = slots.split_at(lock.tokens());
     cache.free(cached.1);
-    cache.check(&[]).unwrap();
+    cache.check(&[], &[]).unwrap();
     cached.0.to_vec()
 }
 
 fn hit(cache: &mut KvCache, namespace: &str, tokens: &[u32]) -> Vec<u32> {
     let slots = cache.match_prefix(namespace, tokens, 0).slots;
-    cache.check(&[]).unwrap();
+    cache.check(&[], &[]).unwrap();
     slots
 }
 
@@ -108,7 +108,7 @@ fn the_least_recently_used_leaf_is_evicted_first() {
     hit(&mut cache, "", &[1, 2]);
     let mut held = Vec::new();
     cache.allocate(2, &mut held).unwrap();
-    cache.check(&held).unwrap();
+    cache.check(&held, &[]).unwrap();
     cache.free(&held);
     assert_eq!(hit(&mut cache, "", &[3, 4]), []);
     assert_eq!(hit(&mut cache, "", &[1, 2]).len(), 2);
@@ -121,7 +121,7 @@ fn a_leaf_is_shortened_from_its_end_only_as_far_as_needed() {
     let slots = put(&mut cache, "", &[1, 2, 3, 4, 5, 6, 7, 8]);
     let mut held = Vec::new();
     cache.allocate(3, &mut held).unwrap();
-    cache.check(&held).unwrap();
+    cache.check(&held, &[]).unwrap();
     cache.free(&held);
     assert_eq!(hit(&mut cache, "", &[1, 2, 3, 4, 5, 6, 7, 8]), slots[..5]);
 }
@@ -163,7 +163,7 @@ fn a_locked_path_is_evicted_only_after_its_lock_is_dropped() {
     let usage = cache.usage();
     assert_eq!((usage.evictable, usage.protected), (4, 0));
     cache.allocate(4, &mut held).unwrap();
-    cache.check(&held).unwrap();
+    cache.check(&held, &[]).unwrap();
 }
 
 #[test]
@@ -175,10 +175,10 @@ fn a_lock_still_covers_its_path_after_the_path_is_split() {
     assert_eq!(cache.usage().protected, 4);
     drop(whole);
     assert_eq!(cache.usage().protected, 2);
-    cache.check(&[]).unwrap();
+    cache.check(&[], &[]).unwrap();
     drop(half);
     assert_eq!(cache.usage().protected, 0);
-    cache.check(&[]).unwrap();
+    cache.check(&[], &[]).unwrap();
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn a_namespace_is_removed_with_its_last_prefix() {
         put(&mut cache, &salt.to_string(), &[1, 2]);
     }
     // check() refuses namespaces without tokens.
-    cache.check(&[]).unwrap();
+    cache.check(&[], &[]).unwrap();
     assert_eq!(hit(&mut cache, "98", &[1, 2]), []);
     assert_eq!(hit(&mut cache, "99", &[1, 2]).len(), 2);
 }
@@ -231,7 +231,7 @@ fn eviction_order(policy: EvictionPolicy) -> Vec<u32> {
     let (mut order, mut held) = (Vec::new(), Vec::new());
     for _ in 0..4 {
         cache.allocate(2, &mut held).unwrap();
-        cache.check(&held).unwrap();
+        cache.check(&held, &[]).unwrap();
         let gone = (1..=4).filter(|n| cache.peek("", &[*n]).tokens == 0);
         let gone: Vec<u32> = gone.filter(|n| !order.contains(n)).collect();
         assert_eq!(gone.len(), 1, "two tokens are one prompt");
@@ -278,7 +278,7 @@ fn the_output_of_a_request_is_evicted_before_its_prompt() {
     put(&mut cache, "", &[20, 21]);
     let mut held = Vec::new();
     cache.allocate(6, &mut held).unwrap();
-    cache.check(&held).unwrap();
+    cache.check(&held, &[]).unwrap();
     assert_eq!(cache.peek("", &[1, 2, 3, 4, 5]).tokens, 4);
     assert_eq!(cache.peek("", &[20, 21]).tokens, 2);
 }
@@ -305,5 +305,5 @@ fn a_peek_finds_as_much_as_a_match_and_changes_nothing() {
         "peeked at or not, its end is the least recently used"
     );
     assert_eq!(cache.flush(), 6);
-    cache.check(&held).unwrap();
+    cache.check(&held, &[]).unwrap();
 }

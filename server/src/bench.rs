@@ -69,6 +69,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let largest = args.batch.iter().copied().max().unwrap_or(1);
     let slots = largest as usize * per_sequence as usize;
     config.kv_tokens.get_or_insert(slots);
+    // The batches of this command have no window slots.
+    config.swa_full_tokens_ratio = 1.0;
     let started = Instant::now();
     let checkpoint = load::open(&config)?;
     let (mut executor, info) = load::executor(&config, checkpoint, None, Default::default())?;

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use hearth_forward::{
     Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
-    SampleRequests, SequenceSpan,
+    SampleRequests, SequenceSpan, WindowLimits,
 };
 use hearth_model::progress::Progress;
 use hearth_model::{Decoder, Report, Submission};
@@ -82,6 +82,7 @@ impl ModelExecutor {
             logit_rows: vec![0],
             ..ForwardBatch::default()
         };
+        let batch = warmup::with_window(batch, self.window());
         self.forward(&batch, &mut Vec::new)?;
         if self.adapter_slots > 0 {
             // The slots are empty, but the kernels of adapters do not depend on that.
@@ -167,6 +168,10 @@ impl Executor for ModelExecutor {
         self.samples_on_device
     }
 
+    fn window(&self) -> Option<WindowLimits> {
+        self.report.window
+    }
+
     fn host_slots(&self) -> usize {
         self.report.host_slots
     }
@@ -221,12 +226,20 @@ impl Executor for ModelExecutor {
         let sizes = |report: &Report| {
             let Report {
                 kv_slots,
+                window,
                 host_slots,
                 max_model_len,
                 vocab_size,
                 ..
             } = report;
-            [*kv_slots, *host_slots, *max_model_len, *vocab_size]
+            let window_slots = window.map_or(0, |window| window.slots);
+            [
+                *kv_slots,
+                window_slots,
+                *host_slots,
+                *max_model_len,
+                *vocab_size,
+            ]
         };
         if sizes(decoder.report()) != sizes(&self.report) {
             return Err(ForwardError::other(
@@ -297,6 +310,7 @@ mod tests {
             dtype: Dtype::F32,
             quantization: None,
             kv_slots: 1,
+            window: None,
             host_slots: 0,
             max_model_len: 1,
             weight_bytes: 0,

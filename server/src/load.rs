@@ -18,7 +18,7 @@ use hearth_model::device::DeviceSpec;
 use hearth_model::progress::loading_bar;
 use hearth_model::{AdapterSlots, LargestStep, LoadOptions, Report};
 
-use crate::config::{Config, LoadFormat, SamplingDefaults, SpecialTokens};
+use crate::config::{Config, DisaggregationMode, LoadFormat, SamplingDefaults, SpecialTokens};
 use crate::disaggregation;
 use crate::draft_model::DraftCheckpoint;
 use crate::executor::{ModelExecutor, Reload};
@@ -150,6 +150,7 @@ pub fn executor(
     let options = LoadOptions {
         device: DeviceSpec::parse(&config.device)?,
         kv_tokens: config.kv_tokens,
+        window_share: window_share(config),
         max_model_len: config.max_model_len,
         host_slots: config.host_cache_tokens,
         adapters,
@@ -181,6 +182,14 @@ pub fn executor(
     }
     let decoder = decoder.with_context(|| format!("cannot load {}", checkpoint.name))?;
     let report = decoder.report();
+    if let Some(window) = report.window {
+        tracing::info!(
+            window = window.tokens,
+            window_slots = window.slots,
+            slots = report.kv_slots,
+            "layers that attend a window have KV slots of their own"
+        );
+    }
     let info = ModelInfo {
         model_path: config
             .model
@@ -234,6 +243,15 @@ pub fn executor(
         );
     }
     Ok((executor, info))
+}
+
+/// The share of slots that layers with a window get, unless these must keep whole sequences: copies
+/// for the host, for files and for other servers have all layers of a token.
+fn window_share(config: &Config) -> Option<f64> {
+    let copied = config.host_cache_tokens > 0
+        || config.cache_dir.is_some()
+        || config.disaggregation_mode != DisaggregationMode::Null;
+    (!copied).then_some(config.swa_full_tokens_ratio)
 }
 
 /// Loads the model of a lost device again, with the same sizes.

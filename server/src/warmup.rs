@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hearth_forward::{
     CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, KvCopy, SampleParams,
-    SampleRequest, SequenceSpan,
+    SampleRequest, SequenceSpan, WindowLimits,
 };
 use hearth_model::size_classes::{
     FEW_TOKENS, LONG_CONTEXT, MANY_TOKENS, TILED_TOKENS, chunk_tokens, copied_slots, decode_rows,
@@ -125,6 +125,18 @@ fn chunk(length: usize, context: usize, samples_on_device: bool) -> ForwardBatch
     }
 }
 
+/// `batch`, with the ids of its slots as window slots if the executor has any.
+pub fn with_window(batch: ForwardBatch, window: Option<WindowLimits>) -> ForwardBatch {
+    if window.is_none() {
+        return batch;
+    }
+    ForwardBatch {
+        window_write_slots: batch.write_slots.clone(),
+        window_table: batch.slot_table.clone(),
+        ..batch
+    }
+}
+
 /// Runs all of [`batches`] and reports after each one to `progress` how many of how many are done.
 /// Batches that would take longer than a forward pass may are left out: the engine makes none of
 /// them, and the driver may reset the device. Then it copies slots to the host and back, if the host
@@ -137,7 +149,14 @@ pub fn warm_up(
     sizes: Sizes,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<(), ForwardError> {
-    let batches = batches(executor.limits(), sizes, executor.samples_on_device());
+    let (mut limits, window) = (executor.limits(), executor.window());
+    if let Some(window) = window {
+        limits.kv_slots = limits.kv_slots.min(window.slots);
+    }
+    let batches: Vec<_> = batches(limits, sizes, executor.samples_on_device())
+        .into_iter()
+        .map(|batch| with_window(batch, window))
+        .collect();
     let bound = sizes.max_submission.unwrap_or(Duration::MAX);
     // The time of a token in the largest batch that took a good part of the bound.
     let mut token = Duration::ZERO;

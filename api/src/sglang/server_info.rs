@@ -45,6 +45,14 @@ fn engine_state(served: &Served) -> Value {
             "protected": stats.kv.protected,
             "held": stats.kv.held,
         },
+        "window_kv": {
+            "total": stats.window.total,
+            "free": stats.window.free,
+            "cached": stats.window.cached(),
+            "evictable": stats.window.evictable,
+            "protected": stats.window.protected,
+            "held": stats.window.held,
+        },
         "host_kv": {
             "total": stats.host.total,
             "free": stats.host.free,

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender};
 
-use hearth_forward::{Executor, ExecutorLimits, panic_text};
+use hearth_forward::{Executor, ExecutorLimits, WindowLimits, panic_text};
 
 use super::reopen::reopen;
 use super::work::{Completion, Message};
@@ -14,6 +14,7 @@ use crate::limits::context_limit;
 /// The facts about the executor that the engine thread needs.
 pub(super) struct ExecutorSizes {
     pub limits: ExecutorLimits,
+    pub window: Option<WindowLimits>,
     pub host_slots: usize,
     pub samples_on_device: bool,
     pub has_watchdog: bool,
@@ -38,6 +39,7 @@ pub(super) fn run<E: Executor>(
     };
     let _ = report.send(Ok(ExecutorSizes {
         limits: executor.limits(),
+        window: executor.window(),
         host_slots: executor.host_slots(),
         samples_on_device: executor.samples_on_device(),
         has_watchdog: executor.has_watchdog(),

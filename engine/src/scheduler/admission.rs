@@ -72,11 +72,20 @@ impl Scheduler {
                 continue;
             }
             let reserve = self.reserve_beside(remaining);
+            let window_reserve = self.window_reserve();
             if !self.waiting.confirm(id, found.tokens) {
                 continue;
             }
             let request = self.waiting.first().expect("it is still first in order");
-            match self.kv.admit(request, found, reserve) {
+            let output = self.new_token_ratio.reserve(remaining);
+            let has_window = self
+                .kv
+                .has_window_for(request, found, output, window_reserve);
+            let kv = match has_window {
+                true => self.kv.admit(request, found, reserve),
+                false => None,
+            };
+            match kv {
                 Some(kv) => self.start(id, kv),
                 None if self.preempt_for(priority, device) => {}
                 None => return,
@@ -94,6 +103,22 @@ impl Scheduler {
         let running = self.running.iter().map(|r| r.request.remaining_here());
         let all = running.chain([remaining]);
         all.map(|tokens| self.new_token_ratio.reserve(tokens)).sum()
+    }
+
+    /// The window slots that the running requests are expected to take in addition to theirs; `None`
+    /// if none runs: a request that runs alone needs no reserve.
+    fn window_reserve(&self) -> Option<usize> {
+        if !self.kv.has_windows() {
+            return None;
+        }
+        let running = self.running.iter().map(|running| {
+            let output = self
+                .new_token_ratio
+                .reserve(running.request.remaining_here());
+            let tokens = running.request.tokens.len() + output;
+            self.kv.window_growth(&running.kv, tokens)
+        });
+        (!self.running.is_empty()).then(|| running.sum())
     }
 
     /// Preempts a running request for a waiting one of `priority`, if the policy has such

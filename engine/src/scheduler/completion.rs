@@ -136,6 +136,7 @@ impl Scheduler {
             if std::mem::take(&mut running.to_cache) {
                 self.cache(running);
             }
+            self.kv.free_behind(&mut running.kv);
             running.request.send_outbox();
         }
         self.running = running;

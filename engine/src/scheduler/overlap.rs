@@ -69,7 +69,7 @@ impl Scheduler {
                 NextSample::Unknown => return None,
                 NextSample::Nothing => some_end = true,
                 // No slot could be reserved for the token.
-                NextSample::Request(_) if kv.slots.len() <= active.tokens.len() => return None,
+                NextSample::Request(_) if kv.room() <= active.tokens.len() => return None,
                 NextSample::Request(sample) => rows.push(OverlapRow {
                     request,
                     before: row,

@@ -5,6 +5,10 @@ use std::cmp::Reverse;
 use super::Scheduler;
 use crate::running::Running;
 
+/// Tokens of the prompt that started first for which there are always window slots, so that it
+/// completes.
+const LEAST_OF_A_PROMPT: usize = 16;
+
 impl Scheduler {
     /// Gives every decoding request the slots for its next tokens (several where a grammar
     /// forced some), and preempts requests while there are too few slots. Returns whether none
@@ -30,6 +34,8 @@ impl Scheduler {
         if wanted > self.kv.usage().available() {
             self.free_draft_slots();
         }
+        self.make_room_in_windows();
+        wanted = self.running.iter().map(missing).sum();
         while wanted > self.kv.usage().available() {
             let victim = self.victim().expect("a request that misses slots runs");
             wanted -= missing(&self.running[victim]);
@@ -42,6 +48,11 @@ impl Scheduler {
                     .grow(&mut running.kv, missing)
                     .expect("there is room for all missing slots");
             }
+            if running.pending() == 1 && !running.request.is_parked() {
+                self.kv
+                    .grow_window(&mut running.kv, running.request.tokens.len())
+                    .expect("there is room in all windows");
+            }
         }
         let none_preempted = preemptions == self.counters.preemptions;
         if none_preempted {
@@ -50,6 +61,39 @@ impl Scheduler {
             self.new_token_ratio.reset()
         }
         none_preempted
+    }
+
+    /// Frees window slots of ended requests and of drafts, and preempts requests, while there are too
+    /// few for the next tokens of all that decode and for a few of the first prompt.
+    fn make_room_in_windows(&mut self) {
+        let is_short = |scheduler: &mut Self| {
+            let wanted = scheduler.wanted_window_slots();
+            wanted > scheduler.kv.window_usage().available()
+        };
+        if is_short(self) {
+            self.flush_step();
+        }
+        if is_short(self) {
+            self.free_draft_slots();
+        }
+        while is_short(self) {
+            let victim = self.victim().expect("a request that misses slots runs");
+            self.preempt(victim);
+        }
+    }
+
+    /// The window slots that the next step needs at least.
+    fn wanted_window_slots(&self) -> usize {
+        let mut first_prompt = LEAST_OF_A_PROMPT;
+        let wanted = self.running.iter().map(|running| {
+            let tokens = match running.pending() {
+                _ if running.request.is_parked() => 0,
+                1 => running.request.tokens.len(),
+                pending => running.kv.computed + pending.min(std::mem::take(&mut first_prompt)),
+            };
+            running.kv.missing_window(tokens)
+        });
+        wanted.sum()
     }
 
     /// The request to preempt: of those with the lowest priority one that only holds slots, or
@@ -103,6 +147,9 @@ impl Scheduler {
             if decodes && request.remaining() > 1 && !has_slot {
                 // If there is no slot, `make_room_to_decode` preempts for it after this step.
                 let _ = self.kv.grow(kv, 1);
+            }
+            if decodes && request.remaining() > 1 {
+                let _ = self.kv.grow_window(kv, kv.slots.len());
             }
         }
     }

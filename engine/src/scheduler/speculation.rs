@@ -226,6 +226,10 @@ impl Scheduler {
             if missing > 0 && self.kv.grow(kv, missing).is_err() {
                 request.cut_draft(kv.slots.len() - request.tokens.len());
             }
+            let wanted = request.tokens.len() + request.draft().len();
+            if self.kv.grow_window(kv, wanted).is_err() {
+                request.cut_draft(kv.room() - request.tokens.len());
+            }
         }
     }
 

@@ -44,7 +44,7 @@ impl Bench {
     fn with_executor(config: EngineConfig, seed: u64, executor_samples: bool) -> Self {
         Self {
             inbox: Inbox::new(usize::MAX, 0),
-            scheduler: Scheduler::new(config, LIMITS, 0, 2),
+            scheduler: Scheduler::new(config, LIMITS, KvSizes::of(LIMITS), 2),
             batch: StepBatch::new(executor_samples, 0),
             next_batch: StepBatch::new(executor_samples, 1),
             overlapped: 0,
@@ -341,7 +341,7 @@ fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
         max_submission: None,
         ..config
     };
-    let mut scheduler = Scheduler::new(config, WIDE, 0, 0);
+    let mut scheduler = Scheduler::new(config, WIDE, KvSizes::of(WIDE), 0);
     let inbox = Inbox::new(usize::MAX, 0);
     for _ in 0..prompts {
         let params = SamplingParams {

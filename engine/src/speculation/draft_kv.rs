@@ -201,7 +201,7 @@ mod tests {
                 .flat_map(|sequence| &sequence.slots[sequence.cached()..])
                 .copied()
                 .collect();
-            self.cache.check(&held).unwrap();
+            self.cache.check(&held, &[]).unwrap();
         }
 
         /// Computes all of `tokens`, and a draft.

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use hearth_engine::{
-    BuildDraftModel, DraftModel, Engine, EngineConfig, EngineHandle, Generation, PauseMode, Request,
+    BuildDraftModel, DraftModel, Engine, EngineConfig, EngineHandle, Generation, KvStats,
+    PauseMode, Request,
 };
-use hearth_forward::ExecutorLimits;
+use hearth_forward::{ExecutorLimits, WindowLimits};
 
 use super::model::{Call, Copies, FakeModel, Step, VOCAB};
 use super::{Answer, answer, request};
@@ -30,6 +31,23 @@ pub fn limits(kv_slots: usize) -> ExecutorLimits {
         kv_slots,
         max_model_len: 512,
         vocab_size: VOCAB,
+    }
+}
+
+/// The pools of the model.
+struct Sizes {
+    limits: ExecutorLimits,
+    window: Option<WindowLimits>,
+    host_slots: usize,
+}
+
+impl Sizes {
+    fn new(limits: ExecutorLimits, host_slots: usize) -> Self {
+        Self {
+            limits,
+            window: None,
+            host_slots,
+        }
     }
 }
 
@@ -86,7 +104,22 @@ impl Fixture {
         gate: Option<Receiver<()>>,
         samples_on_device: bool,
     ) -> Self {
-        Self::build_with(config, limits, host_slots, gate, samples_on_device, None)
+        let sizes = Sizes::new(limits, host_slots);
+        Self::build_with(config, sizes, gate, samples_on_device, None)
+    }
+
+    /// Over a model with window slots.
+    pub fn with_window(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        window: WindowLimits,
+        samples_on_device: bool,
+    ) -> Self {
+        let sizes = Sizes {
+            window: Some(window),
+            ..Sizes::new(limits, 0)
+        };
+        Self::build_with(config, sizes, None, samples_on_device, None)
     }
 
     /// Over a model that does not sample on the device, with the draft model that `draft` makes.
@@ -96,17 +129,22 @@ impl Fixture {
         draft: impl FnOnce() -> Box<dyn DraftModel> + Send + 'static,
     ) -> Self {
         let build: BuildDraftModel = Box::new(|_| Ok(draft()));
-        Self::build_with(config, limits(kv_slots), 0, None, false, Some(build))
+        let sizes = Sizes::new(limits(kv_slots), 0);
+        Self::build_with(config, sizes, None, false, Some(build))
     }
 
     fn build_with(
         config: EngineConfig,
-        limits: ExecutorLimits,
-        host_slots: usize,
+        sizes: Sizes,
         gate: Option<Receiver<()>>,
         samples_on_device: bool,
         draft: Option<BuildDraftModel>,
     ) -> Self {
+        let Sizes {
+            limits,
+            window,
+            host_slots,
+        } = sizes;
         let steps = Arc::default();
         let log = Arc::clone(&steps);
         let calls = Arc::default();
@@ -124,7 +162,7 @@ impl Fixture {
                 calls: called,
                 samples_on_device,
                 gate,
-                ..FakeModel::new(limits, host_slots)
+                ..FakeModel::new(limits, host_slots).with_window(window)
             })
         };
         Self {
@@ -183,14 +221,15 @@ impl Fixture {
     pub fn assert_idle_and_conserved(&self) {
         self.wait_until("idle, and no slot held or protected", |fixture| {
             let stats = fixture.engine.stats();
-            let (kv, draft) = (stats.kv, stats.draft_kv);
-            let slots = [kv.held, kv.protected, draft.held, draft.protected];
-            stats.is_idle() && slots == [0; 4] && stats.host.protected == 0
+            let pools = [stats.kv, stats.window, stats.draft_kv];
+            let is_given_back = |kv: &KvStats| kv.held == 0 && kv.protected == 0;
+            stats.is_idle() && pools.iter().all(is_given_back) && stats.host.protected == 0
         });
         let stats = self.engine.stats();
         let ended = stats.finished + stats.cancelled + stats.failed;
         assert_eq!(stats.received, ended, "{stats:?}");
         assert!(stats.kv.is_conserved(), "{stats:?}");
+        assert!(stats.window.is_conserved(), "{stats:?}");
         assert!(stats.host.is_conserved(), "{stats:?}");
         assert!(stats.draft_kv.is_conserved(), "{stats:?}");
     }

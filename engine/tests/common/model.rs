@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use hearth_forward::{
     Adapter, CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput,
-    KvCopy, SampleRequest, SampleRequests, SequenceSpan,
+    KvCopy, SampleRequest, SampleRequests, SequenceSpan, WindowLimits,
 };
 
 use super::sample;
@@ -142,6 +142,9 @@ pub enum Call {
 pub struct FakeModel {
     pub limits: ExecutorLimits,
     pub kv: Vec<Option<u64>>,
+    /// A second pool with the same contents, for the positions that a window shows.
+    pub window: Option<WindowLimits>,
+    pub window_kv: Vec<Option<u64>>,
     pub host: Vec<Option<u64>>,
     pub copies: Copies,
     pub steps: Arc<Mutex<Vec<Step>>>,
@@ -166,6 +169,10 @@ impl Executor for FakeModel {
 
     fn limits(&self) -> ExecutorLimits {
         self.limits
+    }
+
+    fn window(&self) -> Option<WindowLimits> {
+        self.window
     }
 
     fn host_slots(&self) -> usize {
@@ -283,6 +290,7 @@ impl Executor for FakeModel {
                 .collect(),
         });
         check_shape(batch);
+        self.check_window_lists(batch);
         if batch
             .tokens
             .iter()
@@ -313,6 +321,11 @@ impl Executor for FakeModel {
                 let before = before.map(|p| self.kv[table[p] as usize].expect("KV is written"));
                 let slot = batch.write_slots[row];
                 self.kv[slot as usize] = Some(store(before, batch.tokens[row], adapter));
+                if self.window.is_some() {
+                    let slot = batch.window_write_slots[row];
+                    self.window_kv[slot as usize] = self.kv[batch.write_slots[row] as usize];
+                    self.check_window(table, &batch.window_table[start..], position);
+                }
                 let read = table[..=position].iter();
                 let mut logits = logits_of(read.map(|&s| self.kv[s as usize].unwrap()));
                 if batch.tokens[row] == SILENT {
@@ -370,6 +383,8 @@ impl FakeModel {
         Self {
             limits,
             kv: vec![None; limits.kv_slots],
+            window: None,
+            window_kv: Vec::new(),
             host: vec![None; host_slots],
             copies: Copies::default(),
             adapters: [None; ADAPTER_SLOTS],
@@ -388,6 +403,46 @@ impl FakeModel {
     pub fn forget(&mut self) {
         self.kv.fill(None);
         self.host.fill(None);
+    }
+
+    /// With window slots.
+    pub fn with_window(self, window: Option<WindowLimits>) -> Self {
+        Self {
+            window,
+            window_kv: vec![None; window.map_or(0, |window| window.slots)],
+            ..self
+        }
+    }
+
+    /// Checks the lists of window slots.
+    fn check_window_lists(&self, batch: &ForwardBatch) {
+        let lists = [&batch.window_write_slots, &batch.window_table];
+        let Some(window) = self.window else {
+            assert!(lists.iter().all(|list| list.is_empty()));
+            return;
+        };
+        assert_eq!(batch.window_write_slots.len(), batch.tokens.len());
+        assert_eq!(batch.window_table.len(), batch.slot_table.len());
+        let valid = |list: &&Vec<u32>| list.iter().all(|&slot| (slot as usize) < window.slots);
+        assert!(lists.iter().all(valid));
+        let distinct: HashSet<_> = batch.window_write_slots.iter().collect();
+        assert_eq!(
+            distinct.len(),
+            batch.tokens.len(),
+            "no slot is written twice"
+        );
+    }
+
+    /// Checks that the window of `position` has in its slots what the other layers have.
+    fn check_window(&self, table: &[u32], window_table: &[u32], position: usize) {
+        let tokens = self.window.map_or(0, |window| window.tokens);
+        for seen in (position + 1).saturating_sub(tokens)..=position {
+            let (slot, window_slot) = (table[seen] as usize, window_table[seen] as usize);
+            assert_eq!(
+                self.window_kv[window_slot], self.kv[slot],
+                "window slot {window_slot} at position {seen}, read from {position}"
+            );
+        }
     }
 
     fn pass_gate(&mut self) {

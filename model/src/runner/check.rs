@@ -60,6 +60,18 @@ pub(super) fn check(
     below("position", &batch.positions, report.max_model_len)?;
     below("slot", &batch.write_slots, report.kv_slots)?;
     below("slot", &batch.slot_table, report.kv_slots)?;
+    let (window_tokens, window_entries, window_slots) = match report.window {
+        Some(window) => (tokens, batch.slot_table.len(), window.slots),
+        None => (0, 0, 0),
+    };
+    length(
+        "window slots",
+        batch.window_write_slots.len(),
+        window_tokens,
+    )?;
+    length("window table", batch.window_table.len(), window_entries)?;
+    below("window slot", &batch.window_write_slots, window_slots)?;
+    below("window slot", &batch.window_table, window_slots)?;
     below("logit row", &batch.logit_rows, tokens)?;
     below("hidden row", &batch.hidden_rows, tokens)?;
     below("sample row", &batch.sample_rows, tokens)?;
@@ -81,6 +93,7 @@ pub(super) fn check(
     }
     if cfg!(debug_assertions) {
         distinct(&batch.write_slots)?;
+        distinct(&batch.window_write_slots)?;
     }
     Ok(())
 }
@@ -112,6 +125,7 @@ mod tests {
             dtype: Dtype::F32,
             quantization: None,
             kv_slots: 8,
+            window: None,
             host_slots: 0,
             max_model_len: 8,
             weight_bytes: 0,

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use burn::tensor::{DType, Tensor};
 use hearth_forward::{
     Adapter, CopyDirection, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput,
-    KvCopy, SampleRequests,
+    KvCopy, SampleRequests, WindowLimits,
 };
 use hearth_shaders::{Kernels, Summation};
 
@@ -116,6 +116,10 @@ impl<B: Kernels> Executor for ModelRunner<B> {
         B::samples_on_device()
     }
 
+    fn window(&self) -> Option<WindowLimits> {
+        self.report.window
+    }
+
     fn host_slots(&self) -> usize {
         self.report.host_slots
     }
@@ -141,10 +145,14 @@ impl<B: Kernels> Executor for ModelRunner<B> {
     }
 
     fn kv_token_bytes(&self) -> usize {
-        self.rows.token_bytes()
+        match self.report.window {
+            Some(_) => 0,
+            None => self.rows.token_bytes(),
+        }
     }
 
     fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+        self.one_pool()?;
         below("slot", slots, self.report.kv_slots)?;
         let rows = &self.rows;
         let mut bytes = vec![0; rows.token_bytes() * slots.len()];
@@ -157,6 +165,7 @@ impl<B: Kernels> Executor for ModelRunner<B> {
     }
 
     fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+        self.one_pool()?;
         below("slot", slots, self.report.kv_slots)?;
         let rows = &self.rows;
         length("bytes", bytes.len(), rows.token_bytes() * slots.len())?;
@@ -180,6 +189,20 @@ impl<B: Kernels> Executor for ModelRunner<B> {
             .map_err(ForwardError::Other)?;
         // Without this wait a failed copy would show only after forward passes had read the slot.
         B::sync(&self.device).map_err(|error| ForwardError::Device(format!("{error:?}")))
+    }
+}
+
+impl<B: Kernels> ModelRunner<B> {
+    /// # Errors
+    /// Layers that attend a window have slots of their own, so that a slot is not all that is stored
+    /// for a token.
+    fn one_pool(&self) -> Result<(), ForwardError> {
+        match self.report.window {
+            Some(_) => Err(ForwardError::other(
+                "a KV pool with window slots can be neither read nor written",
+            )),
+            None => Ok(()),
+        }
     }
 }
 

@@ -90,7 +90,8 @@ pub(super) fn prepare<B: Kernels>(
     warn_of_dequantised::<B>(&config, weights, blocks, dtype);
     let transformer =
         Transformer::load_for_serving(&config, weights, dtype, vector, blocks, largest, device)?;
-    let pool = KvPool::new(&config, budget.slots, dtype, device);
+    let window_slots = budget.window.map(|window| window.slots);
+    let pool = KvPool::new(&config, budget.slots, window_slots, dtype, device);
     let adapters =
         (slots > 0).then(|| AdapterStacks::<B>::new(&config, slots, rank, dtype, device));
     let context = PagedContext::new(&config, pool, budget.max_model_len, device);
@@ -114,6 +115,7 @@ pub(super) fn prepare<B: Kernels>(
         dtype,
         quantization: blocks.describe::<B>(&config, weights),
         kv_slots: budget.slots,
+        window: budget.window,
         host_slots: options.host_slots,
         max_model_len: budget.max_model_len,
         weight_bytes,

@@ -22,6 +22,9 @@ pub struct DeviceBatch<B: Backend> {
     /// `[tokens]`
     tokens: IntTensor<B>,
     index: RaggedIndex<B>,
+    /// The index with window slots, for layers that attend a window; `None` if they have the slots
+    /// of the other layers.
+    window_index: Option<RaggedIndex<B>>,
     /// `None` if all tokens are the base model's.
     adapters: Option<AdapterIndex<B>>,
     logit_rows: LogitRows<B>,
@@ -114,20 +117,28 @@ impl<B: Backend> DeviceBatch<B> {
         device: &B::Device,
     ) -> Self {
         let slots = slots_of_tokens(batch);
+        let index = RaggedIndex::upload(
+            &batch.positions,
+            &batch.write_slots,
+            &batch.sequences,
+            &batch.slot_table,
+            layout,
+            summation,
+            device,
+        );
+        let on_device = |values: &[u32]| indices::<B>(values, device).into_primitive();
+        let window_index = (!batch.window_table.is_empty()).then(|| RaggedIndex {
+            write_slots: on_device(&batch.window_write_slots),
+            slot_table: on_device(&batch.window_table),
+            ..index.clone()
+        });
         Self {
             adapters: AdapterIndex::upload(&slots, device),
             tokens: carried
                 .unwrap_or_else(|| indices(&batch.tokens, device))
                 .into_primitive(),
-            index: RaggedIndex::upload(
-                &batch.positions,
-                &batch.write_slots,
-                &batch.sequences,
-                &batch.slot_table,
-                layout,
-                summation,
-                device,
-            ),
+            index,
+            window_index,
             logit_rows: LogitRows::upload(batch, &slots, rows_at_once, device),
             hidden_rows: (!batch.hidden_rows.is_empty())
                 .then(|| indices(&batch.hidden_rows, device)),
@@ -235,7 +246,10 @@ impl<B: Kernels> Transformer<B> {
                 adapters,
                 layer: index,
             });
-            let mixed = layer.attend(config, index, normed, &batch.index, adapted, context);
+            let of_window = batch.window_index.as_ref();
+            let of_window = of_window.filter(|_| config.layers[index].window.is_some());
+            let at = of_window.unwrap_or(&batch.index);
+            let mixed = layer.attend(config, index, normed, at, adapted, context);
             let mixed = normed_after(mixed, layer.attention_post_norm.as_ref(), eps);
             (residual, normed) = added(config, residual, mixed, layer.mlp_norm.as_ref());
             let changed = layer.feed_forward(config, index, normed, adapted, summation);

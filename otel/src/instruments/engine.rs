@@ -24,6 +24,10 @@ pub struct EngineSnapshot {
     pub kv_evictable: usize,
     pub kv_protected: usize,
     pub kv_held: usize,
+    /// Slots of layers that attend a window, if these have a pool of their own.
+    pub window_total: usize,
+    pub window_free: usize,
+    pub window_evictable: usize,
     /// Tokens that the cache in host memory can hold.
     pub host_total: usize,
     /// Tokens that it holds.
@@ -62,6 +66,12 @@ pub struct EngineSnapshot {
 }
 
 impl EngineSnapshot {
+    /// Window slots that are in use and cannot be evicted.
+    fn window_used(&self) -> f64 {
+        let unused = self.window_free + self.window_evictable;
+        self.window_total.saturating_sub(unused) as f64
+    }
+
     /// Fraction of the KV slots that are in use and cannot be evicted, 0 to 1.
     pub fn kv_usage(&self) -> f64 {
         (self.kv_protected + self.kv_held) as f64 / self.kv_total.max(1) as f64
@@ -81,6 +91,8 @@ pub struct EngineFacts {
     pub max_running: usize,
     pub max_waiting: usize,
     pub kv_slots: usize,
+    /// Slots of layers that attend a window; 0 if these have the slots of the other layers.
+    pub window_slots: usize,
     /// Token slots of the cache in host memory.
     pub host_slots: usize,
     pub kv_dtype: String,
@@ -130,6 +142,12 @@ pub(super) fn observe_engine(
     single("llm.num_requests_waiting", |s| s.waiting as f64);
     single("llm.kv_cache_usage", EngineSnapshot::kv_usage);
     single("llm.kv_cache_capacity", |s| s.kv_total as f64);
+    if facts.window_slots > 0 {
+        single("llm.window_kv_usage", |s| {
+            s.window_used() / s.window_total.max(1) as f64
+        });
+        single("llm.window_kv_capacity", |s| s.window_total as f64);
+    }
     single("llm.host_cache_usage", |s| {
         s.host_used as f64 / s.host_total.max(1) as f64
     });
@@ -194,6 +212,15 @@ pub(super) fn observe_engine(
             ("held", s.kv_held as f64),
         ]
     });
+    if facts.window_slots > 0 {
+        several("llm.window_kv_tokens", STATE, |s| {
+            vec![
+                ("free", s.window_free as f64),
+                ("evictable", s.window_evictable as f64),
+                ("used", s.window_used()),
+            ]
+        });
+    }
     several("llm.prompt_tokens_by_source", SOURCE, |s| {
         vec![
             (

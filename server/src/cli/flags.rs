@@ -69,6 +69,11 @@ pub struct ModelFlags {
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tokens: Option<usize>,
+    /// For models with sliding windows: slots of layers that attend a window, as a share of
+    /// --kv-tokens; 1 has them keep whole sequences [default: 0.5]
+    #[arg(long, value_name = "SHARE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swa_full_tokens_ratio: Option<f64>,
     /// Most prompt tokens of one request to compute in one step [default: 512]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]

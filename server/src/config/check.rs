@@ -50,6 +50,13 @@ impl Config {
                 given: self.http_workers.to_string(),
             });
         }
+        if !(self.swa_full_tokens_ratio > 0.0 && self.swa_full_tokens_ratio <= 1.0) {
+            return Err(ConfigError::Bound {
+                field: "swa_full_tokens_ratio",
+                bound: "above 0 and at most 1",
+                given: self.swa_full_tokens_ratio.to_string(),
+            });
+        }
         let no_keys = self.api_key.is_none() && self.api_keys_file.is_none();
         if self.cache_isolation == CacheIsolation::Key && no_keys {
             return Err(ConfigError::Bound {

@@ -22,6 +22,7 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
         "Scheduling and cache",
         &[
             "kv_tokens",
+            "swa_full_tokens_ratio",
             "prefill_chunk",
             "max_running_requests",
             "max_batch_tokens",

@@ -48,6 +48,9 @@ pub struct Config {
     /// KV slots on the device. Default: chosen from the device's free memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tokens: Option<usize>,
+    /// Slots of layers that attend a window, as a share of `kv_tokens`; 1 has these layers keep
+    /// whole sequences.
+    pub swa_full_tokens_ratio: f64,
     /// KV slots in host memory, for prefixes that the device has no room for; 0 means none.
     pub host_cache_tokens: usize,
     /// When cached KV is copied to host memory.
@@ -237,6 +240,7 @@ impl Default for Config {
             autotune: true,
             max_model_len: None,
             kv_tokens: None,
+            swa_full_tokens_ratio: 0.5,
             host_cache_tokens: 0,
             host_cache_write_policy: HostCacheWritePolicy::WriteBack,
             cache_dir: None,

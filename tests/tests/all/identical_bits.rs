@@ -58,6 +58,68 @@ async fn answers(server: &Server, at_once: bool) -> Vec<Value> {
     one_by_one
 }
 
+/// Models with windows, in some layers or in all of them.
+const WINDOWED: [&str; 4] = ["gemma2", "gemma3", "gpt-oss", "mistral-window"];
+
+#[tokio::test]
+async fn window_slots_that_are_given_up_change_no_bit() {
+    for model in WINDOWED {
+        let whole = [
+            "--deterministic",
+            "--no-prefix-cache",
+            "--swa-full-tokens-ratio",
+            "1",
+        ];
+        let server = Server::of(model, &whole).await;
+        let reference = answers(&server, false).await;
+        assert_eq!(server.stats().await["window_kv"]["total"], 0, "{model}");
+        // Window slots for a third of what the requests compute together.
+        let few = [
+            "--deterministic",
+            "--kv-tokens",
+            "4000",
+            "--swa-full-tokens-ratio",
+            "0.01",
+            "--metrics-names",
+            "sglang",
+        ];
+        let eager = [
+            "--speculative-config",
+            r#"{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":1}"#,
+        ];
+        for flags in [
+            &["--prefill-chunk", "24"][..],
+            &["--page-size", "16"],
+            &["--no-prefix-cache"],
+            &eager,
+        ] {
+            let server = Server::of(model, &[&few[..], flags].concat()).await;
+            for at_once in [true, false, true] {
+                let same = answers(&server, at_once).await == reference;
+                assert!(same, "{model}, {flags:?}, at once: {at_once}");
+            }
+            server.wait_until_idle().await;
+            let stats = server.stats().await;
+            let count = |pool: &str, of: &str| stats[pool][of].as_u64().unwrap();
+            let total = count("window_kv", "total");
+            assert!((512..600).contains(&total), "{model}: {stats}");
+            let held = ["held", "protected"].map(|of| count("window_kv", of));
+            assert_eq!(held, [0, 0], "{model}: {stats}");
+            let reuse = flags != ["--no-prefix-cache"];
+            let fewer = count("window_kv", "cached") < count("kv", "cached");
+            assert_eq!(fewer, reuse, "{model}: {stats}");
+            let hits = stats["cached_tokens"].as_u64().unwrap();
+            assert_eq!(hits > 0, reuse, "{model}: {stats}");
+            let page = server.http.get(server.url("/metrics")).send().await;
+            let page = page.unwrap().text().await.unwrap();
+            let mut lines = page.lines();
+            let line = lines.find(|line| line.starts_with("sglang:max_total_num_tokens_swa{"));
+            let (_, capacity) = line.unwrap().rsplit_once(' ').unwrap();
+            assert_eq!(capacity.parse(), Ok(total as f64));
+        }
+    }
+}
+
 #[tokio::test]
 async fn hits_batches_host_copies_and_preemptions_change_no_bit_in_any_kind_of_model() {
     for model in KINDS {

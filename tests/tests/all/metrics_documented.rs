@@ -96,9 +96,11 @@ async fn what_a_server_shows_is_what_is_documented() {
         }
     }
     let absent = documented.keys().filter(|name| !shown.contains(&***name));
-    // They need a draft model, transfers, keys, full queues, or a refused grammar.
+    // They need a model with windows, a draft model, transfers, keys, full queues, or a refused grammar.
     let needs = |name: &&String| {
         [
+            "window_kv",
+            "swa",
             "draft_model",
             "transfer",
             "llm_client_",
