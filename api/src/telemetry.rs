@@ -25,7 +25,7 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
         max_waiting: config.max_queue,
         kv_slots: limits.kv_slots,
         host_slots: served.engine.stats().host.total,
-        kv_dtype: served.info.dtype.clone(),
+        kv_dtype: served.info.kv_cache_dtype.clone(),
         page_size: config.page_size,
         eviction: format!("{:?}", config.eviction).to_lowercase(),
         prefix_cache: config.prefix_cache,

@@ -1,16 +1,14 @@
 //! The KV cache on the device: per layer one flat pool of keys and one of values,
-//! `[slots, kv_heads, head_dim]`, a slot per token.
+//! `[slots, kv_heads, head_width]`, a slot per token. The width of a head depends on the format.
 //!
 //! A sequence's KV is a list of slot indices, so that sequences with a common prefix share memory
 //! by sharing indices. The scheduler knows which sequence owns which slot; this file does not.
 
-use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use hearth_shaders::Kernels;
+use hearth_shaders::{Kernels, KvFormat};
 
 use crate::config::ModelConfig;
-use crate::dtype::Dtype;
 
 /// The pools of all layers.
 pub struct KvPool<B: Backend> {
@@ -18,9 +16,9 @@ pub struct KvPool<B: Backend> {
 }
 
 impl<B: Kernels> KvPool<B> {
-    pub fn new(config: &ModelConfig, slots: usize, dtype: Dtype, device: &B::Device) -> Self {
-        let shape = [slots, config.kv_heads, config.head_dim];
-        let pool = || B::empty_pool(device, shape, DType::from(dtype));
+    pub fn new(config: &ModelConfig, slots: usize, format: KvFormat, device: &B::Device) -> Self {
+        let shape = [slots, config.kv_heads, format.head_width(config.head_dim)];
+        let pool = || B::empty_pool(device, shape, format.dtype());
         Self {
             layers: (0..config.layers.len()).map(|_| (pool(), pool())).collect(),
         }
@@ -33,15 +31,20 @@ impl<B: Kernels> KvPool<B> {
         (k, v)
     }
 
-    /// The bytes of all pools where they lie in the host's memory: the keys of the first layer, its
-    /// values, the keys of the second layer, and so on. There must be no other reference to them.
+    /// All pools: the keys of the first layer, its values, the keys of the second layer, and so on.
+    pub fn planes(&mut self) -> impl Iterator<Item = &mut FloatTensor<B>> {
+        self.layers.iter_mut().flat_map(|(k, v)| [k, v])
+    }
+
+    /// The bytes of all pools where they lie in the host's memory, in the order of
+    /// [`planes`](Self::planes). There must be no other reference to them.
     pub fn in_memory(&mut self) -> Option<Vec<&mut [u8]>> {
-        let pools = self.layers.iter_mut().flat_map(|(k, v)| [k, v]);
-        pools.map(B::in_memory).collect()
+        self.planes().map(B::in_memory).collect()
     }
 }
 
 /// Bytes of keys and values of one token over all layers.
-pub fn bytes_per_token(config: &ModelConfig, dtype: Dtype) -> u64 {
-    (2 * config.layers.len() * config.kv_heads * config.head_dim * dtype.size()) as u64
+pub fn bytes_per_token(config: &ModelConfig, format: KvFormat) -> u64 {
+    let head = format.head_bytes(config.head_dim);
+    (2 * config.layers.len() * config.kv_heads * head) as u64
 }

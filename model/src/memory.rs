@@ -1,6 +1,8 @@
 //! Memory plan: how many tokens of KV fit, how long a sequence may be, and which matrices a device
 //! can bind.
 
+use hearth_shaders::KvFormat;
+
 use crate::config::{ModelConfig, Stack};
 use crate::device::{DeviceReport, available_host_memory};
 use crate::dtype::Dtype;
@@ -78,12 +80,12 @@ impl KvBudget {
     /// The options ask for more than the model or the device has, or nothing fits.
     pub fn plan(
         config: &ModelConfig,
-        dtype: Dtype,
+        format: KvFormat,
         weight_bytes: u64,
         options: &LoadOptions,
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
-        let per_token = bytes_per_token(config, dtype);
+        let per_token = bytes_per_token(config, format);
         let per_layer = per_token / (2 * config.layers.len() as u64);
         let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
         let most = {
@@ -235,8 +237,8 @@ pub fn rows_at_once(vocab: usize, largest: u64) -> usize {
 ///
 /// # Errors
 /// The host has too little memory.
-pub fn check_host(config: &ModelConfig, dtype: Dtype, slots: usize) -> Result<(), MemoryError> {
-    let per_token = bytes_per_token(config, dtype);
+pub fn check_host(config: &ModelConfig, format: KvFormat, slots: usize) -> Result<(), MemoryError> {
+    let per_token = bytes_per_token(config, format);
     let most = available_host_memory().map_or(u64::MAX, |bytes| bytes / per_token);
     let bound = most.min(MAX_SLOTS as u64);
     if slots as u64 > bound {
@@ -274,7 +276,9 @@ mod tests {
             max_model_len,
             ..LoadOptions::default()
         };
-        KvBudget::plan(&config, Dtype::F32, 1 << 20, &options, at).map_err(|e| e.to_string())
+        let format = options.kv_dtype.format(Dtype::F32, &config);
+        let format = format.map_err(|e| e.to_string())?;
+        KvBudget::plan(&config, format, 1 << 20, &options, at).map_err(|e| e.to_string())
     }
 
     fn machine(memory: Option<u64>, max_binding: u64) -> DeviceReport {

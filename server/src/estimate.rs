@@ -15,8 +15,8 @@ use crate::load_formats::formats_to_load;
 /// Prints the memory of weights and KV cache for several numbers of requests.
 ///
 /// # Errors
-/// The model cannot be opened, there is no device of such a name, or `--max-model-len` is more than the
-/// model or `--kv-tokens` has.
+/// The model cannot be opened, there is no device of such a name, the model does not fit
+/// `--kv-cache-dtype`, or `--max-model-len` is more than the model or `--kv-tokens` has.
 pub fn run(config: &Config) -> Result<()> {
     let checkpoint = load::open(config)?;
     let options = LoadOptions {
@@ -29,7 +29,7 @@ pub fn run(config: &Config) -> Result<()> {
         "{}",
         table(
             &config.model_id(),
-            &estimate(&checkpoint, &options),
+            &estimate(&checkpoint, &options)?,
             context,
             config.max_running_requests,
         )
@@ -79,6 +79,7 @@ fn table(name: &str, estimate: &Estimate, context: usize, most: usize) -> String
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hearth_model::KvDtype;
     use hearth_model::checkpoint::Checkpoint;
     use hearth_model::weights::Quantization;
 
@@ -105,7 +106,7 @@ mod tests {
     fn the_embedded_models_estimate_is_what_its_file_has() {
         let checkpoint = Checkpoint::embedded().unwrap();
         let unasked = LoadOptions::default();
-        let estimate = hearth_model::estimate(&checkpoint, &unasked);
+        let estimate = hearth_model::estimate(&checkpoint, &unasked).unwrap();
         assert_eq!(estimate.parameters, 984_192);
         // On CPUs that multiply bf16, each of the packed matrices has a header of 64 bytes.
         let stored = checkpoint.weights.total_bytes();
@@ -115,10 +116,13 @@ mod tests {
         assert_eq!(estimate.token_bytes, 2 * 4 * 2 * 32 * 2);
         let int4 = LoadOptions {
             quantization: Some(Quantization::Int4),
+            kv_dtype: KvDtype::Int8,
             ..unasked
         };
-        let small = hearth_model::estimate(&checkpoint, &int4);
+        let small = hearth_model::estimate(&checkpoint, &int4).unwrap();
         assert!(small.weight_bytes < estimate.weight_bytes / 2, "{small:?}");
+        // 32 numbers of one byte, and a scale of four.
+        assert_eq!(small.token_bytes, 2 * 4 * 2 * 36);
         let text = table("tiny", &estimate, 1000, 6);
         for line in [
             "984.2 K parameters",

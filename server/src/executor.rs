@@ -296,6 +296,7 @@ mod tests {
             device: "vulkan:0".to_owned(),
             dtype: Dtype::F32,
             quantization: None,
+            kv_dtype: "f32".to_owned(),
             kv_slots: 1,
             host_slots: 0,
             max_model_len: 1,

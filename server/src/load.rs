@@ -196,6 +196,7 @@ pub fn executor(
         device: report.device.clone(),
         dtype: report.dtype.to_string(),
         quantization: report.quantization.clone(),
+        kv_cache_dtype: report.kv_dtype.clone(),
         // Quantized weights give other keys and values, and so do other rotations.
         digest: {
             let long = checkpoint.config.rotates_for_long(report.max_model_len);

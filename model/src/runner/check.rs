@@ -111,6 +111,7 @@ mod tests {
             device: String::new(),
             dtype: Dtype::F32,
             quantization: None,
+            kv_dtype: "f32".to_owned(),
             kv_slots: 8,
             host_slots: 0,
             max_model_len: 8,

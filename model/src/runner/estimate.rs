@@ -7,6 +7,7 @@ use crate::checkpoint::Checkpoint;
 use crate::device::{Api, DeviceSpec};
 use crate::dtype::Dtype;
 use crate::kv_pool::bytes_per_token;
+use crate::load_error::LoadError;
 use crate::load_options::LoadOptions;
 use crate::transformer::{Blocks, Quantized};
 
@@ -23,7 +24,13 @@ pub struct Estimate {
 
 /// The memory of `checkpoint` on the backend `B`, with the formats of `options` or, where they leave
 /// them open, those of the checkpoint.
-pub(super) fn estimate<B: Kernels>(checkpoint: &Checkpoint, options: &LoadOptions) -> Estimate {
+///
+/// # Errors
+/// The options do not fit the model.
+pub(super) fn estimate<B: Kernels>(
+    checkpoint: &Checkpoint,
+    options: &LoadOptions,
+) -> Result<Estimate, LoadError> {
     let (config, weights) = (&checkpoint.config, &checkpoint.weights);
     let dtype = options.dtype.or(weights.dtype()).unwrap_or(Dtype::F32);
     let is_cpu = matches!(options.device, DeviceSpec::Named { api: Api::Cpu, .. });
@@ -34,9 +41,9 @@ pub(super) fn estimate<B: Kernels>(checkpoint: &Checkpoint, options: &LoadOption
         },
         bf16: dtype == Dtype::Bf16 && B::packs(&[BlockFormat::Bf16]),
     };
-    Estimate {
+    Ok(Estimate {
         parameters: config.parameters(),
         weight_bytes: blocks.weight_bytes::<B>(config, weights, dtype),
-        token_bytes: bytes_per_token(config, dtype),
-    }
+        token_bytes: bytes_per_token(config, options.kv_dtype.format(dtype, config)?),
+    })
 }

@@ -22,6 +22,7 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
         "Scheduling and cache",
         &[
             "kv_tokens",
+            "kv_cache_dtype",
             "prefill_chunk",
             "max_running_requests",
             "max_batch_tokens",
