@@ -87,6 +87,8 @@ pub struct ModelInfo {
     /// The format of the weight matrices where it is not `dtype`: `int8`, or `Q4_0, Q8_0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
+    /// The type of keys and values in the KV cache: that of `dtype`, or `int8`.
+    pub kv_cache_dtype: String,
     /// Digest of the weights and the configuration; the same on servers that can use each other's
     /// keys and values.
     #[serde(skip)]
@@ -114,17 +116,23 @@ pub struct DraftModelInfo {
     /// The format of the weight matrices where it is not `dtype`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
+    /// As in [`ModelInfo`].
+    pub kv_cache_dtype: String,
     pub weight_bytes: u64,
     pub kv_bytes: u64,
 }
 
 impl ModelInfo {
-    /// The number formats for people: `bf16`, or `bf16, weights in int8`.
+    /// The number formats for people: `bf16`, or `bf16, weights in int8, KV cache in int8`.
     pub fn formats(&self) -> String {
-        match &self.quantization {
-            Some(blocks) => format!("{}, weights in {blocks}", self.dtype),
-            None => self.dtype.clone(),
+        let mut formats = self.dtype.clone();
+        if let Some(blocks) = &self.quantization {
+            formats += &format!(", weights in {blocks}");
         }
+        if self.kv_cache_dtype != self.dtype {
+            formats += &format!(", KV cache in {}", self.kv_cache_dtype);
+        }
+        formats
     }
 }
 

@@ -26,7 +26,7 @@ pub fn attach(telemetry: &Telemetry, served: &Served) -> Result<(), TelemetryErr
         kv_slots: limits.kv_slots,
         window_slots: served.engine.stats().window.total,
         host_slots: served.engine.stats().host.total,
-        kv_dtype: served.info.dtype.clone(),
+        kv_dtype: served.info.kv_cache_dtype.clone(),
         page_size: config.page_size,
         eviction: format!("{:?}", config.eviction).to_lowercase(),
         prefix_cache: config.prefix_cache,

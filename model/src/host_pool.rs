@@ -8,14 +8,14 @@ use crate::kv_pool::KvPool;
 use crate::kv_rows::KvRows;
 
 pub struct HostPool {
-    /// `[slots, kv_heads, head_dim]` for each of the planes of [`KvRows`].
+    /// `[slots, row_bytes]` for each of the planes of [`KvRows`].
     planes: Vec<Vec<u8>>,
 }
 
 impl HostPool {
     /// # Errors
     /// The host has too little memory.
-    pub fn new<B: Kernels>(rows: &KvRows<B>, slots: usize) -> Result<Self, TryReserveError> {
+    pub fn new(rows: &KvRows, slots: usize) -> Result<Self, TryReserveError> {
         let bytes = slots * rows.row_bytes();
         let plane = || -> Result<Vec<u8>, TryReserveError> {
             let mut plane = Vec::new();
@@ -36,7 +36,7 @@ impl HostPool {
     /// The device's own message.
     pub fn fetch<B: Kernels>(
         &mut self,
-        rows: &KvRows<B>,
+        rows: &KvRows,
         pool: &mut KvPool<B>,
         from: &[u32],
         to: &[u32],
@@ -52,7 +52,7 @@ impl HostPool {
     /// The device's own message.
     pub fn restore<B: Kernels>(
         &self,
-        rows: &KvRows<B>,
+        rows: &KvRows,
         pool: &mut KvPool<B>,
         from: &[u32],
         to: &[u32],

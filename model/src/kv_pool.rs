@@ -1,17 +1,16 @@
 //! The KV cache on the device: per layer one flat pool of keys and one of values,
-//! `[slots, kv_heads, head_dim]`, a slot per token. Layers that attend a window may have fewer slots
-//! than the others: window slots, which are given to other tokens sooner.
+//! `[slots, kv_heads, head_width]`, a slot per token. The width of a head depends on the format. Layers
+//! that attend a window may have fewer slots than the others: window slots, which are given to other
+//! tokens sooner.
 //!
 //! A sequence's KV is a list of slot indices, so that sequences with a common prefix share memory
 //! by sharing indices. The scheduler knows which sequence owns which slot; this file does not.
 
-use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use hearth_shaders::Kernels;
+use hearth_shaders::{Kernels, KvFormat};
 
 use crate::config::{LayerConfig, ModelConfig};
-use crate::dtype::Dtype;
 
 /// The pools of all layers.
 pub struct KvPool<B: Backend> {
@@ -25,13 +24,14 @@ impl<B: Kernels> KvPool<B> {
         config: &ModelConfig,
         slots: usize,
         window_slots: Option<usize>,
-        dtype: Dtype,
+        format: KvFormat,
         device: &B::Device,
     ) -> Self {
         let pool = |layer: &LayerConfig| {
             let of_window = window_slots.filter(|_| layer.window.is_some());
-            let shape = [of_window.unwrap_or(slots), config.kv_heads, config.head_dim];
-            B::empty_pool(device, shape, DType::from(dtype))
+            let slots = of_window.unwrap_or(slots);
+            let shape = [slots, config.kv_heads, format.head_width(config.head_dim)];
+            B::empty_pool(device, shape, format.dtype())
         };
         let layers = config.layers.iter();
         Self {
@@ -46,15 +46,20 @@ impl<B: Kernels> KvPool<B> {
         (k, v)
     }
 
-    /// The bytes of all pools where they lie in the host's memory: the keys of the first layer, its
-    /// values, the keys of the second layer, and so on. There must be no other reference to them.
+    /// All pools: the keys of the first layer, its values, the keys of the second layer, and so on.
+    pub fn planes(&mut self) -> impl Iterator<Item = &mut FloatTensor<B>> {
+        self.layers.iter_mut().flat_map(|(k, v)| [k, v])
+    }
+
+    /// The bytes of all pools where they lie in the host's memory, in the order of
+    /// [`planes`](Self::planes). There must be no other reference to them.
     pub fn in_memory(&mut self) -> Option<Vec<&mut [u8]>> {
-        let pools = self.layers.iter_mut().flat_map(|(k, v)| [k, v]);
-        pools.map(B::in_memory).collect()
+        self.planes().map(B::in_memory).collect()
     }
 }
 
 /// Bytes of keys and values of one token over all layers.
-pub fn bytes_per_token(config: &ModelConfig, dtype: Dtype) -> u64 {
-    (2 * config.layers.len() * config.kv_heads * config.head_dim * dtype.size()) as u64
+pub fn bytes_per_token(config: &ModelConfig, format: KvFormat) -> u64 {
+    let head = format.head_bytes(config.head_dim);
+    (2 * config.layers.len() * config.kv_heads * head) as u64
 }

@@ -2,8 +2,12 @@
 
 use std::path::PathBuf;
 
+use hearth_shaders::KvFormat;
+
+use crate::config::ModelConfig;
 use crate::device::DeviceSpec;
 use crate::dtype::Dtype;
+use crate::load_error::LoadError;
 use crate::weights::Quantization;
 
 /// The largest forward pass that serving will ask for.
@@ -22,6 +26,36 @@ pub struct AdapterSlots {
     pub rank: usize,
 }
 
+/// The type of keys and values in the KV cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum KvDtype {
+    /// The type that the model is computed in.
+    #[default]
+    Auto,
+    /// 8-bit integers with a scale for each head of a token ([`KvFormat::Int8`]).
+    Int8,
+}
+
+impl KvDtype {
+    /// The format of a pool for a model that is computed in `dtype`.
+    ///
+    /// # Errors
+    /// The heads of the model do not fit the format.
+    pub(crate) fn format(self, dtype: Dtype, config: &ModelConfig) -> Result<KvFormat, LoadError> {
+        let format = match self {
+            KvDtype::Auto => KvFormat::Floats(dtype.into()),
+            KvDtype::Int8 => KvFormat::Int8,
+        };
+        match format.fits(config.head_dim) {
+            true => Ok(format),
+            false => Err(LoadError::KvFormat {
+                format,
+                head_dim: config.head_dim,
+            }),
+        }
+    }
+}
+
 /// How to load a checkpoint.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
@@ -32,6 +66,8 @@ pub struct LoadOptions {
     /// How to quantize the matrices. `None` keeps them as the checkpoint stores them, quantized
     /// ones included if the device computes with them.
     pub quantization: Option<Quantization>,
+    /// The type of keys and values in the KV pool, and in the second one.
+    pub kv_dtype: KvDtype,
     /// Slots of the KV pool. `None` takes as many as fit.
     pub kv_tokens: Option<usize>,
     /// Slots for layers that attend a window, as a share of `kv_tokens`, if these layers are to have
@@ -58,4 +94,29 @@ pub struct LoadOptions {
     /// A directory in which compiled kernels and the tuning cache are kept for later starts of
     /// this build.
     pub kernel_cache: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_that_words_of_four_do_not_fill_are_refused_with_their_number() {
+        let format = |head_dim: usize| {
+            let json = format!(
+                r#"{{"architectures": ["LlamaForCausalLM"], "vocab_size": 256, "hidden_size": 64,
+                "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+                "head_dim": {head_dim}, "max_position_embeddings": 512}}"#
+            );
+            let config = ModelConfig::from_json(&json).unwrap();
+            let format = KvDtype::Int8.format(Dtype::F32, &config);
+            format.map_err(|error| error.to_string())
+        };
+        assert_eq!(format(20), Ok(KvFormat::Int8));
+        let error = format(22).unwrap_err();
+        assert!(
+            error.contains("--kv-cache-dtype int8") && error.contains("the model has 22"),
+            "{error}"
+        );
+    }
 }

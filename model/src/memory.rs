@@ -4,13 +4,15 @@
 mod window;
 
 use hearth_forward::WindowLimits;
+use hearth_shaders::KvFormat;
 
 use crate::config::{ModelConfig, Stack};
 use crate::device::{DeviceReport, available_host_memory};
 use crate::dtype::Dtype;
 use crate::kv_pool::bytes_per_token;
 use crate::load_options::LoadOptions;
-use window::WindowPlan;
+
+pub(crate) use window::WindowPlan;
 
 /// The share of the memory beside the weights that the KV pool takes by default. A machine needs
 /// memory for other work than serving, and a GPU needs some for activations.
@@ -94,13 +96,13 @@ impl KvBudget {
     /// The options ask for more than the model or the device has, or nothing fits.
     pub fn plan(
         config: &ModelConfig,
-        dtype: Dtype,
+        format: KvFormat,
         weight_bytes: u64,
         options: &LoadOptions,
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
         let windows = WindowPlan::new(config, options);
-        let all_layers = bytes_per_token(config, dtype);
+        let all_layers = bytes_per_token(config, format);
         let planned = |windows: WindowPlan| -> Result<Self, MemoryError> {
             let per_token = windows.bytes_per_slot(all_layers);
             let slots = slots(config, all_layers, per_token, weight_bytes, options, at)?;
@@ -291,8 +293,8 @@ pub fn rows_at_once(vocab: usize, largest: u64) -> usize {
 ///
 /// # Errors
 /// The host has too little memory.
-pub fn check_host(config: &ModelConfig, dtype: Dtype, slots: usize) -> Result<(), MemoryError> {
-    let per_token = bytes_per_token(config, dtype);
+pub fn check_host(config: &ModelConfig, format: KvFormat, slots: usize) -> Result<(), MemoryError> {
+    let per_token = bytes_per_token(config, format);
     let most = available_host_memory().map_or(u64::MAX, |bytes| bytes / per_token);
     let bound = most.min(MAX_SLOTS as u64);
     if slots as u64 > bound {
@@ -330,7 +332,9 @@ mod tests {
             max_model_len,
             ..LoadOptions::default()
         };
-        KvBudget::plan(&config, Dtype::F32, 1 << 20, &options, at).map_err(|e| e.to_string())
+        let format = options.kv_dtype.format(Dtype::F32, &config);
+        let format = format.map_err(|e| e.to_string())?;
+        KvBudget::plan(&config, format, 1 << 20, &options, at).map_err(|e| e.to_string())
     }
 
     fn machine(memory: Option<u64>, max_binding: u64) -> DeviceReport {

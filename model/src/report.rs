@@ -16,6 +16,8 @@ pub struct Report {
     pub dtype: Dtype,
     /// The format of the matrices where that is not `dtype`: `int8`, `Q4_0, Q8_0`.
     pub quantization: Option<String>,
+    /// The type of keys and values in the KV cache: that of `dtype`, or `int8`.
+    pub kv_dtype: String,
     pub kv_slots: usize,
     /// The window slots, if layers that attend a window have a pool of their own.
     pub window: Option<WindowLimits>,

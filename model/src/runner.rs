@@ -35,7 +35,10 @@ use prepare::prepare;
 /// The memory that `checkpoint` would take if it were loaded with the device and the formats of `options`.
 /// No device is opened: blocks have the sizes that they have on the CPU, and with `auto` they are kept in
 /// any type, as on a GPU.
-pub fn estimate(checkpoint: &Checkpoint, options: &LoadOptions) -> Estimate {
+///
+/// # Errors
+/// The options do not fit the model.
+pub fn estimate(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Estimate, LoadError> {
     estimate::estimate::<Flex>(checkpoint, options)
 }
 

@@ -5,9 +5,9 @@
 //! kernel has to prove that as well. What diagnoses a device in depth is [`doctor`](crate::doctor).
 
 use hearth_shaders::check::{
-    Case, ExpertsShape, ModelShape, NormWeight, Precision, QkNormShape, Random, same_bits,
+    Case, ExpertsShape, ModelShape, NormWeight, PoolKind, Precision, QkNormShape, Random, same_bits,
 };
-use hearth_shaders::{BlockFormat, ExpertActivation, HeadLayout, Kernels, Summation};
+use hearth_shaders::{BlockFormat, ExpertActivation, HeadLayout, Kernels, KvFormat, Summation};
 
 use crate::config::{ModelConfig, QkNorms};
 use crate::driver_panic::caught;
@@ -18,22 +18,23 @@ use crate::progress::Progress;
 /// Any seed will do. It is the same at each start, so that a failure can be reproduced.
 const SEED: u64 = 0x6865_6172_7468;
 
-/// Runs every kernel of the backend in the sizes of the model. `packed` lists the formats of
-/// quantized blocks that the model's matrices are in; `adapter_rank` is 0 for a model without
-/// adapters.
+/// Runs every kernel of the backend in the sizes of the model, with KV pools in `kv_format`.
+/// `packed` lists the formats of quantized blocks that the model's matrices are in; `adapter_rank` is
+/// 0 for a model without adapters.
 ///
 /// # Errors
 /// Which kernel computed a value that no rounding explains, or how the kernel failed.
 pub(crate) fn refuse_wrong_kernels<B: Kernels>(
     config: &ModelConfig,
     dtype: Dtype,
+    kv_format: KvFormat,
     packed: Vec<BlockFormat>,
     adapter_rank: usize,
     summation: Summation,
     device: &B::Device,
 ) -> Result<(), String> {
     refuse::<B>(
-        &shape(config, packed, adapter_rank),
+        &shape(config, PoolKind::of(kv_format), packed, adapter_rank),
         precision(dtype, false),
         summation,
         Precision::wrong,
@@ -64,7 +65,12 @@ fn refuse<B: Kernels>(
     })
 }
 
-fn shape(config: &ModelConfig, packed: Vec<BlockFormat>, adapter_rank: usize) -> ModelShape {
+fn shape(
+    config: &ModelConfig,
+    pool: PoolKind,
+    packed: Vec<BlockFormat>,
+    adapter_rank: usize,
+) -> ModelShape {
     ModelShape {
         hidden: config.hidden_size,
         // Where all tokens go to experts, any width will do.
@@ -97,6 +103,7 @@ fn shape(config: &ModelConfig, packed: Vec<BlockFormat>, adapter_rank: usize) ->
         },
         activation: config.activation,
         qkv_bias: config.attention_bias.qkv,
+        pool,
         adapter_rank,
         window: config.layers.iter().find_map(|layer| layer.window),
         capped: config.attention_cap.is_some(),
@@ -126,14 +133,18 @@ mod tests {
         let json = r#"{"architectures": ["Qwen3ForCausalLM"], "vocab_size": 300,
             "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16,
             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512}"#;
-        let shape = shape(&ModelConfig::from_json(json).unwrap(), Vec::new(), 4);
+        let config = ModelConfig::from_json(json).unwrap();
+        let shape_of = |pool| shape(&config, pool, Vec::new(), 4);
+        let shape = shape_of(PoolKind::Floats);
         assert_eq!(shape.qk_norm, QkNormShape::Heads);
         assert_eq!(shape.layout.head_dim, 16);
         let on_cpu = precision(Dtype::F32, true);
         let device = Default::default();
         for summation in [Summation::Fastest, Summation::Fixed] {
-            let result = refuse::<Flex>(&shape, on_cpu, summation, Precision::wrong, &device);
-            assert_eq!(result, Ok(()));
+            for shape in [&shape, &shape_of(PoolKind::Int8)] {
+                let result = refuse::<Flex>(shape, on_cpu, summation, Precision::wrong, &device);
+                assert_eq!(result, Ok(()));
+            }
         }
         // No kernel is exact, and the error names the first one that is not.
         let order = Summation::Fastest;

@@ -29,9 +29,9 @@ mod telemetry;
 
 pub use choices::{
     CacheIsolation, DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy,
-    JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization,
-    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, SpecialTokens,
-    StructuredStrictness, Switch, ToolCallParser,
+    JsonWhitespace, KvCacheDtype, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling,
+    Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
+    SpecialTokens, StructuredStrictness, Switch, ToolCallParser,
 };
 pub use error::ConfigError;
 pub use keys::HEADINGS;

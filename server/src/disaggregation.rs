@@ -37,7 +37,8 @@ pub struct Started {
 pub async fn start(config: &Config, served: &Served) -> Result<Started> {
     let identity = Identity {
         model: served.info.digest.clone(),
-        dtype: served.info.dtype.clone(),
+        computed_in: served.info.dtype.clone(),
+        dtype: served.info.kv_cache_dtype.clone(),
         layout: served.info.kv_layout.clone(),
         token_bytes: served.engine.kv_token_bytes(),
         page_size: served.engine_config.page_size,

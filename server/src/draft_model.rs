@@ -106,6 +106,7 @@ impl DraftCheckpoint {
             parameters: report.parameters,
             dtype: report.dtype.to_string(),
             quantization: report.quantization.clone(),
+            kv_cache_dtype: report.kv_dtype.clone(),
             weight_bytes: report.weight_bytes,
             kv_bytes: report.kv_bytes,
         }

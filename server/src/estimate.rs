@@ -15,12 +15,14 @@ use crate::load_formats::formats_to_load;
 /// Prints the memory of weights and KV cache for several numbers of requests.
 ///
 /// # Errors
-/// The model cannot be opened, there is no device of such a name, or `--max-model-len` is more than the
-/// model or `--kv-tokens` has.
+/// The model cannot be opened, there is no device of such a name, the model does not fit
+/// `--kv-cache-dtype`, or `--max-model-len` is more than the model or `--kv-tokens` has.
 pub fn run(config: &Config) -> Result<()> {
     let checkpoint = load::open(config)?;
     let options = LoadOptions {
         device: DeviceSpec::parse(&config.device)?,
+        window_share: load::window_share(config),
+        max_model_len: config.max_model_len,
         ..formats_to_load(config)
     };
     let slots = config.kv_tokens.unwrap_or(usize::MAX);
@@ -29,7 +31,7 @@ pub fn run(config: &Config) -> Result<()> {
         "{}",
         table(
             &config.model_id(),
-            &estimate(&checkpoint, &options),
+            &estimate(&checkpoint, &options)?,
             context,
             config.max_running_requests,
         )
@@ -43,6 +45,7 @@ fn table(name: &str, estimate: &Estimate, context: usize, most: usize) -> String
         parameters,
         weight_bytes,
         token_bytes,
+        ..
     } = estimate;
     let mut text = format!(
         "{name}: {} parameters\n  weights    {}\n  KV cache   {} per token\n\n\
@@ -58,8 +61,8 @@ fn table(name: &str, estimate: &Estimate, context: usize, most: usize) -> String
     let doubled = std::iter::successors(Some(1), |requests| Some(requests * 4));
     let counts = doubled.take_while(|&requests| requests < most);
     for requests in counts.chain([most]) {
-        let slots = (requests as u64).saturating_mul(context as u64);
-        let kv = slots.saturating_mul(*token_bytes);
+        let slots = requests.saturating_mul(context);
+        let kv = estimate.kv_bytes(slots);
         // A write to a string does not fail.
         let _ = writeln!(
             text,
@@ -73,12 +76,18 @@ fn table(name: &str, estimate: &Estimate, context: usize, most: usize) -> String
         "\nEach request has {context} tokens (--max-model-len), prompt and output together, and shares none.\n\
          Activations and buffers come on top: some hundred MB."
     );
+    if estimate.divides() {
+        text.push_str(
+            "Layers that attend a window have fewer slots than the others (--swa-full-tokens-ratio).\n",
+        );
+    }
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hearth_model::KvDtype;
     use hearth_model::checkpoint::Checkpoint;
     use hearth_model::weights::Quantization;
 
@@ -105,7 +114,7 @@ mod tests {
     fn the_embedded_models_estimate_is_what_its_file_has() {
         let checkpoint = Checkpoint::embedded().unwrap();
         let unasked = LoadOptions::default();
-        let estimate = hearth_model::estimate(&checkpoint, &unasked);
+        let estimate = hearth_model::estimate(&checkpoint, &unasked).unwrap();
         assert_eq!(estimate.parameters, 984_192);
         // On CPUs that multiply bf16, each of the packed matrices has a header of 64 bytes.
         let stored = checkpoint.weights.total_bytes();
@@ -115,10 +124,13 @@ mod tests {
         assert_eq!(estimate.token_bytes, 2 * 4 * 2 * 32 * 2);
         let int4 = LoadOptions {
             quantization: Some(Quantization::Int4),
+            kv_dtype: KvDtype::Int8,
             ..unasked
         };
-        let small = hearth_model::estimate(&checkpoint, &int4);
+        let small = hearth_model::estimate(&checkpoint, &int4).unwrap();
         assert!(small.weight_bytes < estimate.weight_bytes / 2, "{small:?}");
+        // 32 numbers of one byte, and a scale of four.
+        assert_eq!(small.token_bytes, 2 * 4 * 2 * 36);
         let text = table("tiny", &estimate, 1000, 6);
         for line in [
             "984.2 K parameters",

@@ -309,6 +309,7 @@ mod tests {
             device: "vulkan:0".to_owned(),
             dtype: Dtype::F32,
             quantization: None,
+            kv_dtype: "f32".to_owned(),
             kv_slots: 1,
             window: None,
             host_slots: 0,

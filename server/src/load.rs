@@ -205,6 +205,7 @@ pub fn executor(
         device: report.device.clone(),
         dtype: report.dtype.to_string(),
         quantization: report.quantization.clone(),
+        kv_cache_dtype: report.kv_dtype.clone(),
         // Quantized weights give other keys and values, and so do other rotations.
         digest: {
             let long = checkpoint.config.rotates_for_long(report.max_model_len);
@@ -247,7 +248,7 @@ pub fn executor(
 
 /// The share of slots that layers with a window get, unless these must keep whole sequences: copies
 /// for the host, for files and for other servers have all layers of a token.
-fn window_share(config: &Config) -> Option<f64> {
+pub fn window_share(config: &Config) -> Option<f64> {
     let copied = config.host_cache_tokens > 0
         || config.cache_dir.is_some()
         || config.disaggregation_mode != DisaggregationMode::Null;

@@ -1,11 +1,11 @@
 //! The formats of weights as configured, for the model and the draft model.
 
-use hearth_model::LoadOptions;
 use hearth_model::checkpoint;
 use hearth_model::dtype::Dtype as ModelDtype;
 use hearth_model::weights::Quantization as ModelQuantization;
+use hearth_model::{KvDtype, LoadOptions};
 
-use crate::config::{Config, Dtype, LoadFormat, Quantization};
+use crate::config::{Config, Dtype, KvCacheDtype, LoadFormat, Quantization};
 
 /// The seed of random weights, fixed so that they are the same model every time.
 const DUMMY_SEED: u64 = 0;
@@ -31,6 +31,10 @@ pub fn formats_to_load(config: &Config) -> LoadOptions {
             Quantization::Int8 => ModelQuantization::Int8,
             Quantization::Int4 => ModelQuantization::Int4,
         }),
+        kv_dtype: match config.kv_cache_dtype {
+            KvCacheDtype::Auto => KvDtype::Auto,
+            KvCacheDtype::Int8 => KvDtype::Int8,
+        },
         ..LoadOptions::default()
     }
 }

@@ -136,9 +136,10 @@ impl PrefixFiles {
 fn identity(config: &Config, served: &Served, build: &str) -> u64 {
     let info = &served.info;
     let level = std::env::var("HEARTH_CPU_LEVEL").unwrap_or_default();
-    let parts: [&str; 8] = [
+    let parts: [&str; 9] = [
         &info.digest,
         &info.dtype,
+        &info.kv_cache_dtype,
         &info.kv_layout,
         &info.device,
         &level,

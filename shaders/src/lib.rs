@@ -17,6 +17,7 @@ mod cpu;
 mod cube;
 pub mod device;
 mod experts;
+mod kv_format;
 mod low_rank;
 mod products;
 mod ragged;
@@ -36,6 +37,7 @@ pub use cpu::{
 };
 pub use cube::{AttentionTiles, MOST_COPIED};
 pub use experts::{ChosenExperts, ExpertActivation, ExpertWeights, Experts, Routing};
+pub use kv_format::KvFormat;
 pub use low_rank::{AdapterGroup, AdapterIndex, LowRankStack};
 pub use products::{ProductChoice, ProductKernel};
 pub use ragged::{RaggedIndex, Tiling};
@@ -225,14 +227,36 @@ pub trait Kernels: Backend {
         false
     }
 
-    /// Contiguous memory for a KV pool, `[slots, kv_heads, head_dim]`. Its contents are
-    /// unspecified.
+    /// Contiguous memory for a KV pool, `[slots, kv_heads, head_width]` elements of `dtype`, where
+    /// type and width are those of a [`KvFormat`]. Its contents are unspecified.
     fn empty_pool(device: &Self::Device, shape: [usize; 3], dtype: DType) -> FloatTensor<Self>;
 
     /// The bytes of a KV pool that [`Self::empty_pool`] made, if they lie in the host's memory. As
     /// for the kernels that write to a pool, there must be no other reference to it.
     fn in_memory(_pool: &mut FloatTensor<Self>) -> Option<&mut [u8]> {
         None
+    }
+
+    /// The memory of the `slots` `[rows]` of a KV pool, in words of 32 bits: `[rows, words]`, i32. A
+    /// slot must have whole words.
+    ///
+    /// # Panics
+    /// The pool lies in the host's memory ([`Self::in_memory`]).
+    fn read_slots(_pool: &FloatTensor<Self>, _slots: IntTensor<Self>) -> IntTensor<Self> {
+        unreachable!("the pool is in the host's memory")
+    }
+
+    /// Writes `words` `[rows, words]`, as [`Self::read_slots`] returns them, to the `slots` `[rows]`
+    /// of a KV pool.
+    ///
+    /// # Panics
+    /// The pool lies in the host's memory ([`Self::in_memory`]).
+    fn write_slots(
+        _pool: &mut FloatTensor<Self>,
+        _slots: IntTensor<Self>,
+        _words: IntTensor<Self>,
+    ) {
+        unreachable!("the pool is in the host's memory")
     }
 
     /// The properties of the GPU that its driver reports; `None` for the CPU.
@@ -367,8 +391,8 @@ pub trait Kernels: Backend {
 
     /// Splits `qkv` `[tokens, (heads + 2 * kv_heads) * head_dim]` into heads, normalises queries
     /// and keys if `norm` is given, rotates them (RoPE, Su et al., arXiv 2104.09864), and writes
-    /// keys and values to the slots `index.write_slots` of the pools `[slots, kv_heads, head_dim]`.
-    /// Returns the queries, `[tokens, heads * head_dim]`.
+    /// keys and values to the slots `index.write_slots` of the pools, which may have any
+    /// [`KvFormat`]. Returns the queries, `[tokens, heads * head_dim]`.
     fn rope_and_store(
         qkv: FloatTensor<Self>,
         layout: HeadLayout,
@@ -380,7 +404,7 @@ pub trait Kernels: Backend {
     ) -> FloatTensor<Self>;
 
     /// Causal softmax attention of `q` `[tokens, heads * head_dim]` over the slots of each token's
-    /// sequence, weighed as `options` say. The result is `[tokens, heads * head_dim]`. The softmax
+    /// sequence in the pools, which may have any [`KvFormat`], weighed as `options` say. The result is `[tokens, heads * head_dim]`. The softmax
     /// is online and in f32 (Milakov and Gimelshein, arXiv 1805.02867). The order of summation is
     /// `index.summation`.
     fn paged_attention(
@@ -392,9 +416,10 @@ pub trait Kernels: Backend {
         v_pool: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// How [`Self::paged_attention`] computes chunks of many tokens with cooperative matrices.
-    /// `None` where the device has no matrices that fit; all tokens then use the kernel for single
-    /// tokens, as they always do in [`Summation::Fixed`].
+    /// How [`Self::paged_attention`] computes chunks of many tokens over pools of `dtype` with
+    /// cooperative matrices. `None` where the device has no matrices that fit, and for pools of
+    /// integers; all tokens then use the kernel for single tokens, as they always do in
+    /// [`Summation::Fixed`].
     fn attention_tiles(
         _layout: HeadLayout,
         _dtype: DType,

@@ -22,7 +22,7 @@ pub fn upload<B: Backend, const D: usize>(
 }
 
 /// Uploads ids, positions or slots, which are far below 2^31, as i32: every device indexes with
-/// i32.
+/// i32. Words of any other meaning keep their bits.
 pub fn indices<B: Backend>(values: &[u32], device: &B::Device) -> IntTensor<B> {
     let values: Vec<i32> = values.iter().map(|value| *value as i32).collect();
     let length = values.len();

@@ -8,8 +8,10 @@ use serde::{Deserialize, Serialize};
 pub struct Identity {
     /// A digest of the model's configuration, weights and tokenizer.
     pub model: String,
-    /// Number format of keys and values: `f32`, `f16` or `bf16`.
+    /// Number format of keys and values: `f32`, `f16`, `bf16` or `int8`.
     pub dtype: String,
+    /// Number format in which the model is computed.
+    pub computed_in: String,
     /// Order and sizes of the numbers: `layers=30 kv_heads=3 head_dim=64 little-endian`.
     pub layout: String,
     /// Bytes of one token over all layers.
@@ -35,6 +37,7 @@ pub(crate) fn compare(prefill: &Identity, decode: &Identity) -> Result<(), Misma
         [
             ("model digest", identity.model.clone()),
             ("KV number format", identity.dtype.clone()),
+            ("number format", identity.computed_in.clone()),
             ("KV layout", identity.layout.clone()),
             ("KV size per token in bytes", number(identity.token_bytes)),
             ("page size", number(identity.page_size)),

@@ -20,6 +20,7 @@ fn identity() -> Identity {
     Identity {
         model: "0123".to_owned(),
         dtype: "bf16".to_owned(),
+        computed_in: "bf16".to_owned(),
         layout: "layers=2 kv_heads=1 head_dim=8".to_owned(),
         token_bytes: 4,
         page_size: 1,

@@ -10,8 +10,8 @@ use crate::load_options::LoadOptions;
 const CHUNK: usize = 512;
 
 /// How the KV pool is divided between layers.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WindowPlan {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct WindowPlan {
     /// Window slots per slot; `None` if all layers have the same slots.
     share: Option<f64>,
     /// The longest window, in positions.

@@ -124,6 +124,7 @@ mod tests {
             device: String::new(),
             dtype: Dtype::F32,
             quantization: None,
+            kv_dtype: "f32".to_owned(),
             kv_slots: 8,
             window: None,
             host_slots: 0,

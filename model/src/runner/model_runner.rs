@@ -24,7 +24,7 @@ pub(super) struct ModelRunner<B: Kernels> {
     pub config: ModelConfig,
     pub transformer: Transformer<B>,
     pub context: PagedContext<B>,
-    pub rows: KvRows<B>,
+    pub rows: KvRows,
     pub host: Option<HostPool>,
     /// The slots for adapters, if there are any.
     pub adapters: Option<AdapterStacks<B>>,

@@ -30,6 +30,7 @@ pub(super) fn prepare<B: Kernels>(
 ) -> Result<ModelRunner<B>, LoadError> {
     let config = checkpoint.config.clone();
     let dtype = choose_dtype(options.dtype, checkpoint.weights.dtype(), &config, at)?;
+    let kv_format = options.kv_dtype.format(dtype, &config)?;
     // The CPU widens values in registers; a GPU kernel takes one type for everything.
     let vector = if at.is_cpu() { Dtype::F32 } else { dtype };
     let summation = match options.deterministic {
@@ -61,12 +62,11 @@ pub(super) fn prepare<B: Kernels>(
             0 => 0,
             _ => options.adapters.rank,
         };
-        refuse_wrong_kernels::<B>(&config, dtype, packed, rank, summation, device).map_err(
-            |reason| LoadError::WrongKernel {
+        refuse_wrong_kernels::<B>(&config, dtype, kv_format, packed, rank, summation, device)
+            .map_err(|reason| LoadError::WrongKernel {
                 device: at.to_string(),
                 reason,
-            },
-        )?;
+            })?;
     }
     let most = options.tuned_for.unwrap_or_default();
     let products = products(&config, dtype, most, largest, any_packed);
@@ -86,17 +86,17 @@ pub(super) fn prepare<B: Kernels>(
     let [adapter_bytes, widest] = adapter_bytes(&config, slots, rank, dtype);
     memory::check_adapters(widest, dtype, at, largest)?;
     let taken = weight_bytes.saturating_add(adapter_bytes);
-    let budget = KvBudget::plan(&config, dtype, taken, options, at)?;
+    let budget = KvBudget::plan(&config, kv_format, taken, options, at)?;
     warn_of_dequantised::<B>(&config, weights, blocks, dtype);
     let transformer =
         Transformer::load_for_serving(&config, weights, dtype, vector, blocks, largest, device)?;
     let window_slots = budget.window.map(|window| window.slots);
-    let pool = KvPool::new(&config, budget.slots, window_slots, dtype, device);
+    let pool = KvPool::new(&config, budget.slots, window_slots, kv_format, device);
     let adapters =
         (slots > 0).then(|| AdapterStacks::<B>::new(&config, slots, rank, dtype, device));
     let context = PagedContext::new(&config, pool, budget.max_model_len, device);
-    memory::check_host(&config, dtype, options.host_slots)?;
-    let rows = KvRows::new(&config, dtype, vector, device);
+    memory::check_host(&config, kv_format, options.host_slots)?;
+    let rows = KvRows::new(&config, kv_format);
     let host = match options.host_slots {
         0 => None,
         slots => Some(
@@ -114,6 +114,7 @@ pub(super) fn prepare<B: Kernels>(
         device: at.to_string(),
         dtype,
         quantization: blocks.describe::<B>(&config, weights),
+        kv_dtype: kv_format.to_string(),
         kv_slots: budget.slots,
         window: budget.window,
         host_slots: options.host_slots,

@@ -25,5 +25,5 @@ pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
 pub use paged::{DeviceBatch, DeviceOutput, PagedContext};
 pub use parameters::{DenseMlp, Layer, LayerMlp, Transformer};
-pub(crate) use primitive::{indices, primitive, tensor};
+pub(crate) use primitive::{indices, primitive};
 pub use table::Table;

@@ -7,7 +7,7 @@ use hearth_model::checkpoint::{Checkpoint, LoadFormat};
 use hearth_model::device::{self, Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
 use hearth_model::weights::Quantization;
-use hearth_model::{AdapterSlots, Decoder, LoadError, LoadOptions};
+use hearth_model::{AdapterSlots, Decoder, KvDtype, LoadError, LoadOptions};
 use safetensors::SafeTensors;
 
 /// Largest absolute difference of a logit.
@@ -141,6 +141,17 @@ pub fn load_with(
         ..options(device)
     };
     hearth_model::load(&open(golden), &options)
+}
+
+/// Loads in f32 with the KV pools in 8 bits, as [`load_deterministic`] does.
+pub fn load_with_int8_kv(golden: &Golden, device: DeviceSpec) -> Box<dyn Decoder> {
+    let options = LoadOptions {
+        dtype: Some(Dtype::F32),
+        kv_dtype: KvDtype::Int8,
+        deterministic: true,
+        ..options(device)
+    };
+    hearth_model::load(&open(golden), &options).expect("the golden loads")
 }
 
 /// Loads with no matrix larger than `largest_matrix` bytes.

@@ -1,6 +1,7 @@
 //! Keys and values in the host's memory.
 
 use hearth_forward::{CopyDirection, KvCopy};
+use hearth_model::Decoder;
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
 
@@ -8,8 +9,6 @@ use super::golden::{
     CPU, Golden, HOST_SLOTS, SLOTS, feed, goldens, gpu_goldens, load, load_as, slot, wgpu_devices,
 };
 
-/// A prompt's keys and values go to the host, and come back after their slots have held
-/// something else.
 fn kv_comes_back_from_the_host_with_the_same_bits(
     device: DeviceSpec,
     dtype: Dtype,
@@ -17,29 +16,33 @@ fn kv_comes_back_from_the_host_with_the_same_bits(
 ) {
     for golden in goldens {
         let mut decoder = load_as(&golden, device, dtype);
-        let decoder = decoder.as_mut();
-        let length = golden.prompt.len();
-        feed(decoder, &golden.prompt, 0);
-        let next = golden.decode_tokens[0];
-        let expected = feed(decoder, &[next], length);
-        let slots: Vec<u32> = (0..length).map(slot).collect();
-        let host: Vec<u32> = (0..length).map(|i| (i * 3 % HOST_SLOTS) as u32).collect();
-        let copy = |direction| KvCopy {
-            direction,
-            device: slots.clone(),
-            host: host.clone(),
-        };
-        decoder
-            .copy_kv(&copy(CopyDirection::ToHost))
-            .expect("a copy to the host");
-        let other: Vec<u32> = golden.prompt.iter().map(|token| token ^ 1).collect();
-        feed(decoder, &other, 0);
-        assert_ne!(feed(decoder, &[next], length), expected);
-        decoder
-            .copy_kv(&copy(CopyDirection::ToDevice))
-            .expect("a copy from the host");
-        assert_eq!(feed(decoder, &[next], length), expected, "{device} {dtype}");
+        comes_back(decoder.as_mut(), &golden, &format!("{device} {dtype}"));
     }
+}
+
+/// A prompt's keys and values come back from the host after their slots have held something else.
+pub fn comes_back(decoder: &mut dyn Decoder, golden: &Golden, name: &str) {
+    let length = golden.prompt.len();
+    feed(decoder, &golden.prompt, 0);
+    let next = golden.decode_tokens[0];
+    let expected = feed(decoder, &[next], length);
+    let slots: Vec<u32> = (0..length).map(slot).collect();
+    let host: Vec<u32> = (0..length).map(|i| (i * 3 % HOST_SLOTS) as u32).collect();
+    let copy = |direction| KvCopy {
+        direction,
+        device: slots.clone(),
+        host: host.clone(),
+    };
+    decoder
+        .copy_kv(&copy(CopyDirection::ToHost))
+        .expect("a copy to the host");
+    let other: Vec<u32> = golden.prompt.iter().map(|token| token ^ 1).collect();
+    feed(decoder, &other, 0);
+    assert_ne!(feed(decoder, &[next], length), expected);
+    decoder
+        .copy_kv(&copy(CopyDirection::ToDevice))
+        .expect("a copy from the host");
+    assert_eq!(feed(decoder, &[next], length), expected, "{name}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod dense;
 mod golden;
 mod hidden;
 mod host;
+mod int8_kv;
 mod parts;
 mod quantised;
 mod refused;

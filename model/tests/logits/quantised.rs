@@ -63,7 +63,7 @@ fn the_estimated_memory_is_that_of_the_loaded_model() {
                 dtype,
                 ..LoadOptions::default()
             };
-            estimate(&open(&golden), &options)
+            estimate(&open(&golden), &options).unwrap()
         };
         for dtype in [Dtype::F32, Dtype::Bf16] {
             let decoder = load_as(&golden, CPU, dtype);

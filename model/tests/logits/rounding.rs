@@ -30,7 +30,7 @@ fn sixteen_bits_stay_close(device: DeviceSpec, dtype: Dtype, name: &str, toleran
 /// The root mean square of the differences from the golden, as a share of that of its logits: of all
 /// tokens, or of a model with experts the median of the tokens. Rounding may choose another expert
 /// where two are nearly as good, which changes some tokens by more than their rounding.
-fn relative_error(golden: &Golden, decoder: &mut dyn Decoder) -> f32 {
+pub fn relative_error(golden: &Golden, decoder: &mut dyn Decoder) -> f32 {
     let mut tokens = Vec::new();
     let mut check = |given: &[u32], past: usize, want: &[f32]| {
         let got = feed(decoder, given, past);

@@ -95,6 +95,7 @@ pub struct EngineFacts {
     pub window_slots: usize,
     /// Token slots of the cache in host memory.
     pub host_slots: usize,
+    /// `f32`, `f16`, `bf16` or `int8`.
     pub kv_dtype: String,
     /// Tokens of a page of the KV cache.
     pub page_size: usize,
@@ -279,7 +280,15 @@ pub(super) fn observe_engine(
         // offloaded, and keys and values have no scales.
         KeyValue::new("gpu_memory_utilization", "None"),
         KeyValue::new("cpu_offload_gb", "0"),
-        KeyValue::new("calculate_kv_scales", "False"),
+        // Integers have scales, which are computed with them.
+        KeyValue::new(
+            "calculate_kv_scales",
+            if facts.kv_dtype == "int8" {
+                "True"
+            } else {
+                "False"
+            },
+        ),
         KeyValue::new("eviction_policy", facts.eviction.clone()),
     ];
     observed(meter, "llm.cache_config_info", move || {

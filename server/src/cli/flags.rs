@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use crate::config::{
     CacheIsolation, DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy,
-    JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization,
-    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, SpecialTokens,
-    StructuredStrictness, Switch, ToolCallParser,
+    JsonWhitespace, KvCacheDtype, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling,
+    Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
+    SpecialTokens, StructuredStrictness, Switch, ToolCallParser,
 };
 
 #[derive(Debug, Default, Args)]
@@ -34,7 +34,7 @@ pub struct ModelFlags {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Number format of the weights and the KV cache [default: auto]
+    /// Number format of the weights, and of the KV cache without --kv-cache-dtype [default: auto]
     #[arg(long, value_enum)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dtype: Option<Dtype>,
@@ -74,6 +74,10 @@ pub struct ModelFlags {
     #[arg(long, value_name = "SHARE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swa_full_tokens_ratio: Option<f64>,
+    /// Number format of the KV cache [default: auto]
+    #[arg(long, value_enum)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv_cache_dtype: Option<KvCacheDtype>,
     /// Most prompt tokens of one request to compute in one step [default: 512]
     #[arg(long, value_name = "TOKENS")]
     #[serde(skip_serializing_if = "Option::is_none")]

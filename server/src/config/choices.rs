@@ -5,7 +5,7 @@ use hearth_api::disaggregation::Fallback;
 use hearth_api::{reasoning, tools};
 use serde::{Deserialize, Serialize};
 
-/// Number format of the weights and the KV cache on the device.
+/// Number format of the weights on the device, and of the KV cache unless that has its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -14,6 +14,16 @@ pub enum Dtype {
     F32,
     F16,
     Bf16,
+}
+
+/// Number format of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum KvCacheDtype {
+    /// The format that --dtype selects
+    Auto,
+    /// 8 bits per number, and a scale for each head of a token
+    Int8,
 }
 
 /// Quantization of the weights while loading.

@@ -23,6 +23,7 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
         &[
             "kv_tokens",
             "swa_full_tokens_ratio",
+            "kv_cache_dtype",
             "prefill_chunk",
             "max_running_requests",
             "max_batch_tokens",

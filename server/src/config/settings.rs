@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::choices::{
     CacheIsolation, DisaggregationFallback, DisaggregationMode, Dtype, HostCacheWritePolicy,
-    JsonWhitespace, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling, Quantization,
-    RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy, SpecialTokens,
-    StructuredStrictness, Switch, ToolCallParser,
+    JsonWhitespace, KvCacheDtype, LoadFormat, LogFormat, LogStats, OtlpProtocol, Pooling,
+    Quantization, RadixEvictionPolicy, ReasoningParser, SamplingDefaults, SchedulePolicy,
+    SpecialTokens, StructuredStrictness, Switch, ToolCallParser,
 };
 
 /// The settings of a `hearth` process.
@@ -30,7 +30,7 @@ pub struct Config {
     pub served_model_name: Option<String>,
     /// `auto`, or the API of a device with an optional index: `vulkan:1`.
     pub device: String,
-    /// Number format of the weights and the KV cache.
+    /// Number format of the weights, and of the KV cache unless `kv_cache_dtype` says otherwise.
     pub dtype: Dtype,
     /// Quantization of the weights while loading. Default: as they are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,6 +45,8 @@ pub struct Config {
     /// Longest sequence in tokens, prompt and output together. Default: the checkpoint's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<usize>,
+    /// Number format of the KV cache, on the device and in host memory.
+    pub kv_cache_dtype: KvCacheDtype,
     /// KV slots on the device. Default: chosen from the device's free memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kv_tokens: Option<usize>,
@@ -239,6 +241,7 @@ impl Default for Config {
             deterministic: false,
             autotune: true,
             max_model_len: None,
+            kv_cache_dtype: KvCacheDtype::Auto,
             kv_tokens: None,
             swa_full_tokens_ratio: 0.5,
             host_cache_tokens: 0,

@@ -10,8 +10,13 @@ pub use experts::{ExpertSizes, ExpertsShape};
 pub use kernel::Kernel;
 pub use model::{ModelShape, QkNormShape};
 
+use burn::tensor::DType;
+
 use super::Random;
-use crate::{Activation, BLOCK, BlockFormat, ExpertWeights, HeadLayout, Routing, Summation};
+use crate::kv_format::PER_WORD;
+use crate::{
+    Activation, BLOCK, BlockFormat, ExpertWeights, HeadLayout, KvFormat, Routing, Summation,
+};
 
 /// One call of a kernel, by its sizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,6 +100,7 @@ pub enum Case {
         /// 0 to leave the heads as they are.
         rotary_dim: usize,
         qk_norm: Option<NormWeight>,
+        pool: PoolKind,
     },
     Attention {
         /// The context and the number of new tokens of each sequence.
@@ -106,11 +112,39 @@ pub enum Case {
         /// True if each head has a sink.
         sinks: bool,
         summation: Summation,
+        pool: PoolKind,
     },
     Sample {
         rows: usize,
         vocab: usize,
     },
+}
+
+/// The elements of a KV pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolKind {
+    /// Floats of the type of the matrices.
+    Floats,
+    /// [`KvFormat::Int8`]
+    Int8,
+}
+
+impl PoolKind {
+    /// The elements of pools in `format`.
+    pub fn of(format: KvFormat) -> Self {
+        match format {
+            KvFormat::Floats(_) => PoolKind::Floats,
+            KvFormat::Int8 => PoolKind::Int8,
+        }
+    }
+
+    /// The format of a pool where matrices are `stored` as floats.
+    pub(super) fn format(self, stored: DType) -> KvFormat {
+        match self {
+            PoolKind::Floats => KvFormat::Floats(stored),
+            PoolKind::Int8 => KvFormat::Int8,
+        }
+    }
 }
 
 /// The type of the weights of a norm.
@@ -144,8 +178,14 @@ impl Case {
             Case::NormProjections { .. } => Kernel::NormProjections,
             Case::Gate { .. } => Kernel::Gate,
             Case::ScaleAndCap { .. } => Kernel::ScaleAndCap,
-            Case::RopeAndStore { .. } => Kernel::RopeAndStore,
-            Case::Attention { .. } => Kernel::Attention,
+            Case::RopeAndStore { pool, .. } => match pool {
+                PoolKind::Floats => Kernel::RopeAndStore,
+                PoolKind::Int8 => Kernel::RopeAndRound,
+            },
+            Case::Attention { pool, .. } => match pool {
+                PoolKind::Floats => Kernel::Attention,
+                PoolKind::Int8 => Kernel::RoundedAttention,
+            },
             Case::Sample { .. } => Kernel::Sample,
         }
     }
@@ -270,9 +310,11 @@ impl Case {
                 rows: random.within(1, 9),
                 vocab: random.within(1, 3000),
             },
-            Kernel::RopeAndStore => {
-                let layout = layout(&mut shape);
+            Kernel::RopeAndStore | Kernel::RopeAndRound => {
+                let pool = pool(kernel);
+                let layout = fitting(layout(&mut shape), pool);
                 Case::RopeAndStore {
+                    pool,
                     layout,
                     rotary_dim: match shape.one_in(6) {
                         true => 0,
@@ -282,7 +324,8 @@ impl Case {
                     tokens: random.within(1, 30),
                 }
             }
-            Kernel::Attention => {
+            Kernel::Attention | Kernel::RoundedAttention => {
+                let pool = pool(kernel);
                 let decoding = random.one_in(2);
                 let longest = [40, 300, 900][random.below(3)];
                 let sequence = |random: &mut Random| {
@@ -295,7 +338,8 @@ impl Case {
                     (context, random.within(1, new))
                 };
                 Case::Attention {
-                    layout: layout(&mut shape),
+                    pool,
+                    layout: fitting(layout(&mut shape), pool),
                     sequences: (0..random.within(1, 6)).map(|_| sequence(random)).collect(),
                     window: random.one_in(3).then(|| random.within(1, longest) as u32),
                     capped: shape.one_in(4),
@@ -333,6 +377,23 @@ impl Case {
         }
         self
     }
+}
+
+/// The pools that a kernel takes.
+fn pool(kernel: Kernel) -> PoolKind {
+    match kernel {
+        Kernel::RopeAndRound | Kernel::RoundedAttention => PoolKind::Int8,
+        _ => PoolKind::Floats,
+    }
+}
+
+/// `layout`, or one with more elements in a head that fits the pool.
+fn fitting(layout: HeadLayout, pool: PoolKind) -> HeadLayout {
+    let mut head_dim = layout.head_dim;
+    if pool == PoolKind::Int8 {
+        head_dim = head_dim.next_multiple_of(PER_WORD);
+    }
+    HeadLayout { head_dim, ..layout }
 }
 
 /// A random format of packed matrices, and a number of columns, at most about `32 * most`.

@@ -10,7 +10,9 @@ mod same_bits;
 mod sampling;
 mod speed;
 
-pub use case::{CASES_PER_SHAPE, Case, ExpertsShape, Kernel, ModelShape, NormWeight, QkNormShape};
+pub use case::{
+    CASES_PER_SHAPE, Case, ExpertsShape, Kernel, ModelShape, NormWeight, PoolKind, QkNormShape,
+};
 pub use random::Random;
 pub use same_bits::{Differs, same_bits};
 pub use sampling::acceptable_tokens;
@@ -109,7 +111,9 @@ pub fn check<B: Kernels>(
     };
     for (_, wanted) in &want {
         match wanted {
-            Expected::Values(values) => poison::<B>(values.len(), precision.activations, device),
+            Expected::Values(values) | Expected::Rounded { values, .. } => {
+                poison::<B>(values.len(), precision.activations, device)
+            }
             Expected::OneOf(rows) => poison::<B>(rows.len(), DType::F32, device),
         }
     }
@@ -181,6 +185,7 @@ pub fn poison<B: Kernels>(count: usize, dtype: DType, device: &B::Device) {
 
 fn read<B: Kernels>(output: Output<B>) -> Vec<f32> {
     let data = match output {
+        Output::Pool(pool) => return pool.into_values(),
         Output::Float(tensor) => block_on(B::float_into_data(tensor)),
         Output::Int(tensor) => block_on(B::int_into_data(tensor)),
     };

@@ -3,6 +3,7 @@
 mod blocks;
 mod experts;
 mod low_rank;
+mod pool;
 mod products;
 mod rows;
 mod sequences;
@@ -14,10 +15,11 @@ use burn::tensor::{DType, TensorData};
 pub use blocks::random_blocks;
 pub use experts::{ExpertRows, RandomExperts};
 pub use low_rank::{RandomStack, random_slots};
+pub use pool::Pool;
 
 use super::sampling::{acceptable_tokens, logits, random_params};
-use super::{Case, NormWeight, Precision, Random, reference};
-use crate::{BlockFormat, Kernels, upload};
+use super::{Case, NormWeight, PoolKind, Precision, Random, reference};
+use crate::{BlockFormat, Kernels};
 
 /// The epsilon of norms.
 pub const EPS: f32 = 1e-3;
@@ -33,6 +35,7 @@ pub const CAP: f32 = 1.5;
 pub enum Output<B: Kernels> {
     Float(FloatTensor<B>),
     Int(IntTensor<B>),
+    Pool(Pool<B>),
 }
 
 /// The least work of a case: the bytes that have to be moved, and the floating-point operations.
@@ -46,6 +49,8 @@ pub struct Work {
 pub enum Expected {
     /// The expected values; NaN where nothing may be written.
     Values(Vec<f64>),
+    /// As `Values`, but each row of `width` values may be rounded to 255 steps.
+    Rounded { values: Vec<f64>, width: usize },
     /// The acceptable values of each element: one, or several where rounding decides.
     OneOf(Vec<Vec<i32>>),
 }
@@ -55,6 +60,22 @@ impl Expected {
     pub fn beside(&self, got: &[f32]) -> Vec<f64> {
         match self {
             Self::Values(values) => values.clone(),
+            Self::Rounded { values, width } => {
+                let got = got.iter().copied().chain(std::iter::repeat(f32::NAN));
+                let steps = values.chunks(*width).flat_map(|row| {
+                    let largest = row.iter().copied().fold(0.0, |most, x| x.abs().max(most));
+                    std::iter::repeat_n(largest / 127.0, row.len())
+                });
+                // Half a step for the rounding, and a little for the values before it.
+                let near = |((want, step), got): ((&f64, f64), f32)| {
+                    let got = f64::from(got);
+                    match (got - want).abs() <= 0.51 * step {
+                        true => got,
+                        false => *want,
+                    }
+                };
+                values.iter().zip(steps).zip(got).map(near).collect()
+            }
             Self::OneOf(rows) => {
                 let got = got.iter().copied().chain(std::iter::repeat(f32::NAN));
                 let nearest = |(right, got): (&Vec<i32>, f32)| {
@@ -67,11 +88,12 @@ impl Expected {
         }
     }
 
-    /// The tolerance for this output. For values from a list, there is none.
+    /// The tolerance for this output. Where [`beside`](Self::beside) accepts what is right, there is
+    /// none.
     pub fn tolerance(&self, tolerance: f64) -> f64 {
         match self {
             Self::Values(_) => tolerance,
-            Self::OneOf(_) => 0.0,
+            Self::OneOf(_) | Self::Rounded { .. } => 0.0,
         }
     }
 }
@@ -93,20 +115,6 @@ pub fn float<B: Kernels>(
 ) -> FloatTensor<B> {
     let data = TensorData::new(values.to_vec(), shape.to_vec()).convert_dtype(dtype);
     B::float_from_data(data, device)
-}
-
-/// A KV pool `[slots, kv_heads, head_dim]` with these `values`, contiguous as
-/// [`Kernels::empty_pool`] makes it.
-pub fn kv_pool<B: Kernels>(
-    values: &[f32],
-    shape: [usize; 3],
-    dtype: DType,
-    device: &B::Device,
-) -> FloatTensor<B> {
-    let data = TensorData::new(values.to_vec(), shape).convert_dtype(dtype);
-    upload::<B, 3>(data, dtype, device)
-        .into_primitive()
-        .tensor()
 }
 
 /// A random matrix `[rows, columns]` in blocks of integers: its values, and the matrix on the
@@ -277,7 +285,8 @@ pub fn prepare<B: Kernels>(
             layout,
             rotary_dim,
             qk_norm,
-        } => sequences::rope_and_store(maker, tokens, layout, rotary_dim, qk_norm),
+            pool,
+        } => sequences::rope_and_store(maker, tokens, layout, rotary_dim, qk_norm, pool),
         Case::Attention {
             sequences,
             layout,
@@ -285,6 +294,7 @@ pub fn prepare<B: Kernels>(
             capped,
             sinks,
             summation,
+            pool,
         } => sequences::attention(
             maker,
             &sequences,
@@ -292,6 +302,7 @@ pub fn prepare<B: Kernels>(
             window,
             [capped, sinks],
             summation,
+            pool,
         ),
         Case::Sample { rows, vocab } => sample(maker, [rows, vocab]),
     }

@@ -5,6 +5,7 @@ mod experts;
 
 pub use experts::{ExpertValues, choose_experts, mix_experts};
 
+use crate::kv_format::SMALLEST;
 use crate::{Activation, HeadLayout};
 
 pub fn linear(x: &[f32], weight: &[f32], bias: Option<&[f32]>, input: usize) -> Vec<f64> {
@@ -125,6 +126,38 @@ pub fn rope(
         }
     }
     out
+}
+
+/// A head in 8 bits: the bits of its scale and the words of its integers, and the values that these
+/// stand for.
+pub fn to_int8(head: &[f32]) -> (Vec<u32>, Vec<f32>) {
+    let finite = head.iter().all(|x| x.is_finite());
+    let largest = head.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+    let scale = match (finite, largest >= SMALLEST) {
+        (false, _) => f32::NAN,
+        (true, false) => 0.0,
+        (true, true) => largest / 127.0,
+    };
+    let integer = |x: &f32| match scale > 0.0 {
+        true => (x * (127.0 / largest)).round_ties_even() as i8,
+        false => 0,
+    };
+    let bytes: Vec<u8> = head.iter().map(|x| integer(x).cast_unsigned()).collect();
+    let words = bytes.as_chunks::<4>().0.iter().copied();
+    let words: Vec<u32> = std::iter::once(scale.to_bits())
+        .chain(words.map(u32::from_le_bytes))
+        .collect();
+    let values = from_int8(&words);
+    (words, values)
+}
+
+/// The values of a head in 8 bits.
+pub fn from_int8(words: &[u32]) -> Vec<f32> {
+    let scale = f32::from_bits(words[0]);
+    let bytes = words[1..].iter().flat_map(|word| word.to_le_bytes());
+    bytes
+        .map(|byte| scale * f32::from(byte.cast_signed()))
+        .collect()
 }
 
 /// How attention weighs scores; see [`AttentionOptions`](crate::AttentionOptions).

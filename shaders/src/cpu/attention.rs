@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::simd::{Simd, Stored, Task, dispatch, exp, tanh};
+use super::pools::Pooled;
+use super::simd::{Simd, Task, dispatch, exp, tanh};
 use crate::HeadLayout;
 
 /// Positions that are scored before their values are added up.
@@ -55,8 +56,8 @@ impl Weighing<'_> {
     }
 }
 
-/// `q` and `out` are `[tokens, heads, head_dim]`, the pools `[slots, kv_heads, head_dim]`.
-pub fn paged<E: Stored>(
+/// `q` and `out` are `[tokens, heads, head_dim]`, the pools `[slots, kv_heads, E::SCALE + head_dim]`.
+pub fn paged<E: Pooled>(
     q: &[f32],
     k_pool: &[E],
     v_pool: &[E],
@@ -99,7 +100,7 @@ struct Group<'a, E> {
     out: &'a mut [f32],
 }
 
-impl<E: Stored> Task for Group<'_, E> {
+impl<E: Pooled> Task for Group<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let dim = self.layout.head_dim;
@@ -112,11 +113,12 @@ impl<E: Stored> Task for Group<'_, E> {
                 sinks: self.weighing.sinks.map(|sinks| &sinks[first..]),
             };
             first += q.len() / dim;
+            let stride = E::SCALE + dim;
             let rows = Rows {
                 k_pool: self.k_pool,
                 v_pool: self.v_pool,
-                width: self.layout.kv_heads * dim,
-                at: self.kv_head * dim,
+                width: self.layout.kv_heads * stride,
+                at: self.kv_head * stride + E::SCALE,
                 dim,
             };
             // SAFETY: the caller guarantees the features of `S`.
@@ -143,16 +145,34 @@ struct Rows<'a, E> {
     v_pool: &'a [E],
     /// Elements of a slot, of all KV heads.
     width: usize,
-    /// Where this head begins in a slot.
+    /// Where the elements of this head begin in a slot, behind its scale.
     at: usize,
     dim: usize,
 }
 
-impl<E> Rows<'_, E> {
+impl<E: Pooled> Rows<'_, E> {
     #[inline(always)]
     fn of(&self, slot: i32) -> std::ops::Range<usize> {
         let from = slot as usize * self.width + self.at;
         from..from + self.dim
+    }
+
+    /// Multiplies each of `values` by the scale that `pool` has at the slot in the same place.
+    #[inline(always)]
+    fn scale(&self, pool: &[E], slots: &[i32], values: &mut [[f32; TILE]]) {
+        if E::SCALE == 0 {
+            return;
+        }
+        let mut scales = [0.0; TILE];
+        for (scale, slot) in scales.iter_mut().zip(slots) {
+            let from = self.of(*slot).start;
+            *scale = E::scale(&pool[from - E::SCALE..from]);
+        }
+        for values in values {
+            for (value, scale) in values.iter_mut().zip(scales) {
+                *value *= scale;
+            }
+        }
     }
 
     /// Prefetches keys and values that are needed soon. The hardware prefetcher does not recognise
@@ -164,9 +184,12 @@ impl<E> Rows<'_, E> {
     unsafe fn fetch<S: Simd>(&self, slots: &[i32]) {
         for slot in slots {
             let from = self.of(*slot).start;
+            let bytes = (E::SCALE + self.dim) * size_of::<E>();
+            // Heads with scales do not begin at cache lines, so their last byte may be in one more.
+            let last = (E::SCALE > 0).then_some(bytes - 1);
             for pool in [self.k_pool, self.v_pool] {
-                for at in (0..self.dim * size_of::<E>()).step_by(CACHE_LINE) {
-                    let row = pool.as_ptr().wrapping_add(from).cast::<u8>();
+                let row = pool.as_ptr().wrapping_add(from - E::SCALE).cast::<u8>();
+                for at in (0..bytes).step_by(CACHE_LINE).chain(last) {
                     // SAFETY: the caller guarantees the features of `S`; a prefetch accepts any
                     // address.
                     unsafe { S::prefetch(row.wrapping_add(at)) };
@@ -189,7 +212,7 @@ struct Own<'a> {
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
-unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
+unsafe fn attend<S: Simd, E: Pooled, const HEADS: usize>(
     q: &[f32],
     rows: &Rows<'_, E>,
     own: &Own<'_>,
@@ -219,6 +242,7 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
                 }
             }
         }
+        rows.scale(rows.k_pool, slots, &mut weights);
         for head in 0..HEADS {
             let weights = &mut weights[head][..slots.len()];
             if let Some(cap) = own.weighing.cap {
@@ -246,6 +270,7 @@ unsafe fn attend<S: Simd, E: Stored, const HEADS: usize>(
             let out = &mut out[head * rows.dim..][..rows.dim];
             out.iter_mut().for_each(|out| *out *= correction);
         }
+        rows.scale(rows.v_pool, slots, &mut weights);
         // SAFETY: the caller guarantees the features of `S`.
         unsafe { mix::<S, E, HEADS>(&weights, rows, slots, out) };
     }
@@ -278,7 +303,7 @@ fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f3
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
-unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
+unsafe fn scores<S: Simd, E: Pooled, const HEADS: usize>(
     q: &[f32],
     rows: &Rows<'_, E>,
     slots: &[i32],
@@ -318,7 +343,7 @@ unsafe fn scores<S: Simd, E: Stored, const HEADS: usize>(
 /// # Safety
 /// The CPU must have `S`'s features, and `q` must have `HEADS` heads of the length of a key.
 #[inline(always)]
-unsafe fn dot_products<S: Simd, E: Stored, const HEADS: usize, const SIDE: usize>(
+unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize>(
     q: &[f32],
     keys: &[&[E]; SLOTS],
     first: usize,
@@ -359,7 +384,7 @@ unsafe fn dot_products<S: Simd, E: Stored, const HEADS: usize, const SIDE: usize
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
-unsafe fn mix<S: Simd, E: Stored, const HEADS: usize>(
+unsafe fn mix<S: Simd, E: Pooled, const HEADS: usize>(
     weights: &[[f32; TILE]; HEADS],
     rows: &Rows<'_, E>,
     slots: &[i32],
@@ -402,7 +427,7 @@ unsafe fn mix<S: Simd, E: Stored, const HEADS: usize>(
 /// # Safety
 /// The CPU must have `S`'s features, and the vectors must lie within the head.
 #[inline(always)]
-unsafe fn mix_vectors<S: Simd, E: Stored, const HEADS: usize, const WIDE: usize>(
+unsafe fn mix_vectors<S: Simd, E: Pooled, const HEADS: usize, const WIDE: usize>(
     weights: &[[f32; TILE]; HEADS],
     rows: &Rows<'_, E>,
     slots: &[i32],

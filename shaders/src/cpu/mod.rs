@@ -1,7 +1,7 @@
-//! The operations on the CPU. Activations are f32. Weights and KV pools are f32, bf16 or f16 and
-//! are widened in registers. Activations are rounded, too, in three cases: products with bf16
-//! weights on CPUs that multiply bf16, attention over bf16 pools on matrix tiles (AMX), and products
-//! with weights in blocks.
+//! The operations on the CPU. Activations are f32. Weights and KV pools are f32, bf16 or f16, and KV
+//! pools may be 8-bit integers; all are widened in registers. Activations are rounded, too, in three
+//! cases: products with bf16 weights on CPUs that multiply bf16, attention over bf16 pools on matrix
+//! tiles (AMX), and products with weights in blocks.
 
 mod aligned;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +21,7 @@ mod low_rank;
 mod noise;
 mod output;
 mod poison;
+mod pools;
 mod rope;
 mod simd;
 mod tensors;
@@ -35,7 +36,7 @@ use burn_flex::{Flex, FlexDevice, FlexTensor};
 
 use crate::{
     Activation, AdapterIndex, AttentionOptions, ChosenExperts, Experts, Hardware, HeadLayout,
-    Kernels, LowRankStack, QkNorm, RaggedIndex, RopeTable, Routing, Summation,
+    Kernels, KvFormat, LowRankStack, QkNorm, RaggedIndex, RopeTable, Routing, Summation,
 };
 pub use arena::LineBytes;
 pub use blocks::{BLOCK, BlockFormat, BlockMatrix, GROUP_ROWS};
@@ -83,6 +84,7 @@ impl Kernels for Flex {
             DType::F32 => bytemuck::cast_slice_mut(pool.storage_mut::<f32>()),
             DType::BF16 => bytemuck::cast_slice_mut(pool.storage_mut::<half::bf16>()),
             DType::F16 => bytemuck::cast_slice_mut(pool.storage_mut::<half::f16>()),
+            DType::U32 => bytemuck::cast_slice_mut(pool.storage_mut::<u32>()),
             other => panic!("the CPU kernels take f32, bf16 and f16, not {other:?}"),
         })
     }
@@ -310,6 +312,7 @@ impl Kernels for Flex {
         let queries = rotation.apply(rows, layout, elements(&index.positions));
         let slots = elements::<i32>(&index.write_slots);
         match k_pool.dtype() {
+            DType::U32 => rope::store_in_8_bits(rows, layout, slots, k_pool, v_pool),
             DType::F32 => rope::store::<f32>(rows, layout, slots, k_pool, v_pool),
             DType::BF16 => rope::store::<half::bf16>(rows, layout, slots, k_pool, v_pool),
             DType::F16 => rope::store::<half::f16>(rows, layout, slots, k_pool, v_pool),
@@ -342,8 +345,8 @@ impl Kernels for Flex {
         };
         let _timer = times::time(|| {
             let (read, seen) = table.extent();
-            let element = k_pool.dtype().size();
-            let bytes = 2 * read * layout.kv_heads * layout.head_dim * element;
+            let head = KvFormat::of(k_pool.dtype()).head_bytes(layout.head_dim);
+            let bytes = 2 * read * layout.kv_heads * head;
             let flops = 4 * seen * layout.heads * layout.head_dim;
             (Operation::Attention, bytes, flops)
         });
@@ -358,9 +361,14 @@ impl Kernels for Flex {
             return tensor(out, shape);
         }
         let mut out = vec![0.0f32; shape[0] * shape[1]];
+        let q = elements(&q);
+        if k_pool.dtype() == DType::U32 {
+            let [k, v] = [k_pool, v_pool].map(|pool| bytemuck::cast_slice(elements::<u32>(pool)));
+            attention::paged::<i8>(q, k, v, layout, &weighing, &table, &mut out);
+            return tensor(out, shape);
+        }
         with_stored!(k_pool, k => {
-            let (q, v) = (elements(&q), elements(v_pool));
-            attention::paged(q, k, v, layout, &weighing, &table, &mut out)
+            attention::paged(q, k, elements(v_pool), layout, &weighing, &table, &mut out)
         });
         tensor(out, shape)
     }

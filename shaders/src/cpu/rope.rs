@@ -7,8 +7,9 @@ use rayon::prelude::*;
 
 use super::elementwise::{PARALLEL_FROM, inverse_rms};
 use super::output::Output;
+use super::pools::Rounding;
 use super::simd::{Simd, Stored, Task, dispatch};
-use crate::HeadLayout;
+use crate::{HeadLayout, KvFormat};
 
 /// The rotation (RoPE) and the normalisation before it.
 pub struct Rotation<'a> {
@@ -126,7 +127,7 @@ impl Task for Wide<'_> {
     }
 }
 
-/// Writes the keys and values of `rows` to the `slots` of the pools.
+/// Writes the keys and values of `rows` to the `slots` of pools of floats.
 pub fn store<E: Stored + Element + Pod>(
     rows: &[f32],
     layout: HeadLayout,
@@ -134,14 +135,40 @@ pub fn store<E: Stored + Element + Pod>(
     k_pool: &mut FlexTensor,
     v_pool: &mut FlexTensor,
 ) {
+    let narrow = |from: &[f32], to: &mut [E]| dispatch(Narrowing { from, to });
+    store_by(narrow, rows, layout, slots, k_pool, v_pool);
+}
+
+/// As [`store`], in pools of 8-bit integers.
+pub fn store_in_8_bits(
+    rows: &[f32],
+    layout: HeadLayout,
+    slots: &[i32],
+    k_pool: &mut FlexTensor,
+    v_pool: &mut FlexTensor,
+) {
+    let head_dim = layout.head_dim;
+    let round = |from: &[f32], to: &mut [u32]| dispatch(Rounding { from, head_dim, to });
+    store_by(round, rows, layout, slots, k_pool, v_pool);
+}
+
+/// Writes the keys and values of `rows` to the `slots` of the pools. `write` gets those of one
+/// token, and its slot.
+fn store_by<E: Element + Pod + Send>(
+    write: impl Fn(&[f32], &mut [E]) + Sync,
+    rows: &[f32],
+    layout: HeadLayout,
+    slots: &[i32],
+    k_pool: &mut FlexTensor,
+    v_pool: &mut FlexTensor,
+) {
     let width = layout.kv_heads * layout.head_dim;
+    let stored = layout.kv_heads * KvFormat::of(k_pool.dtype()).head_width(layout.head_dim);
     let keys = layout.heads * layout.head_dim;
     let narrow = |pool: &mut [E], from: usize| {
         for (row, slot) in rows.chunks_exact(layout.qkv_width()).zip(slots) {
-            dispatch(Narrowing {
-                from: &row[from..from + width],
-                to: &mut pool[*slot as usize * width..][..width],
-            });
+            let to = &mut pool[*slot as usize * stored..][..stored];
+            write(&row[from..from + width], to);
         }
     };
     // The pools have a single owner here, so `storage_mut` borrows them; it would copy a shared

@@ -85,6 +85,7 @@ pub trait Simd: Copy {
     unsafe fn load_f32(from: *const f32) -> Self;
     unsafe fn load_bf16(from: *const bf16) -> Self;
     unsafe fn load_f16(from: *const f16) -> Self;
+    unsafe fn load_i8(from: *const i8) -> Self;
     unsafe fn store(self, to: *mut f32);
     /// Prefetches the cache line of `at`, which need not be a valid address.
     #[inline(always)]
@@ -281,6 +282,11 @@ impl Simd for [f32; 8] {
     unsafe fn load_f16(from: *const f16) -> Self {
         // SAFETY: the caller guarantees that 8 elements are readable.
         std::array::from_fn(|i| unsafe { *from.add(i) }.to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: the caller guarantees that 8 elements are readable.
+        std::array::from_fn(|i| f32::from(unsafe { *from.add(i) }))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {

@@ -11,7 +11,8 @@
 //! Flash-Decoding).
 //!
 //! Where the device has cooperative matrices, chunks of many tokens are cut into tiles instead,
-//! which have a kernel of their own ([`tiles`]). Tokens that no tile covers use the kernel above.
+//! which have a kernel of their own ([`tiles`]). Tokens that no tile covers use the kernel above, and
+//! so do all tokens over pools of integers.
 //!
 //! In a fixed order ([`Summation::Fixed`]) a block is one token, and its positions are always split
 //! every [`FIXED_SPLIT`] positions and merged. Chunks and decode rows use the same two compiled
@@ -28,8 +29,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{dims, empty_like, vector_within};
-use crate::{HeadLayout, Summation, Tiling};
-use kernels::{attend, merge};
+use crate::kv_format::PER_WORD;
+use crate::{HeadLayout, KvFormat, Summation, Tiling};
+use kernels::{Pools, attend, merge};
 pub use plan::AttentionTiles;
 use tiles::attend_tiles;
 
@@ -76,7 +78,7 @@ pub struct Weighed {
 }
 
 /// [`Kernels::paged_attention`](crate::Kernels::paged_attention): `q` `[tokens, heads * head_dim]`
-/// over the pools `[slots, kv_heads, head_dim]`.
+/// over the pools `[slots, kv_heads, head_width]`.
 pub fn paged<R: CubeRuntime>(
     q: CubeTensor<R>,
     layout: HeadLayout,
@@ -92,7 +94,7 @@ pub fn paged<R: CubeRuntime>(
     let out = empty_like(&q, tokens, width);
     let tiles = match table.tiling.tiles {
         0 => None,
-        _ => AttentionTiles::of(&q.client, layout, q.dtype),
+        _ => AttentionTiles::of(&q.client, layout, k_pool.dtype),
     };
     let first_tile = table.block_count;
     let mut cubes = 0;
@@ -204,7 +206,13 @@ impl<R: CubeRuntime> Inputs<R> {
         } else {
             4
         };
-        let vector = vector_within(widest, layout.head_dim);
+        let integers = KvFormat::of(self.k_pool.dtype) == KvFormat::Int8;
+        let vector = match integers {
+            true => PER_WORD,
+            false => vector_within(widest, layout.head_dim),
+        };
+        let pools = Pools { integers, vector };
+        let width = if integers { 1 } else { vector };
         let threads = (layout.head_dim / vector).next_power_of_two().max(128);
         let groups = layout.heads / shared;
         // SAFETY: the caller has checked the batch: the slots of the table lie within the pools,
@@ -215,7 +223,7 @@ impl<R: CubeRuntime> Inputs<R> {
                 &q.client,
                 CubeCount::Static(groups as u32, blocks as u32, plan.splits as u32),
                 CubeDim::new_1d(threads as u32),
-                vector,
+                width,
                 q.clone().into_array_arg(),
                 self.k_pool.clone().into_array_arg(),
                 self.v_pool.clone().into_array_arg(),
@@ -237,9 +245,11 @@ impl<R: CubeRuntime> Inputs<R> {
                 shared,
                 table.block_tokens,
                 threads,
+                pools,
                 self.weighed(),
                 !plan.merged,
                 q.dtype.into(),
+                self.k_pool.dtype.into(),
                 target.dtype.into(),
             );
         }

@@ -4,7 +4,7 @@
 //! a plane is a subgroup (CUDA: warp).
 //!
 //! All float tensors of a call have the same type (f32, f16 or bf16), except that the weights of
-//! norms may be f32; arithmetic is in f32. Kernels use shared memory and barriers but no subgroup
+//! norms may be f32, and KV pools may have 8-bit integers; arithmetic is in f32. Kernels use shared memory and barriers but no subgroup
 //! operations, so that they behave the same on every adapter. The exceptions are kernels with
 //! cooperative matrices, which run only on devices that have them. Nothing is tuned while the
 //! server runs, because tuning stalls slow devices for seconds. Only the kernel for matrix
@@ -22,6 +22,7 @@ mod product;
 mod reduce;
 mod rope;
 mod sample;
+mod slots;
 
 use burn::tensor::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
@@ -66,6 +67,16 @@ where
     fn empty_pool(device: &R::Device, shape: [usize; 3], dtype: DType) -> CubeTensor<R> {
         let client = R::client(device);
         empty_device_contiguous_dtype(client, device.clone(), Shape::from(shape), dtype)
+    }
+
+    fn read_slots(pool: &CubeTensor<R>, slots: CubeTensor<R>) -> CubeTensor<R> {
+        assert_contiguous([pool]);
+        slots::read(pool, into_contiguous(slots))
+    }
+
+    fn write_slots(pool: &mut CubeTensor<R>, slots: CubeTensor<R>, words: CubeTensor<R>) {
+        assert_contiguous([pool]);
+        slots::write(pool, into_contiguous(slots), into_contiguous(words));
     }
 
     fn hardware(device: &R::Device) -> Option<Hardware> {
@@ -334,7 +345,7 @@ where
 }
 
 /// Pools are updated in place: `into_contiguous` would update a copy.
-fn assert_contiguous<R: CubeRuntime>(pools: [&CubeTensor<R>; 2]) {
+fn assert_contiguous<const N: usize, R: CubeRuntime>(pools: [&CubeTensor<R>; N]) {
     for pool in pools {
         assert!(pool.is_contiguous(), "a KV pool has gaps between its rows");
     }

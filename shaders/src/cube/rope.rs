@@ -8,7 +8,8 @@ use cubecl::prelude::*;
 
 use super::reduce::cube_sum;
 use super::{dims, empty_like};
-use crate::HeadLayout;
+use crate::kv_format::{INFINITY_BITS, LARGEST, NAN_BITS, PER_WORD, ROUND, SMALLEST};
+use crate::{HeadLayout, KvFormat};
 
 /// The rotation (RoPE) and the normalisation before it.
 pub struct Rotation<R: CubeRuntime> {
@@ -34,7 +35,7 @@ pub fn rope_and_store<R: CubeRuntime>(
     let [tokens, width] = dims(&qkv);
     assert_eq!(width, layout.qkv_width(), "rope_and_store: width of qkv");
     let q = empty_like(&qkv, tokens, layout.heads * layout.head_dim);
-    let (client, dtype) = (qkv.client.clone(), qkv.dtype);
+    let (client, dtype, stored) = (qkv.client.clone(), qkv.dtype, k_pool.dtype);
     let normalise = rotation.norms.is_some();
     // Without norms, the arguments have to be bound but are never read.
     let (q_norm, k_norm, eps) = rotation
@@ -68,7 +69,9 @@ pub fn rope_and_store<R: CubeRuntime>(
             rotation.half,
             normalise,
             threads,
+            KvFormat::of(stored) == KvFormat::Int8,
             dtype.into(),
+            stored.into(),
             norm_dtype.into(),
         );
     }
@@ -77,7 +80,7 @@ pub fn rope_and_store<R: CubeRuntime>(
 
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-fn rope_and_store_kernel<E: Float, W: Float>(
+fn rope_and_store_kernel<E: Float, P: Numeric, W: Float>(
     qkv: &Array<E>,
     positions: &Array<i32>,
     write_slots: &Array<i32>,
@@ -86,8 +89,8 @@ fn rope_and_store_kernel<E: Float, W: Float>(
     q_norm: &Array<W>,
     k_norm: &Array<W>,
     q: &mut Array<E>,
-    k_pool: &mut Array<E>,
-    v_pool: &mut Array<E>,
+    k_pool: &mut Array<P>,
+    v_pool: &mut Array<P>,
     eps: f32,
     #[comptime] heads: usize,
     #[comptime] kv_heads: usize,
@@ -95,7 +98,9 @@ fn rope_and_store_kernel<E: Float, W: Float>(
     #[comptime] half: usize,
     #[comptime] normalise: bool,
     #[comptime] threads: usize,
+    #[comptime] integers: bool,
     #[define(E)] _dtype: StorageType,
+    #[define(P)] _stored: StorageType,
     #[define(W)] _norm: StorageType,
 ) {
     let token = CUBE_POS_X as usize;
@@ -133,14 +138,75 @@ fn rope_and_store_kernel<E: Float, W: Float>(
                     element * cos[angle + i - half] + shared[i - half] * sin[angle + i - half];
             }
         }
-        let slot = write_slots[token] as usize;
         if head < heads {
             q[(token * heads + head) * head_dim + i] = E::cast_from(element);
-        } else if head < heads + kv_heads {
-            k_pool[(slot * kv_heads + head - heads) * head_dim + i] = E::cast_from(element);
-        } else {
-            let head = head - heads - kv_heads;
-            v_pool[(slot * kv_heads + head) * head_dim + i] = E::cast_from(element);
         }
     }
+    let first_slot = write_slots[token] as usize * kv_heads;
+    // Of query heads, for which there is none, this is not used.
+    let mut kv_head = head - heads;
+    if head >= heads + kv_heads {
+        kv_head = head - heads - kv_heads;
+    }
+    if comptime!(integers) {
+        let word = word_of(element, head_dim, threads);
+        let width = comptime!(KvFormat::Int8.head_width(head_dim));
+        if head >= heads && i < width {
+            let at = (first_slot + kv_head) * width + i;
+            if head < heads + kv_heads {
+                k_pool[at] = P::cast_from(word);
+            } else {
+                v_pool[at] = P::cast_from(word);
+            }
+        }
+    } else if head >= heads && i < head_dim {
+        let at = (first_slot + kv_head) * head_dim + i;
+        if head < heads + kv_heads {
+            k_pool[at] = P::cast_from(element);
+        } else {
+            v_pool[at] = P::cast_from(element);
+        }
+    }
+}
+
+/// The word that this unit writes of a head in [`KvFormat::Int8`], of which each unit has an
+/// `element`. Units beyond the head have zeros, and what they get is not to be written.
+#[cube]
+fn word_of(element: f32, #[comptime] head_dim: usize, #[comptime] threads: usize) -> u32 {
+    let unit = UNIT_POS as usize;
+    let mut scratch = SharedMemory::<u32>::new(threads);
+    // The bits of positive numbers are in the order of the numbers, and NaN is above infinity.
+    scratch[unit] = u32::reinterpret(element) & 0x7fff_ffffu32;
+    sync_cube();
+    let steps = comptime!(threads.ilog2());
+    #[unroll]
+    for step in 0..steps {
+        let stride = comptime!(threads >> (step as usize + 1));
+        if unit < stride {
+            scratch[unit] = cubecl::prelude::max(scratch[unit], scratch[unit + stride]);
+        }
+        sync_cube();
+    }
+    let largest = scratch[0];
+    sync_cube();
+    let is_finite = largest < comptime!(INFINITY_BITS);
+    let is_stored = is_finite && largest >= comptime!(SMALLEST.to_bits());
+    let magnitude = f32::reinterpret(largest);
+    let scaled = element * (f32::new(LARGEST) / magnitude);
+    let integer = u32::reinterpret(scaled + f32::new(ROUND)) & 0xffu32;
+    scratch[unit] = select(is_stored, integer, 0u32);
+    sync_cube();
+    let mut word = 0u32;
+    if unit == 0 {
+        let scale = u32::reinterpret(magnitude / f32::new(LARGEST));
+        let none = select(is_finite, 0u32, comptime!(NAN_BITS));
+        word = select(is_stored, scale, none);
+    } else if unit <= comptime!(head_dim / PER_WORD) {
+        #[unroll]
+        for place in 0..PER_WORD {
+            let integer = scratch[(unit - 1) * PER_WORD + place];
+            word = word | (integer << comptime!(8 * place as u32));
+        }
+    }
+    word
 }

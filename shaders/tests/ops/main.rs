@@ -7,13 +7,14 @@
 //! a failure.
 
 mod order;
+mod pools;
 mod products;
 mod tiles;
 
 use std::hash::{BuildHasher, RandomState};
 
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
-use hearth_shaders::check::{self, CASES_PER_SHAPE, Case, Kernel, Precision, Random};
+use hearth_shaders::check::{self, CASES_PER_SHAPE, Case, Kernel, PoolKind, Precision, Random};
 use hearth_shaders::device::{self, ShaderLanguage};
 use hearth_shaders::{Activation, BlockFormat, HeadLayout, Kernels, Summation};
 
@@ -73,7 +74,11 @@ mod backends {
     on_every_backend!(random_cases_of_gate);
     on_every_backend!(random_cases_of_scale_and_cap);
     on_every_backend!(random_cases_of_rope_and_store);
+    on_every_backend!(random_cases_of_store_in_8_bits);
     on_every_backend!(random_cases_of_attention);
+    on_every_backend!(random_cases_of_attention_over_8_bits);
+    on_every_backend!(heads_in_8_bits_are_stored_to_the_bit);
+    on_every_backend!(slots_are_copied_to_the_bit);
     on_every_backend!(random_cases_of_sample);
     on_every_backend!(in_a_fixed_order_bits_do_not_depend_on_the_batch);
     on_every_backend!(half_precision_has_a_fixed_order_too);
@@ -225,6 +230,7 @@ mod checks {
         a_row_that_depends_on_its_batch_is_noticed, half_precision_has_a_fixed_order_too,
         in_a_fixed_order_bits_do_not_depend_on_the_batch,
     };
+    pub use pools::{heads_in_8_bits_are_stored_to_the_bit, slots_are_copied_to_the_bit};
     pub use products::{
         every_matmul_kernel_is_right_or_refuses, split_sums_of_long_rows_are_added_up,
     };
@@ -351,6 +357,7 @@ mod checks {
                         capped: window == Some(100),
                         sinks: window == Some(5),
                         summation: Summation::Fastest,
+                        pool: PoolKind::Floats,
                     };
                     for case in [case.clone(), case.summed(Summation::Fixed)] {
                         assert_right::<B>(device, backend, &case, single(), &mut random);
@@ -403,7 +410,9 @@ mod checks {
         random_cases_of_gate: Gate,
         random_cases_of_scale_and_cap: ScaleAndCap,
         random_cases_of_rope_and_store: RopeAndStore,
+        random_cases_of_store_in_8_bits: RopeAndRound,
         random_cases_of_attention: Attention,
+        random_cases_of_attention_over_8_bits: RoundedAttention,
         random_cases_of_sample: Sample
     );
 }

@@ -1,7 +1,9 @@
 //! Checks that rows have the same bits in any batch in a fixed order of summation.
 
 use burn::tensor::DType;
-use hearth_shaders::check::{CASES_PER_SHAPE, Case, Kernel, Precision, Random, same_bits};
+use hearth_shaders::check::{
+    CASES_PER_SHAPE, Case, Kernel, PoolKind, Precision, Random, same_bits,
+};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use super::{cases, fresh_random, half_precisions, precision, single, supported_kernels};
@@ -59,6 +61,7 @@ fn attention(head_dim: usize, heads: usize, kv_heads: usize, window: Option<u32>
         capped: window == Some(300),
         sinks: window == Some(300),
         summation: Summation::Fixed,
+        pool: PoolKind::Floats,
     }
 }
 
@@ -76,6 +79,11 @@ pub fn in_a_fixed_order_bits_do_not_depend_on_the_batch<B: Kernels>(
             assert_same_bits::<B>(device, backend, &case, single(), &mut random);
         }
     }
+    let mut over_8_bits = attention(64, 6, 2, Some(300));
+    if let Case::Attention { pool, .. } = &mut over_8_bits {
+        *pool = PoolKind::Int8;
+    }
+    assert_same_bits::<B>(device, backend, &over_8_bits, single(), &mut random);
 }
 
 pub fn half_precision_has_a_fixed_order_too<B: Kernels>(device: &B::Device, backend: &str) {

@@ -2,7 +2,7 @@
 //! tiles.
 
 use burn::tensor::DType;
-use hearth_shaders::check::{CASES_PER_SHAPE, Case, Random};
+use hearth_shaders::check::{CASES_PER_SHAPE, Case, PoolKind, Random};
 use hearth_shaders::{HeadLayout, Kernels, Summation};
 
 use super::{assert_right, cases, fresh_random, half_precisions, precision};
@@ -37,6 +37,7 @@ fn batch(layout: HeadLayout, random: &mut Random) -> Case {
         capped: layout.head_dim % 3 == 1,
         sinks: layout.heads % 2 == 1,
         summation: Summation::Fastest,
+        pool: PoolKind::Floats,
     }
 }
 

@@ -98,6 +98,25 @@ async fn a_second_start_has_the_prompts_of_the_first_and_gives_the_same_bytes() 
 }
 
 #[tokio::test]
+async fn prefixes_in_8_bits_give_the_same_bytes_and_are_of_no_use_to_another_format() {
+    let path = scratch("int8");
+    let prompt = Random::new(9).tokens(300);
+    let int8 = [&flags(&path)[..], &["--kv-cache-dtype", "int8"]].concat();
+    let first = Server::start(&int8).await;
+    let (fresh, _) = ask(&first, &prompt).await;
+    stop(first).await;
+    let other = Server::start(&flags(&path)).await;
+    assert!(other.has_logged("\"foreign\":2"));
+    let (exact, cached) = ask(&other, &prompt).await;
+    assert_eq!(cached, 0);
+    assert_ne!(exact, fresh, "8 bits are not the floats");
+    stop(other).await;
+    let again = Server::start(&int8).await;
+    assert_eq!(ask(&again, &prompt).await, (fresh, 299));
+    stop(again).await;
+}
+
+#[tokio::test]
 async fn two_servers_do_not_share_a_directory() {
     let path = scratch("two");
     let first = Server::start(&flags(&path)).await;

@@ -244,6 +244,7 @@ async fn prefill_and_decode_servers_give_the_bytes_of_one_process() {
     for (model, flags) in [
         ("qwen3", &["--prefill-chunk", "16"][..]),
         ("mistral-window", &["--page-size", "16"]),
+        ("qwen3", &["--kv-cache-dtype", "int8"]),
     ] {
         let one = Server::of(model, flags).await;
         let mut pair = Pair::start(model, flags).await;
@@ -507,6 +508,15 @@ async fn servers_of_different_models_refuse_each_other_and_say_why() {
     assert_eq!(status, 500, "{answer}");
     assert!(
         answer.contains("the model digest of the prefill server is"),
+        "{answer}"
+    );
+    let int8 = [&strict[..], &["--kv-cache-dtype", "int8"]].concat();
+    let (status, answer) = text(&Server::of("qwen3", &int8).await, COMPLETIONS, &body).await;
+    assert_eq!(status, 500, "{answer}");
+    assert!(
+        answer.contains(
+            "the KV number format of the prefill server is f32, that of the decode server is int8"
+        ),
         "{answer}"
     );
     prefill.wait_until_idle().await;

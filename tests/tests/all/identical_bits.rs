@@ -7,8 +7,14 @@ use serde_json::{Value, json};
 use super::harness::{COMPLETIONS, Random, Server};
 
 /// A model in which every second layer attends a window shorter than the prompts, one with experts,
-/// one with both, and a plain one.
-const KINDS: [&str; 4] = ["gemma2", "qwen3-moe", "gpt-oss", "llama-llama3-tied"];
+/// one with both, and a plain one; and the KV cache in 8 bits.
+const KINDS: [(&str, &str); 5] = [
+    ("gemma2", "auto"),
+    ("qwen3-moe", "auto"),
+    ("gpt-oss", "auto"),
+    ("gpt-oss", "int8"),
+    ("llama-llama3-tied", "auto"),
+];
 /// Tokens per answer.
 const LENGTH: usize = 96;
 /// Slots for fewer tokens than the prompts have, so that prefixes are evicted, and for fewer than
@@ -122,8 +128,10 @@ async fn window_slots_that_are_given_up_change_no_bit() {
 
 #[tokio::test]
 async fn hits_batches_host_copies_and_preemptions_change_no_bit_in_any_kind_of_model() {
-    for model in KINDS {
-        let server = Server::of(model, &["--deterministic", "--no-prefix-cache"]).await;
+    for (model, format) in KINDS {
+        let format = ["--kv-cache-dtype", format];
+        let alone = [&["--deterministic", "--no-prefix-cache"], &format[..]].concat();
+        let server = Server::of(model, &alone).await;
         let reference = answers(&server, false).await;
         for (number, answer) in reference.iter().enumerate() {
             let earlier = &reference[..number];
@@ -133,13 +141,13 @@ async fn hits_batches_host_copies_and_preemptions_change_no_bit_in_any_kind_of_m
             );
         }
         for host in ["0", "4000"] {
-            let flags = [&SMALL[..], &["--host-cache-tokens", host]].concat();
+            let flags = [&SMALL[..], &["--host-cache-tokens", host], &format].concat();
             let server = Server::of(model, &flags).await;
             for at_once in [true, false, false, true] {
                 let same = answers(&server, at_once).await == reference;
                 assert!(
                     same,
-                    "{model}, {host} tokens in the host, at once: {at_once}"
+                    "{model}, {format:?}, {host} tokens in the host, at once: {at_once}"
                 );
             }
             server.wait_until_idle().await;

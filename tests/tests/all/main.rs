@@ -28,6 +28,7 @@ mod harness;
 mod host_cache;
 mod identical_bits;
 mod identical_outputs;
+mod kv_cache_dtype;
 mod kv_events;
 mod large_bodies;
 mod logs;

@@ -349,6 +349,13 @@ fn a_draft_model_with_another_vocabulary_is_refused_at_the_start() {
 
 #[tokio::test]
 async fn drafts_change_no_answer_where_prefixes_come_from_the_host() {
+    for format in ["auto", "int8"] {
+        drafts_change_no_answer_over(format).await;
+    }
+}
+
+/// The number format of the KV cache of both models is `format`.
+async fn drafts_change_no_answer_over(format: &str) {
     let mut random = Random::new(18);
     let prompts: Vec<_> = (0..4).map(|_| random.tokens(100)).collect();
     let mut seen = Vec::new();
@@ -356,7 +363,8 @@ async fn drafts_change_no_answer_where_prefixes_come_from_the_host() {
     let by_model = [by_model[0].as_str(), by_model[1].as_str()];
     for how in [&[][..], &EAGER, &by_model] {
         let small = ["--kv-tokens", "170", "--max-model-len", "160"];
-        let flags = [&small[..], &["--host-cache-tokens", "2000"], how].concat();
+        let more = ["--host-cache-tokens", "2000", "--kv-cache-dtype", format];
+        let flags = [&small[..], &more, how].concat();
         let server = Server::of("qwen3", &flags).await;
         let mut texts = Vec::new();
         for prompt in prompts.iter().cycle().take(12) {

@@ -22,12 +22,16 @@ pub enum Kernel {
     Gate,
     ScaleAndCap,
     RopeAndStore,
+    /// [`Kernel::RopeAndStore`] into a pool of 8-bit integers.
+    RopeAndRound,
     Attention,
+    /// [`Kernel::Attention`] over a pool of 8-bit integers.
+    RoundedAttention,
     Sample,
 }
 
 impl Kernel {
-    pub const ALL: [Kernel; 16] = [
+    pub const ALL: [Kernel; 18] = [
         Kernel::Linear,
         Kernel::PackedLinear,
         Kernel::Embed,
@@ -42,7 +46,9 @@ impl Kernel {
         Kernel::Gate,
         Kernel::ScaleAndCap,
         Kernel::RopeAndStore,
+        Kernel::RopeAndRound,
         Kernel::Attention,
+        Kernel::RoundedAttention,
         Kernel::Sample,
     ];
 
@@ -62,7 +68,9 @@ impl Kernel {
             Kernel::Gate => "gate",
             Kernel::ScaleAndCap => "scale_and_cap",
             Kernel::RopeAndStore => "rope_and_store",
+            Kernel::RopeAndRound => "store_int8",
             Kernel::Attention => "attention",
+            Kernel::RoundedAttention => "attention_int8",
             Kernel::Sample => "sample",
         }
     }

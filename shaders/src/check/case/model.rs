@@ -1,6 +1,6 @@
 //! The cases in which a model uses its kernels.
 
-use super::{Case, ExpertsShape, NormWeight};
+use super::{Case, ExpertsShape, NormWeight, PoolKind};
 use crate::{Activation, BlockFormat, HeadLayout, Summation};
 
 /// Which norms a model has over queries and keys.
@@ -33,6 +33,8 @@ pub struct ModelShape {
     pub sinks: bool,
     /// `Some` if the logits are scaled, with `true` if they are bounded.
     pub logits_capped: Option<bool>,
+    /// The KV pools.
+    pub pool: PoolKind,
     /// The largest rank of an adapter; 0 for a model without them.
     pub adapter_rank: usize,
     /// The model's experts.
@@ -105,6 +107,7 @@ impl Case {
                 layout,
                 rotary_dim,
                 qk_norm: (shape.qk_norm == QkNormShape::Heads).then_some(shape.norm_weight),
+                pool: shape.pool,
             }));
         }
         if let Some(capped) = shape.logits_capped {
@@ -138,6 +141,7 @@ impl Case {
             capped: shape.capped,
             sinks: shape.sinks,
             summation,
+            pool: shape.pool,
         }));
         cases.push(Case::Sample {
             rows: 9,
@@ -248,6 +252,7 @@ mod tests {
             capped: false,
             sinks: false,
             logits_capped: None,
+            pool: PoolKind::Floats,
             adapter_rank: 0,
             experts: Some(ExpertsShape {
                 experts: 8,

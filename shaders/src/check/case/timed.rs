@@ -1,6 +1,6 @@
 //! The cases that kernels are timed with.
 
-use super::{Case, ExpertSizes, NormWeight};
+use super::{Case, ExpertSizes, NormWeight, PoolKind};
 use crate::{Activation, BlockFormat, ExpertWeights, HeadLayout, Routing, Summation};
 
 impl Case {
@@ -23,14 +23,17 @@ impl Case {
             gated: None,
             summation,
         };
-        let attention = |sequences, summation| Case::Attention {
+        let attention_over = |pool, sequences, summation| Case::Attention {
             sequences,
             layout,
             window: None,
             capped: false,
             sinks: false,
             summation,
+            pool,
         };
+        let attention =
+            |sequences, summation| attention_over(PoolKind::Floats, sequences, summation);
         let (fastest, fixed) = (Summation::Fastest, Summation::Fixed);
         let decoding = vec![(context, 1); if small { 8 } else { 64 }];
         let many = if small { 64 } else { 2048 };
@@ -117,13 +120,17 @@ impl Case {
                 layout,
                 rotary_dim: 64,
                 qk_norm: None,
+                pool: PoolKind::Floats,
             },
             attention(vec![(context, 1)], fastest),
             attention(vec![(context, 1)], fixed),
+            attention_over(PoolKind::Int8, vec![(context, 1)], fastest),
+            attention_over(PoolKind::Int8, decoding.clone(), fastest),
             attention(decoding.clone(), fastest),
             attention(decoding, fixed),
             attention(vec![(prompt, prompt)], fastest),
             attention(vec![(prompt, prompt)], fixed),
+            attention_over(PoolKind::Int8, vec![(prompt, prompt)], fastest),
             Case::Sample { rows: 8, vocab },
         ]
     }

@@ -4,10 +4,12 @@ use burn::tensor::DType;
 use hearth_forward::SequenceSpan;
 
 use super::{
-    CAP, EPS, Expected, Maker, NormWeight, Output, Prepared, SCORE_SCALE, Work, float, kv_pool,
-    reference,
+    CAP, EPS, Expected, Maker, NormWeight, Output, Pool, PoolKind, Prepared, SCORE_SCALE, Work,
+    float, reference,
 };
-use crate::{AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
+use crate::{
+    AttentionOptions, HeadLayout, Kernels, KvFormat, QkNorm, RaggedIndex, RopeTable, Summation,
+};
 
 pub(super) fn rope_and_store<B: Kernels>(
     mut make: Maker<B>,
@@ -15,6 +17,7 @@ pub(super) fn rope_and_store<B: Kernels>(
     layout: HeadLayout,
     rotary_dim: usize,
     qk_norm: Option<NormWeight>,
+    pool: PoolKind,
 ) -> Prepared<B> {
     let (table_rows, half) = (100, rotary_dim / 2);
     // Leave slots between those that are written, to notice writes to the wrong slot.
@@ -49,8 +52,8 @@ pub(super) fn rope_and_store<B: Kernels>(
     );
     let poison = vec![f32::NAN; slots * kv_width];
     let shape = [slots, layout.kv_heads, layout.head_dim];
-    let mut pools =
-        [(); 2].map(|()| kv_pool::<B>(&poison, shape, make.precision.stored, make.device));
+    let format = pool.format(make.precision.stored);
+    let mut pools = [(); 2].map(|()| Pool::<B>::of(&poison, shape, format, make.device));
     let rope = RopeTable::<B> {
         cos: cos_on,
         sin: sin_on,
@@ -61,23 +64,23 @@ pub(super) fn rope_and_store<B: Kernels>(
         k: k_norm_on,
         eps: EPS,
     });
-    let (stored, activation) = make.precision.sizes();
+    let (_, activation) = make.precision.sizes();
     Prepared {
         launch: Box::new(move || {
-            let [k_pool, v_pool] = &mut pools;
+            let [k, v] = &mut pools;
             let q = B::rope_and_store(
                 qkv_on.clone(),
                 layout,
                 norm_on.as_ref(),
                 &rope,
                 &index,
-                k_pool,
-                v_pool,
+                &mut k.tensor,
+                &mut v.tensor,
             );
             vec![
                 Output::Float(q),
-                Output::Float(k_pool.clone()),
-                Output::Float(v_pool.clone()),
+                Output::Pool(k.clone()),
+                Output::Pool(v.clone()),
             ]
         }),
         want: Box::new(move || {
@@ -93,17 +96,24 @@ pub(super) fn rope_and_store<B: Kernels>(
                 }
                 pool
             };
+            let expected = |values| match pool {
+                PoolKind::Floats => Expected::Values(values),
+                PoolKind::Int8 => Expected::Rounded {
+                    values,
+                    width: layout.head_dim,
+                },
+            };
             let (k, v) = (scatter(&rotated.k), scatter(&rotated.v));
             vec![
                 ("q", Expected::Values(rotated.q)),
-                ("k pool", Expected::Values(k)),
-                ("v pool", Expected::Values(v)),
+                ("k pool", expected(k)),
+                ("v pool", expected(v)),
             ]
         }),
         work: Work {
             bytes: (tokens * layout.qkv_width()) as u64 * activation
                 + (tokens * layout.heads * layout.head_dim) as u64 * activation
-                + 2 * (tokens * kv_width) as u64 * stored,
+                + 2 * (tokens * layout.kv_heads * format.head_bytes(layout.head_dim)) as u64,
             flops: 0,
         },
     }
@@ -116,6 +126,7 @@ pub(super) fn attention<B: Kernels>(
     window: Option<u32>,
     [capped, with_sinks]: [bool; 2],
     summation: Summation,
+    pool: PoolKind,
 ) -> Prepared<B> {
     let kv_width = layout.kv_heads * layout.head_dim;
     let used: usize = sequences.iter().map(|(context, _)| context).sum();
@@ -136,12 +147,12 @@ pub(super) fn attention<B: Kernels>(
     }
     let tokens = positions.len();
     let shape = [slots, layout.kv_heads, layout.head_dim];
-    let stored_as = make.precision.stored;
+    let (stored_as, format) = (make.precision.stored, pool.format(make.precision.stored));
     let width = layout.heads * layout.head_dim;
     let mut q = make
         .random
         .normal_as(make.precision.activations, tokens * width);
-    if B::attention_tiles(layout, stored_as, make.device).is_some() {
+    if B::attention_tiles(layout, format.dtype(), make.device).is_some() {
         // Scores have to vary widely to exercise the rescaling that tiles do when a maximum grows.
         let sharp = [1.0, 4.0, 16.0][make.random.below(3)];
         q.iter_mut().for_each(|q| *q *= sharp);
@@ -158,7 +169,11 @@ pub(super) fn attention<B: Kernels>(
         for slot in &free {
             values[*slot as usize * kv_width..][..kv_width].fill(f32::NAN);
         }
-        let tensor = kv_pool::<B>(&values, shape, stored_as, make.device);
+        let tensor = Pool::<B>::of(&values, shape, format, make.device).tensor;
+        if format == KvFormat::Int8 {
+            let heads = values.chunks(layout.head_dim);
+            values = heads.flat_map(|head| reference::to_int8(head).1).collect();
+        }
         (values, tensor)
     };
     let ((k, k_on), (v, v_on)) = (pool(), pool());
@@ -185,7 +200,7 @@ pub(super) fn attention<B: Kernels>(
         .iter()
         .map(|position| *position as usize + 1)
         .sum();
-    let (stored, activation) = make.precision.sizes();
+    let (_, activation) = make.precision.sizes();
     Prepared {
         launch: Box::new(move || {
             let mixed = B::paged_attention(q_on.clone(), layout, &index, &options, &k_on, &v_on);
@@ -203,7 +218,7 @@ pub(super) fn attention<B: Kernels>(
             vec![("mixed", Expected::Values(mixed))]
         }),
         work: Work {
-            bytes: 2 * (used * kv_width) as u64 * stored
+            bytes: 2 * (used * layout.kv_heads * format.head_bytes(layout.head_dim)) as u64
                 + 2 * (tokens * layout.heads * layout.head_dim) as u64 * activation,
             flops: 4 * (seen * layout.heads * layout.head_dim) as u64,
         },

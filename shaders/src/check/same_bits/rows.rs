@@ -196,9 +196,10 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 layout,
                 rotary_dim,
                 qk_norm,
+                pool,
             } => (
                 tokens,
-                self.rotated(tokens, layout, rotary_dim, qk_norm, random),
+                self.rotated(tokens, layout, (rotary_dim, qk_norm), pool, random),
             ),
             Case::Attention {
                 sequences,
@@ -207,6 +208,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 capped,
                 sinks,
                 summation,
+                pool,
             } => {
                 let tokens = sequences.iter().map(|(_, new)| new).sum();
                 let options = AttentionOptions {
@@ -218,7 +220,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
                 };
                 (
                     tokens,
-                    self.attended(sequences, layout, options, summation, random),
+                    self.attended(sequences, layout, options, summation, pool, random),
                 )
             }
             Case::Sample { rows, vocab } => {

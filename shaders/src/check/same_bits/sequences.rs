@@ -1,11 +1,10 @@
 //! Rows with positions: rotation, and attention over a sequence.
 
 use burn::tensor::DType;
-use burn::tensor::ops::FloatTensor;
 use hearth_forward::SequenceSpan;
 
-use super::super::prepare::{EPS, Output, float, kv_pool};
-use super::super::{NormWeight, Random, read};
+use super::super::prepare::{EPS, Output, Pool, float};
+use super::super::{NormWeight, PoolKind, Random, read};
 use super::{Compute, Maker};
 use crate::{AttentionOptions, HeadLayout, Kernels, QkNorm, RaggedIndex, RopeTable, Summation};
 
@@ -17,8 +16,8 @@ impl<'a, B: Kernels> Maker<'a, B> {
         self,
         tokens: usize,
         layout: HeadLayout,
-        rotary_dim: usize,
-        qk_norm: Option<NormWeight>,
+        (rotary_dim, qk_norm): (usize, Option<NormWeight>),
+        pool: PoolKind,
         random: &mut Random,
     ) -> Compute<'a> {
         let half = rotary_dim / 2;
@@ -47,12 +46,14 @@ impl<'a, B: Kernels> Maker<'a, B> {
             let index = self.index(&at, &slots, &[], &[], layout, Summation::Fixed);
             let nothing = vec![f32::NAN; rows.len() * kv_width];
             let shape = [rows.len(), layout.kv_heads, layout.head_dim];
-            let pool = || kv_pool::<B>(&nothing, shape, self.precision.stored, self.device);
+            let format = pool.format(self.precision.stored);
+            let pool = || Pool::<B>::of(&nothing, shape, format, self.device);
             let (mut k, mut v) = (pool(), pool());
             let qkv = self.pick(&qkv, layout.qkv_width(), rows);
-            let q = B::rope_and_store(qkv, layout, norm.as_ref(), &rope, &index, &mut k, &mut v);
-            let in_order = |pool: FloatTensor<B>| {
-                let pool = read::<B>(Output::Float(pool));
+            let (norm, pools) = (norm.as_ref(), (&mut k.tensor, &mut v.tensor));
+            let q = B::rope_and_store(qkv, layout, norm, &rope, &index, pools.0, pools.1);
+            let in_order = |pool: Pool<B>| {
+                let pool = pool.into_values();
                 let row = |slot: &u32| pool[*slot as usize * kv_width..][..kv_width].to_vec();
                 slots.iter().flat_map(row).collect()
             };
@@ -67,6 +68,7 @@ impl<'a, B: Kernels> Maker<'a, B> {
         layout: HeadLayout,
         options: AttentionOptions<B>,
         summation: Summation,
+        kind: PoolKind,
         random: &mut Random,
     ) -> Compute<'a> {
         let kv_width = layout.kv_heads * layout.head_dim;
@@ -92,7 +94,13 @@ impl<'a, B: Kernels> Maker<'a, B> {
                     pool[*slot as usize * kv_width..][..kv_width].copy_from_slice(row);
                 }
                 let shape = [used + 2, layout.kv_heads, layout.head_dim];
-                kv_pool::<B>(&pool, shape, self.precision.stored, self.device)
+                Pool::<B>::of(
+                    &pool,
+                    shape,
+                    kind.format(self.precision.stored),
+                    self.device,
+                )
+                .tensor
             };
             let (k, v) = (pool(&k), pool(&v));
             // Rows that follow each other in a sequence form a chunk.

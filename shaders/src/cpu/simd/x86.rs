@@ -41,6 +41,12 @@ impl Simd for Avx512 {
         Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())))
     }
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        Self(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(
+            from.cast(),
+        ))))
+    }
+    #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
         _mm512_storeu_ps(to, self.0)
     }
@@ -108,6 +114,12 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
         Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        Self(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(
+            from.cast(),
+        ))))
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {

@@ -12,6 +12,45 @@ pub const NONE: f32 = -3.0e38;
 /// A bound between [`NONE`] and every real score.
 pub const ALMOST_NONE: f32 = -1.0e38;
 
+/// How a unit reads the pools.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pools {
+    /// True if an element of a pool's tensor is a word of four integers, or the scale in front of a
+    /// head's words ([`KvFormat::Int8`](crate::KvFormat::Int8)).
+    pub integers: bool,
+    /// Elements of a head that are read at once.
+    pub vector: usize,
+}
+
+impl Pools {
+    /// What is read at once of the elements that lie in front of those of a head.
+    fn front(self) -> usize {
+        usize::from(self.integers)
+    }
+}
+
+/// Element `lane` of those that are read at once. An integer is not yet multiplied by its scale.
+#[cube]
+fn element_of<P: Numeric, N: Size>(
+    read: Vector<P, N>,
+    #[comptime] lane: usize,
+    #[comptime] pools: Pools,
+) -> f32 {
+    if comptime!(pools.integers) {
+        let byte = (u32::cast_from(read[0]) >> comptime!(8 * lane as u32)) & 0xffu32;
+        // The sign bit stands for -128.
+        f32::cast_from(byte ^ 0x80u32) - 128.0f32
+    } else {
+        f32::cast_from(read[lane])
+    }
+}
+
+/// The scale in a word.
+#[cube]
+fn scale_of<P: Numeric, N: Size>(read: Vector<P, N>) -> f32 {
+    f32::reinterpret(u32::cast_from(read[0]))
+}
+
 /// Attention of a block's rows over one split of its positions. If `whole`, the output is
 /// normalised, `[tokens, heads, head_dim]`. Otherwise it is a partial result to be merged,
 /// `[tokens, heads, splits, head_dim + 2]`, with the largest score and the sum of the weights at
@@ -19,10 +58,10 @@ pub const ALMOST_NONE: f32 = -1.0e38;
 /// `first_block` is the first block of the launch, and `first_token` is the first token of `out`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-pub fn attend<E: Float, O: Float, N: Size>(
+pub fn attend<E: Float, P: Numeric, O: Float, N: Size>(
     q: &Array<E>,
-    k_pool: &Array<Vector<E, N>>,
-    v_pool: &Array<Vector<E, N>>,
+    k_pool: &Array<Vector<P, N>>,
+    v_pool: &Array<Vector<P, N>>,
     positions: &Array<i32>,
     table_start: &Array<i32>,
     slot_table: &Array<i32>,
@@ -41,12 +80,14 @@ pub fn attend<E: Float, O: Float, N: Size>(
     #[comptime] shared: usize,
     #[comptime] block_tokens: usize,
     #[comptime] threads: usize,
+    #[comptime] pools: Pools,
     #[comptime] weighed: Weighed,
     #[comptime] whole: bool,
     #[define(E)] _dtype: StorageType,
+    #[define(P)] _stored: StorageType,
     #[define(O)] _target: StorageType,
 ) {
-    let vector = N::value();
+    let vector = comptime!(pools.vector);
     let rows = comptime!(shared * block_tokens);
     // Units that read one row of a pool together, and the number of rows that are read at once.
     let lanes = comptime!(head_dim / vector);
@@ -149,18 +190,26 @@ pub fn attend<E: Float, O: Float, N: Size>(
         }
         if position < to {
             let slot = slot_table[(table + position) as usize] as usize;
-            let at = (slot * kv_heads + kv_head) * lanes;
+            let front = comptime!(pools.front());
+            let at = (slot * kv_heads + kv_head) * comptime!(lanes + front) + front;
             found[unit] = at as u32;
             for i in 0..lanes {
                 let key = k_pool[at + i];
                 #[unroll]
                 for lane in 0..vector {
-                    let element = f32::cast_from(key[lane]);
+                    let element = element_of::<P, N>(key, lane, pools);
                     #[unroll]
                     for row in 0..rows {
                         let part = query[comptime!(row * head_dim) + i * vector + lane];
                         dots[row] = dots[row] + part * element;
                     }
+                }
+            }
+            if comptime!(pools.integers) {
+                let scale = scale_of::<P, N>(k_pool[at - 1]);
+                #[unroll]
+                for row in 0..rows {
+                    dots[row] = dots[row] * scale;
                 }
             }
         }
@@ -205,13 +254,21 @@ pub fn attend<E: Float, O: Float, N: Size>(
             let here = cubecl::prelude::min(to - first_position, threads as u32) as usize;
             for i in range_stepped(strand, here, strands) {
                 let value = v_pool[found[i] as usize + lane_of_unit];
+                let mut scale = 1.0f32;
+                if comptime!(pools.integers) {
+                    scale = scale_of::<P, N>(v_pool[found[i] as usize - 1]);
+                }
                 #[unroll]
                 for row in 0..rows {
-                    let weight = scores[comptime!(row * threads) + i];
+                    let mut weight = scores[comptime!(row * threads) + i];
+                    if comptime!(pools.integers) {
+                        weight = weight * scale;
+                    }
                     #[unroll]
                     for lane in 0..vector {
                         let at = comptime!(row * vector + lane);
-                        mixed[at] = mixed[at] + weight * f32::cast_from(value[lane]);
+                        let element = element_of::<P, N>(value, lane, pools);
+                        mixed[at] = mixed[at] + weight * element;
                     }
                 }
             }
