@@ -19,7 +19,7 @@ use hearth_forward::ExecutorLimits;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::ActiveRequest;
-use crate::adapters::AdapterSlots;
+use crate::adapters::{AdapterSlots, SlotCounts};
 use crate::batch::{HostLoad, StepBatch};
 use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
@@ -104,13 +104,12 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// `host_slots` is the number of slots of the pool in the host's memory, and `adapter_slots` that
-    /// of the slots for adapters.
+    /// `host_slots` is the number of slots of the pool in the host's memory.
     pub fn new(
         config: EngineConfig,
         limits: ExecutorLimits,
         host_slots: usize,
-        adapter_slots: usize,
+        adapter_slots: SlotCounts,
     ) -> Self {
         let mut scheduler = Self {
             kv: Kv::new(limits.kv_slots, host_slots, &config),
