@@ -334,7 +334,7 @@ fn refusal(error: SubmitError, job: &Job) -> ApiError {
         SubmitError::EmptyPrompt | SubmitError::TokenOutOfRange { .. } => {
             ApiError::field(job.prompt_field, message)
         }
-        SubmitError::NoAdapters => ApiError::bad_request(message),
+        SubmitError::NoAdapters | SubmitError::NoTables => ApiError::bad_request(message),
         SubmitError::Params(error) => ApiError::field(error.field, message),
         SubmitError::QueueFull { .. } => {
             record::rejected();

@@ -4,6 +4,9 @@
 //! used longest ago first. While all slots are in use, requests with other adapters wait, and
 //! requests behind them start. So that they do not wait for ever, a slot is emptied for them after a
 //! while: no request with its adapter starts until it is free.
+//!
+//! Only the first slots may have room for whole tables (an embedding, an output projection), which are
+//! large. Adapters with such tables go to these slots alone; the others go to any.
 
 use std::sync::Arc;
 
@@ -32,9 +35,19 @@ pub(crate) struct AdapterLoad {
     pub adapter: Arc<Adapter>,
 }
 
+/// How many slots there are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SlotCounts {
+    pub all: usize,
+    /// The first of all slots, which have room for whole tables.
+    pub with_tables: usize,
+}
+
 #[derive(Debug)]
 pub(crate) struct AdapterSlots {
     slots: Vec<Slot>,
+    /// The first slots, which have room for whole tables.
+    with_tables: usize,
     clock: u64,
     /// Steps scheduled.
     step: u64,
@@ -43,9 +56,10 @@ pub(crate) struct AdapterSlots {
 }
 
 impl AdapterSlots {
-    pub fn new(count: usize) -> Self {
+    pub fn new(counts: SlotCounts) -> Self {
         Self {
-            slots: (0..count).map(|_| Slot::default()).collect(),
+            slots: (0..counts.all).map(|_| Slot::default()).collect(),
+            with_tables: counts.with_tables,
             clock: 0,
             step: 0,
             draining: None,
@@ -79,12 +93,23 @@ impl AdapterSlots {
         slot.users == 0 && !kept && self.draining != Some(index)
     }
 
-    /// The free slot to use next: an empty one, or the one that was used longest ago.
-    fn next_free(&self) -> Option<usize> {
-        let free = (0..self.slots.len()).filter(|index| self.is_free(*index));
+    /// True if the slot has room for what the adapter consists of.
+    fn fits(&self, index: usize, adapter: &Adapter) -> bool {
+        index < self.with_tables || !adapter.has_tables()
+    }
+
+    /// The free slot to use next for `adapter`: an empty one, or the one that was used longest ago.
+    /// Whole tables take long to copy again, so that they go last where others fit as well.
+    fn next_free(&self, adapter: &Adapter) -> Option<usize> {
+        let free = (0..self.slots.len())
+            .filter(|index| self.is_free(*index) && self.fits(*index, adapter));
         free.min_by_key(|index| {
             let slot = &self.slots[*index];
-            (slot.adapter.is_some(), slot.used)
+            let there = slot.adapter.as_ref();
+            let has_tables = there.is_some_and(|adapter| adapter.has_tables());
+            let has_room = *index < self.with_tables;
+            let is_empty = there.is_none();
+            (!is_empty, has_tables, is_empty && has_room, slot.used)
         })
     }
 
@@ -101,10 +126,10 @@ impl AdapterSlots {
     }
 
     /// True if a request with the adapter could start.
-    pub fn has_slot_for(&self, digest: &str) -> bool {
-        match self.resident(digest) {
+    pub fn has_slot_for(&self, adapter: &Adapter) -> bool {
+        match self.resident(&adapter.digest) {
             Some(index) => self.draining != Some(index),
-            None => self.next_free().is_some(),
+            None => self.next_free(adapter).is_some(),
         }
     }
 
@@ -114,7 +139,8 @@ impl AdapterSlots {
     /// If there is no [slot for it](Self::has_slot_for).
     pub fn acquire(&mut self, adapter: &Arc<Adapter>) -> u32 {
         let index = self.resident(&adapter.digest).unwrap_or_else(|| {
-            let index = self.next_free().expect("the caller looked for a slot");
+            let index = self.next_free(adapter);
+            let index = index.expect("the caller looked for a slot");
             self.put(index, Arc::clone(adapter));
             index
         });
@@ -144,10 +170,12 @@ impl AdapterSlots {
         }
     }
 
-    /// Begins to empty a slot, unless one is being emptied: the one with the fewest requests.
-    pub fn drain(&mut self) {
+    /// Begins to empty a slot for `adapter`, unless one is being emptied: the one with the fewest
+    /// requests.
+    pub fn drain(&mut self, adapter: &Adapter) {
         if self.draining.is_none() {
-            let used = (0..self.slots.len()).filter(|index| self.slots[*index].users > 0);
+            let used = (0..self.slots.len())
+                .filter(|index| self.slots[*index].users > 0 && self.fits(*index, adapter));
             self.draining = used.min_by_key(|index| {
                 let slot = &self.slots[*index];
                 (slot.users, slot.used)
@@ -161,12 +189,16 @@ impl AdapterSlots {
             .is_some_and(|index| self.slots[index].users == 0)
     }
 
-    /// Gives the slot that was emptied to `adapter`, and keeps it for a while; `None` leaves it to
-    /// whoever comes.
-    pub fn give_drained(&mut self, adapter: Option<Arc<Adapter>>) {
-        let (Some(index), Some(adapter)) = (self.draining.take(), adapter) else {
+    /// Gives the slot that was emptied to the first of the adapters that are `awaited` for which it
+    /// has room, and keeps it for a while. Without one it is left to whoever comes.
+    pub fn give_drained<'a>(&mut self, mut awaited: impl Iterator<Item = &'a Arc<Adapter>>) {
+        let Some(index) = self.draining.take() else {
             return;
         };
+        let Some(adapter) = awaited.find(|adapter| self.fits(index, adapter)) else {
+            return;
+        };
+        let adapter = Arc::clone(adapter);
         if self.resident(&adapter.digest).is_none() {
             self.put(index, adapter);
             self.slots[index].kept_until = self.step + KEPT_STEPS;
@@ -205,6 +237,7 @@ impl AdapterSlots {
                 users[index] += 1;
                 let there = self.slots[index].adapter.as_ref();
                 assert_eq!(there.map(|there| &there.digest), Some(&adapter.digest));
+                assert!(self.fits(index, adapter));
             }
         }
         let counted: Vec<usize> = self.slots.iter().map(|slot| slot.users).collect();
@@ -225,12 +258,33 @@ impl AdapterSlots {
 
 #[cfg(test)]
 mod tests {
+    use hearth_forward::{AdaptedMatrix, TableNumbers, WholeTable};
+
     use super::*;
 
     fn adapter(digest: &str) -> Arc<Adapter> {
         Arc::new(Adapter {
             digest: digest.to_owned(),
-            changes: Vec::new(),
+            ..Adapter::default()
+        })
+    }
+
+    /// An adapter with a whole table.
+    fn with_table(digest: &str) -> Arc<Adapter> {
+        Arc::new(Adapter {
+            tables: vec![WholeTable {
+                matrix: AdaptedMatrix::LmHead,
+                numbers: TableNumbers::F32,
+                bytes: Arc::default(),
+            }],
+            ..(*adapter(digest)).clone()
+        })
+    }
+
+    fn plain(all: usize) -> AdapterSlots {
+        AdapterSlots::new(SlotCounts {
+            all,
+            with_tables: 0,
         })
     }
 
@@ -241,15 +295,18 @@ mod tests {
 
     #[test]
     fn the_slot_that_was_used_longest_ago_is_given_away() {
-        let mut slots = AdapterSlots::new(2);
+        let mut slots = plain(2);
         let (a, b, c) = (adapter("a"), adapter("b"), adapter("c"));
         assert_eq!((slots.acquire(&a), slots.acquire(&b)), (1, 2));
-        assert!(slots.has_slot_for("a") && !slots.has_slot_for("c"));
+        assert!(slots.has_slot_for(&adapter("a")) && !slots.has_slot_for(&adapter("c")));
         assert_eq!(loaded(&mut slots), [(1, "a".into()), (2, "b".into())]);
         assert_eq!(slots.acquire(&a), 1);
         assert!(loaded(&mut slots).is_empty(), "it is there");
         slots.release(1);
-        assert!(!slots.has_slot_for("c"), "one request still uses it");
+        assert!(
+            !slots.has_slot_for(&adapter("c")),
+            "one request still uses it"
+        );
         slots.release(2);
         slots.release(1);
         // The other one was used last.
@@ -260,41 +317,44 @@ mod tests {
 
     #[test]
     fn an_emptied_slot_is_kept_for_the_adapter_that_waited() {
-        let mut slots = AdapterSlots::new(1);
+        let mut slots = plain(1);
         let (a, b) = (adapter("a"), adapter("b"));
         slots.acquire(&a);
-        slots.drain();
-        assert!(!slots.has_slot_for("a"), "no further request with it");
+        slots.drain(&adapter("z"));
+        assert!(
+            !slots.has_slot_for(&adapter("a")),
+            "no further request with it"
+        );
         assert!(!slots.is_drained());
         slots.release(1);
-        assert!(slots.is_drained() && !slots.has_slot_for("c"));
-        slots.give_drained(Some(Arc::clone(&b)));
-        assert!(slots.has_slot_for("b") && !slots.has_slot_for("a"));
+        assert!(slots.is_drained() && !slots.has_slot_for(&adapter("c")));
+        slots.give_drained([&b].into_iter());
+        assert!(slots.has_slot_for(&adapter("b")) && !slots.has_slot_for(&adapter("a")));
         assert_eq!(slots.acquire(&b), 1);
         slots.release(1);
-        assert!(slots.has_slot_for("a"));
+        assert!(slots.has_slot_for(&adapter("a")));
     }
 
     #[test]
     fn a_slot_is_not_kept_for_an_adapter_that_never_comes() {
         for nothing_runs in [true, false] {
-            let mut slots = AdapterSlots::new(1);
+            let mut slots = plain(1);
             slots.acquire(&adapter("a"));
-            slots.drain();
+            slots.drain(&adapter("z"));
             slots.release(1);
-            slots.give_drained(Some(adapter("b")));
+            slots.give_drained([&adapter("b")].into_iter());
             let steps = if nothing_runs { 1 } else { KEPT_STEPS };
             for _ in 0..steps {
-                assert!(!slots.has_slot_for("c"));
+                assert!(!slots.has_slot_for(&adapter("c")));
                 slots.begin_step(nothing_runs);
             }
-            assert!(slots.has_slot_for("c"));
+            assert!(slots.has_slot_for(&adapter("c")));
         }
     }
 
     #[test]
     fn what_a_failed_step_or_a_lost_device_did_not_keep_is_loaded_again() {
-        let mut slots = AdapterSlots::new(1);
+        let mut slots = plain(1);
         let a = adapter("a");
         slots.acquire(&a);
         let loads = slots.take_loads();
@@ -305,5 +365,53 @@ mod tests {
         assert!(!slots.is_ready("a"));
         slots.acquire(&a);
         assert_eq!(loaded(&mut slots), [(1, "a".into())]);
+    }
+
+    #[test]
+    fn whole_tables_go_only_to_slots_with_room_for_them() {
+        let mut slots = AdapterSlots::new(SlotCounts {
+            all: 3,
+            with_tables: 1,
+        });
+        let (a, b, t, u) = (adapter("a"), adapter("b"), with_table("t"), with_table("u"));
+        // The slot with room is the last empty one that an adapter without tables takes.
+        assert_eq!((slots.acquire(&a), slots.acquire(&t)), (2, 1));
+        assert!(!slots.has_slot_for(&u) && slots.has_slot_for(&b));
+        slots.release(1);
+        slots.release(2);
+        slots.acquire(&a);
+        slots.release(2);
+        // Tables go last, though these were used longest ago.
+        slots.acquire(&b);
+        slots.acquire(&adapter("c"));
+        assert!(slots.is_ready("t") && !slots.is_ready("a"));
+        assert_eq!(slots.acquire(&u), 1);
+        assert!(!slots.has_slot_for(&t));
+        assert!(!plain(3).has_slot_for(&t), "there is no room at all");
+    }
+
+    #[test]
+    fn a_slot_is_emptied_for_tables_only_if_it_has_room_for_them() {
+        let mut slots = AdapterSlots::new(SlotCounts {
+            all: 2,
+            with_tables: 1,
+        });
+        let (a, t, u) = (adapter("a"), with_table("t"), with_table("u"));
+        slots.acquire(&t);
+        slots.acquire(&t);
+        slots.acquire(&a);
+        // The other slot has fewer requests.
+        slots.drain(&u);
+        slots.release(1);
+        slots.release(1);
+        assert!(slots.is_drained());
+        slots.give_drained([&u].into_iter());
+        assert!(slots.has_slot_for(&u) && !slots.has_slot_for(&t));
+        // A slot without room is given to the first adapter that fits.
+        slots.drain(&adapter("b"));
+        slots.release(2);
+        assert!(slots.is_drained());
+        slots.give_drained([&t, &adapter("b")].into_iter());
+        assert!(slots.is_ready("b"));
     }
 }

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 
 use hearth_forward::{Executor, ExecutorLimits, WindowLimits};
 
+use crate::adapters::SlotCounts;
 use crate::error::{BuildError, SpawnError};
 use work::Message;
 
@@ -34,7 +35,7 @@ pub(crate) struct Device {
     pub samples_on_device: bool,
     pub has_watchdog: bool,
     pub kv_token_bytes: usize,
-    pub adapter_slots: usize,
+    pub adapter_slots: SlotCounts,
 }
 
 impl Device {

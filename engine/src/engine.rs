@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use hearth_forward::{Executor, ExecutorLimits, panic_text};
 use tokio::sync::oneshot;
 
+use crate::adapters::SlotCounts;
 use crate::cache_events::CacheObserver;
 use crate::command::{AbortTarget, CacheInUse, Command, Look, PauseMode, Pending};
 use crate::config::EngineConfig;
@@ -201,7 +202,7 @@ struct Shared {
     inbox: Arc<Inbox>,
     limits: ExecutorLimits,
     kv_token_bytes: usize,
-    adapter_slots: usize,
+    adapter_slots: SlotCounts,
     heeds_priority: bool,
     speculation: Option<Speculation>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -271,8 +272,14 @@ impl EngineHandle {
                 vocab: vocab_size,
             });
         }
-        if request.adapter.is_some() && self.shared.adapter_slots == 0 {
-            return Err(SubmitError::NoAdapters);
+        if let Some(adapter) = &request.adapter {
+            let SlotCounts { all, with_tables } = self.shared.adapter_slots;
+            if all == 0 {
+                return Err(SubmitError::NoAdapters);
+            }
+            if adapter.has_tables() && with_tables == 0 {
+                return Err(SubmitError::NoTables);
+            }
         }
         request.params.validate(vocab_size)?;
         let room = match request.pooling {
@@ -321,7 +328,7 @@ impl EngineHandle {
 
     /// Slots for adapters on the device; 0 if this engine takes none.
     pub fn adapter_slots(&self) -> usize {
-        self.shared.adapter_slots
+        self.shared.adapter_slots.all
     }
 
     /// The most tokens that prompt and output of one request may have together.

@@ -169,6 +169,8 @@ pub enum SubmitError {
     Params(#[from] ParamError),
     #[error("this engine has no slot for adapters")]
     NoAdapters,
+    #[error("this engine has no slot with room for an adapter's whole tables")]
+    NoTables,
     #[error("{limit} requests are waiting already; try again later")]
     QueueFull { limit: usize },
     #[error("the server is shutting down")]

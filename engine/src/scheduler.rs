@@ -19,7 +19,7 @@ use hearth_forward::ExecutorLimits;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::active::ActiveRequest;
-use crate::adapters::AdapterSlots;
+use crate::adapters::{AdapterSlots, SlotCounts};
 use crate::batch::{HostLoad, StepBatch};
 use crate::cache_reports::CacheReports;
 use crate::config::EngineConfig;
@@ -104,12 +104,11 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// `adapter_slots` is the number of slots for adapters.
     pub fn new(
         config: EngineConfig,
         limits: ExecutorLimits,
         sizes: KvSizes,
-        adapter_slots: usize,
+        adapter_slots: SlotCounts,
     ) -> Self {
         let mut scheduler = Self {
             kv: Kv::new(sizes, &config),

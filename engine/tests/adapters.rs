@@ -9,11 +9,19 @@ use std::sync::atomic::Ordering;
 
 use common::{ADAPTER_SLOTS, FAILS, Fixture, POLICIES, answer, expected_of, prompt, request};
 use hearth_engine::{Adapter, EngineConfig, Request};
+use hearth_forward::{AdaptedMatrix, TableNumbers, WholeTable};
 
+/// An adapter that has a whole table if its name begins with `table`.
 fn adapter(digest: &str) -> Arc<Adapter> {
+    let table = WholeTable {
+        matrix: AdaptedMatrix::LmHead,
+        numbers: TableNumbers::F32,
+        bytes: Arc::default(),
+    };
     Arc::new(Adapter {
         digest: digest.to_owned(),
-        changes: Vec::new(),
+        tables: vec![table; usize::from(digest.starts_with("table"))],
+        ..Adapter::default()
     })
 }
 
@@ -108,6 +116,12 @@ fn requests_pass_one_whose_adapter_has_no_slot() {
 
 #[test]
 fn a_request_gets_a_slot_although_others_never_cease_to_arrive() {
+    for waiting in ["c", "table"] {
+        gets_a_slot_although_others_never_cease_to_arrive(waiting);
+    }
+}
+
+fn gets_a_slot_although_others_never_cease_to_arrive(waiting: &'static str) {
     let fixture = Fixture::new(EngineConfig::default(), 4096);
     let submit = |digest, seed| {
         let request = with(Some(digest), &prompt(seed, 8), 30);
@@ -121,7 +135,7 @@ fn a_request_gets_a_slot_although_others_never_cease_to_arrive() {
         ));
     }
     let waits = std::thread::spawn({
-        let generation = submit("c", 999);
+        let generation = submit(waiting, 999);
         move || answer(generation)
     });
     let mut seed = 6;
@@ -134,7 +148,7 @@ fn a_request_gets_a_slot_although_others_never_cease_to_arrive() {
         seed += 1;
     }
     let tokens = waits.join().unwrap().tokens;
-    assert_eq!(tokens, expected_of(Some("c"), &prompt(999, 8), 30));
+    assert_eq!(tokens, expected_of(Some(waiting), &prompt(999, 8), 30));
     for (_, generation) in others {
         assert!(answer(generation).end.is_ok());
     }
@@ -149,7 +163,9 @@ fn many_adapters_take_turns_in_the_slots() {
             ..EngineConfig::default()
         };
         let fixture = Fixture::new(config, 512);
-        let digests: Vec<String> = (0..9).map(|n| format!("adapter-{n}")).collect();
+        // A third of them fits only into one of the slots.
+        let name = |n| ["table", "adapter", "other"][n % 3];
+        let digests: Vec<String> = (0..9).map(|n| format!("{}-{n}", name(n))).collect();
         let requests = (0..60).map(|n| {
             let digest = (n % 10 < 9).then(|| digests[n % 10].as_str());
             with(digest, &prompt(n as u64 % 7, 30), 12)

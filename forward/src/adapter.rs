@@ -1,6 +1,7 @@
 //! Low-rank adapters (LoRA, Hu et al., arXiv 2106.09685) as the host holds them.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A matrix of the model that an adapter may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,14 +42,35 @@ pub struct LowRank {
     pub scale: Vec<f32>,
 }
 
-/// An adapter, ready to be copied to the device.
+/// The type of the numbers of a [`WholeTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableNumbers {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// A whole embedding or output projection, `[vocab, hidden]`, in place of the base model's. Changes of
+/// the same matrix are added to it.
 #[derive(Clone, PartialEq)]
+pub struct WholeTable {
+    /// [`AdaptedMatrix::Embedding`] or [`AdaptedMatrix::LmHead`].
+    pub matrix: AdaptedMatrix,
+    pub numbers: TableNumbers,
+    /// Row-major and little-endian. Shared, because these are gigabytes.
+    pub bytes: Arc<Vec<u8>>,
+}
+
+/// An adapter, ready to be copied to the device.
+#[derive(Clone, Default, PartialEq)]
 pub struct Adapter {
-    /// A digest of everything that changes a result: `changes` with the scale in them. Two adapters
-    /// with the same digest are the same function, so that they may share keys and values.
+    /// A digest of everything that changes a result: `changes` with the scale in them, and `tables`. Two
+    /// adapters with the same digest are the same function, so that they may share keys and values.
     pub digest: String,
     /// At most one for each matrix, in the order of [`AdaptedMatrix`].
     pub changes: Vec<LowRank>,
+    /// At most one for each of the two matrices, in the order of [`AdaptedMatrix`].
+    pub tables: Vec<WholeTable>,
 }
 
 impl Adapter {
@@ -58,12 +80,14 @@ impl Adapter {
         ranks.max().unwrap_or(0)
     }
 
-    /// Bytes of the numbers in the host's memory.
-    pub fn bytes(&self) -> usize {
-        let numbers = |change: &LowRank| {
-            change.a.len() + change.b.len() + change.bias.len() + change.scale.len()
-        };
-        4 * self.changes.iter().map(numbers).sum::<usize>()
+    /// True if the adapter needs a slot with room for whole tables.
+    pub fn has_tables(&self) -> bool {
+        !self.tables.is_empty()
+    }
+
+    /// Bytes of the whole tables in the host's memory.
+    pub fn table_bytes(&self) -> usize {
+        self.tables.iter().map(|table| table.bytes.len()).sum()
     }
 }
 
@@ -74,6 +98,7 @@ impl fmt::Debug for Adapter {
             .field("digest", &self.digest)
             .field("rank", &self.rank())
             .field("changes", &self.changes.len())
+            .field("tables", &self.tables.len())
             .finish()
     }
 }

@@ -135,12 +135,18 @@ pub trait Executor {
         0
     }
 
-    /// Puts `adapter` into `slot`, in place of what was there, before the next forward pass. A slot
-    /// that was never filled computes as the base model.
+    /// How many of the slots, the first ones, have room for adapters with whole tables.
+    fn table_slots(&self) -> usize {
+        0
+    }
+
+    /// Puts `adapter` into `slot`, in place of what was there, before the next forward pass. What a slot
+    /// that was never filled computes is of use only to warm up.
     ///
     /// # Errors
     /// A slot beyond the last, an adapter of another model or of a rank beyond the executor's bound,
-    /// or the device fails. Then the slot computes as the base model.
+    /// whole tables in a slot without room for them, or the device fails. Then the slot computes as the
+    /// base model.
     fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
         let _ = (slot, adapter);
         Err(ForwardError::other("this executor takes no adapters"))

@@ -24,7 +24,7 @@ mod output;
 mod panic;
 mod sample;
 
-pub use adapter::{AdaptedMatrix, Adapter, LayerMatrix, LowRank};
+pub use adapter::{AdaptedMatrix, Adapter, LayerMatrix, LowRank, TableNumbers, WholeTable};
 pub use batch::{ForwardBatch, SequenceSpan};
 pub use error::ForwardError;
 pub use executor::{Executor, ExecutorLimits, WindowLimits};

@@ -84,9 +84,47 @@ ADAPTERS = {
         "qwen2-window",
         dict(r=4, lora_alpha=8, bias="lora_only", target_modules=["k_proj", "down_proj"]),
     ),
-    "refused-modules-to-save": (
+    # Whole tables. With tied embeddings, PEFT replaces what it was told to, and the other module keeps the
+    # base model's; with ensure_weight_tying both have the saved one.
+    "saved-tables": (
         "mistral-window",
+        dict(r=4, target_modules=["q_proj", "down_proj"], modules_to_save=["embed_tokens", "lm_head"]),
+    ),
+    "saved-head-tied": (
+        "llama-llama3-tied",
         dict(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]),
+    ),
+    "saved-embedding-tied": (
+        "llama-llama3-tied",
+        dict(r=4, target_modules=["v_proj"], modules_to_save=["embed_tokens"]),
+    ),
+    "saved-tied-ensured": (
+        "llama-llama3-tied",
+        dict(
+            r=4,
+            target_modules=["v_proj"],
+            modules_to_save=["embed_tokens", "lm_head"],
+            ensure_weight_tying=True,
+        ),
+    ),
+    # Its embedding has a factor.
+    "saved-tables-gemma": (
+        "gemma3",
+        dict(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]),
+    ),
+    # The base model's tables, changed before the adapter was made, and saved with it.
+    "changed-tables-tied": ("llama-llama3-tied", dict(r=4, target_modules=["v_proj"])),
+    "changed-tables-dora": (
+        "mistral-window",
+        dict(r=3, lora_alpha=6, use_dora=True, target_modules=["embed_tokens", "lm_head", "q_proj"]),
+    ),
+    "refused-saved-linear": (
+        "mistral-window",
+        dict(r=4, target_modules=["q_proj"], modules_to_save=["v_proj"]),
+    ),
+    "refused-resized": (
+        "mistral-window",
+        dict(r=4, target_modules=["q_proj"], modules_to_save=["embed_tokens", "lm_head"]),
     ),
     "refused-trainable-tokens": (
         "mistral-window",
@@ -102,6 +140,8 @@ def randomise(model, seed):
         if "magnitude" in name:
             # PEFT starts with the lengths of the base model's rows.
             tensor.mul_(1 + torch.randn(tensor.shape, generator=generator) / 4)
+        elif "modules_to_save" in name:
+            tensor.add_(torch.randn(tensor.shape, generator=generator) * tensor.std())
         elif "lora_" in name:
             size = tensor.shape[-1] ** 0.5 if "lora_A" in name else 2.0
             tensor.copy_(torch.randn(tensor.shape, generator=generator) / size)
@@ -115,9 +155,30 @@ def base_of(checkpoint):
     ).eval()
 
 
+def changed_base(name, checkpoint):
+    """The base model that an adapter is made of."""
+    model = base_of(checkpoint)
+    if name.startswith("changed-"):
+        generator = torch.Generator().manual_seed(len(name))
+        for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+            noise = torch.randn(module.weight.shape, generator=generator)
+            module.weight.add_(noise * module.weight.std())
+    if name == "refused-resized":
+        model.resize_token_embeddings(260, mean_resizing=False)
+    return model
+
+
 def prompt_of(seed):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (PROMPT,), generator=generator)
+
+
+def named(path, checkpoint):
+    """Names the checkpoint in the configuration, in place of its directory."""
+    file = path / "adapter_config.json"
+    saved = json.loads(file.read_text())
+    saved["base_model_name_or_path"] = checkpoint
+    file.write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n")
 
 
 @torch.no_grad()
@@ -125,15 +186,20 @@ def make_one(name, checkpoint, config):
     path = HERE / "adapters" / name
     shutil.rmtree(path, ignore_errors=True)
     seed = sum(name.encode())
-    model = get_peft_model(base_of(checkpoint), LoraConfig(task_type="CAUSAL_LM", **config))
+    base = changed_base(name, checkpoint)
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **config))
     randomise(model, seed)
-    # Otherwise PEFT saves the whole embedding of the base model, too.
-    model.save_pretrained(path, save_embedding_layers=False)
+    # If it is not told, PEFT saves the whole embedding of the base model whenever it is a target.
+    model.save_pretrained(path, save_embedding_layers=name.startswith(("changed-", "refused-resized")))
     (path / "README.md").unlink(missing_ok=True)
-    file = path / "adapter_config.json"
-    saved = json.loads(file.read_text())
-    saved["base_model_name_or_path"] = checkpoint
-    file.write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n")
+    if name == "tables":
+        # The same adapter as PEFT saves it if it is not told.
+        again = path.with_name("tables-with-base")
+        shutil.rmtree(again, ignore_errors=True)
+        model.save_pretrained(again, save_embedding_layers=True)
+        (again / "README.md").unlink(missing_ok=True)
+        named(again, checkpoint)
+    named(path, checkpoint)
     if name.startswith("refused-"):
         print(name)
         return

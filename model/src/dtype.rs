@@ -4,6 +4,7 @@ use std::fmt;
 
 use burn::tensor::DType;
 use half::{bf16, f16};
+use hearth_forward::TableNumbers;
 
 /// A floating-point format of weights, activations or KV entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -89,6 +90,26 @@ impl From<Dtype> for DType {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
             Dtype::Bf16 => DType::BF16,
+        }
+    }
+}
+
+impl From<TableNumbers> for Dtype {
+    fn from(numbers: TableNumbers) -> Self {
+        match numbers {
+            TableNumbers::F32 => Dtype::F32,
+            TableNumbers::F16 => Dtype::F16,
+            TableNumbers::Bf16 => Dtype::Bf16,
+        }
+    }
+}
+
+impl From<Dtype> for TableNumbers {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F32 => TableNumbers::F32,
+            Dtype::F16 => TableNumbers::F16,
+            Dtype::Bf16 => TableNumbers::Bf16,
         }
     }
 }

@@ -24,6 +24,8 @@ pub struct AdapterSlots {
     pub slots: usize,
     /// The largest rank that an adapter may have.
     pub rank: usize,
+    /// How many of the slots, the first ones, have room for an embedding and an output projection.
+    pub tables: usize,
 }
 
 /// The type of keys and values in the KV cache.

@@ -12,6 +12,7 @@ mod names;
 mod peft;
 mod peft_config;
 mod relative;
+mod tables;
 #[cfg(test)]
 mod tests;
 
@@ -19,7 +20,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use hearth_forward::{AdaptedMatrix, Adapter, LayerMatrix, LowRank};
+use hearth_forward::{AdaptedMatrix, Adapter, LayerMatrix, LowRank, WholeTable};
 use ring::digest::{Context, SHA256};
 
 use crate::config::ModelConfig;
@@ -28,10 +29,13 @@ use crate::transformer::{adapter_bytes, matrix_shape};
 pub use base::Base;
 pub use combine::combined;
 pub use error::LoraError;
+use peft::Parts;
 
 /// Bytes that a file may have beside the numbers of the largest adapter: headers, and matrices that
 /// are stored twice.
 const SLACK: u64 = 64 << 20;
+/// Bytes of a table that are digested at a time: a multiple of every number's size.
+const PIECE: usize = 1 << 20;
 
 /// Reads the adapter of a directory or of a `*.gguf` file, for the model `base`, with a rank of at most
 /// `most_rank`.
@@ -39,25 +43,42 @@ const SLACK: u64 = 64 << 20;
 /// # Errors
 /// Names the file that is missing or damaged, or the field or the tensor that cannot be applied.
 pub fn read(path: &Path, base: &Base<'_>, most_rank: usize) -> Result<Adapter, LoraError> {
-    let changes = match path.extension().is_some_and(|suffix| suffix == "gguf") {
-        true => gguf::read(path, base.config, most_rank)?,
-        false => peft::read(path, base, most_rank)?,
-    };
-    adapter(changes)
+    if path.extension().is_some_and(|suffix| suffix == "gguf") {
+        return adapter(gguf::read(path, base.config, most_rank)?, Vec::new());
+    }
+    let Parts { changes, tables } = peft::read(path, base, most_rank)?;
+    adapter(changes, tables)
 }
 
-/// The adapter of `changes`.
-fn adapter(mut changes: Vec<LowRank>) -> Result<Adapter, LoraError> {
-    if changes.is_empty() {
+/// The adapter of `changes` and `tables`.
+fn adapter(mut changes: Vec<LowRank>, tables: Vec<WholeTable>) -> Result<Adapter, LoraError> {
+    if changes.is_empty() && tables.is_empty() {
         return Err(LoraError::NoMatch);
     }
     changes.sort_by_key(|change| change.matrix);
-    let digest = digest(&changes);
-    Ok(Adapter { digest, changes })
+    let digest = digest(&changes, &tables);
+    Ok(Adapter {
+        digest,
+        changes,
+        tables,
+    })
+}
+
+/// Checks that `adapter` can be loaded into a device with `table_slots` slots for whole tables.
+///
+/// # Errors
+/// It has tables, and there is no room for any.
+pub fn check_tables(adapter: &Adapter, table_slots: usize) -> Result<(), LoraError> {
+    match adapter.has_tables() && table_slots == 0 {
+        true => Err(LoraError::NoRoomForTables {
+            bytes: adapter.table_bytes(),
+        }),
+        false => Ok(()),
+    }
 }
 
 /// The digest of everything that changes a result.
-fn digest(changes: &[LowRank]) -> String {
+fn digest(changes: &[LowRank], tables: &[WholeTable]) -> String {
     let mut context = Context::new(&SHA256);
     let mut bytes = Vec::new();
     for change in changes {
@@ -84,7 +105,23 @@ fn digest(changes: &[LowRank]) -> String {
             context.update(&bytes);
         }
     }
+    for table in tables {
+        // A tag that no matrix has.
+        context.update(&[u8::MAX - 1]);
+        context.update(&tag(table.matrix));
+        context.update(&(table.bytes.len() as u64 / dtype_of(table).size() as u64).to_le_bytes());
+        // As f32, because the same numbers in another type are the same function.
+        for piece in table.bytes.chunks(PIECE) {
+            let mut values = vec![0.0; piece.len() / dtype_of(table).size()];
+            dtype_of(table).decode(piece, &mut values);
+            context.update(&Dtype::F32.encode(values.into_iter()));
+        }
+    }
     hex(context.finish().as_ref())
+}
+
+fn dtype_of(table: &WholeTable) -> Dtype {
+    table.numbers.into()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -212,15 +249,21 @@ fn check_finite(tensor: &str, values: &[f32]) -> Result<(), LoraError> {
     }
 }
 
-/// The bytes of a file, which has no more than an adapter of this model can have. They are read and
-/// not mapped, because an adapter may be overwritten while the server runs.
-fn read_file(path: &Path, config: &ModelConfig, most_rank: usize) -> Result<Vec<u8>, LoraError> {
+/// The bytes of a file, which has no more than an adapter of this model can have, with up to `tables`
+/// bytes of whole tables. They are read and not mapped, because an adapter may be overwritten while the
+/// server runs.
+fn read_file(
+    path: &Path,
+    config: &ModelConfig,
+    most_rank: usize,
+    tables: u64,
+) -> Result<Vec<u8>, LoraError> {
     let io = |error| LoraError::Io {
         path: path.to_owned(),
         error,
     };
     let [largest, _] = adapter_bytes(config, 1, most_rank, Dtype::F32);
-    let most = largest.saturating_add(SLACK);
+    let most = largest.saturating_add(SLACK).saturating_add(tables);
     let file = File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
     let read = file.take(most + 1).read_to_end(&mut bytes).map_err(io)?;

@@ -29,6 +29,7 @@ pub struct ModelExecutor {
     report: Report,
     samples_on_device: bool,
     adapter_slots: usize,
+    table_slots: usize,
     kv_token_bytes: usize,
     reload: Reload,
     /// The sizes of the forward passes that warm a GPU up. `None` on the CPU, whose kernels are
@@ -45,6 +46,7 @@ impl ModelExecutor {
             samples_on_device: decoder.samples_on_device(),
             kv_token_bytes: decoder.kv_token_bytes(),
             adapter_slots: decoder.adapter_slots(),
+            table_slots: decoder.table_slots(),
             decoder: Some(decoder),
             reload,
             sizes,
@@ -85,12 +87,29 @@ impl ModelExecutor {
         let batch = warmup::with_window(batch, self.window());
         self.forward(&batch, &mut Vec::new)?;
         if self.adapter_slots > 0 {
-            // The slots are empty, but the kernels of adapters do not depend on that.
+            // The slots are empty, but the kernels of adapters do not depend on that. The first one has
+            // tables if one does.
             let adapted = ForwardBatch {
                 adapters: vec![1],
-                ..batch
+                ..batch.clone()
             };
             self.forward(&adapted, &mut Vec::new)?;
+        }
+        if self.table_slots > 0 && self.report.kv_slots > 1 {
+            // Rows with a table of their own beside one of the base model.
+            let mut both = batch;
+            both.adapters = vec![0, 1];
+            both.tokens.push(0);
+            both.positions.push(0);
+            both.write_slots.push(1);
+            both.slot_table.push(1);
+            both.logit_rows.push(1);
+            both.sequences.push(SequenceSpan {
+                tokens: 1,
+                context: 1,
+                first_slot: 1,
+            });
+            self.forward(&both, &mut Vec::new)?;
         }
         match self.sizes {
             Some(sizes) => self.warm_up_all(sizes),
@@ -200,6 +219,10 @@ impl Executor for ModelExecutor {
 
     fn adapter_slots(&self) -> usize {
         self.adapter_slots
+    }
+
+    fn table_slots(&self) -> usize {
+        self.table_slots
     }
 
     fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {

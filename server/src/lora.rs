@@ -29,15 +29,20 @@ struct Model {
 }
 
 impl Model {
-    /// Reads a directory, a GGUF file, or a repository of the Hub.
-    fn read(&self, path: &str, most_rank: usize) -> Result<Adapter> {
+    /// Reads a directory, a GGUF file, or a repository of the Hub. `None` for the slots with room for
+    /// whole tables stands for as many as are needed.
+    fn read(&self, path: &str, most_rank: usize, tables: Option<usize>) -> Result<Adapter> {
         let local = Path::new(path);
         let found = match local.exists() || !is_repo_id(path) {
             true => PathBuf::from(local),
             false => fetch_adapter(path, &HubOptions::from_env()?)?,
         };
         let base = Base::new(&self.config, &*self.weights);
-        Ok(lora::read(&found, &base, most_rank)?)
+        let adapter = lora::read(&found, &base, most_rank)?;
+        if let Some(tables) = tables {
+            lora::check_tables(&adapter, tables)?;
+        }
+        Ok(adapter)
     }
 }
 
@@ -68,12 +73,13 @@ pub fn prepare(
     };
     let mut rank = settings.rank.unwrap_or(USUAL_RANK);
     let most = settings.rank.unwrap_or(MOST_RANK);
-    let (mut at_once, mut added_up) = (0, 0);
+    let (mut at_once, mut added_up, mut with_tables) = (0, 0, 0);
     for given in &settings.given {
         let adapter = model
-            .read(&given.path, most)
+            .read(&given.path, most, settings.tables)
             .with_context(|| format!("cannot load the adapter {}", given.name))?;
         at_once = at_once.max(adapter.rank());
+        with_tables += usize::from(adapter.has_tables());
         // Adapters that apply together are one of the sum of their ranks.
         added_up += if given.scale == 0.0 {
             0
@@ -91,6 +97,7 @@ pub fn prepare(
         slots: AdapterSlots {
             slots: settings.slots,
             rank,
+            tables: settings.tables.unwrap_or(with_tables.min(settings.slots)),
         },
         settings,
         model,
@@ -112,10 +119,7 @@ pub fn adapters(prepared: Option<Prepared>, base: &str) -> Result<Adapters> {
     else {
         return Ok(Adapters::default());
     };
-    let source = Source {
-        model,
-        rank: slots.rank,
-    };
+    let source = Source { model, slots };
     let adapters = Adapters::new(Arc::new(source), slots.slots, settings.in_memory, dir);
     for given in settings.given {
         let name = given.name.clone();
@@ -128,12 +132,13 @@ pub fn adapters(prepared: Option<Prepared>, base: &str) -> Result<Adapters> {
 
 struct Source {
     model: Model,
-    rank: usize,
+    slots: AdapterSlots,
 }
 
 impl AdapterSource for Source {
     fn read(&self, path: &str) -> Result<Adapter, AdapterError> {
-        self.model.read(path, self.rank).map_err(|error| {
+        let AdapterSlots { rank, tables, .. } = self.slots;
+        self.model.read(path, rank, Some(tables)).map_err(|error| {
             let missing = error.downcast_ref::<LoraError>();
             match missing {
                 Some(LoraError::NotFound(_)) => AdapterError::NotFound(format!("{error:#}")),
@@ -144,7 +149,7 @@ impl AdapterSource for Source {
 
     fn combined(&self, parts: &[(Arc<Adapter>, f32)]) -> Result<Adapter, AdapterError> {
         let parts: Vec<(&Adapter, f32)> = parts.iter().map(|(a, scale)| (&**a, *scale)).collect();
-        let sum = lora::combined(&parts, self.rank);
+        let sum = lora::combined(&parts, self.slots.rank);
         sum.map_err(|error| AdapterError::Refused(error.to_string()))
     }
 }

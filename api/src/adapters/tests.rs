@@ -26,7 +26,7 @@ impl AdapterSource for Paths {
 fn adapter(digest: String) -> Adapter {
     Adapter {
         digest,
-        changes: Vec::new(),
+        ..Adapter::default()
     }
 }
 

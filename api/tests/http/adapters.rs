@@ -36,7 +36,7 @@ impl AdapterSource for Digits {
 fn adapter(digest: String) -> Adapter {
     Adapter {
         digest,
-        changes: Vec::new(),
+        ..Adapter::default()
     }
 }
 

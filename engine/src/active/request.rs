@@ -388,7 +388,7 @@ mod tests {
     fn namespaces_of_callers_and_of_adapters_are_apart() {
         let adapter = |digest: &str| Adapter {
             digest: digest.to_owned(),
-            changes: Vec::new(),
+            ..Adapter::default()
         };
         let (a, b) = (adapter("a"), adapter("b"));
         fn of(given: &str, adapter: Option<&Adapter>) -> String {

@@ -8,6 +8,7 @@ use hearth_forward::{Executor, ExecutorLimits, WindowLimits, panic_text};
 use super::reopen::reopen;
 use super::work::{Completion, Message};
 use super::worker::Worker;
+use crate::adapters::SlotCounts;
 use crate::error::{BuildError, SpawnError};
 use crate::limits::context_limit;
 
@@ -19,7 +20,7 @@ pub(super) struct ExecutorSizes {
     pub samples_on_device: bool,
     pub has_watchdog: bool,
     pub kv_token_bytes: usize,
-    pub adapter_slots: usize,
+    pub adapter_slots: SlotCounts,
 }
 
 /// Builds the executor, sends a report, and then carries out `messages` until the engine
@@ -44,7 +45,10 @@ pub(super) fn run<E: Executor>(
         samples_on_device: executor.samples_on_device(),
         has_watchdog: executor.has_watchdog(),
         kv_token_bytes: executor.kv_token_bytes(),
-        adapter_slots: executor.adapter_slots(),
+        adapter_slots: SlotCounts {
+            all: executor.adapter_slots(),
+            with_tables: executor.table_slots(),
+        },
     }));
     let mut worker = Worker::new(executor);
     let answer = |completed_steps: Vec<Completion>| {

@@ -12,23 +12,25 @@ impl Scheduler {
         self.adapters.begin_step(self.running.is_empty());
         let awaited = self.waiting.awaited_adapters();
         if self.adapters.is_drained() {
-            let first = awaited.first().map(|(adapter, _)| adapter.clone());
-            self.adapters.give_drained(first);
+            let adapters = awaited.iter().map(|(adapter, _)| adapter);
+            self.adapters.give_drained(adapters);
         }
         let mut free = self.adapters.free();
         let mut still_waits = None;
-        for (adapter, since) in awaited {
+        for (adapter, since) in &awaited {
             let digest = &adapter.digest;
             let is_ready = self.adapters.is_ready(digest);
-            if is_ready || (free > 0 && self.adapters.has_slot_for(digest)) {
+            if is_ready || (free > 0 && self.adapters.has_slot_for(adapter)) {
                 free -= usize::from(!is_ready);
                 self.waiting.unpark_adapter(digest);
             } else {
-                still_waits.get_or_insert(since);
+                still_waits.get_or_insert((adapter, since));
             }
         }
-        if still_waits.is_some_and(|since| self.scheduled > since + PATIENCE_STEPS) {
-            self.adapters.drain();
+        if let Some((adapter, since)) = still_waits
+            && self.scheduled > since + PATIENCE_STEPS
+        {
+            self.adapters.drain(adapter);
         }
     }
 }

@@ -54,7 +54,7 @@ impl Scheduler {
             let (id, priority, remaining) =
                 (request.id, request.priority, request.remaining_here());
             if let Some(adapter) = &request.adapter
-                && !self.adapters.has_slot_for(&adapter.digest)
+                && !self.adapters.has_slot_for(adapter)
             {
                 // Requests behind it may start.
                 self.waiting.park_for_adapter(id, self.scheduled);

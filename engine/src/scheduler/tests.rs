@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearth_forward::{Adapter, ForwardOutput};
+use hearth_forward::{AdaptedMatrix, Adapter, ForwardOutput, TableNumbers, WholeTable};
 use hearth_radix::EvictionPolicy;
 
 use super::*;
@@ -16,6 +16,11 @@ const LIMITS: ExecutorLimits = ExecutorLimits {
     kv_slots: 64,
     max_model_len: 48,
     vocab_size: 4,
+};
+
+const SLOTS: SlotCounts = SlotCounts {
+    all: 2,
+    with_tables: 1,
 };
 
 /// A scheduler without a thread, whose invariants are checked after every call.
@@ -44,7 +49,7 @@ impl Bench {
     fn with_executor(config: EngineConfig, seed: u64, executor_samples: bool) -> Self {
         Self {
             inbox: Inbox::new(usize::MAX, 0),
-            scheduler: Scheduler::new(config, LIMITS, KvSizes::of(LIMITS), 2),
+            scheduler: Scheduler::new(config, LIMITS, KvSizes::of(LIMITS), SLOTS),
             batch: StepBatch::new(executor_samples, 0),
             next_batch: StepBatch::new(executor_samples, 1),
             overlapped: 0,
@@ -96,12 +101,19 @@ impl Bench {
             .enqueue(self.inbox.collect(Wait::No).requests);
     }
 
-    /// One of four adapters, for which there are two slots, or none.
+    /// One of four adapters, for which there are two slots, or none. Two of them need a slot with room for
+    /// whole tables.
     fn adapter(&mut self) -> Option<Arc<Adapter>> {
         let adapter = |digest: u64| {
+            let table = WholeTable {
+                matrix: AdaptedMatrix::Embedding,
+                numbers: TableNumbers::F32,
+                bytes: Arc::default(),
+            };
             Arc::new(Adapter {
                 digest: digest.to_string(),
                 changes: Vec::new(),
+                tables: vec![table; digest as usize % 2],
             })
         };
         let index = self.below(12);
@@ -341,7 +353,8 @@ fn scored(config: EngineConfig, prompts: usize, len: usize) -> Scheduler {
         max_submission: None,
         ..config
     };
-    let mut scheduler = Scheduler::new(config, WIDE, KvSizes::of(WIDE), 0);
+    let sizes = KvSizes::of(WIDE);
+    let mut scheduler = Scheduler::new(config, WIDE, sizes, SlotCounts::default());
     let inbox = Inbox::new(usize::MAX, 0);
     for _ in 0..prompts {
         let params = SamplingParams {

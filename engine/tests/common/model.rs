@@ -205,9 +205,14 @@ impl Executor for FakeModel {
         ADAPTER_SLOTS
     }
 
+    fn table_slots(&self) -> usize {
+        1
+    }
+
     fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
         let index = slot as usize - 1;
         self.adapters[index] = None;
+        assert!(index < self.table_slots() || !adapter.has_tables());
         if self.fail_load.swap(false, Ordering::SeqCst) {
             return Err(ForwardError::other("no memory for an adapter"));
         }

@@ -6,7 +6,7 @@ use hearth_forward::{AdaptedMatrix, LayerMatrix};
 
 use super::error::LoraError;
 use crate::config::{Linear, MlpTensors, ModelConfig};
-use crate::weights::Weights;
+use crate::weights::{TensorView, Weights};
 
 /// The model that an adapter is read for.
 pub struct Base<'a> {
@@ -36,13 +36,14 @@ impl<'a> Base<'a> {
     }
 
     /// `[out, in]`, and `[vocab, hidden]` for the embedding.
-    pub fn matrix(&self, matrix: AdaptedMatrix) -> Result<Vec<f32>, LoraError> {
+    pub fn matrix(&self, matrix: AdaptedMatrix) -> Result<TensorView<'_>, LoraError> {
         let config = self.config;
+        let table = [config.vocab_size, config.hidden_size];
         let (name, shape) = match matrix {
-            AdaptedMatrix::Embedding => (config.embedding_name(), self.table()),
+            AdaptedMatrix::Embedding => (config.embedding_name(), table),
             AdaptedMatrix::LmHead => {
                 let own = config.lm_head_name();
-                (own.unwrap_or_else(|| config.embedding_name()), self.table())
+                (own.unwrap_or_else(|| config.embedding_name()), table)
             }
             AdaptedMatrix::Layer(layer, matrix) => {
                 let (linear, part) = self.linear(layer, matrix)?;
@@ -50,7 +51,7 @@ impl<'a> Base<'a> {
                 (name, [rows, linear.columns])
             }
         };
-        Ok(self.weights()?.get(&name, &shape)?.to_f32())
+        Ok(self.weights()?.get(&name, &shape)?)
     }
 
     /// `[out]`; `None` for a matrix without a bias.
@@ -64,10 +65,6 @@ impl<'a> Base<'a> {
         };
         let (name, rows) = biases.swap_remove(part);
         Ok(Some(self.weights()?.get(&name, &[rows])?.to_f32()))
-    }
-
-    fn table(&self) -> [usize; 2] {
-        [self.config.vocab_size, self.config.hidden_size]
     }
 
     /// The linear layer that has a matrix, and the part of it.

@@ -11,14 +11,25 @@ use super::error::LoraError;
 /// factors one below another add up.
 ///
 /// # Errors
-/// There is nothing to add up, or the sum of the ranks is above `most_rank`.
+/// There is nothing to add up, the sum of the ranks is above `most_rank`, or an adapter with whole tables
+/// would be scaled or added to another one.
 pub fn combined<A: Borrow<Adapter>>(
     parts: &[(A, f32)],
     most_rank: usize,
 ) -> Result<Adapter, LoraError> {
+    let applied = parts.iter().filter(|(_, scale)| *scale != 0.0);
+    let applied: Vec<(&Adapter, f32)> = applied
+        .map(|(part, scale)| (part.borrow(), *scale))
+        .collect();
+    if applied.iter().any(|(part, _)| part.has_tables()) {
+        return match applied[..] {
+            [(alone, 1.0)] => Ok(alone.clone()),
+            _ => Err(LoraError::TablesInSum),
+        };
+    }
     let mut sums: Vec<LowRank> = Vec::new();
-    for (part, scale) in parts.iter().filter(|(_, scale)| *scale != 0.0) {
-        for change in &part.borrow().changes {
+    for (part, scale) in applied {
+        for change in &part.changes {
             let mut change = change.clone();
             let scaled = change.b.iter_mut().chain(&mut change.bias);
             scaled.for_each(|value| *value *= scale);
@@ -31,7 +42,7 @@ pub fn combined<A: Borrow<Adapter>>(
             }
         }
     }
-    let adapter = adapter(sums)?;
+    let adapter = adapter(sums, Vec::new())?;
     match adapter.rank() {
         rank if rank > most_rank => Err(LoraError::Rank {
             given: rank,

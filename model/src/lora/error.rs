@@ -32,6 +32,16 @@ pub enum LoraError {
     Tensor { tensor: String, reason: String },
     #[error("LoRA rank {given} is greater than max_lora_rank {most}.")]
     Rank { given: usize, most: usize },
+    #[error(
+        "the adapter has {bytes} bytes of whole tables (`modules_to_save`), and no memory is reserved for \
+         tables; --max-lora-tables reserves it when the server starts"
+    )]
+    NoRoomForTables { bytes: usize },
+    #[error(
+        "an adapter with whole tables (`modules_to_save`) applies alone and with the factor 1; it cannot \
+         be scaled or added to others"
+    )]
+    TablesInSum,
     #[error("no tensor of the adapter belongs to this model")]
     NoMatch,
     #[error("{path}: {error}")]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use hearth_forward::{AdaptedMatrix, LowRank};
 
@@ -21,7 +22,7 @@ pub fn read(
     if !path.is_file() {
         return Err(LoraError::NotFound(path.to_owned()));
     }
-    let bytes = read_file(path, config, most_rank)?;
+    let bytes = read_file(path, config, most_rank, 0)?;
     let in_file = |error| LoraError::Gguf {
         path: path.to_owned(),
         error,
@@ -41,7 +42,10 @@ pub fn read(
             format!("the adapter is for {architecture:.40}, this model is {expected}"),
         ));
     }
-    let weights = Weights::from_files(vec![(path.to_owned(), Bytes::Read(bytes))], tensors);
+    let weights = Weights::from_files(
+        vec![(path.to_owned(), Bytes::Read(Arc::new(bytes)))],
+        tensors,
+    );
     let mut modules: BTreeMap<AdaptedMatrix, [Option<&str>; 2]> = BTreeMap::new();
     for tensor in weights.names() {
         let parts = [".weight.lora_a", ".weight.lora_b"];

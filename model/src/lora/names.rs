@@ -20,6 +20,16 @@ fn modules(names: &TensorNames) -> Vec<(&'static str, LayerMatrix)> {
     modules
 }
 
+/// The modules whose tables can be replaced whole, in the order of their matrices.
+pub fn table_modules(config: &ModelConfig) -> [(AdaptedMatrix, String); 2] {
+    let embedding = format!("{}embed_tokens", config.names.body);
+    let lm_head = config.names.lm_head.to_owned();
+    [
+        (AdaptedMatrix::Embedding, embedding),
+        (AdaptedMatrix::LmHead, lm_head),
+    ]
+}
+
 /// The matrix of a module: `model.layers.3.self_attn.q_proj`. Adapters of a bare base model lack the
 /// `model.` in front.
 pub fn matrix_of(module: &str, config: &ModelConfig) -> Option<AdaptedMatrix> {

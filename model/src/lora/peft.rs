@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hearth_forward::{AdaptedMatrix, LowRank};
+use hearth_forward::{AdaptedMatrix, LowRank, WholeTable};
 use serde_json::{Map, Value};
 
 use super::base::Base;
 use super::error::LoraError;
-use super::names::{is_of_experts, matrix_of, unknown_module};
+use super::names::{is_of_experts, matrix_of, table_modules, unknown_module};
 use super::peft_config::PeftConfig;
 use super::relative::Relative;
+use super::tables::{self, Owner};
 use super::{Factors, check_finite, check_shapes, read_file};
 use crate::config::ModelConfig;
 use crate::transformer::matrix_shape;
@@ -59,10 +60,18 @@ struct Module<'a> {
     base_bias: Option<&'a str>,
 }
 
-/// The changes of the adapter in `dir`.
-pub fn read(dir: &Path, base: &Base<'_>, most_rank: usize) -> Result<Vec<LowRank>, LoraError> {
+/// What an adapter consists of.
+pub struct Parts {
+    pub changes: Vec<LowRank>,
+    pub tables: Vec<WholeTable>,
+}
+
+/// The adapter in `dir`.
+pub fn read(dir: &Path, base: &Base<'_>, most_rank: usize) -> Result<Parts, LoraError> {
     let config = base.config;
     let adapter = read_config(dir)?;
+    let [(_, embedding), (_, lm_head)] = table_modules(config);
+    adapter.check_saved(&[&embedding, &lm_head])?;
     let path = dir.join(TENSORS);
     if !path.exists() && dir.join("adapter_model.bin").exists() {
         return Err(LoraError::tensor(
@@ -70,12 +79,33 @@ pub fn read(dir: &Path, base: &Base<'_>, most_rank: usize) -> Result<Vec<LowRank
             format!("pickled files are not supported; save the adapter as {TENSORS}"),
         ));
     }
-    let weights = Weights::from_bytes(path.clone(), read_file(&path, config, most_rank)?)?;
-    let modules = modules(&weights, config)?;
-    modules
-        .into_iter()
-        .map(|(matrix, module)| change(&weights, &adapter, matrix, &module, base, most_rank))
-        .collect()
+    let bytes = read_file(&path, config, most_rank, tables::most_bytes(config))?;
+    let weights = Weights::from_bytes(path, bytes)?;
+    let (modules, found) = modules(&weights, config)?;
+    for (matrix, module) in &modules {
+        let is_table = matches!(matrix, AdaptedMatrix::Embedding | AdaptedMatrix::LmHead);
+        if adapter.saves(module.name) {
+            let reason = format!("names {}, which has other tensors, too", module.name);
+            return Err(LoraError::field("modules_to_save", reason));
+        }
+        if is_table && adapter.ties_saved && config.tie_word_embeddings {
+            let reason = format!("is not supported with factors of {}", module.name);
+            return Err(LoraError::field("ensure_weight_tying", reason));
+        }
+    }
+    let tables = tables::read(&weights, &found, &adapter, base)?;
+    let changes = modules.into_iter().map(|(matrix, module)| {
+        let table = tables.iter().find(|table| table.matrix == matrix);
+        let reader = Reader {
+            weights: &weights,
+            adapter: &adapter,
+            base,
+            most_rank,
+        };
+        reader.change(matrix, &module, table)
+    });
+    let changes = changes.collect::<Result<_, _>>()?;
+    Ok(Parts { changes, tables })
 }
 
 fn read_config(dir: &Path) -> Result<PeftConfig, LoraError> {
@@ -100,7 +130,7 @@ fn read_config(dir: &Path) -> Result<PeftConfig, LoraError> {
     PeftConfig::read(&fields)
 }
 
-/// The tensors by the matrix that they change.
+/// The tensors by the matrix that they change, and those of whole tables.
 ///
 /// # Errors
 /// Names a tensor that changes nothing that is known: leaving it out would leave out a part of the
@@ -108,8 +138,9 @@ fn read_config(dir: &Path) -> Result<PeftConfig, LoraError> {
 fn modules<'a>(
     weights: &'a Weights,
     config: &ModelConfig,
-) -> Result<BTreeMap<AdaptedMatrix, Module<'a>>, LoraError> {
+) -> Result<(BTreeMap<AdaptedMatrix, Module<'a>>, tables::Found<'a>), LoraError> {
     let mut modules: BTreeMap<AdaptedMatrix, Module<'a>> = BTreeMap::new();
+    let mut found = tables::Found::new();
     let (mut unknown, mut known) = (None, false);
     for tensor in weights.names() {
         let name = tensor.strip_prefix(PREFIX).unwrap_or(tensor);
@@ -117,7 +148,12 @@ fn modules<'a>(
             .iter()
             .find_map(|(suffix, part)| Some((name.strip_suffix(suffix)?, *part)));
         let Some((module, part)) = part else {
-            return Err(LoraError::tensor(tensor, unsupported(name)));
+            let whole = tables::owner_of(name).filter(|_| !name.contains(".lora_"));
+            let (module, owner) =
+                whole.ok_or_else(|| LoraError::tensor(tensor, unsupported(name)))?;
+            let matrix = table_of(tensor, module, owner, config)?;
+            found.entry(matrix).or_default().push((tensor, owner));
+            continue;
         };
         let Some(matrix) = matrix_of(module, config) else {
             unknown = unknown.or(Some(tensor));
@@ -157,7 +193,7 @@ fn modules<'a>(
         }
     }
     match unknown {
-        None => Ok(modules),
+        None => Ok((modules, found)),
         // Where no name fits, it is the adapter of another model, which one name does not say.
         Some(tensor) if known || is_of_experts(tensor, config) => {
             Err(LoraError::tensor(tensor, unknown_module(tensor, config)))
@@ -166,16 +202,29 @@ fn modules<'a>(
     }
 }
 
-/// Why a tensor that is no factor of a change is refused.
+/// The matrix of a module that has a whole table.
+fn table_of(
+    tensor: &str,
+    module: &str,
+    owner: Owner,
+    config: &ModelConfig,
+) -> Result<AdaptedMatrix, LoraError> {
+    match matrix_of(module, config) {
+        Some(matrix @ (AdaptedMatrix::Embedding | AdaptedMatrix::LmHead)) => Ok(matrix),
+        _ if owner == Owner::Base => {
+            let reason =
+                "weights of the base model are supported for embed_tokens and lm_head only";
+            Err(LoraError::tensor(tensor, reason))
+        }
+        _ => Err(tables::refused(module)),
+    }
+}
+
+/// Why a tensor that is neither a factor of a change nor a whole weight is refused.
 fn unsupported(name: &str) -> &'static str {
-    if name.contains("token_adapter") {
-        "`trainable_token_indices` is not supported"
-    } else if name.contains(".base_layer.") {
-        "weights of the base model, as of a resized vocabulary, are not supported"
-    } else if name.contains(".lora_") {
-        "it is no factor of a change that is known"
-    } else {
-        "whole weights (`modules_to_save`) are not supported"
+    match name.contains("token_adapter") {
+        true => "`trainable_token_indices` is not supported",
+        false => "it is no factor of a change that is known",
     }
 }
 
@@ -186,55 +235,126 @@ fn values(weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>, Lo
     Ok(values)
 }
 
-/// The change of a module, and what it is relative to the base model.
-fn change(
-    weights: &Weights,
-    adapter: &PeftConfig,
-    matrix: AdaptedMatrix,
-    module: &Module<'_>,
-    base: &Base<'_>,
+/// What is needed to read the changes of an adapter.
+struct Reader<'a> {
+    weights: &'a Weights,
+    adapter: &'a PeftConfig,
+    base: &'a Base<'a>,
     most_rank: usize,
-) -> Result<LowRank, LoraError> {
-    let mut change = match module.base_bias {
-        Some(bias) if [module.a, module.b, module.bias, module.magnitude] == [None; 4] => {
-            nothing(bias, matrix, base.config)?
+}
+
+impl Reader<'_> {
+    /// The change of a module, and what it is relative to the base model, or to `table` in its place.
+    fn change(
+        &self,
+        matrix: AdaptedMatrix,
+        module: &Module<'_>,
+        table: Option<&WholeTable>,
+    ) -> Result<LowRank, LoraError> {
+        let Self {
+            weights,
+            adapter,
+            base,
+            ..
+        } = self;
+        let mut change = match module.base_bias {
+            Some(bias) if [module.a, module.b, module.bias, module.magnitude] == [None; 4] => {
+                nothing(bias, matrix, base.config)?
+            }
+            _ => self.factors(matrix, module)?,
+        };
+        let output = [change.b.len() / change.rank];
+        let relative = Relative {
+            magnitude: match (module.magnitude, adapter.dora) {
+                (Some(magnitude), true) => Some(values(weights, magnitude, &output)?),
+                (None, false) => None,
+                (Some(magnitude), false) => {
+                    let reason = "`use_dora` in adapter_config.json is not true";
+                    return Err(LoraError::tensor(magnitude, reason));
+                }
+                (None, true) if module.a.is_none() => None,
+                (None, true) => {
+                    let reason = "there is no lora_magnitude_vector, though `use_dora` is true";
+                    return Err(LoraError::tensor(module.name, reason));
+                }
+            },
+            bias: match module.base_bias {
+                Some(bias) if !adapter.base_biases => {
+                    let reason = "`bias` in adapter_config.json is \"none\"";
+                    return Err(LoraError::tensor(bias, reason));
+                }
+                Some(bias) if base.bias(matrix)?.is_none() => {
+                    let reason = "this model's module has no bias";
+                    return Err(LoraError::tensor(bias, reason));
+                }
+                Some(bias) => Some(values(weights, bias, &output)?),
+                None => None,
+            },
+        };
+        let table = table.map(|table| tables::view_of(table, base.config));
+        relative.apply(&mut change, base, table.as_ref())?;
+        let numbers = [&change.b, &change.bias, &change.scale];
+        for numbers in numbers {
+            check_finite(module.magnitude.unwrap_or(module.name), numbers)?;
         }
-        _ => factors(weights, adapter, matrix, module, base.config, most_rank)?,
-    };
-    let output = [change.b.len() / change.rank];
-    let relative = Relative {
-        magnitude: match (module.magnitude, adapter.dora) {
-            (Some(magnitude), true) => Some(values(weights, magnitude, &output)?),
-            (None, false) => None,
-            (Some(magnitude), false) => {
-                let reason = "`use_dora` in adapter_config.json is not true";
-                return Err(LoraError::tensor(magnitude, reason));
-            }
-            (None, true) if module.a.is_none() => None,
-            (None, true) => {
-                let reason = "there is no lora_magnitude_vector, though `use_dora` is true";
-                return Err(LoraError::tensor(module.name, reason));
-            }
-        },
-        bias: match module.base_bias {
-            Some(bias) if !adapter.base_biases => {
-                let reason = "`bias` in adapter_config.json is \"none\"";
-                return Err(LoraError::tensor(bias, reason));
-            }
-            Some(bias) if base.bias(matrix)?.is_none() => {
-                let reason = "this model's module has no bias";
-                return Err(LoraError::tensor(bias, reason));
-            }
-            Some(bias) => Some(values(weights, bias, &output)?),
-            None => None,
-        },
-    };
-    relative.apply(&mut change, base)?;
-    let numbers = [&change.b, &change.bias, &change.scale];
-    for numbers in numbers {
-        check_finite(module.magnitude.unwrap_or(module.name), numbers)?;
+        Ok(change)
     }
-    Ok(change)
+
+    /// The change of `matrix` by the factors of `module`.
+    fn factors(&self, matrix: AdaptedMatrix, module: &Module<'_>) -> Result<LowRank, LoraError> {
+        let Self {
+            weights, adapter, ..
+        } = self;
+        let (Some(a), Some(b)) = (module.a, module.b) else {
+            let there = module.a.or(module.b).or(module.bias).unwrap_or(module.name);
+            return Err(LoraError::tensor(
+                there,
+                "the other factor of its module is missing",
+            ));
+        };
+        let shape = |name| weights.shape(name).unwrap_or_default().to_vec();
+        let (shape_a, shape_b) = (shape(a), shape(b));
+        let is_embedding = matrix == AdaptedMatrix::Embedding;
+        // The factor of an embedding is `[rank, vocab]` in the file.
+        let turned: Vec<usize> = match is_embedding {
+            true => shape_a.iter().rev().copied().collect(),
+            false => shape_a.clone(),
+        };
+        let shapes = [&turned[..], &shape_b];
+        let rank = check_shapes(a, matrix, shapes, self.base.config, self.most_rank)?;
+        adapter.check_target(module.name, matrix)?;
+        let said = adapter.rank(module.name)?;
+        if said != rank {
+            let reason = format!(
+                "its rank is {rank}; `r` and `rank_pattern` in adapter_config.json say {said}"
+            );
+            return Err(LoraError::tensor(a, reason));
+        }
+        let mut factor_a = values(weights, a, &shape_a)?;
+        if is_embedding {
+            let vocab = shape_a[1];
+            let by_token = |at: usize| factor_a[at % rank * vocab + at / rank];
+            factor_a = (0..factor_a.len()).map(by_token).collect();
+        }
+        let bias = match module.bias {
+            Some(bias) if !adapter.bias => {
+                return Err(LoraError::tensor(
+                    bias,
+                    "`lora_bias` in adapter_config.json is not true",
+                ));
+            }
+            Some(bias) => values(weights, bias, &shape_b[..1])?,
+            None => Vec::new(),
+        };
+        let factors = Factors {
+            a: factor_a,
+            b: values(weights, b, &shape_b)?,
+            bias,
+            rank,
+            scale: adapter.scale(module.name, rank)?,
+        };
+        Ok(factors.scaled(matrix))
+    }
 }
 
 /// A change of `matrix` by nothing, to which a bias is added.
@@ -254,62 +374,4 @@ fn nothing(
         bias: Vec::new(),
         scale: Vec::new(),
     })
-}
-
-/// The change of `matrix` by the factors of `module`.
-fn factors(
-    weights: &Weights,
-    adapter: &PeftConfig,
-    matrix: AdaptedMatrix,
-    module: &Module<'_>,
-    config: &ModelConfig,
-    most_rank: usize,
-) -> Result<LowRank, LoraError> {
-    let (Some(a), Some(b)) = (module.a, module.b) else {
-        let there = module.a.or(module.b).or(module.bias).unwrap_or(module.name);
-        return Err(LoraError::tensor(
-            there,
-            "the other factor of its module is missing",
-        ));
-    };
-    let shape = |name| weights.shape(name).unwrap_or_default().to_vec();
-    let (shape_a, shape_b) = (shape(a), shape(b));
-    let is_embedding = matrix == AdaptedMatrix::Embedding;
-    // The factor of an embedding is `[rank, vocab]` in the file.
-    let turned: Vec<usize> = match is_embedding {
-        true => shape_a.iter().rev().copied().collect(),
-        false => shape_a.clone(),
-    };
-    let rank = check_shapes(a, matrix, [&turned, &shape_b], config, most_rank)?;
-    adapter.check_target(module.name, matrix)?;
-    let said = adapter.rank(module.name)?;
-    if said != rank {
-        let reason =
-            format!("its rank is {rank}; `r` and `rank_pattern` in adapter_config.json say {said}");
-        return Err(LoraError::tensor(a, reason));
-    }
-    let mut factor_a = values(weights, a, &shape_a)?;
-    if is_embedding {
-        let vocab = shape_a[1];
-        let by_token = |at: usize| factor_a[at % rank * vocab + at / rank];
-        factor_a = (0..factor_a.len()).map(by_token).collect();
-    }
-    let bias = match module.bias {
-        Some(bias) if !adapter.bias => {
-            return Err(LoraError::tensor(
-                bias,
-                "`lora_bias` in adapter_config.json is not true",
-            ));
-        }
-        Some(bias) => values(weights, bias, &shape_b[..1])?,
-        None => Vec::new(),
-    };
-    let factors = Factors {
-        a: factor_a,
-        b: values(weights, b, &shape_b)?,
-        bias,
-        rank,
-        scale: adapter.scale(module.name, rank)?,
-    };
-    Ok(factors.scaled(matrix))
 }

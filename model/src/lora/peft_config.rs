@@ -45,6 +45,10 @@ pub struct PeftConfig {
     pub dora: bool,
     /// True if the adapter has biases that replace those of the base model.
     pub base_biases: bool,
+    /// True if a table of tied embeddings that the adapter has is that of both modules.
+    pub ties_saved: bool,
+    /// Modules whose whole weights the adapter has: the ends of their names.
+    saved: Vec<String>,
     ranks: Vec<(Regex, f64)>,
     alphas: Vec<(Regex, f64)>,
     targets: Modules,
@@ -97,12 +101,36 @@ impl PeftConfig {
             bias,
             dora,
             base_biases,
+            ties_saved: fields.flag("ensure_weight_tying")?,
+            saved: fields.names("modules_to_save")?,
             ranks: fields.patterns("rank_pattern")?,
             alphas: fields.patterns("alpha_pattern")?,
             targets,
             excluded: fields.modules("exclude_modules")?,
             layers,
         })
+    }
+
+    /// True if `modules_to_save` names `module`. PEFT compares the ends of names, dots or not.
+    pub fn saves(&self, module: &str) -> bool {
+        let mut saved = self.saved.iter();
+        saved.any(|name| !name.is_empty() && module.ends_with(name.as_str()))
+    }
+
+    /// Checks that `modules_to_save` names nothing else than some of `modules`.
+    pub fn check_saved(&self, modules: &[&str]) -> Result<(), LoraError> {
+        let of_these = |name: &str| {
+            let mut modules = modules.iter();
+            !name.is_empty() && modules.any(|module| module.ends_with(name))
+        };
+        match self.saved.iter().find(|name| !of_these(name)) {
+            Some(name) => {
+                let reason =
+                    format!("names {name:?}; it is supported for embed_tokens and lm_head only");
+                Err(LoraError::field("modules_to_save", reason))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The rank that `module` is said to have.
@@ -212,7 +240,7 @@ fn is_off(value: &Value) -> bool {
 /// Refuses every field that would change the result in a way that is not implemented, unknown ones
 /// included.
 fn refuse_unsupported(json: &Map<String, Value>) -> Result<(), LoraError> {
-    const READ: [&str; 12] = [
+    const READ: [&str; 14] = [
         "r",
         "lora_alpha",
         "use_rslora",
@@ -225,6 +253,8 @@ fn refuse_unsupported(json: &Map<String, Value>) -> Result<(), LoraError> {
         "use_dora",
         "bias",
         "layers_pattern",
+        "modules_to_save",
+        "ensure_weight_tying",
     ];
     for (field, value) in json {
         let refused = |reason: String| Err(LoraError::field(field, reason));
@@ -316,10 +346,6 @@ impl Fields<'_> {
     }
 
     fn modules(&self, field: &str) -> Result<Modules, LoraError> {
-        let names = |names: &Vec<Value>| {
-            let names = names.iter().map(|name| name.as_str().map(str::to_owned));
-            names.collect::<Option<Vec<_>>>()
-        };
         Ok(match self.value(field) {
             None => Modules::Unsaid,
             Some(Value::String(name)) if name.eq_ignore_ascii_case("all-linear") => {
@@ -328,15 +354,23 @@ impl Fields<'_> {
             Some(Value::String(pattern)) => {
                 Modules::Pattern(regex(field, &format!("^(?:{pattern})$"))?)
             }
-            Some(Value::Array(list)) => {
-                let bad = || self.bad(field, "a list of names");
-                match names(list).ok_or_else(bad)? {
-                    names if names.is_empty() && field == "exclude_modules" => Modules::Unsaid,
-                    names => Modules::Names(names),
-                }
-            }
+            Some(Value::Array(_)) => match self.names(field)? {
+                names if names.is_empty() && field == "exclude_modules" => Modules::Unsaid,
+                names => Modules::Names(names),
+            },
             Some(_) => return Err(self.bad(field, "a regular expression or a list of names")),
         })
+    }
+
+    fn names(&self, field: &str) -> Result<Vec<String>, LoraError> {
+        let Some(value) = self.value(field) else {
+            return Ok(Vec::new());
+        };
+        let names = value.as_array().and_then(|names| {
+            let names = names.iter().map(|name| name.as_str().map(str::to_owned));
+            names.collect::<Option<Vec<_>>>()
+        });
+        names.ok_or_else(|| self.bad(field, "a list of names"))
     }
 
     fn layers(&self, field: &str) -> Result<Option<Vec<u64>>, LoraError> {

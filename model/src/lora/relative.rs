@@ -6,6 +6,7 @@ use rayon::prelude::*;
 
 use super::base::Base;
 use super::error::LoraError;
+use crate::weights::TensorView;
 
 /// Tokens of an embedding that are computed together.
 const TOKENS: usize = 1024;
@@ -19,15 +20,24 @@ pub struct Relative {
 }
 
 impl Relative {
-    /// Turns the magnitudes and the bias into factors and a bias of the base model's output.
-    pub fn apply(self, change: &mut LowRank, base: &Base<'_>) -> Result<(), LoraError> {
+    /// Turns the magnitudes and the bias into factors and a bias of the base model's output, or of that of
+    /// `table`, which takes its place.
+    pub fn apply(
+        self,
+        change: &mut LowRank,
+        base: &Base<'_>,
+        table: Option<&TensorView<'_>>,
+    ) -> Result<(), LoraError> {
         let Self { magnitude, bias } = self;
         if magnitude.is_none() && bias.is_none() {
             return Ok(());
         }
         let before = base.bias(change.matrix)?;
         if let Some(magnitude) = magnitude {
-            let lengths = lengths(change, &base.matrix(change.matrix)?);
+            let lengths = match table {
+                Some(table) => lengths(change, table),
+                None => lengths(change, &base.matrix(change.matrix)?),
+            };
             if let Some(row) = lengths.iter().position(|length| *length == 0.0) {
                 let reason = format!("row {row} of {:?} has length 0", change.matrix);
                 return Err(LoraError::Base(reason));
@@ -64,21 +74,19 @@ impl Relative {
 }
 
 /// The lengths `[out]` of the vectors of weights of each output, with the change in them. `base` is
-/// as [`Base::matrix`] returns it.
-fn lengths(change: &LowRank, base: &[f32]) -> Vec<f64> {
+/// as [`Base::matrix`] returns it; a row of it at a time is in f32.
+fn lengths(change: &LowRank, base: &TensorView<'_>) -> Vec<f64> {
     let rank = change.rank;
     let output = change.b.len() / rank;
     let squares = match change.matrix {
         AdaptedMatrix::Embedding => {
-            let tokens = base.par_chunks(TOKENS * output);
-            let factors = change.a.par_chunks(TOKENS * rank);
-            let parts: Vec<Vec<f64>> = tokens
-                .zip(factors)
-                .map(|(rows, factors)| {
+            let factors = change.a.par_chunks(TOKENS * rank).enumerate();
+            let parts: Vec<Vec<f64>> = factors
+                .map(|(part, factors)| {
                     let mut squares = vec![0.0; output];
-                    let rows = rows.chunks_exact(output).zip(factors.chunks_exact(rank));
-                    for (row, factors) in rows {
-                        let mut row = row.to_vec();
+                    let mut row = vec![0.0; output];
+                    for (index, factors) in factors.chunks_exact(rank).enumerate() {
+                        base.row(part * TOKENS + index, &mut row);
                         for (factor, b) in factors.iter().zip(change.b.chunks_exact(output)) {
                             add_times(&mut row, *factor, b);
                         }
@@ -95,10 +103,11 @@ fn lengths(change: &LowRank, base: &[f32]) -> Vec<f64> {
             })
         }
         _ => {
-            let input = base.len() / output;
-            let rows = base.par_chunks_exact(input).enumerate();
-            rows.map(|(index, row)| {
-                let mut row = row.to_vec();
+            let input = change.a.len() / rank;
+            let rows = (0..output).into_par_iter();
+            rows.map(|index| {
+                let mut row = vec![0.0; input];
+                base.row(index, &mut row);
                 for (j, a) in change.a.chunks_exact(input).enumerate() {
                     add_times(&mut row, change.b[j * output + index], a);
                 }

@@ -180,6 +180,10 @@ impl<B: Kernels> Executor for ModelRunner<B> {
         self.adapters.as_ref().map_or(0, AdapterStacks::slots)
     }
 
+    fn table_slots(&self) -> usize {
+        self.adapters.as_ref().map_or(0, AdapterStacks::table_slots)
+    }
+
     fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
         let (Some(stacks), Some(slot)) = (&mut self.adapters, slot.checked_sub(1)) else {
             return Err(ForwardError::other("this model has no slot for adapters"));

@@ -81,6 +81,10 @@ impl Executor for OnThreads {
         self.runner.adapter_slots()
     }
 
+    fn table_slots(&self) -> usize {
+        self.runner.table_slots()
+    }
+
     fn load_adapter(&mut self, slot: u32, adapter: &Adapter) -> Result<(), ForwardError> {
         let runner = &mut self.runner;
         self.threads.run(|| runner.load_adapter(slot, adapter))

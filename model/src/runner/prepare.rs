@@ -18,7 +18,9 @@ use crate::load_options::{AdapterSlots, LoadOptions};
 use crate::memory::{self, KvBudget};
 use crate::report::Report;
 use crate::startup_check::refuse_wrong_kernels;
-use crate::transformer::{AdapterStacks, Blocks, PagedContext, Transformer, adapter_bytes};
+use crate::transformer::{
+    AdapterStacks, Blocks, PagedContext, ServedAs, Transformer, adapter_bytes, own_table_bytes,
+};
 use crate::tuning::{choose_products, products};
 
 /// Makes a model ready to run on `device`, which `at` describes.
@@ -82,18 +84,25 @@ pub(super) fn prepare<B: Kernels>(
         })?;
     }
     let weight_bytes = blocks.weight_bytes::<B>(&config, weights, dtype);
-    let AdapterSlots { slots, rank } = options.adapters;
+    let served = ServedAs {
+        matrix: dtype,
+        vector,
+        blocks,
+        largest,
+    };
+    let AdapterSlots { slots, rank, .. } = options.adapters;
     let [adapter_bytes, widest] = adapter_bytes(&config, slots, rank, dtype);
     memory::check_adapters(widest, dtype, at, largest)?;
-    let taken = weight_bytes.saturating_add(adapter_bytes);
+    let taken = weight_bytes
+        .saturating_add(adapter_bytes)
+        .saturating_add(own_table_bytes::<B>(&config, options.adapters, served));
     let budget = KvBudget::plan(&config, kv_format, taken, options, at)?;
     warn_of_dequantised::<B>(&config, weights, blocks, dtype);
-    let transformer =
-        Transformer::load_for_serving(&config, weights, dtype, vector, blocks, largest, device)?;
+    let transformer = Transformer::load_for_serving(&config, weights, served, device)?;
     let window_slots = budget.window.map(|window| window.slots);
     let pool = KvPool::new(&config, budget.slots, window_slots, kv_format, device);
     let adapters =
-        (slots > 0).then(|| AdapterStacks::<B>::new(&config, slots, rank, dtype, device));
+        (slots > 0).then(|| AdapterStacks::<B>::new(&config, options.adapters, served, device));
     let context = PagedContext::new(&config, pool, budget.max_model_len, device);
     memory::check_host(&config, kv_format, options.host_slots)?;
     let rows = KvRows::new(&config, kv_format);

@@ -6,19 +6,25 @@ use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{DType, Int, Tensor, TensorData};
 use hearth_forward::{AdaptedMatrix, Adapter, LayerMatrix, LowRank};
-use hearth_shaders::{AdapterIndex, Kernels, LowRankStack, indices, upload};
+use hearth_shaders::{AdapterIndex, Kernels, LowRankStack, Summation, indices, upload};
 
+use super::load::ServedAs;
+use super::own_tables::{OwnTables, table_bytes};
 use super::primitive::{primitive, tensor};
+use super::table::Table;
 use crate::config::{Mlp, ModelConfig};
 use crate::dtype::Dtype;
+use crate::load_options::AdapterSlots;
 
-/// The changes of all matrices by the adapters in all slots. Memory for the largest rank is taken at
-/// the start, so that loading an adapter cannot run out of it.
+/// The changes of all matrices by the adapters in all slots. Memory for the largest rank, and for the
+/// whole tables of some slots, is taken at the start, so that loading an adapter cannot run out of it.
 pub struct AdapterStacks<B: Backend> {
     layers: Vec<LayerStacks<B>>,
     /// Its `a` is a table, `[slots * vocab, rank]`.
     embedding: LowRankStack<B>,
     lm_head: LowRankStack<B>,
+    own_embedding: OwnTables<B>,
+    own_lm_head: OwnTables<B>,
     slots: usize,
     rank: usize,
     vocab: usize,
@@ -115,7 +121,18 @@ pub(crate) fn matrix_shape(config: &ModelConfig, matrix: AdaptedMatrix) -> Optio
     })
 }
 
-/// Bytes of the slots of [`AdapterStacks`], and of the largest tensor among them.
+/// Bytes of the whole tables of [`AdapterStacks`]: an embedding and an output projection for each slot
+/// with room for them.
+pub fn own_table_bytes<B: Kernels>(
+    config: &ModelConfig,
+    slots: AdapterSlots,
+    served: ServedAs,
+) -> u64 {
+    2 * slots.tables as u64 * table_bytes::<B>(config, served)
+}
+
+/// Bytes of the low-rank changes in the slots of [`AdapterStacks`], and of the largest tensor among
+/// them.
 pub fn adapter_bytes(config: &ModelConfig, slots: usize, rank: usize, dtype: Dtype) -> [u64; 2] {
     let (vocab, hidden) = (config.vocab_size as u64, config.hidden_size as u64);
     let [rank64, slots64, size] = [rank, slots, dtype.size()].map(|value| value as u64);
@@ -138,14 +155,16 @@ pub fn adapter_bytes(config: &ModelConfig, slots: usize, rank: usize, dtype: Dty
 }
 
 impl<B: Kernels> AdapterStacks<B> {
-    /// Empty slots for adapters of at most `rank`.
+    /// Empty slots, with numbers that are kept as `served` says.
     pub fn new(
         config: &ModelConfig,
-        slots: usize,
-        rank: usize,
-        dtype: Dtype,
+        slots: AdapterSlots,
+        served: ServedAs,
         device: &B::Device,
     ) -> Self {
+        let own = || OwnTables::new(config, slots.tables, served, device);
+        let AdapterSlots { slots, rank, .. } = slots;
+        let dtype = served.matrix;
         let empty = |shape: StackShape, rows_of_a: usize, columns_of_a: usize| {
             let full = |rows: usize, columns: usize, value: f32, dtype: Dtype| {
                 // In one dimension, because CubeCL would pad the rows on CUDA.
@@ -192,6 +211,8 @@ impl<B: Kernels> AdapterStacks<B> {
             layers: (0..config.layers.len()).map(layer).collect(),
             embedding: empty(table(vocab, hidden), vocab, rank),
             lm_head: linear(table(hidden, vocab)),
+            own_embedding: own(),
+            own_lm_head: own(),
             slots,
             rank,
             vocab,
@@ -201,6 +222,11 @@ impl<B: Kernels> AdapterStacks<B> {
 
     pub fn slots(&self) -> usize {
         self.slots
+    }
+
+    /// The first slots, which have room for whole tables.
+    pub fn table_slots(&self) -> usize {
+        self.own_embedding.slots()
     }
 
     /// Puts `adapter` into `slot`, counted from 0. After an error the slot changes nothing.
@@ -217,7 +243,10 @@ impl<B: Kernels> AdapterStacks<B> {
         if slot >= self.slots {
             return Err(format!("adapter slot {} of {}", slot + 1, self.slots));
         }
-        let checked = self.check(config, adapter);
+        let checked = self
+            .check(config, adapter)
+            .and_then(|()| self.load_tables(slot, adapter, device))
+            .inspect_err(|_| self.forget_tables(slot));
         let changes = match &checked {
             Ok(()) => &adapter.changes[..],
             Err(_) => &[],
@@ -252,6 +281,23 @@ impl<B: Kernels> AdapterStacks<B> {
         }
         write_output(&mut self.embedding, slot, &[embedding], rank, dtype, device);
         checked
+    }
+
+    fn load_tables(
+        &mut self,
+        slot: usize,
+        adapter: &Adapter,
+        device: &B::Device,
+    ) -> Result<(), String> {
+        let of = |matrix| adapter.tables.iter().find(|table| table.matrix == matrix);
+        let [embedding, lm_head] = [AdaptedMatrix::Embedding, AdaptedMatrix::LmHead].map(of);
+        self.own_embedding.load(slot, embedding, device)?;
+        self.own_lm_head.load(slot, lm_head, device)
+    }
+
+    fn forget_tables(&mut self, slot: usize) {
+        self.own_embedding.forget(slot);
+        self.own_lm_head.forget(slot);
     }
 
     fn check(&self, config: &ModelConfig, adapter: &Adapter) -> Result<(), String> {
@@ -298,26 +344,28 @@ impl<B: Kernels> AdapterStacks<B> {
         }
     }
 
-    /// `logits`, the product of `x` with the output projection, with the changes of the adapters.
-    pub(super) fn apply_to_logits(
+    /// `x` times the transpose of the output projection, which is `base` but for adapters with one of their
+    /// own, with the changes of the rows' adapters.
+    pub(super) fn project_logits(
         &self,
         index: &AdapterIndex<B>,
         x: Tensor<B, 2>,
-        logits: Tensor<B, 2>,
+        base: &Table<B>,
+        summation: Summation,
     ) -> Tensor<B, 2> {
-        if !self.lm_head.changes(index) {
-            return logits;
-        }
+        let logits = self.own_lm_head.project(index, x.clone(), base, summation);
         tensor(apply(&self.lm_head, index, primitive(x), primitive(logits)))
     }
 
-    /// `embedded`, the rows `ids` of the embedding, with the changes of the rows' adapters.
-    pub(super) fn apply_to_embedding(
+    /// The rows `ids` of the embedding, which is `base` but for adapters with one of their own, with the
+    /// changes of the rows' adapters.
+    pub(super) fn embed(
         &self,
         index: &AdapterIndex<B>,
         ids: IntTensor<B>,
-        embedded: Tensor<B, 2>,
+        base: &Table<B>,
     ) -> Tensor<B, 2> {
+        let embedded = self.own_embedding.embed(index, ids.clone(), base);
         if !self.embedding.changes(index) {
             return embedded;
         }

@@ -55,22 +55,78 @@ impl<B: Backend> Transformer<B> {
     }
 }
 
+/// How parameters are kept that only serve.
+#[derive(Clone, Copy)]
+pub struct ServedAs {
+    /// The type of matrices that are not in blocks.
+    pub matrix: Dtype,
+    /// The type of norms and biases, and of the activations that blocks are multiplied with.
+    pub vector: Dtype,
+    /// Which matrices are packed in blocks; the backend must support them.
+    pub blocks: Blocks,
+    /// Embedding and output projection are split into parts if they have more bytes.
+    pub largest: u64,
+}
+
 impl<B: Kernels> Transformer<B> {
-    /// As [`Transformer::load`], for serving: the matrices that `blocks` names are packed in
-    /// blocks, which the backend must support; embedding and output projection are split into parts
-    /// if they have more than `largest` bytes.
+    /// As [`Transformer::load`], for serving.
     ///
     /// # Errors
     /// As [`Transformer::load`], and a row of values that cannot be packed in blocks.
     pub fn load_for_serving(
         config: &ModelConfig,
         weights: &Weights,
-        matrix: Dtype,
-        vector: Dtype,
-        blocks: Blocks,
-        largest: u64,
+        served: ServedAs,
         device: &B::Device,
     ) -> Result<Self, WeightError> {
+        let norms = Norms::of(config, served.vector);
+        served.with_loader(weights, norms, device, |loader| {
+            Self::load_with(config, loader)
+        })
+    }
+}
+
+impl ServedAs {
+    /// The table `name` of the given shape.
+    ///
+    /// # Errors
+    /// As [`Transformer::load_for_serving`].
+    pub(super) fn table<B: Kernels>(
+        self,
+        weights: &Weights,
+        name: &str,
+        [rows, columns]: [usize; 2],
+        device: &B::Device,
+    ) -> Result<Table<B>, WeightError> {
+        let norms = Norms {
+            dtype: self.vector,
+            offset: 0.0,
+        };
+        self.with_loader(weights, norms, device, |loader: &Loader<'_, B>| {
+            loader.table(name, rows, columns)
+        })
+    }
+
+    /// The rows of each part of a table of so many `rows`, where `bytes` returns the bytes of some.
+    pub(super) fn rows_of_a_part(self, rows: usize, bytes: impl Fn(usize) -> u64) -> usize {
+        let mut in_parts = (1..=rows).map(|parts| rows.div_ceil(parts));
+        let found = in_parts.find(|rows| bytes(*rows) <= self.largest);
+        found.unwrap_or(1)
+    }
+
+    fn with_loader<B: Kernels, T>(
+        self,
+        weights: &Weights,
+        norms: Norms,
+        device: &B::Device,
+        load: impl FnOnce(&Loader<'_, B>) -> Result<T, WeightError>,
+    ) -> Result<T, WeightError> {
+        let Self {
+            matrix,
+            vector,
+            blocks,
+            ..
+        } = self;
         let stacked = |stack: &Stack, within| {
             let formats = blocks.formats::<B>(weights, stack)?;
             Some(blocks::stacked::<B>(
@@ -78,27 +134,21 @@ impl<B: Kernels> Transformer<B> {
             ))
         };
         let rows_of_a_part = |name: &str, [rows, columns]: [usize; 2]| {
-            let fits = |rows| {
-                let part = Stack::of(name, rows, columns);
-                blocks.stack_bytes::<B>(weights, &part, matrix) <= largest
-            };
-            let mut in_parts = (1..=rows).map(|parts| rows.div_ceil(parts));
-            in_parts.find(|rows| fits(*rows)).unwrap_or(1)
+            self.rows_of_a_part(rows, |rows| {
+                blocks.stack_bytes::<B>(weights, &Stack::of(name, rows, columns), matrix)
+            })
         };
-        Self::load_with(
-            config,
-            &Loader::<B> {
-                weights,
-                matrix,
-                vector,
-                norms: Norms::of(config, vector),
-                device,
-                serving: Some(Serving {
-                    stacked: &stacked,
-                    rows_of_a_part: &rows_of_a_part,
-                }),
-            },
-        )
+        load(&Loader::<B> {
+            weights,
+            matrix,
+            vector,
+            norms,
+            device,
+            serving: Some(Serving {
+                stacked: &stacked,
+                rows_of_a_part: &rows_of_a_part,
+            }),
+        })
     }
 }
 

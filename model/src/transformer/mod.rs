@@ -14,15 +14,17 @@ mod dense;
 mod experts;
 mod export;
 mod load;
+mod own_tables;
 mod paged;
 mod parameters;
 mod primitive;
 mod table;
 
 pub(crate) use adapters::matrix_shape;
-pub use adapters::{AdapterStacks, adapter_bytes};
+pub use adapters::{AdapterStacks, adapter_bytes, own_table_bytes};
 pub use blocks::{Blocks, Quantized};
 pub use export::ExportedTensor;
+pub use load::ServedAs;
 pub use paged::{DeviceBatch, DeviceOutput, PagedContext};
 pub use parameters::{DenseMlp, Layer, LayerMlp, Transformer};
 pub(crate) use primitive::{indices, primitive};

@@ -220,10 +220,7 @@ impl<B: Kernels> Transformer<B> {
         let adapted = stacks.zip(batch.adapters.as_ref());
         let embedded = match adapted {
             None => self.embedding.embed(batch.tokens),
-            Some((stacks, adapters)) => {
-                let embedded = self.embedding.embed(batch.tokens.clone());
-                stacks.apply_to_embedding(adapters, batch.tokens, embedded)
-            }
+            Some((stacks, adapters)) => stacks.embed(adapters, batch.tokens, &self.embedding),
         };
         let embedded = match config.embedding_scale {
             1.0 => embedded,
@@ -263,10 +260,7 @@ impl<B: Kernels> Transformer<B> {
             let x = normed.clone().select(0, rows.rows);
             let logits = match stacks.zip(rows.adapters) {
                 None => lm_head.project(x, summation),
-                Some((stacks, adapters)) => {
-                    let logits = lm_head.project(x.clone(), summation);
-                    stacks.apply_to_logits(&adapters, x, logits)
-                }
+                Some((stacks, adapters)) => stacks.project_logits(&adapters, x, lm_head, summation),
             };
             if !config.scales_logits() {
                 return logits;

@@ -1,6 +1,7 @@
 //! The bytes of a file, mapped into memory or compiled into the binary.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use memmap2::Mmap;
 
@@ -12,7 +13,7 @@ pub(crate) enum Bytes {
     Mapped(Mmap),
     Static(&'static [u8]),
     /// Read into memory.
-    Read(Vec<u8>),
+    Read(Arc<Vec<u8>>),
 }
 
 impl Bytes {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -64,7 +65,7 @@ impl Weights {
     /// As [`Weights::from_static`].
     pub(crate) fn from_bytes(path: PathBuf, bytes: Vec<u8>) -> Result<Self, WeightError> {
         let mut weights = Self::empty(path.display().to_string());
-        weights.add(path, Bytes::Read(bytes))?;
+        weights.add(path, Bytes::Read(Arc::new(bytes)))?;
         Ok(weights)
     }
 

@@ -1,8 +1,11 @@
 //! Adapters: the logits of PEFT, several in one batch, and what is refused.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use hearth_forward::{AdaptedMatrix, Adapter, ForwardBatch, SequenceSpan};
+use hearth_forward::{
+    AdaptedMatrix, Adapter, ForwardBatch, SequenceSpan, TableNumbers, WholeTable,
+};
 use hearth_model::Decoder;
 use hearth_model::device::{Api, DeviceSpec};
 use hearth_model::dtype::Dtype;
@@ -10,14 +13,16 @@ use hearth_model::lora::{self, Base, LoraError};
 use hearth_model::weights::Quantization;
 
 use super::golden::{
-    CPU, CUDA, Golden, SLOTS, assert_close, feed, feed_adapted, load_with_adapters, open, read_as,
-    wgpu_devices,
+    CPU, CUDA, Golden, SLOTS, assert_close, feed, feed_adapted, load_with_adapters,
+    load_with_tables, open, read_as, wgpu_devices,
 };
 
-const RANK: usize = 16;
+pub const RANK: usize = 16;
 /// The ones that PEFT saved, with what it computes.
-const ADAPTERS: [&str; 12] = [
+const ADAPTERS: [&str; 19] = [
     "bias-lora-only",
+    "changed-tables-dora",
+    "changed-tables-tied",
     "dora-all",
     "dora-bias-all",
     "dora-rslora",
@@ -27,20 +32,25 @@ const ADAPTERS: [&str; 12] = [
     "patterns-layers",
     "regex",
     "rslora-all",
+    "saved-embedding-tied",
+    "saved-head-tied",
+    "saved-tables",
+    "saved-tables-gemma",
+    "saved-tied-ensured",
     "tables",
     "tied-embedding",
 ];
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens")
 }
 
-fn path(name: &str) -> PathBuf {
+pub fn path(name: &str) -> PathBuf {
     root().join("adapters").join(name)
 }
 
 /// The base model of an adapter, with the logits of the adapter.
-fn golden(name: &str) -> Golden {
+pub fn golden(name: &str) -> Golden {
     let config = std::fs::read_to_string(path(name).join("adapter_config.json")).expect("a config");
     let (_, base) = config
         .split_once("\"base_model_name_or_path\": \"")
@@ -49,27 +59,35 @@ fn golden(name: &str) -> Golden {
     read_as(root().join(base), &path(name).join("golden.safetensors"))
 }
 
-fn try_read(file: &Path, golden: &Golden, most_rank: usize) -> Result<Adapter, LoraError> {
+pub fn try_read(file: &Path, golden: &Golden, most_rank: usize) -> Result<Adapter, LoraError> {
     let weights = || -> Result<_, String> { Ok(open(golden).weights) };
     lora::read(file, &Base::new(&open(golden).config, &weights), most_rank)
 }
 
-fn read(file: &Path, golden: &Golden) -> Adapter {
+pub fn read(file: &Path, golden: &Golden) -> Adapter {
     try_read(file, golden, RANK).expect("the adapter is read")
 }
 
 fn agrees(device: DeviceSpec, name: &str, file: &Path) {
+    agrees_in_parts(device, name, file, None);
+}
+
+/// With no matrix of more than `largest_matrix` bytes.
+pub fn agrees_in_parts(device: DeviceSpec, name: &str, file: &Path, largest_matrix: Option<u64>) {
     let golden = golden(name);
     let adapter = read(file, &golden);
-    let mut decoder = load_with_adapters(&golden, device, Dtype::F32, None, 2);
+    // Only the first slot has room for tables.
+    let (slot, empty) = if adapter.has_tables() { (1, 2) } else { (2, 1) };
+    let slots = [2, usize::from(adapter.has_tables())];
+    let mut decoder = load_with_tables(&golden, device, Dtype::F32, None, slots, largest_matrix);
     let decoder = decoder.as_mut();
-    decoder.load_adapter(2, &adapter).expect("it is loaded");
+    decoder.load_adapter(slot, &adapter).expect("it is loaded");
     let what = format!("{device} {}", file.display());
     let prompt = &golden.prompt;
-    let logits = feed_adapted(decoder, prompt, 0, 2);
+    let logits = feed_adapted(decoder, prompt, 0, slot);
     assert_close(&format!("{what} prefill"), &logits, &golden.prefill);
     for (step, token) in golden.decode_tokens.iter().enumerate() {
-        let logits = feed_adapted(decoder, &[*token], prompt.len() + step, 2);
+        let logits = feed_adapted(decoder, &[*token], prompt.len() + step, slot);
         let want = &golden.decode[step * golden.vocab..][..golden.vocab];
         assert_close(&format!("{what} decode step {step}"), &logits, want);
     }
@@ -81,7 +99,7 @@ fn agrees(device: DeviceSpec, name: &str, file: &Path) {
             .any(|(a, b)| (a - b).abs() > 0.5)
     );
     assert!(
-        base == feed_adapted(decoder, prompt, 0, 1),
+        base == feed_adapted(decoder, prompt, 0, empty),
         "{what}: an empty slot"
     );
 }
@@ -109,6 +127,8 @@ fn adapters_agree_with_peft_on_vulkan() {
             "lora-bias",
             "dora-all",
             "dora-bias-all",
+            "saved-tables",
+            "changed-tables-dora",
         ] {
             agrees(device, name, &path(name));
         }
@@ -215,15 +235,15 @@ fn a_sum_of_adapters_is_the_sum_of_their_changes() {
 }
 
 /// The last tokens of a sequence of `tokens` in slots from `first` on, `chunk` of them.
-struct Row<'a> {
-    tokens: &'a [u32],
-    adapter: u32,
-    chunk: usize,
-    first: u32,
+pub struct Row<'a> {
+    pub tokens: &'a [u32],
+    pub adapter: u32,
+    pub chunk: usize,
+    pub first: u32,
 }
 
 /// The logits of all computed tokens, sequence by sequence.
-fn forward(decoder: &mut dyn Decoder, rows: &[Row<'_>]) -> Vec<Vec<u32>> {
+pub fn forward(decoder: &mut dyn Decoder, rows: &[Row<'_>]) -> Vec<Vec<u32>> {
     let mut batch = ForwardBatch::default();
     for row in rows {
         let context = row.tokens.len();
@@ -256,6 +276,22 @@ fn forward(decoder: &mut dyn Decoder, rows: &[Row<'_>]) -> Vec<Vec<u32>> {
         .collect()
 }
 
+/// A table of random numbers.
+pub fn some_table(matrix: AdaptedMatrix, golden: &Golden, seed: u32) -> WholeTable {
+    let config = open(golden).config;
+    let mut state = seed;
+    let numbers = (0..config.vocab_size * config.hidden_size).flat_map(|_| {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let number = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
+        number.to_le_bytes()
+    });
+    WholeTable {
+        matrix,
+        numbers: TableNumbers::F32,
+        bytes: Arc::new(numbers.collect()),
+    }
+}
+
 /// A batch of the base model and eight adapters gives each row the bits that it has alone, whether
 /// prompts are computed whole or in chunks.
 fn bits_do_not_depend_on_other_adapters(
@@ -265,11 +301,18 @@ fn bits_do_not_depend_on_other_adapters(
 ) {
     let golden = golden("rslora-all");
     let adapter = read(&path("rslora-all"), &golden);
-    let mut decoder = load_with_adapters(&golden, device, dtype, quantization, 8);
+    let slots = [8, 2];
+    let mut decoder = load_with_tables(&golden, device, dtype, quantization, slots, None);
     let decoder = decoder.as_mut();
     for slot in 1..=8 {
         let factor = 0.1 * slot as f32;
-        let changed = lora::combined(&[(&adapter, factor)], RANK).expect("an adapter");
+        let mut changed = lora::combined(&[(&adapter, factor)], RANK).expect("an adapter");
+        // Two have tables of their own, one of them only an output projection.
+        let own = [AdaptedMatrix::LmHead, AdaptedMatrix::Embedding];
+        let own = own[..3usize.saturating_sub(slot as usize)].iter().rev();
+        changed.tables = own
+            .map(|matrix| some_table(*matrix, &golden, slot))
+            .collect();
         decoder.load_adapter(slot, &changed).expect("it is loaded");
     }
     let what = format!("{device} {dtype} {quantization:?}");
@@ -377,9 +420,14 @@ fn a_slot_is_overwritten_whole_and_a_wrong_adapter_leaves_the_base_model() {
 fn what_is_not_implemented_is_refused_by_its_name() {
     for (name, base, field) in [
         (
-            "refused-modules-to-save",
+            "refused-saved-linear",
             "mistral-window",
-            "`modules_to_save`",
+            "`modules_to_save` in adapter_config.json names \"v_proj\"",
+        ),
+        (
+            "refused-resized",
+            "mistral-window",
+            "table has 260 tokens; the vocabulary of this model has 256",
         ),
         (
             "refused-trainable-tokens",

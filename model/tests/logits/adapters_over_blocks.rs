@@ -77,6 +77,7 @@ fn adapter_of_all(config: &ModelConfig) -> Adapter {
     Adapter {
         digest: "all".to_owned(),
         changes,
+        tables: Vec::new(),
     }
 }
 

@@ -188,11 +188,29 @@ pub fn load_with_adapters(
     quantization: Option<Quantization>,
     slots: usize,
 ) -> Box<dyn Decoder> {
+    load_with_tables(golden, device, dtype, quantization, [slots, 0], None)
+}
+
+/// As [`load_with_adapters`], where the first `tables` of the `slots` have room for whole tables, which are
+/// in parts of at most `largest_matrix` bytes.
+pub fn load_with_tables(
+    golden: &Golden,
+    device: DeviceSpec,
+    dtype: Dtype,
+    quantization: Option<Quantization>,
+    [slots, tables]: [usize; 2],
+    largest_matrix: Option<u64>,
+) -> Box<dyn Decoder> {
     let options = LoadOptions {
         dtype: Some(dtype),
         quantization,
         deterministic: true,
-        adapters: AdapterSlots { slots, rank: 16 },
+        adapters: AdapterSlots {
+            slots,
+            rank: 16,
+            tables,
+        },
+        largest_matrix,
         ..options(device)
     };
     hearth_model::load(&open(golden), &options).expect("the golden loads")

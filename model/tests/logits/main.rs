@@ -1,6 +1,7 @@
 //! Logits of tiny random checkpoints against transformers' float32 logits
 //! (`goldens/`), on the CPU and on every wgpu device of this machine.
 
+mod adapter_tables;
 mod adapters;
 mod adapters_over_blocks;
 mod carried;

@@ -222,6 +222,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "RANK")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_lora_rank: Option<usize>,
+    /// Most adapters with whole tables (modules_to_save) in one batch; device memory for an embedding and
+    /// an output projection is reserved for each [default: as many as are given at the start]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lora_tables: Option<usize>,
     /// Most adapters in host memory; others are read again when they are used [default: --max-loras]
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -59,6 +59,7 @@ pub const HEADINGS: &[(&str, &[&str])] = &[
             "lora_init_without_apply",
             "max_loras",
             "max_lora_rank",
+            "max_lora_tables",
             "max_cpu_loras",
             "lora_dir",
         ],

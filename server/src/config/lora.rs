@@ -39,6 +39,8 @@ pub struct AdapterSettings {
     pub slots: usize,
     /// `None`: as those that it starts with need.
     pub rank: Option<usize>,
+    /// Slots with room for whole tables; `None`: as many as those that it starts with need.
+    pub tables: Option<usize>,
     /// Adapters in the host's memory.
     pub in_memory: usize,
 }
@@ -79,6 +81,9 @@ impl Config {
         if let Some(rank) = self.max_lora_rank {
             bounded("max_lora_rank", "from 1 to 512", rank, 1..=MAX_RANK)?;
         }
+        if let Some(tables) = self.max_lora_tables {
+            bounded("max_lora_tables", "at most `max_loras`", tables, 0..=slots)?;
+        }
         if !self.enable_lora && self.lora_dir.is_none() && given.is_empty() {
             return Ok(None);
         }
@@ -86,6 +91,7 @@ impl Config {
             given,
             slots,
             rank: self.max_lora_rank,
+            tables: self.max_lora_tables,
             in_memory,
         }))
     }
@@ -340,6 +346,13 @@ mod tests {
                     ..Config::default()
                 },
                 "max_lora_rank",
+            ),
+            (
+                Config {
+                    max_lora_tables: Some(5),
+                    ..Config::default()
+                },
+                "max_lora_tables",
             ),
         ] {
             let error = refused(config);

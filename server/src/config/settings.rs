@@ -111,6 +111,10 @@ pub struct Config {
     /// Largest rank of an adapter. Default: 16, or that of the adapters that are given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_lora_rank: Option<usize>,
+    /// Most adapters with whole tables (`modules_to_save`) in one batch. Default: as many as are given
+    /// at the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lora_tables: Option<usize>,
     /// Most adapters in the host's memory. Default: `max_loras`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cpu_loras: Option<usize>,
@@ -269,6 +273,7 @@ impl Default for Config {
             lora_init_without_apply: false,
             max_loras: 4,
             max_lora_rank: None,
+            max_lora_tables: None,
             max_cpu_loras: None,
             lora_dir: None,
             sampling_defaults: SamplingDefaults::Model,

@@ -130,6 +130,7 @@ fn the_list_of_keys_matches_the_struct() {
         speculative_draft_model_path: Some(String::new()),
         speculative_num_draft_tokens: Some(1),
         max_lora_rank: Some(1),
+        max_lora_tables: Some(1),
         max_cpu_loras: Some(1),
         lora_dir: Some("".into()),
         cache_dir: Some("".into()),

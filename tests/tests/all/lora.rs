@@ -13,7 +13,7 @@ use super::harness::{CHAT, COMPLETIONS, Server, python_with, workspace};
 /// Adapters of the checkpoint that tests serve, with what PEFT generates.
 const ADAPTERS: [&str; 2] = ["list", "tied-embedding"];
 
-fn golden(adapter: &str) -> PathBuf {
+pub fn golden(adapter: &str) -> PathBuf {
     workspace().join("model/goldens/adapters").join(adapter)
 }
 
@@ -30,24 +30,24 @@ fn integers(file: &Path, name: &str) -> Vec<u32> {
         .collect()
 }
 
-fn prompt(adapter: &str) -> Vec<u32> {
+pub fn prompt(adapter: &str) -> Vec<u32> {
     integers(&golden(adapter).join("golden.safetensors"), "prompt")
 }
 
 /// The tokens that PEFT generates after the prompt: the greedy continuation.
-fn continuation(adapter: &str) -> Vec<u32> {
+pub fn continuation(adapter: &str) -> Vec<u32> {
     integers(&golden(adapter).join("golden.safetensors"), "decode_tokens")
 }
 
 /// Copies an adapter to `to`.
-fn copy(adapter: &str, to: &Path) {
+pub fn copy(adapter: &str, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for file in ["adapter_config.json", "adapter_model.safetensors"] {
         fs::copy(golden(adapter).join(file), to.join(file)).unwrap();
     }
 }
 
-fn directory(name: &str) -> PathBuf {
+pub fn directory(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("hearth-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).unwrap();
@@ -68,7 +68,7 @@ fn both() -> Vec<String> {
 }
 
 /// The output and the number of cached tokens of a greedy request.
-async fn generate(server: &Server, model: Option<&str>, ids: &[u32]) -> (Vec<u32>, u64) {
+pub async fn generate(server: &Server, model: Option<&str>, ids: &[u32]) -> (Vec<u32>, u64) {
     let mut body = json!({
         "input_ids": ids,
         "sampling_params": {"max_new_tokens": 32, "temperature": 0, "ignore_eos": true},
@@ -83,7 +83,7 @@ async fn generate(server: &Server, model: Option<&str>, ids: &[u32]) -> (Vec<u32
 }
 
 /// The status of a request whose answer need not be JSON.
-async fn status(server: &Server, path: &str, body: &Value) -> u16 {
+pub async fn status(server: &Server, path: &str, body: &Value) -> u16 {
     let request = server.http.post(server.url(path)).json(body);
     request.send().await.unwrap().status().as_u16()
 }

@@ -33,6 +33,7 @@ mod kv_events;
 mod large_bodies;
 mod logs;
 mod lora;
+mod lora_tables;
 mod metrics;
 mod metrics_documented;
 mod metrics_faults;
