@@ -164,7 +164,7 @@ fn many_adapters_take_turns_in_the_slots() {
         };
         let fixture = Fixture::new(config, 512);
         // A third of them fits only into one of the slots.
-        let name = |n| ["table", "adapter", "other"][n % 3];
+        let name = |n: usize| ["table", "adapter", "other"][n % 3];
         let digests: Vec<String> = (0..9).map(|n| format!("{}-{n}", name(n))).collect();
         let requests = (0..60).map(|n| {
             let digest = (n % 10 < 9).then(|| digests[n % 10].as_str());

@@ -26,8 +26,8 @@ pub struct WindowLimits {
 impl WindowLimits {
     /// Window slots that a request takes beside those of a window: for the rest of a page (of at
     /// most 64 tokens) at both ends of the window, for tokens to compute, and for slots that are
-    /// freed together.
-    pub const LEAST_BESIDE: usize = 256;
+    /// given up together.
+    pub const LEAST_BESIDE: usize = 384;
 }
 
 /// A model with a KV pool. It is created, used and dropped on one thread, so it need not be

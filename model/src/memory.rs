@@ -61,15 +61,6 @@ pub enum MemoryError {
         memory: u64,
         device: String,
     },
-    #[error(
-        "{slots} KV slots and the fewest window slots that serve take {bytes} MiB of the {memory} MiB \
-         beside the weights: a smaller --kv-tokens or --swa-full-tokens-ratio 1 may fit"
-    )]
-    WindowSlots {
-        slots: usize,
-        bytes: u64,
-        memory: u64,
-    },
     #[error("{matrix} takes {bytes} bytes as {dtype}, {device} binds at most {bound} at once")]
     Binding {
         matrix: &'static str,
@@ -102,52 +93,32 @@ impl KvBudget {
         at: &DeviceReport,
     ) -> Result<Self, MemoryError> {
         let windows = WindowPlan::new(config, options);
-        let all_layers = bytes_per_token(config, format);
-        let planned = |windows: WindowPlan| -> Result<Self, MemoryError> {
-            let per_token = windows.bytes_per_slot(all_layers);
-            let slots = slots(config, all_layers, per_token, weight_bytes, options, at)?;
-            let max_model_len = max_model_len(config, slots, options.max_model_len)?;
-            let window = windows.limits(slots, max_model_len);
-            Ok(Self {
-                slots,
-                window,
-                max_model_len,
-                bytes: windows.bytes(slots, window, all_layers),
-            })
-        };
-        let budget = planned(windows)?;
-        if windows.divides() && budget.window.is_none() {
-            // So few slots do not pay for pools of their own.
-            return planned(WindowPlan::undivided());
-        }
-        let memory = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
-        if let Some(memory) = memory
-            && budget.bytes > memory
-        {
-            return Err(MemoryError::WindowSlots {
-                slots: budget.slots,
-                bytes: budget.bytes >> 20,
-                memory: memory >> 20,
-            });
-        }
-        Ok(budget)
+        let token = bytes_per_token(config, format);
+        let slots = slots(config, token, windows, weight_bytes, options, at)?;
+        let window = windows.limits(slots);
+        Ok(Self {
+            slots,
+            window,
+            max_model_len: max_model_len(config, slots, options.max_model_len)?,
+            bytes: windows.bytes(slots, window, token),
+        })
     }
 }
 
-/// The slots of a pool as the options ask for, or as many as fit, where each takes `per_token` bytes,
-/// and a token `all_layers` bytes if it is stored in all layers.
+/// The slots of a pool as the options ask for, or as many as fit, where a token takes `token` bytes over
+/// all layers.
 ///
 /// # Errors
 /// The options ask for more than the device has, or nothing fits.
 fn slots(
     config: &ModelConfig,
-    all_layers: u64,
-    per_token: u64,
+    token: u64,
+    windows: WindowPlan,
     weight_bytes: u64,
     options: &LoadOptions,
     at: &DeviceReport,
 ) -> Result<usize, MemoryError> {
-    let per_layer = all_layers / (2 * config.layers.len() as u64);
+    let per_layer = token / (2 * config.layers.len() as u64);
     let beside_weights = at.memory.map(|memory| memory.saturating_sub(weight_bytes));
     let most = {
         let by_binding = (
@@ -156,7 +127,7 @@ fn slots(
         );
         let by_memory = beside_weights.map(|bytes| {
             (
-                bytes / per_token,
+                windows.slots_in(bytes, token),
                 format!("what fits beside the weights on {at}"),
             )
         });
@@ -188,7 +159,8 @@ fn slots(
             } else {
                 MAX_DEFAULT_SLOTS
             };
-            (bytes as u64 / per_token).min(unasked).min(most.0) as usize
+            let fitting = windows.slots_in(bytes as u64, token);
+            fitting.min(unasked).min(most.0) as usize
         }
     };
     if slots == 0 {

@@ -177,6 +177,12 @@ impl KvCache {
         self.free_window(&duplicates);
     }
 
+    /// Has `lock` protect no window slots before the position `from`; see
+    /// [`RadixTree::shrink_window`].
+    pub fn shrink_window(&mut self, lock: &mut PrefixLock, from: usize) {
+        self.tree.shrink_window(lock, from);
+    }
+
     /// The first of `tokens` computed tokens whose window slot is needed by later ones; see
     /// [`RadixTree::window_start`].
     pub fn window_start(&self, tokens: usize) -> usize {

@@ -69,6 +69,11 @@ impl PrefixLock {
     pub fn tokens(&self) -> usize {
         self.tokens
     }
+
+    /// How many window slots at the end of the prefix are protected.
+    pub fn window(&self) -> usize {
+        self.window
+    }
 }
 
 impl Drop for PrefixLock {

@@ -127,6 +127,24 @@ impl RadixTree {
         lock.window = wanted;
     }
 
+    /// Has `lock` protect only the window slots of its prefix from the position `from` on, a multiple of
+    /// the page size: tokens that were computed since attend no earlier ones.
+    pub fn shrink_window(&mut self, lock: &mut PrefixLock, from: usize) {
+        let keep = lock.tokens().saturating_sub(from);
+        let (Some(node), true) = (lock.node(), keep < lock.window) else {
+            return;
+        };
+        let kept = self.last_nodes(node, lock.tokens(), keep);
+        let above = match kept.last() {
+            Some(&first) => self.nodes[first].parent(),
+            None => Some(node),
+        };
+        if let Some(above) = above {
+            self.unlock_window(above, lock.window - keep);
+        }
+        lock.window = keep;
+    }
+
     /// Gives the tree `window`, the window slots of the positions from `from` on, as far as `lock`
     /// covers them, and has the lock protect those that the tokens after it attend.
     ///

@@ -137,7 +137,8 @@ impl World {
         }
     }
 
-    fn free_behind(&mut self, index: usize) {
+    /// Gives up what no later token attends, and at most `shrink` pages of what is locked.
+    fn free_behind(&mut self, index: usize, shrink: usize) {
         let request = &mut self.running[index];
         let page = self.cache.page_size();
         let whole = request.computed / page * page;
@@ -146,6 +147,9 @@ impl World {
         if start < from {
             self.cache.free_window(&request.window[start..from]);
         }
+        // A part of what is possible, too.
+        let unlocked = from.min(request.lock.tokens() - request.lock.window() + shrink * page);
+        self.cache.shrink_window(&mut request.lock, unlocked);
         request.from = request.from.max(from);
     }
 
@@ -193,7 +197,7 @@ enum Op {
     Admit { second: bool, tokens: Vec<u32> },
     Compute { request: usize, count: usize },
     Insert { request: usize },
-    FreeBehind { request: usize },
+    FreeBehind { request: usize, shrink: usize },
     Finish { request: usize, keep: bool },
     Flush,
 }
@@ -211,7 +215,8 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(other, tokens)| Op::Admit { second: other == 0, tokens }),
         12 => (request, 1..30_usize).prop_map(|(request, count)| Op::Compute { request, count }),
         6 => request.prop_map(|request| Op::Insert { request }),
-        6 => request.prop_map(|request| Op::FreeBehind { request }),
+        6 => (request, 0..20_usize)
+            .prop_map(|(request, shrink)| Op::FreeBehind { request, shrink }),
         3 => (request, 0..4_u8).prop_map(|(request, r)| Op::Finish { request, keep: r > 0 }),
         1 => Just(Op::Flush),
     ]
@@ -243,9 +248,9 @@ proptest! {
                         world.insert(index);
                     }
                 }
-                Op::FreeBehind { request } => {
+                Op::FreeBehind { request, shrink } => {
                     if let Some(index) = index(request) {
-                        world.free_behind(index);
+                        world.free_behind(index, shrink);
                     }
                 }
                 Op::Finish { request, keep } => {
@@ -276,7 +281,7 @@ fn serve(world: &mut World, tokens: &[u32], chunk: usize) -> usize {
         world.compute(index, chunk);
         assert!(world.running[index].computed > before, "a chunk fits");
         world.insert(index);
-        world.free_behind(index);
+        world.free_behind(index, usize::MAX / 64);
         world.check();
     }
     world.finish(index, true);

@@ -10,6 +10,9 @@ use crate::active::ActiveRequest;
 
 /// Slots that a running request gives up together, so that it need not do so at every step.
 const FREED_TOGETHER: usize = 32;
+/// Slots of the cache that a running request gives up together: an eighth of a window within these
+/// bounds. Each time, the tree may split a node.
+const UNLOCKED_TOGETHER: std::ops::RangeInclusive<usize> = FREED_TOGETHER..=128;
 
 /// The window slots of a running request.
 #[derive(Debug)]
@@ -99,6 +102,12 @@ impl Kv {
         if from < window.from + FREED_TOGETHER {
             return;
         }
+        let at_once = self.unlocked_together(whole - from);
+        if let Some(lock) = &mut kv.lock
+            && from >= lock.tokens() - lock.window() + at_once
+        {
+            self.cache.shrink_window(lock, from);
+        }
         let own = from.saturating_sub(window.from.max(kv.cached()));
         self.cache.free_window(&kv.own_window()[..own]);
         if let Some(window) = &mut kv.window {
@@ -110,7 +119,13 @@ impl Kv {
     fn most_window(&self, tokens: usize) -> usize {
         let page = self.cache.page_size();
         let reach = tokens - self.cache.window_start(tokens);
-        tokens.min(reach + page + FREED_TOGETHER)
+        tokens.min(reach + page + self.unlocked_together(reach))
+    }
+
+    /// Slots of the cache that a request gives up together where a token attends `reach` positions.
+    fn unlocked_together(&self, reach: usize) -> usize {
+        let (least, most) = (*UNLOCKED_TOGETHER.start(), *UNLOCKED_TOGETHER.end());
+        (reach / 8).clamp(least, most)
     }
 
     /// The window slots that `kv` takes in addition to its own until its request has `tokens` tokens.

@@ -48,11 +48,12 @@ impl Scheduler {
                     .grow(&mut running.kv, missing)
                     .expect("there is room for all missing slots");
             }
-            if running.pending() == 1 && !running.request.is_parked() {
-                self.kv
-                    .grow_window(&mut running.kv, running.request.tokens.len())
-                    .expect("there is room in all windows");
-            }
+        }
+        let least = self.least_windows();
+        for (running, tokens) in self.running.iter_mut().zip(least) {
+            self.kv
+                .grow_window(&mut running.kv, tokens)
+                .expect("there is room in all windows");
         }
         let none_preempted = preemptions == self.counters.preemptions;
         if none_preempted {
@@ -67,8 +68,10 @@ impl Scheduler {
     /// few for the next tokens of all that decode and for a few of the first prompt.
     fn make_room_in_windows(&mut self) {
         let is_short = |scheduler: &mut Self| {
-            let wanted = scheduler.wanted_window_slots();
-            wanted > scheduler.kv.window_usage().available()
+            let least = scheduler.least_windows();
+            let requests = scheduler.running.iter().zip(least);
+            let missing = requests.map(|(running, tokens)| running.kv.missing_window(tokens));
+            missing.sum::<usize>() > scheduler.kv.window_usage().available()
         };
         if is_short(self) {
             self.flush_step();
@@ -82,18 +85,19 @@ impl Scheduler {
         }
     }
 
-    /// The window slots that the next step needs at least.
-    fn wanted_window_slots(&self) -> usize {
-        let mut first_prompt = LEAST_OF_A_PROMPT;
-        let wanted = self.running.iter().map(|running| {
-            let tokens = match running.pending() {
-                _ if running.request.is_parked() => 0,
-                1 => running.request.tokens.len(),
-                pending => running.kv.computed + pending.min(std::mem::take(&mut first_prompt)),
-            };
-            running.kv.missing_window(tokens)
+    /// For each running request, how many of its first positions must have window slots in the next
+    /// step.
+    fn least_windows(&self) -> Vec<usize> {
+        if !self.kv.has_windows() {
+            return Vec::new();
+        }
+        let mut of_a_prompt = LEAST_OF_A_PROMPT;
+        let least = self.running.iter().map(|running| match running.pending() {
+            _ if running.request.is_parked() || running.request.is_late() => 0,
+            1 => running.request.tokens.len(),
+            pending => running.kv.computed + pending.min(std::mem::take(&mut of_a_prompt)),
         });
-        wanted.sum()
+        least.collect()
     }
 
     /// The request to preempt: of those with the lowest priority one that only holds slots, or
@@ -148,8 +152,9 @@ impl Scheduler {
                 // If there is no slot, `make_room_to_decode` preempts for it after this step.
                 let _ = self.kv.grow(kv, 1);
             }
-            if decodes && request.remaining() > 1 {
-                let _ = self.kv.grow_window(kv, kv.slots.len());
+            // During prefill, slots are allocated for one chunk after another.
+            if decodes && request.remaining() > 1 && kv.missing_window(request.tokens.len()) == 0 {
+                let _ = self.kv.grow_window(kv, request.tokens.len() + 1);
             }
         }
     }

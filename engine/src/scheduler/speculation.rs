@@ -228,7 +228,7 @@ impl Scheduler {
             }
             let wanted = request.tokens.len() + request.draft().len();
             if self.kv.grow_window(kv, wanted).is_err() {
-                request.cut_draft(kv.room() - request.tokens.len());
+                request.cut_draft(kv.room().saturating_sub(request.tokens.len()));
             }
         }
     }

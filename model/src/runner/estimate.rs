@@ -27,7 +27,7 @@ pub struct Estimate {
 impl Estimate {
     /// Bytes of a KV pool of `slots` slots.
     pub fn kv_bytes(&self, slots: usize) -> u64 {
-        let window = self.windows.limits(slots, usize::MAX);
+        let window = self.windows.limits(slots);
         self.windows.bytes(slots, window, self.token_bytes)
     }
 

@@ -3,7 +3,7 @@
 use burn_flex::Flex;
 use hearth_forward::{
     Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, KvCopy,
-    SampleRequests,
+    SampleRequests, WindowLimits,
 };
 
 use super::model_runner::ModelRunner;
@@ -52,6 +52,10 @@ impl Executor for OnThreads {
 
     fn samples_on_device(&self) -> bool {
         self.runner.samples_on_device()
+    }
+
+    fn window(&self) -> Option<WindowLimits> {
+        self.runner.window()
     }
 
     fn host_slots(&self) -> usize {

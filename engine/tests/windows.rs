@@ -1,0 +1,102 @@
+//! Window slots: how many a request holds, and what happens where they are short.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Fixture, expected, limits, prompt, request};
+use hearth_engine::{EngineConfig, EngineStats, Request, Speculation};
+use hearth_forward::{ExecutorLimits, WindowLimits};
+
+fn fixture(config: EngineConfig, window: WindowLimits, samples_on_device: bool) -> Fixture {
+    let limits = ExecutorLimits {
+        max_model_len: 2000,
+        ..limits(3000)
+    };
+    Fixture::with_window(config, limits, window, samples_on_device)
+}
+
+/// The most window slots in use while a prompt of `prompt_len` tokens and an output of `output` are
+/// computed.
+fn most_used(fixture: &Fixture, prompt_len: usize, output: usize) -> usize {
+    let prompt = prompt(1, prompt_len);
+    let mut generation = fixture.submit(&prompt, output);
+    let (mut tokens, mut most) = (Vec::new(), 0);
+    while let Some(event) = generation.next_blocking() {
+        let EngineStats { window, .. } = fixture.engine.stats();
+        most = most.max(window.held + window.protected);
+        if let hearth_engine::Event::Token(token) = event {
+            tokens.push(token.id);
+        }
+    }
+    assert_eq!(tokens, expected(&prompt, output));
+    most
+}
+
+#[test]
+fn a_request_that_runs_alone_holds_one_window_however_long_it_gets() {
+    let tokens = 160;
+    for (page_size, samples_on_device) in [(1, true), (1, false), (16, true)] {
+        // A window, the slots that are given up together, and pages at both ends.
+        let slots = tokens + 32 + 2 * page_size + 20;
+        let window = WindowLimits { slots, tokens };
+        let config = EngineConfig {
+            page_size,
+            ..EngineConfig::default()
+        };
+        let fixture = fixture(config, window, samples_on_device);
+        for (prompt_len, output) in [(170, 400), (10, 500), (700, 20)] {
+            let most = most_used(&fixture, prompt_len, output);
+            assert!((tokens..=slots).contains(&most), "{most}");
+        }
+        fixture.assert_idle_and_conserved();
+        assert_eq!(fixture.engine.stats().preemptions, 0);
+    }
+}
+
+#[test]
+fn a_long_prompt_takes_window_slots_for_a_chunk_at_a_time() {
+    let config = EngineConfig {
+        prefill_chunk: 64,
+        max_batch_tokens: 72,
+        ..EngineConfig::default()
+    };
+    let window = WindowLimits {
+        slots: 2000,
+        tokens: 40,
+    };
+    let most = most_used(&fixture(config, window, true), 1500, 10);
+    assert!(most < 40 + 2 * 72 + 40, "{most}");
+}
+
+#[test]
+fn drafts_take_no_window_slots_from_requests_that_start_again() {
+    for seed in 0..4 {
+        let config = EngineConfig {
+            retract_every: Some(2 + seed % 3),
+            max_running: 24,
+            max_batch_tokens: 400,
+            prefill_chunk: 64,
+            speculation: Some(Speculation {
+                num_tokens: 16,
+                adaptive: false,
+                ..Speculation::default()
+            }),
+            ..EngineConfig::default()
+        };
+        let window = WindowLimits {
+            slots: 330 + 17 * seed as usize,
+            tokens: 250,
+        };
+        let fixture = fixture(config, window, false);
+        let prompts: Vec<_> = (0..100).map(|i| prompt(seed * 100 + i, 25)).collect();
+        let requests = prompts.iter().map(|prompt| Request {
+            prediction: expected(prompt, 60),
+            ..request(prompt, 60)
+        });
+        for (answer, prompt) in fixture.run_at_once(requests).iter().zip(&prompts) {
+            assert!(answer.end.is_ok(), "{:?}", answer.end);
+            assert_eq!(answer.tokens, expected(prompt, 60));
+        }
+        fixture.assert_idle_and_conserved();
+    }
+}
