@@ -348,3 +348,36 @@ async fn a_deterministic_gpu_gives_the_same_bits_for_cache_hits_and_misses() {
     assert_eq!(seen[0], seen[1]);
     let _ = std::fs::remove_dir_all(&cache);
 }
+
+#[tokio::test]
+async fn on_a_gpu_window_slots_that_are_given_up_change_no_bit() {
+    if !has_vulkan() {
+        return;
+    }
+    let cache = std::env::temp_dir().join(format!("hearth-windows-test-{}", std::process::id()));
+    let mut random = Random::new(13);
+    let shared = random.tokens(40);
+    let prompts: Vec<Vec<u32>> = [5, 1, 20]
+        .map(|own| [shared.clone(), random.tokens(own)].concat())
+        .into();
+    let mut seen = Vec::new();
+    for ratio in ["1", "0.01"] {
+        let flags = [
+            "--deterministic",
+            "--kv-tokens",
+            "1000",
+            "--prefill-chunk",
+            "16",
+            "--max-running-requests",
+            "3",
+            "--swa-full-tokens-ratio",
+            ratio,
+        ];
+        let server = Server::of_on("vulkan", "gemma2", &flags, &cache).await;
+        seen.push(outputs(&server, &prompts).await);
+        let has_windows = server.stats().await["window_kv"]["total"] != 0;
+        assert_eq!(has_windows, ratio != "1");
+    }
+    assert_eq!(seen[0], seen[1]);
+    let _ = std::fs::remove_dir_all(&cache);
+}

@@ -106,7 +106,12 @@ impl Server {
 
     /// Serves [`MODEL`] on another device than the CPU, with compiled kernels stored in `cache`.
     pub async fn on(device: &str, flags: &[&str], cache: &Path) -> Self {
-        let mut command = Self::command_on(device, MODEL, flags);
+        Self::of_on(device, MODEL, flags, cache).await
+    }
+
+    /// Serves the golden model `name` on another device than the CPU, as [`Self::on`] does.
+    pub async fn of_on(device: &str, name: &str, flags: &[&str], cache: &Path) -> Self {
+        let mut command = Self::command_on(device, name, flags);
         command.env("XDG_CACHE_HOME", cache);
         Self::spawn(command, Share::Some(MACHINE.read().await)).await
     }
