@@ -1,15 +1,20 @@
-//! Attention over slot indices, with online softmax: one task per token and KV head.
+//! Attention over slot indices, with online softmax. A task is one token and some KV heads: for each tile
+//! of slots, it computes one head after another, so that memory is read in the order in which it lies
+//! there. How many heads a task has changes no sum.
+
+mod products;
 
 use rayon::prelude::*;
 
 use super::pools::Pooled;
 use super::simd::{Simd, Task, dispatch, exp, tanh};
 use crate::HeadLayout;
+use products::{MAX_HEADS, Rows, SLOTS, mix, scores};
 
 /// Positions that are scored before their values are added up.
 const TILE: usize = 64;
-/// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
+/// Tasks per thread that keep all threads busy almost to the end, whatever their number.
+const MANY_PER_THREAD: usize = 8;
 
 /// The slots of the tokens of a batch, as [`RaggedIndex`](crate::RaggedIndex) describes them.
 pub struct SlotTable<'a> {
@@ -66,176 +71,169 @@ pub fn paged<E: Pooled>(
     table: &SlotTable<'_>,
     out: &mut [f32],
 ) {
-    let group = layout.heads / layout.kv_heads;
-    let width = group * layout.head_dim; // the query heads that share a KV head
+    let (tokens, group) = (table.positions.len(), layout.heads / layout.kv_heads);
+    let together = together(tokens, layout.kv_heads, rayon::current_num_threads());
+    let (runs, width) = (
+        layout.kv_heads / together,
+        together * group * layout.head_dim,
+    );
     let tasks = q
         .par_chunks_exact(width)
         .zip(out.par_chunks_exact_mut(width))
         .enumerate();
     tasks.for_each(|(task, (q, out))| {
-        let (token, kv_head) = (task / layout.kv_heads, task % layout.kv_heads);
-        let slots = table.visible(token);
-        dispatch(Group {
+        dispatch(Heads {
             q,
             k_pool,
             v_pool,
             layout,
             weighing,
-            kv_head,
-            slots,
+            first: task % runs * together,
+            slots: table.visible(task / runs),
             out,
         });
     });
 }
 
-/// The query heads of one token that share a KV head.
-struct Group<'a, E> {
+/// The number of KV heads of a task: as many as leave the same number of tasks to each thread, or so
+/// many that it does not matter.
+fn together(tokens: usize, kv_heads: usize, threads: usize) -> usize {
+    let fits = |heads: &usize| {
+        let tasks = tokens * kv_heads / heads;
+        kv_heads.is_multiple_of(*heads)
+            && (tasks.is_multiple_of(threads) || tasks >= MANY_PER_THREAD * threads)
+    };
+    (1..=kv_heads).rev().find(fits).unwrap_or(1)
+}
+
+/// Some KV heads of one token, and the query heads that share them.
+struct Heads<'a, E> {
     q: &'a [f32],
     k_pool: &'a [E],
     v_pool: &'a [E],
     layout: HeadLayout,
     weighing: &'a Weighing<'a>,
-    kv_head: usize,
+    /// The first KV head.
+    first: usize,
     slots: &'a [i32],
     out: &'a mut [f32],
 }
 
-impl<E: Pooled> Task for Group<'_, E> {
+impl<E: Pooled> Task for Heads<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let dim = self.layout.head_dim;
-        // Keys and values are read and widened once for up to [`MAX_HEADS`] heads.
-        let heads = self.q.chunks(MAX_HEADS * dim);
-        let mut first = self.kv_head * (self.q.len() / dim);
-        for (q, out) in heads.zip(self.out.chunks_mut(MAX_HEADS * dim)) {
-            let own = Own {
-                weighing: self.weighing,
-                sinks: self.weighing.sinks.map(|sinks| &sinks[first..]),
-            };
-            first += q.len() / dim;
-            let stride = E::SCALE + dim;
-            let rows = Rows {
-                k_pool: self.k_pool,
-                v_pool: self.v_pool,
-                width: self.layout.kv_heads * stride,
-                at: self.kv_head * stride + E::SCALE,
-                dim,
-            };
-            // SAFETY: the caller guarantees the features of `S`.
-            unsafe {
-                match q.len() / dim {
-                    1 => attend::<S, E, 1>(q, &rows, &own, self.slots, out),
-                    2 => attend::<S, E, 2>(q, &rows, &own, self.slots, out),
-                    3 => attend::<S, E, 3>(q, &rows, &own, self.slots, out),
-                    _ => attend::<S, E, MAX_HEADS>(q, &rows, &own, self.slots, out),
+        let (dim, stride) = (self.layout.head_dim, E::SCALE + self.layout.head_dim);
+        let group = self.layout.heads / self.layout.kv_heads;
+        self.out.fill(0.0);
+        let mut parts = Vec::new();
+        let kv_heads = self.q.chunks_exact(group * dim);
+        let outs = self.out.chunks_exact_mut(group * dim);
+        for (kv_head, (q, out)) in (self.first..).zip(kv_heads.zip(outs)) {
+            // Keys and values are read and widened once for up to [`MAX_HEADS`] heads.
+            let few = q.chunks(MAX_HEADS * dim);
+            for (from, (q, out)) in few.zip(out.chunks_mut(MAX_HEADS * dim)).enumerate() {
+                let rows = Rows {
+                    k_pool: self.k_pool,
+                    v_pool: self.v_pool,
+                    width: self.layout.kv_heads * stride,
+                    at: kv_head * stride + E::SCALE,
+                    dim,
+                };
+                let first = kv_head * group + from * MAX_HEADS;
+                parts.push(Part::new(q, rows, self.weighing, first, out));
+            }
+        }
+        for (tile, slots) in self.slots.chunks(TILE).enumerate() {
+            let next = &self.slots[((tile + 1) * TILE).min(self.slots.len())..];
+            let next = &next[..next.len().min(TILE)];
+            for index in 0..parts.len() {
+                // What is computed next is prefetched.
+                let ahead = match parts.get(index + 1) {
+                    Some(following) => (following.rows, slots),
+                    None => (parts[0].rows, next),
+                };
+                let part = &mut parts[index];
+                // SAFETY: the caller guarantees the features of `S`, and a part has that many heads.
+                unsafe {
+                    match part.q.len() / dim {
+                        1 => part.attend::<S, 1>(slots, ahead),
+                        2 => part.attend::<S, 2>(slots, ahead),
+                        3 => part.attend::<S, 3>(slots, ahead),
+                        _ => part.attend::<S, MAX_HEADS>(slots, ahead),
+                    }
                 }
             }
         }
-    }
-}
-
-/// Query heads that share a pass over keys and values, and slots that are scored side by side.
-/// Their product is the number of sums, which fit the registers of AVX-512.
-const MAX_HEADS: usize = 4;
-const SLOTS: usize = 4;
-
-/// The rows of one KV head in the pools.
-struct Rows<'a, E> {
-    k_pool: &'a [E],
-    v_pool: &'a [E],
-    /// Elements of a slot, of all KV heads.
-    width: usize,
-    /// Where the elements of this head begin in a slot, behind its scale.
-    at: usize,
-    dim: usize,
-}
-
-impl<E: Pooled> Rows<'_, E> {
-    #[inline(always)]
-    fn of(&self, slot: i32) -> std::ops::Range<usize> {
-        let from = slot as usize * self.width + self.at;
-        from..from + self.dim
-    }
-
-    /// Multiplies each of `values` by the scale that `pool` has at the slot in the same place.
-    #[inline(always)]
-    fn scale(&self, pool: &[E], slots: &[i32], values: &mut [[f32; TILE]]) {
-        if E::SCALE == 0 {
-            return;
-        }
-        let mut scales = [0.0; TILE];
-        for (scale, slot) in scales.iter_mut().zip(slots) {
-            let from = self.of(*slot).start;
-            *scale = E::scale(&pool[from - E::SCALE..from]);
-        }
-        for values in values {
-            for (value, scale) in values.iter_mut().zip(scales) {
-                *value *= scale;
+        for part in parts {
+            for (out, sum) in part.out.chunks_exact_mut(dim).zip(part.sum) {
+                let inverse = 1.0 / sum;
+                out.iter_mut().for_each(|out| *out *= inverse);
             }
         }
     }
+}
 
-    /// Prefetches keys and values that are needed soon. The hardware prefetcher does not recognise
-    /// the pattern: a few lines at each slot.
+/// Up to [`MAX_HEADS`] query heads of one KV head, and their online softmax (Milakov and Gimelshein,
+/// arXiv 1805.02867) over the tiles so far.
+struct Part<'a, E> {
+    q: &'a [f32],
+    rows: Rows<'a, E>,
+    weighing: &'a Weighing<'a>,
+    /// The largest score and the sum of the weights of each head.
+    max: [f32; MAX_HEADS],
+    sum: [f32; MAX_HEADS],
+    /// The weighted values.
+    out: &'a mut [f32],
+}
+
+impl<'a, E: Pooled> Part<'a, E> {
+    /// `first` is the first of the query heads, and `out` has zeros.
+    #[inline(always)]
+    fn new(
+        q: &'a [f32],
+        rows: Rows<'a, E>,
+        weighing: &'a Weighing<'a>,
+        first: usize,
+        out: &'a mut [f32],
+    ) -> Self {
+        let (mut max, mut sum) = ([f32::NEG_INFINITY; MAX_HEADS], [0.0; MAX_HEADS]);
+        if let Some(sinks) = weighing.sinks {
+            // The softmax begins with the sink, whose weight relative to itself is 1.
+            for (max, sink) in max.iter_mut().zip(&sinks[first..]) {
+                *max = *sink;
+            }
+            sum = [1.0; MAX_HEADS];
+        }
+        Self {
+            q,
+            rows,
+            weighing,
+            max,
+            sum,
+            out,
+        }
+    }
+
+    /// Adds a tile of slots to the softmax of `HEADS` heads, which must be all of them. Prefetches the
+    /// rows and slots `ahead` meanwhile: all at once, they would hold up what is loaded here.
     ///
     /// # Safety
     /// The CPU must have `S`'s features.
     #[inline(always)]
-    unsafe fn fetch<S: Simd>(&self, slots: &[i32]) {
-        for slot in slots {
-            let from = self.of(*slot).start;
-            let bytes = (E::SCALE + self.dim) * size_of::<E>();
-            // Heads with scales do not begin at cache lines, so their last byte may be in one more.
-            let last = (E::SCALE > 0).then_some(bytes - 1);
-            for pool in [self.k_pool, self.v_pool] {
-                let row = pool.as_ptr().wrapping_add(from - E::SCALE).cast::<u8>();
-                for at in (0..bytes).step_by(CACHE_LINE).chain(last) {
-                    // SAFETY: the caller guarantees the features of `S`; a prefetch accepts any
-                    // address.
-                    unsafe { S::prefetch(row.wrapping_add(at)) };
-                }
-            }
-        }
-    }
-}
-
-/// How some heads weigh their scores.
-struct Own<'a> {
-    weighing: &'a Weighing<'a>,
-    /// The sinks from the first of these heads on.
-    sinks: Option<&'a [f32]>,
-}
-
-/// Online softmax (Milakov and Gimelshein, arXiv 1805.02867) over tiles of slots, for `HEADS`
-/// heads.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-unsafe fn attend<S: Simd, E: Pooled, const HEADS: usize>(
-    q: &[f32],
-    rows: &Rows<'_, E>,
-    own: &Own<'_>,
-    slots: &[i32],
-    out: &mut [f32],
-) {
-    let scale = own.weighing.scale;
-    let (mut max, mut sum) = ([f32::NEG_INFINITY; HEADS], [0.0f32; HEADS]);
-    if let Some(sinks) = own.sinks {
-        // The softmax begins with the sink, whose weight relative to itself is 1.
-        max.copy_from_slice(&sinks[..HEADS]);
-        sum = [1.0; HEADS];
-    }
-    out.fill(0.0);
-    for (tile, here) in slots.chunks(TILE).enumerate() {
-        let next = &slots[((tile + 1) * TILE).min(slots.len())..];
-        // SAFETY: the caller guarantees the features of `S`.
-        unsafe { rows.fetch::<S>(&next[..next.len().min(TILE)]) };
-        let slots = here;
+    unsafe fn attend<S: Simd, const HEADS: usize>(
+        &mut self,
+        slots: &[i32],
+        (rows_ahead, slots_ahead): (Rows<'_, E>, &[i32]),
+    ) {
+        let (q, rows, scale) = (self.q, &self.rows, self.weighing.scale);
         let mut weights = [[0.0f32; TILE]; HEADS];
+        let mut slots_ahead = slots_ahead.chunks(SLOTS);
         for (from, few) in slots.chunks(SLOTS).enumerate() {
             // SAFETY: the caller guarantees the features of `S`.
-            let scores = unsafe { scores::<S, E, HEADS>(q, rows, few) };
+            let scores = unsafe {
+                rows_ahead.fetch::<S>(slots_ahead.next().unwrap_or_default());
+                scores::<S, E, HEADS>(q, rows, few)
+            };
             for (weights, scores) in weights.iter_mut().zip(scores) {
                 for (weight, score) in weights[from * SLOTS..].iter_mut().zip(scores) {
                     *weight = score * scale;
@@ -244,39 +242,36 @@ unsafe fn attend<S: Simd, E: Pooled, const HEADS: usize>(
         }
         rows.scale(rows.k_pool, slots, &mut weights);
         for head in 0..HEADS {
+            let (max, sum) = (&mut self.max[head], &mut self.sum[head]);
             let weights = &mut weights[head][..slots.len()];
-            if let Some(cap) = own.weighing.cap {
+            if let Some(cap) = self.weighing.cap {
                 weights
                     .iter_mut()
                     .for_each(|weight| *weight = cap * tanh(*weight / cap));
             }
             let new_max = by_lanes(
                 weights,
-                max[head],
+                *max,
                 |max, score| if score > max { score } else { max },
             );
             // The first correction is zero: there is nothing to rescale, and `exp` does not take
             // infinity.
-            let correction = if max[head] == f32::NEG_INFINITY {
+            let correction = if *max == f32::NEG_INFINITY {
                 0.0
             } else {
-                exp(max[head] - new_max)
+                exp(*max - new_max)
             };
-            max[head] = new_max;
+            *max = new_max;
             weights
                 .iter_mut()
                 .for_each(|weight| *weight = exp(*weight - new_max));
-            sum[head] = sum[head] * correction + by_lanes(weights, 0.0, |sum, weight| sum + weight);
-            let out = &mut out[head * rows.dim..][..rows.dim];
+            *sum = *sum * correction + by_lanes(weights, 0.0, |sum, weight| sum + weight);
+            let out = &mut self.out[head * rows.dim..][..rows.dim];
             out.iter_mut().for_each(|out| *out *= correction);
         }
         rows.scale(rows.v_pool, slots, &mut weights);
         // SAFETY: the caller guarantees the features of `S`.
-        unsafe { mix::<S, E, HEADS>(&weights, rows, slots, out) };
-    }
-    for (out, sum) in out.chunks_exact_mut(rows.dim).zip(sum) {
-        let inverse = 1.0 / sum;
-        out.iter_mut().for_each(|out| *out *= inverse);
+        unsafe { mix::<S, E, HEADS>(&weights, rows, slots, self.out) };
     }
 }
 
@@ -298,172 +293,21 @@ fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f3
     lanes.into_iter().reduce(combine).unwrap_or(start)
 }
 
-/// The dot products of each head with the keys at up to [`SLOTS`] slots.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-unsafe fn scores<S: Simd, E: Pooled, const HEADS: usize>(
-    q: &[f32],
-    rows: &Rows<'_, E>,
-    slots: &[i32],
-) -> [[f32; SLOTS]; HEADS] {
-    let dim = rows.dim;
-    let whole = dim / S::LANES * S::LANES;
-    // Missing slots are replaced by the first one; their scores are ignored.
-    let keys: [&[E]; SLOTS] = std::array::from_fn(|i| {
-        let slot = slots.get(i).unwrap_or(&slots[0]);
-        &rows.k_pool[rows.of(*slot)]
-    });
-    let mut scores = [[0.0; SLOTS]; HEADS];
-    // SAFETY: the caller guarantees the features of `S`, and that `q` has `HEADS` heads; keys have
-    // `dim` elements.
-    unsafe {
-        if S::LANES == 16 || HEADS <= 2 {
-            dot_products::<S, E, HEADS, SLOTS>(q, &keys, 0, &mut scores);
-        } else {
-            // The CPU has half as many registers.
-            for first in (0..SLOTS).step_by(SLOTS / 2) {
-                dot_products::<S, E, HEADS, { SLOTS / 2 }>(q, &keys, first, &mut scores);
-            }
-        }
-    }
-    for (head, scores) in scores.iter_mut().enumerate() {
-        for (slot, score) in scores.iter_mut().enumerate() {
-            for i in whole..dim {
-                *score += q[head * dim + i] * keys[slot][i].widen();
-            }
-        }
-    }
-    scores
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Sets the scores of `SIDE` keys from the `first` on, over whole vectors.
-///
-/// # Safety
-/// The CPU must have `S`'s features, and `q` must have `HEADS` heads of the length of a key.
-#[inline(always)]
-unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize>(
-    q: &[f32],
-    keys: &[&[E]; SLOTS],
-    first: usize,
-    scores: &mut [[f32; SLOTS]; HEADS],
-) {
-    let dim = keys[0].len();
-    let whole = dim / S::LANES * S::LANES;
-    // SAFETY: the caller guarantees the features of `S`. `i + LANES` is at most `dim`, the length
-    // of every key and of every head in `q`.
-    unsafe {
-        let mut sums = [[S::zero(); SIDE]; HEADS];
-        for i in (0..whole).step_by(S::LANES) {
-            let mut wide = [S::zero(); SIDE];
-            for (wide, key) in wide.iter_mut().zip(&keys[first..]) {
-                *wide = E::load::<S>(key.as_ptr().add(i));
-            }
-            for (head, sums) in sums.iter_mut().enumerate() {
-                let q = S::load_f32(q.as_ptr().add(head * dim + i));
-                for (sum, key) in sums.iter_mut().zip(wide) {
-                    *sum = sum.add_mul(q, key);
-                }
-            }
-        }
-        for (scores, sums) in scores.iter_mut().zip(sums) {
-            if let [a, b, c, d] = sums[..] {
-                *scores = S::sums([a, b, c, d]);
-            } else {
-                for (score, sum) in scores[first..].iter_mut().zip(sums) {
-                    *score = sum.sum();
-                }
-            }
-        }
-    }
-}
-
-/// Adds the values at `slots`, times each head's weights, to `out`.
-///
-/// # Safety
-/// The CPU must have `S`'s features.
-#[inline(always)]
-unsafe fn mix<S: Simd, E: Pooled, const HEADS: usize>(
-    weights: &[[f32; TILE]; HEADS],
-    rows: &Rows<'_, E>,
-    slots: &[i32],
-    out: &mut [f32],
-) {
-    /// The most vectors of a head that are summed in registers at once.
-    const WIDE: usize = 4;
-    let most = match S::LANES == 16 || HEADS <= 2 {
-        true => WIDE,
-        false => WIDE / 2,
-    };
-    let dim = rows.dim;
-    let whole = dim / S::LANES * S::LANES;
-    let mut from = 0;
-    while from < whole {
-        let wide = ((whole - from) / S::LANES).min(most);
-        // SAFETY: the caller guarantees the features of `S`; `wide` vectors from `from` on fit into
-        // `whole`.
-        unsafe {
-            match wide {
-                1 => mix_vectors::<S, E, HEADS, 1>(weights, rows, slots, out, from),
-                2 => mix_vectors::<S, E, HEADS, 2>(weights, rows, slots, out, from),
-                3 => mix_vectors::<S, E, HEADS, 3>(weights, rows, slots, out, from),
-                _ => mix_vectors::<S, E, HEADS, WIDE>(weights, rows, slots, out, from),
-            }
-        }
-        from += wide * S::LANES;
-    }
-    for (head, weights) in weights.iter().enumerate() {
-        for i in whole..dim {
-            for (weight, slot) in weights.iter().zip(slots) {
-                out[head * dim + i] += weight * rows.v_pool[rows.of(*slot)][i].widen();
-            }
-        }
-    }
-}
-
-/// [`mix`] for `WIDE` vectors of each head, beginning at element `from` of the head.
-///
-/// # Safety
-/// The CPU must have `S`'s features, and the vectors must lie within the head.
-#[inline(always)]
-unsafe fn mix_vectors<S: Simd, E: Pooled, const HEADS: usize, const WIDE: usize>(
-    weights: &[[f32; TILE]; HEADS],
-    rows: &Rows<'_, E>,
-    slots: &[i32],
-    out: &mut [f32],
-    from: usize,
-) {
-    let out = &mut out[..HEADS * rows.dim];
-    // SAFETY: the caller guarantees the features of `S`, and that `WIDE` vectors from `from` on lie
-    // within a head's `dim` elements. `out` has `HEADS` heads, and a row of the pool has `dim`
-    // elements.
-    unsafe {
-        let at =
-            |out: *mut f32, head: usize, i: usize| out.add(head * rows.dim + from + i * S::LANES);
-        let mut sums = [[S::zero(); WIDE]; HEADS];
-        for (head, sums) in sums.iter_mut().enumerate() {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = S::load_f32(at(out.as_mut_ptr(), head, i));
-            }
-        }
-        for (slot, index) in slots.iter().zip(0..TILE) {
-            let value = &rows.v_pool[rows.of(*slot)];
-            let mut vectors = [S::zero(); WIDE];
-            for (i, vector) in vectors.iter_mut().enumerate() {
-                *vector = E::load::<S>(value.as_ptr().add(from + i * S::LANES));
-            }
-            for (head, sums) in sums.iter_mut().enumerate() {
-                let weight = S::splat(weights[head][index]);
-                for (sum, vector) in sums.iter_mut().zip(vectors) {
-                    *sum = sum.add_mul(weight, vector);
-                }
-            }
-        }
-        for (head, sums) in sums.iter().enumerate() {
-            for (i, sum) in sums.iter().enumerate() {
-                sum.store(at(out.as_mut_ptr(), head, i));
-            }
-        }
+    #[test]
+    fn tasks_have_many_heads_where_that_leaves_no_thread_idle() {
+        // One token of Llama-3.2-1B: half of the heads for each of two threads.
+        assert_eq!(together(1, 8, 2), 4);
+        assert_eq!(together(3, 8, 2), 4);
+        assert_eq!(together(4, 8, 2), 8);
+        assert_eq!(together(512, 8, 2), 8);
+        assert_eq!(together(1, 8, 16), 1);
+        assert_eq!(together(4, 8, 16), 2);
+        // An odd number of heads for an even number of threads.
+        assert_eq!(together(1, 3, 2), 1);
+        assert_eq!(together(16, 3, 2), 3);
     }
 }
