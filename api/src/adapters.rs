@@ -76,6 +76,15 @@ pub struct Listed {
     pub scale: f32,
 }
 
+/// Why the factors of adapters in requests that select nothing stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleError {
+    /// No adapter has this id.
+    Unknown(usize),
+    /// The adapter has whole tables, so that it applies alone and with the factor 1.
+    NotAlone(usize),
+}
+
 struct Registered {
     id: usize,
     as_given: Registration,
@@ -83,6 +92,8 @@ struct Registered {
     version: u64,
     /// `None` while it is not in the host's memory.
     adapter: Option<Arc<Adapter>>,
+    /// Whether it brings whole tables, and so applies alone and with the factor 1.
+    has_tables: bool,
     used: u64,
     uses: Arc<Uses>,
 }
@@ -110,6 +121,8 @@ pub struct Adapters {
     most_in_memory: usize,
     /// Where requests may name paths.
     dir: Option<LoraDir>,
+    /// Held while the file of a registered adapter is read again, which may take gigabytes of memory.
+    reading: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -196,6 +209,7 @@ impl Adapters {
             Some(_) if !replace => return Err(taken()),
             Some(index) => {
                 let there = &mut state.list[index];
+                there.has_tables = adapter.has_tables();
                 (there.as_given, there.version, there.used) = (given, used, used);
                 there.adapter = Some(adapter);
             }
@@ -210,6 +224,7 @@ impl Adapters {
                     id,
                     as_given: given,
                     version: used,
+                    has_tables: adapter.has_tables(),
                     adapter: Some(adapter),
                     used,
                     uses: Arc::default(),
@@ -253,12 +268,21 @@ impl Adapters {
     /// Sets the factors of adapters in requests that select nothing; those that are not named get 0.
     ///
     /// # Errors
-    /// The first id that no adapter has.
-    pub fn set_scales(&self, scales: &[(usize, f32)]) -> Result<(), usize> {
+    /// The first id that no adapter has, or an adapter that does not apply in this way.
+    pub fn set_scales(&self, scales: &[(usize, f32)]) -> Result<(), ScaleError> {
         let mut state = self.state();
         let unknown = |id: &usize| state.list.iter().all(|there| there.id != *id);
         if let Some((id, _)) = scales.iter().find(|(id, _)| unknown(id)) {
-            return Err(*id);
+            return Err(ScaleError::Unknown(*id));
+        }
+        let applied: Vec<_> = scales.iter().filter(|(_, scale)| *scale != 0.0).collect();
+        if !matches!(applied[..], [] | [(_, 1.0)]) {
+            let has_tables = |there: &&Registered| {
+                there.has_tables && applied.iter().any(|(id, _)| *id == there.id)
+            };
+            if let Some(there) = state.list.iter().find(has_tables) {
+                return Err(ScaleError::NotAlone(there.id));
+            }
         }
         for there in &mut state.list {
             let scale = scales.iter().find(|(id, _)| *id == there.id);
@@ -278,8 +302,18 @@ impl Adapters {
         [names(Uses::has_running), names(Uses::has_waiting)]
     }
 
-    /// The numbers of a registered adapter, read again if they are not in memory.
+    /// Whether a request may have to read the file of its adapter first.
+    pub fn may_read(&self) -> bool {
+        self.state()
+            .list
+            .iter()
+            .any(|there| there.adapter.is_none())
+    }
+
+    /// The numbers of a registered adapter, read again if they are not in memory: once, whatever the
+    /// number of requests that ask for it.
     fn numbers(&self, id: usize) -> Result<Option<Numbers>, AdapterError> {
+        let mut reading = None;
         loop {
             let (path, version) = {
                 let mut state = self.state();
@@ -294,6 +328,12 @@ impl Adapters {
                 }
                 (there.as_given.path.clone(), there.version)
             };
+            if reading.is_none() {
+                let lock = self.reading.lock();
+                reading = Some(lock.unwrap_or_else(PoisonError::into_inner));
+                // Another request may have read it meanwhile.
+                continue;
+            }
             let adapter = Arc::new(self.read(&path)?);
             let mut state = self.state();
             let Some(there) = state.list.iter_mut().find(|there| there.id == id) else {
@@ -303,7 +343,6 @@ impl Adapters {
                 // Another adapter has taken its place meanwhile.
                 continue;
             }
-            // Another request may have read it meanwhile.
             let adapter = Arc::clone(there.adapter.get_or_insert(adapter));
             let uses = Arc::clone(&there.uses);
             state.forget_unused(self.most_in_memory);

@@ -205,9 +205,11 @@ impl AdapterSlots {
         }
     }
 
-    /// The adapters that have to be copied to the device before the next forward pass.
+    /// The adapters that have to be copied to the device before the next forward pass: those that a
+    /// request uses, so that one that cannot be copied fails no other requests.
     pub fn take_loads(&mut self) -> Vec<AdapterLoad> {
-        let due = (1..).zip(&mut self.slots).filter(|(_, slot)| slot.is_due);
+        let slots = (1..).zip(&mut self.slots);
+        let due = slots.filter(|(_, slot)| slot.is_due && slot.users > 0);
         due.filter_map(|(number, slot)| {
             slot.is_due = false;
             Some(AdapterLoad {
@@ -291,6 +293,20 @@ mod tests {
     fn loaded(slots: &mut AdapterSlots) -> Vec<(u32, String)> {
         let loads = slots.take_loads().into_iter();
         loads.map(|l| (l.slot, l.adapter.digest.clone())).collect()
+    }
+
+    #[test]
+    fn an_adapter_that_could_not_be_copied_is_copied_when_a_request_uses_it_again() {
+        let mut slots = plain(1);
+        let a = adapter("a");
+        let slot = slots.acquire(&a);
+        let loads = slots.take_loads();
+        slots.fail_loads(&loads);
+        slots.release(slot);
+        assert_eq!(loaded(&mut slots), []);
+        assert_eq!(slots.acquire(&a), slot);
+        assert_eq!(loaded(&mut slots), [(slot, "a".to_owned())]);
+        assert_eq!(loaded(&mut slots), []);
     }
 
     #[test]

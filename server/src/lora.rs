@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use hearth_api::adapters::{AdapterError, AdapterSource, Adapters, LoraDir};
 use hearth_engine::Adapter;
 use hearth_model::AdapterSlots;
@@ -74,10 +74,18 @@ pub fn prepare(
     let mut rank = settings.rank.unwrap_or(USUAL_RANK);
     let most = settings.rank.unwrap_or(MOST_RANK);
     let (mut at_once, mut added_up, mut with_tables) = (0, 0, 0);
+    let applied = settings.given.iter().filter(|given| given.scale != 0.0);
+    let applied: Vec<f32> = applied.map(|given| given.scale).collect();
     for given in &settings.given {
         let adapter = model
             .read(&given.path, most, settings.tables)
             .with_context(|| format!("cannot load the adapter {}", given.name))?;
+        ensure!(
+            !adapter.has_tables() || given.scale == 0.0 || applied == [1.0],
+            "the adapter {} has whole tables (`modules_to_save`): it applies to all requests only if it \
+             is the only one that does, with the factor 1 (--lora, --lora-scaled)",
+            given.name
+        );
         at_once = at_once.max(adapter.rank());
         with_tables += usize::from(adapter.has_tables());
         // Adapters that apply together are one of the sum of their ranks.

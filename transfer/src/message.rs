@@ -10,7 +10,7 @@ use crate::frame;
 use crate::identity::Identity;
 
 /// Version of the protocol. Peers of different versions refuse each other.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The most bytes of keys and values in one frame. Two of them are the most memory that a room
 /// takes on either side.

@@ -1,10 +1,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use hearth_forward::{AdaptedMatrix, TableNumbers, WholeTable};
+
 use super::*;
 use crate::error::ApiError;
 
-/// Adapters whose digests are their paths.
+/// Adapters whose digests are their paths. Those with `table` in their paths have a whole table.
 struct Paths;
 
 impl AdapterSource for Paths {
@@ -24,7 +26,13 @@ impl AdapterSource for Paths {
 }
 
 fn adapter(digest: String) -> Adapter {
+    let table = || WholeTable {
+        matrix: AdaptedMatrix::LmHead,
+        numbers: TableNumbers::F32,
+        bytes: Arc::default(),
+    };
     Adapter {
+        tables: digest.contains("table").then(table).into_iter().collect(),
         digest,
         ..Adapter::default()
     }
@@ -53,6 +61,27 @@ fn model(name: &str) -> Wanted<'_> {
     Wanted {
         model: Some(name),
         ..Wanted::default()
+    }
+}
+
+#[test]
+fn an_adapter_with_a_table_applies_to_all_requests_only_alone_and_as_it_is() {
+    let adapters = registered(&[("table", 0.0), ("b", 0.0)]);
+    for wrong in [
+        &[(0, 0.5)][..],
+        &[(0, 1.0), (1, 1.0)],
+        &[(1, 2.0), (0, -1.0)],
+    ] {
+        assert_eq!(adapters.set_scales(wrong), Err(ScaleError::NotAlone(0)));
+    }
+    assert_eq!(digest(&adapters, Wanted::default()).unwrap(), "");
+    for (right, want) in [
+        (&[(0, 1.0), (1, 0.0)][..], "path/table"),
+        (&[(1, 0.5)], "0.5*path/b"),
+        (&[(0, 0.0)], ""),
+    ] {
+        assert_eq!(adapters.set_scales(right), Ok(()));
+        assert_eq!(digest(&adapters, Wanted::default()).unwrap(), want);
     }
 }
 
@@ -130,7 +159,10 @@ fn ids_with_factors_add_up_and_the_operator_sets_those_of_all_requests() {
         "path/a",
         "a named adapter has its own factor"
     );
-    assert_eq!(adapters.set_scales(&[(7, 1.0)]), Err(7));
+    assert_eq!(
+        adapters.set_scales(&[(7, 1.0)]),
+        Err(ScaleError::Unknown(7))
+    );
     for wrong in [vec![scaled(2, 1.0)], vec![scaled(0, 1.0), scaled(0, 1.0)]] {
         let error = adapters.choose("base", &[], &lora(&wrong)).unwrap_err();
         assert!(error.param.unwrap().starts_with("lora["));

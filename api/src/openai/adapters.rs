@@ -6,7 +6,7 @@ use actix_web::{HttpRequest, HttpResponse};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::adapters::{AdapterError, Registration};
+use crate::adapters::{AdapterError, Registration, ScaleError};
 use crate::body;
 use crate::error::ApiError;
 use crate::fields::adapters::{ScaledAdapters, scaled};
@@ -118,7 +118,8 @@ pub async fn list(state: Data<AppState>) -> Result<HttpResponse, ApiError> {
 /// Sets the factors of all adapters in requests that select nothing.
 ///
 /// # Errors
-/// 400 for an id that no adapter has.
+/// 400 for an id that no adapter has, or for an adapter with whole tables among others or with another
+/// factor than 1.
 pub async fn set_scales(
     request: HttpRequest,
     payload: Payload,
@@ -128,11 +129,18 @@ pub async fn set_scales(
     let given: ScaledAdapters = body::parse_any(&bytes)?;
     let scales = scaled("", &given)?;
     let scales: Vec<(usize, f32)> = scales.iter().map(|s| (s.id, s.scale)).collect();
-    state.served()?.adapters.set_scales(&scales).map_err(|id| {
-        ApiError::field(
-            "id",
-            format!("`id` must be one of an adapter of /lora-adapters, got {id}"),
-        )
+    let set = state.served()?.adapters.set_scales(&scales);
+    set.map_err(|error| {
+        let message = match error {
+            ScaleError::Unknown(id) => {
+                format!("`id` must be one of an adapter of /lora-adapters, got {id}")
+            }
+            ScaleError::NotAlone(id) => format!(
+                "the adapter of `id` {id} has whole tables (`modules_to_save`), so `scale` must be 1 for \
+                 it and 0 for all others"
+            ),
+        };
+        ApiError::field("id", message)
     })?;
     Ok(HttpResponse::Ok().json(json!({"success": true})))
 }

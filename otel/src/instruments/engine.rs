@@ -276,8 +276,8 @@ pub(super) fn observe_engine(
             (facts.host_slots / facts.page_size.max(1)).to_string(),
         ),
         KeyValue::new("kv_cache_layout", "slots"),
-        // The pool's size is given in tokens and not as a part of the memory, no weights are
-        // offloaded, and keys and values have no scales.
+        // The pool's size is given in tokens and not as a part of the memory, and no weights are
+        // offloaded.
         KeyValue::new("gpu_memory_utilization", "None"),
         KeyValue::new("cpu_offload_gb", "0"),
         // Integers have scales, which are computed with them.

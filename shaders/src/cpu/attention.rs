@@ -34,6 +34,15 @@ impl SlotTable<'_> {
         &table[start..end]
     }
 
+    /// The largest number of positions that a token attends, and the sum over all tokens.
+    fn lengths(&self) -> (usize, usize) {
+        let positions = self.positions.iter();
+        let lengths = positions.map(|position| (*position as usize + 1).min(self.window));
+        lengths.fold((0, 0), |(longest, total), length| {
+            (longest.max(length), total + length)
+        })
+    }
+
     /// The number of positions that are read, and the number that are attended: summed over the
     /// last token of each sequence, and over all tokens.
     pub fn extent(&self) -> (usize, usize) {
@@ -72,7 +81,8 @@ pub fn paged<E: Pooled>(
     out: &mut [f32],
 ) {
     let (tokens, group) = (table.positions.len(), layout.heads / layout.kv_heads);
-    let together = together(tokens, layout.kv_heads, rayon::current_num_threads());
+    let threads = rayon::current_num_threads();
+    let together = together(table.lengths(), tokens, layout.kv_heads, threads);
     let (runs, width) = (
         layout.kv_heads / together,
         together * group * layout.head_dim,
@@ -96,11 +106,18 @@ pub fn paged<E: Pooled>(
 }
 
 /// The number of KV heads of a task: as many as leave the same number of tasks to each thread, or so
-/// many that it does not matter.
-fn together(tokens: usize, kv_heads: usize, threads: usize) -> usize {
+/// many that it does not matter, and no task with more than a thread's share of the work. `total` is
+/// the sum of the numbers of positions that the tokens attend, and `longest` the largest.
+fn together(
+    (longest, total): (usize, usize),
+    tokens: usize,
+    kv_heads: usize,
+    threads: usize,
+) -> usize {
     let fits = |heads: &usize| {
         let tasks = tokens * kv_heads / heads;
         kv_heads.is_multiple_of(*heads)
+            && longest * heads * threads <= total * kv_heads
             && (tasks.is_multiple_of(threads) || tasks >= MANY_PER_THREAD * threads)
     };
     (1..=kv_heads).rev().find(fits).unwrap_or(1)
@@ -300,6 +317,9 @@ mod tests {
     #[test]
     fn tasks_have_many_heads_where_that_leaves_no_thread_idle() {
         // One token of Llama-3.2-1B: half of the heads for each of two threads.
+        let together = |tokens: usize, kv_heads, threads| {
+            super::together((100, 100 * tokens), tokens, kv_heads, threads)
+        };
         assert_eq!(together(1, 8, 2), 4);
         assert_eq!(together(3, 8, 2), 4);
         assert_eq!(together(4, 8, 2), 8);
@@ -309,5 +329,8 @@ mod tests {
         // An odd number of heads for an even number of threads.
         assert_eq!(together(1, 3, 2), 1);
         assert_eq!(together(16, 3, 2), 3);
+        // One thread does not get all of the only long sequence.
+        assert_eq!(super::together((8000, 8010), 2, 8, 2), 4);
+        assert_eq!(super::together((32_000, 33_500), 16, 8, 16), 1);
     }
 }

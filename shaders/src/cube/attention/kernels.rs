@@ -5,6 +5,7 @@ use cubecl::prelude::*;
 use super::Weighed;
 use crate::cube::elementwise::bounded;
 use crate::cube::reduce::fold_rows;
+use crate::kv_format::INFINITY_BITS;
 
 /// Stands for the score of a position that a row does not attend. Lower than every score of finite
 /// inputs.
@@ -49,6 +50,12 @@ fn element_of<P: Numeric, N: Size>(
 #[cube]
 fn scale_of<P: Numeric, N: Size>(read: Vector<P, N>) -> f32 {
     f32::reinterpret(u32::cast_from(read[0]))
+}
+
+/// True if the scale with these bits is of a head that was not finite.
+#[cube]
+fn is_lost(scale: u32) -> bool {
+    (scale & 0x7fffffffu32) >= comptime!(INFINITY_BITS)
 }
 
 /// Attention of a block's rows over one split of its positions. If `whole`, the output is
@@ -184,6 +191,8 @@ pub fn attend<E: Float, P: Numeric, O: Float, N: Size>(
     for tile in 0..tiles {
         let first_position = from + tile * threads as u32;
         let position = first_position + unit as u32;
+        // The scale of this position's key.
+        let mut key_scale = 0u32;
         #[unroll]
         for row in 0..rows {
             dots[row] = 0.0f32;
@@ -206,10 +215,10 @@ pub fn attend<E: Float, P: Numeric, O: Float, N: Size>(
                 }
             }
             if comptime!(pools.integers) {
-                let scale = scale_of::<P, N>(k_pool[at - 1]);
+                key_scale = u32::cast_from(k_pool[at - 1][0]);
                 #[unroll]
                 for row in 0..rows {
-                    dots[row] = dots[row] * scale;
+                    dots[row] = dots[row] * f32::reinterpret(key_scale);
                 }
             }
         }
@@ -220,6 +229,10 @@ pub fn attend<E: Float, P: Numeric, O: Float, N: Size>(
             let mut score = dots[row];
             if comptime!(weighed.capped) {
                 score = bounded(score, cap);
+            }
+            if comptime!(pools.integers) {
+                // A score that is not finite would be no maximum; the weight below shows it instead.
+                score = select(is_lost(key_scale), 0.0f32, score);
             }
             let score = select(seen, score, f32::new(NONE));
             dots[row] = score;
@@ -245,7 +258,12 @@ pub fn attend<E: Float, P: Numeric, O: Float, N: Size>(
             let weight = f32::exp(dots[row] - max[row]);
             // In a row that has not attended any position yet, all scores are NONE and so is the
             // maximum.
-            let weight = select(dots[row] > f32::new(ALMOST_NONE), weight, 0.0f32);
+            let mut weight = select(dots[row] > f32::new(ALMOST_NONE), weight, 0.0f32);
+            if comptime!(pools.integers) {
+                let is_seen = dots[row] > f32::new(ALMOST_NONE);
+                let nan = f32::reinterpret(key_scale);
+                weight = select(is_seen && is_lost(key_scale), nan, weight);
+            }
             sum[row] = sum[row] + weight;
             scores[comptime!(row * threads) + unit] = weight;
         }
