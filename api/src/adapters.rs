@@ -147,6 +147,7 @@ impl Adapters {
             slots,
             most_in_memory,
             dir,
+            reading: Mutex::default(),
             state: Mutex::default(),
         }
     }
