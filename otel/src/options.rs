@@ -35,6 +35,8 @@ pub struct TelemetryOptions {
     pub metrics: bool,
     /// Where a trace of the latest steps is written when the engine hangs.
     pub stall_dir: Option<PathBuf>,
+    /// An engine that has work and finishes no step for this long hangs.
+    pub stall_after: Duration,
 }
 
 impl Default for TelemetryOptions {
@@ -52,6 +54,7 @@ impl Default for TelemetryOptions {
             decode_log_interval: 40,
             metrics: true,
             stall_dir: None,
+            stall_after: Duration::from_secs(30),
         }
     }
 }

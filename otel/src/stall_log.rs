@@ -7,28 +7,28 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::flight::{FlightRecorder, KEPT};
 use crate::instruments::EngineSnapshot;
 
-/// An engine that has work and finishes no step for this long hangs.
-const STALL: Duration = Duration::from_secs(30);
-
 #[derive(Debug)]
 pub struct StallLog {
     /// Where traces are written; `None` for a log line alone.
     dir: Option<PathBuf>,
+    /// An engine that has work and finishes no step for this long hangs.
+    after: Duration,
     /// True if the current stall has been told.
     is_told: bool,
 }
 
 impl StallLog {
-    pub fn new(dir: Option<PathBuf>) -> Self {
+    pub fn new(dir: Option<PathBuf>, after: Duration) -> Self {
         Self {
             dir,
+            after,
             is_told: false,
         }
     }
 
     /// Looks at the engine, `now`.
     pub fn tick(&mut self, now: Instant, engine: &EngineSnapshot, flight: &FlightRecorder) {
-        let stalls = engine.heartbeat_age >= STALL;
+        let stalls = engine.heartbeat_age >= self.after;
         if stalls && !self.is_told {
             let written = self
                 .dir
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn each_stall_is_written_once() {
         let dir = std::env::temp_dir().join(format!("hearth-stall-{}", std::process::id()));
-        let mut log = StallLog::new(Some(dir.clone()));
+        let mut log = StallLog::new(Some(dir.clone()), Duration::from_secs(30));
         let flight = FlightRecorder::default();
         let mut tick = |seconds| {
             let engine = EngineSnapshot {

@@ -139,7 +139,7 @@ impl Worker {
         Self {
             detailed: options.detailed.is_some() && spans.is_some(),
             log,
-            stalls: StallLog::new(options.stall_dir.clone()),
+            stalls: StallLog::new(options.stall_dir.clone(), options.stall_after),
             instruments,
             spans,
             model,

@@ -29,6 +29,7 @@ pub fn start(config: &Config) -> Result<Telemetry> {
         decode_log_interval: config.decode_log_interval,
         metrics: !config.disable_metrics,
         stall_dir: config.stall_trace_dir.clone(),
+        ..TelemetryOptions::default()
     })?;
     if detailed.is_some_and(|detail| detail != Detail::default()) && !telemetry.traces() {
         bail!(

@@ -3,6 +3,7 @@
 //! The whole path from socket to sampler is real; only the logits are made up.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use hearth_engine::{Engine, EngineConfig, Pooling};
 use hearth_forward::{
     Adapter, Executor, ExecutorLimits, ForwardBatch, ForwardError, ForwardOutput, SampleRequests,
 };
-use hearth_otel::Telemetry;
+use hearth_otel::{Telemetry, TelemetryOptions};
 use serde_json::Value;
 
 pub const VOCAB: usize = 260;
@@ -51,6 +52,8 @@ pub struct Behaviour {
     pub adapters: Option<fn() -> Adapters>,
     /// True if the answer repeats the text after `say: ` in the last message.
     pub echoes: bool,
+    /// A forward pass does not end while this is true.
+    pub hangs: Option<&'static AtomicBool>,
 }
 
 impl Default for Behaviour {
@@ -65,6 +68,7 @@ impl Default for Behaviour {
             formats: Formats::default(),
             adapters: None,
             echoes: false,
+            hangs: None,
         }
     }
 }
@@ -184,6 +188,13 @@ impl Executor for FakeExecutor {
         _: &mut SampleRequests<'_>,
     ) -> Result<ForwardOutput, ForwardError> {
         thread::sleep(self.behaviour.step);
+        while self
+            .behaviour
+            .hangs
+            .is_some_and(|hangs| hangs.load(Ordering::SeqCst))
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
         if batch.tokens.contains(&POISON) {
             return Err(ForwardError::other("it was poisoned"));
         }
@@ -292,6 +303,16 @@ impl TestServer {
         server
     }
 
+    /// A server with other settings of its telemetry.
+    pub fn measured(behaviour: Behaviour, telemetry: TelemetryOptions) -> Self {
+        let telemetry = Telemetry::start(telemetry).unwrap();
+        let server = Self::loading_with(HttpConfig::default(), telemetry);
+        server
+            .state
+            .set_ready(served(behaviour, EngineConfig::default()));
+        server
+    }
+
     pub fn plain() -> Self {
         Self::start(
             Behaviour::default(),
@@ -302,13 +323,17 @@ impl TestServer {
 
     /// A server without a model, which a test may set later.
     pub fn start_loading(config: HttpConfig) -> Self {
+        Self::loading_with(config, Telemetry::local())
+    }
+
+    fn loading_with(config: HttpConfig, telemetry: Telemetry) -> Self {
         let scheme = if config.tls.is_some() {
             "https"
         } else {
             "http"
         };
         let config = HttpConfig { port: 0, ..config };
-        let state = Data::new(AppState::new(config, Telemetry::local()).unwrap());
+        let state = Data::new(AppState::new(config, telemetry).unwrap());
         let (report, bound) = mpsc::channel();
         let shared = state.clone();
         thread::spawn(move || {

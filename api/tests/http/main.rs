@@ -14,6 +14,7 @@ mod embeddings;
 mod fake;
 mod fuzz;
 mod grammars;
+mod hang;
 #[path = "../../../tests/fuzz/json.rs"]
 mod json;
 mod keys;

@@ -1,12 +1,15 @@
 //! Numbers of `/metrics` that depend on what a request waits for, and on how its tokens come.
 
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use hearth_api::config::HttpConfig;
-use hearth_engine::{EngineConfig, Speculation};
+use hearth_engine::constraint::{Constrain, Constraint, Grammar};
+use hearth_engine::{EngineConfig, Event, Request, SamplingParams, Speculation};
+use hearth_forward::TokenMask;
 use serde_json::{Value, json};
 
-use super::fake::{Behaviour, TestServer};
+use super::fake::{Behaviour, TestServer, VOCAB};
 use super::{COMPLETIONS, ok};
 
 async fn page(server: &TestServer) -> String {
@@ -62,6 +65,109 @@ async fn a_request_that_waits_for_the_prefix_of_another_is_deferred() {
     assert!(cached.as_u64() >= Some(590), "{second}");
     let page = page(&server).await;
     assert_eq!(value(&page, "vllm:num_requests_waiting_by_reason", ""), 0.0);
+}
+
+/// A grammar that allows everything, and whose answers come only when the test lets them.
+#[derive(Clone, Debug, Default)]
+struct Held(Arc<(Mutex<Gate>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct Gate {
+    is_open: bool,
+    is_cancelled: bool,
+}
+
+impl Held {
+    fn change(&self, change: impl FnOnce(&mut Gate)) {
+        change(&mut self.0.0.lock().unwrap());
+        self.0.1.notify_all();
+    }
+}
+
+impl Grammar for Held {
+    fn start(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
+impl Constraint for Held {
+    fn mask(&mut self) -> Result<TokenMask, String> {
+        let (gate, changed) = &*self.0;
+        let wait = changed.wait_while(gate.lock().unwrap(), |gate| {
+            !gate.is_open && !gate.is_cancelled
+        });
+        match wait.unwrap().is_open {
+            true => Ok(vec![u32::MAX; VOCAB.div_ceil(32)].into()),
+            false => Err("it was cancelled".to_owned()),
+        }
+    }
+
+    fn consume(&mut self, _: u32) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn forced(&mut self, _: usize) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+
+    fn canceller(&self) -> Box<dyn Fn() + Send> {
+        let held = self.clone();
+        Box::new(move || held.change(|gate| gate.is_cancelled = true))
+    }
+}
+
+/// A grammar of a client answers in microseconds or is cancelled after a second, so that a scrape may
+/// meet none that waits. This one answers when a scrape has seen it.
+#[tokio::test]
+async fn a_request_that_waits_for_its_grammar_is_deferred() {
+    let server = TestServer::plain();
+    let served = server.state.loaded().unwrap();
+    let of = |page: &str, reason: &str| {
+        let labels = format!("reason=\"{reason}\"");
+        value(page, "vllm:num_requests_waiting_by_reason", &labels)
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < deadline, "no page shows the request");
+        let grammar = Held::default();
+        let mut generation = served.engine.submit(held(&grammar)).unwrap();
+        while !served.engine.stats().is_idle() && of(&page(&server).await, "deferred") == 0.0 {}
+        // Each gauge of a page reads the engine for itself: on a second page all have seen the request.
+        let seen = page(&server).await;
+        grammar.change(|gate| gate.is_open = true);
+        let mut finished = false;
+        while let Some(event) = generation.next().await {
+            finished |= matches!(event, Event::Finished(..));
+        }
+        // On a busy machine the second may be over before the page is there: then the request has failed.
+        if finished {
+            let counts = ["deferred", "capacity"].map(|reason| of(&seen, reason));
+            assert_eq!(counts, [1.0, 0.0], "{seen}");
+            assert_eq!(value(&seen, "vllm:num_requests_waiting", ""), 1.0, "{seen}");
+            break;
+        }
+    }
+    assert_eq!(of(&page(&server).await, "deferred"), 0.0);
+}
+
+/// A request for one token that `grammar` allows.
+fn held(grammar: &Held) -> Request {
+    Request {
+        prompt: vec![97],
+        params: SamplingParams {
+            max_tokens: 1,
+            ..SamplingParams::default()
+        },
+        constraint: Some(Constrain {
+            grammar: Arc::new(grammar.clone()),
+            jump_forward: true,
+        }),
+        ..Request::default()
+    }
 }
 
 /// Checks the times between the `tokens` tokens of the only request of `server`, several of which came

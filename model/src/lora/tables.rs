@@ -9,6 +9,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use hearth_forward::{AdaptedMatrix, WholeTable};
@@ -67,10 +68,13 @@ pub fn read(
     let config = base.config;
     let mut own = [None; 2];
     let mut of_base = [None; 2];
-    for (index, (matrix, module)) in table_modules(config).into_iter().enumerate() {
-        let saves = adapter.saves(&module);
+    let modules = table_modules(config);
+    let saves_one = modules.iter().any(|(_, module)| adapter.saves(module));
+    let ties = config.tie_word_embeddings && adapter.ties_saved && saves_one;
+    for (index, (matrix, module)) in modules.iter().enumerate() {
+        let saves = ties || adapter.saves(module);
         let field = |reason: String| Err(LoraError::field("modules_to_save", reason));
-        let tensors = found.get(&matrix).map_or(&[][..], Vec::as_slice);
+        let tensors = found.get(matrix).map_or(&[][..], Vec::as_slice);
         let owned_by = |owners: &[Owner]| -> Vec<&str> {
             let owned = tensors.iter().filter(|(_, owner)| owners.contains(owner));
             owned.map(|(tensor, _)| *tensor).collect()
@@ -93,7 +97,7 @@ pub fn read(
             let tensors = owned_by(&[Owner::Module, Owner::Base]);
             of_base[index] = the_one(weights, &tensors, config, same)?;
         }
-        if saves && own[index].is_none() {
+        if adapter.saves(module) && own[index].is_none() {
             return field(format!("names {module}, for which there is no tensor"));
         }
     }
@@ -101,15 +105,15 @@ pub fn read(
         let all: Vec<&str> = of_base.into_iter().flatten().collect();
         let differ = "the embeddings of this model are tied, and its other table differs";
         of_base = [the_one(weights, &all, config, differ)?; 2];
-        if adapter.ties_saved {
-            let all: Vec<&str> = own.into_iter().chain(of_base).flatten().collect();
+        if ties {
+            let all: Vec<&str> = own.into_iter().flatten().collect();
             own = [the_one(weights, &all, config, differ)?; 2];
         }
     }
     let mut is_base: BTreeMap<&str, bool> = BTreeMap::new();
     let mut read: BTreeMap<&str, WholeTable> = BTreeMap::new();
     let mut tables = Vec::new();
-    for (index, (matrix, _)) in table_modules(config).into_iter().enumerate() {
+    for (index, (matrix, _)) in modules.into_iter().enumerate() {
         let Some(tensor) = own[index].or(of_base[index]) else {
             continue;
         };
@@ -125,12 +129,13 @@ pub fn read(
         if is_base {
             continue;
         }
-        if !read.contains_key(tensor) {
-            read.insert(tensor, table(weights, tensor, config)?);
-        }
+        let table = match read.entry(tensor) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => place.insert(table(weights, tensor, config)?),
+        };
         tables.push(WholeTable {
             matrix,
-            ..read[tensor].clone()
+            ..table.clone()
         });
     }
     Ok(tables)

@@ -290,6 +290,18 @@ fn tied_embeddings_have_one_table_of_the_base_model() {
     let other = of_base(&plain, "model.embed_tokens.weight");
     let two = plain.put(format!("{HEAD}.weight"), other);
     two.refused("are tied");
+    let ensured = Files::of("saved-tied-ensured");
+    let want = ensured.read().unwrap();
+    // Either name, and as it is saved with `save_embedding_layers`.
+    let one = ensured.clone().without(&format!("{HEAD}.weight"));
+    assert!(one.read().unwrap() == want);
+    let base = of_base(&ensured, "model.embed_tokens.weight");
+    let original = format!("{EMBEDDING}.original_module.weight");
+    let all = ensured.clone().put(original, base.clone());
+    assert!(all.read().unwrap() == want);
+    ensured
+        .put(format!("{HEAD}.weight"), base)
+        .refused("are tied");
     let tied = Files::of("tied-embedding").with("ensure_weight_tying", json!(true));
     tied.refused("`ensure_weight_tying`");
 }
