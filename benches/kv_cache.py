@@ -4,7 +4,7 @@
     HEARTH=target/release/hearth python benches/kv_cache.py held-out.jsonl [flags of hearth serve, such as --dtype f32]
 
 Each line of the file has the messages of a conversation, and each conversation is one prompt. It prints the perplexity of
-all tokens with both caches, and how far the log-probabilities are apart. It needs nothing but the standard library.
+the last answers with both caches, and how far the log-probabilities are apart. It needs nothing but the standard library.
 """
 
 import json
@@ -19,9 +19,10 @@ TEXTS, FLAGS = sys.argv[1], sys.argv[2:]
 
 
 def ask(messages):
-    """Returns the log-probability of each token of a conversation but the first, and the likeliest token there."""
-    body = {"messages": messages, "add_generation_prompt": False}
-    ids = answers.post("/tokenize", body)["tokens"]
+    """Returns the log-probability of each token of a conversation's last answer, and the likeliest token there."""
+    tokens_of = lambda some, asks: answers.post("/tokenize", {"messages": some, "add_generation_prompt": asks})["tokens"]
+    ids, before = tokens_of(messages, False), tokens_of(messages[:-1], True)
+    assert messages[-1]["role"] == "assistant" and ids[: len(before)] == before
     body = {
         "input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0},
         "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1,
@@ -30,10 +31,10 @@ def ask(messages):
     given = [entry[0] for entry in meta["input_token_logprobs"][1:]]
     likeliest = [entries[0][1] for entries in meta["input_top_logprobs"][1:]]
     assert len(given) == len(ids) - 1
-    return list(zip(given, likeliest))
+    return list(zip(given, likeliest))[len(before) - 1 :]
 
 
-def tokens(kind):
+def answered(kind):
     command = [os.environ["HEARTH"], "serve", "--device", "cpu", "--port", str(answers.PORT), "--kv-cache-dtype", kind, *FLAGS]
     with open(TEXTS) as lines:
         conversations = [json.loads(line)["messages"] for line in lines]
@@ -44,7 +45,7 @@ def perplexity(all_tokens):
     return math.exp(-statistics.fmean(logprob for logprob, _ in all_tokens))
 
 
-floats, int8 = tokens("auto"), tokens("int8")
+floats, int8 = answered("auto"), answered("int8")
 apart = [abs(a - b) for (a, _), (b, _) in zip(floats, int8, strict=True)]
 same = statistics.fmean(a == b for (_, a), (_, b) in zip(floats, int8))
 print(f"{len(floats)} tokens, {' '.join(FLAGS)}")
