@@ -312,8 +312,6 @@ fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f3
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn tasks_have_many_heads_where_that_leaves_no_thread_idle() {
         // One token of Llama-3.2-1B: half of the heads for each of two threads.
