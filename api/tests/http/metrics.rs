@@ -92,11 +92,7 @@ impl Grammar for Held {
 
 impl Constraint for Held {
     fn mask(&mut self) -> Result<TokenMask, String> {
-        let (gate, changed) = &*self.0;
-        let wait = changed.wait_while(gate.lock().unwrap(), |gate| {
-            !gate.is_open && !gate.is_cancelled
-        });
-        match wait.unwrap().is_open {
+        match self.0.0.lock().unwrap().is_open {
             true => Ok(vec![u32::MAX; VOCAB.div_ceil(32)].into()),
             false => Err("it was cancelled".to_owned()),
         }
@@ -106,7 +102,11 @@ impl Constraint for Held {
         Ok(())
     }
 
+    /// What is forced is the first question, and a request does not start before it is answered.
     fn forced(&mut self, _: usize) -> Vec<u32> {
+        let (gate, changed) = &*self.0;
+        let closed = |gate: &mut Gate| !gate.is_open && !gate.is_cancelled;
+        drop(changed.wait_while(gate.lock().unwrap(), closed).unwrap());
         Vec::new()
     }
 
