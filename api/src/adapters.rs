@@ -94,6 +94,8 @@ struct Registered {
     adapter: Option<Arc<Adapter>>,
     /// Whether it brings whole tables, and so applies alone and with the factor 1.
     has_tables: bool,
+    /// Held while its file is read again, which may take gigabytes of memory.
+    reading: Arc<Mutex<()>>,
     used: u64,
     uses: Arc<Uses>,
 }
@@ -121,8 +123,6 @@ pub struct Adapters {
     most_in_memory: usize,
     /// Where requests may name paths.
     dir: Option<LoraDir>,
-    /// Held while the file of a registered adapter is read again, which may take gigabytes of memory.
-    reading: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -147,7 +147,6 @@ impl Adapters {
             slots,
             most_in_memory,
             dir,
-            reading: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -226,6 +225,7 @@ impl Adapters {
                     as_given: given,
                     version: used,
                     has_tables: adapter.has_tables(),
+                    reading: Arc::default(),
                     adapter: Some(adapter),
                     used,
                     uses: Arc::default(),
@@ -314,7 +314,15 @@ impl Adapters {
     /// The numbers of a registered adapter, read again if they are not in memory: once, whatever the
     /// number of requests that ask for it.
     fn numbers(&self, id: usize) -> Result<Option<Numbers>, AdapterError> {
-        let mut reading = None;
+        let reading = {
+            let state = self.state();
+            let there = state.list.iter().find(|there| there.id == id);
+            let there = there.filter(|there| there.adapter.is_none());
+            there.map(|there| Arc::clone(&there.reading))
+        };
+        // Another request may read it meanwhile.
+        let lock = reading.as_ref().map(|reading| reading.lock());
+        let _lock = lock.map(|lock| lock.unwrap_or_else(PoisonError::into_inner));
         loop {
             let (path, version) = {
                 let mut state = self.state();
@@ -329,12 +337,6 @@ impl Adapters {
                 }
                 (there.as_given.path.clone(), there.version)
             };
-            if reading.is_none() {
-                let lock = self.reading.lock();
-                reading = Some(lock.unwrap_or_else(PoisonError::into_inner));
-                // Another request may have read it meanwhile.
-                continue;
-            }
             let adapter = Arc::new(self.read(&path)?);
             let mut state = self.state();
             let Some(there) = state.list.iter_mut().find(|there| there.id == id) else {

@@ -67,7 +67,7 @@ impl WindowPlan {
     pub fn limits(self, slots: usize) -> Option<WindowLimits> {
         let share = self.share?;
         let least = self.tokens + BESIDE;
-        let window = ((slots as f64 * share).ceil() as usize).max(least);
+        let window = ((slots as f64 * share) as usize).max(least);
         (window < slots).then_some(WindowLimits {
             slots: window,
             tokens: self.tokens,
@@ -78,7 +78,7 @@ impl WindowPlan {
     pub fn bytes(self, slots: usize, window: Option<WindowLimits>, all_layers: u64) -> u64 {
         let window = window.map_or(slots, |window| window.slots);
         let (of_windows, others) = self.divided(all_layers);
-        (others * slots as f64 + of_windows * window as f64).ceil() as u64
+        (others * slots as f64 + of_windows * window as f64) as u64
     }
 
     /// The bytes of a token in layers that attend a window, and in the others.
