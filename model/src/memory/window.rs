@@ -151,8 +151,8 @@ mod tests {
             for bytes in (0..40_000_000).step_by(77_777) {
                 let slots = plan.slots_in(bytes, 1600);
                 assert!(cost(slots) <= bytes, "{share:?} {bytes}: {slots}");
-                // Rounding may cost one.
-                assert!(cost(slots + 2) > bytes, "{share:?} {bytes}: {slots}");
+                // Rounding a share down leaves room for a few.
+                assert!(cost(slots + 5) > bytes, "{share:?} {bytes}: {slots}");
             }
         }
     }
