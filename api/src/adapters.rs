@@ -92,7 +92,7 @@ struct Registered {
     version: u64,
     /// `None` while it is not in the host's memory.
     adapter: Option<Arc<Adapter>>,
-    /// Whether it brings whole tables, and so applies alone and with the factor 1.
+    /// True if it brings whole tables, and so applies alone and with the factor 1.
     has_tables: bool,
     /// Held while its file is read again, which may take gigabytes of memory.
     reading: Arc<Mutex<()>>,
@@ -303,7 +303,7 @@ impl Adapters {
         [names(Uses::has_running), names(Uses::has_waiting)]
     }
 
-    /// Whether a request may have to read the file of its adapter first.
+    /// True if a request may have to read the file of its adapter first.
     pub fn may_read(&self) -> bool {
         self.state()
             .list

@@ -101,7 +101,7 @@ pub(crate) struct Kv {
     cache: TieredCache,
     /// Whether prompts reuse the KV of earlier ones; otherwise the cache stays empty.
     reuse: bool,
-    /// Whether there are window slots.
+    /// True if there are window slots.
     windowed: bool,
 }
 

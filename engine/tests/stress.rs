@@ -219,7 +219,7 @@ proptest! {
     ) {
         // A wrong window fails its request, which a poisoned prompt would hide.
         clients.iter_mut().for_each(|client| client.poisoned &= poison);
-        // What a request needs that runs alone.
+        // A request that runs alone needs so many.
         let least = tokens + 2 * config.page_size + 50;
         let window = WindowLimits { slots: least + beside, tokens };
         run(config, kv_slots, Some(window), &clients);

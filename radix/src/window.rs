@@ -41,7 +41,7 @@ impl NodeWindow {
     }
 }
 
-/// What the tree knows of all window slots together.
+/// The window slots of all nodes together.
 #[derive(Debug)]
 pub(crate) struct Windows {
     /// How many positions before its own a token attends.
@@ -76,7 +76,7 @@ impl RadixTree {
         tokens.saturating_sub(reach) / self.page_size * self.page_size
     }
 
-    /// Whether a prefix of `tokens` can be used, of whose last tokens `run` have window slots.
+    /// True if a prefix of `tokens` can be used, of whose last tokens `run` have window slots.
     pub(crate) fn is_usable(&self, tokens: usize, run: usize) -> bool {
         run >= tokens - self.window_start(tokens)
     }

@@ -64,7 +64,7 @@ impl RequestKv {
 }
 
 impl Kv {
-    /// Whether there are window slots.
+    /// True if there are window slots.
     pub fn has_windows(&self) -> bool {
         self.windowed
     }
@@ -135,7 +135,7 @@ impl Kv {
         self.most_window(tokens).saturating_sub(has)
     }
 
-    /// Whether there are window slots for `request`, which may generate `output` tokens, beside those
+    /// True if there are window slots for `request`, which may generate `output` tokens, beside those
     /// that `reserve` counts; there are always if that is `None`. The cache has the prefix `found`.
     pub fn has_window_for(
         &mut self,

@@ -60,7 +60,7 @@ struct Module<'a> {
     base_bias: Option<&'a str>,
 }
 
-/// What an adapter consists of.
+/// The parts of an adapter.
 pub struct Parts {
     pub changes: Vec<LowRank>,
     pub tables: Vec<WholeTable>,
@@ -235,7 +235,7 @@ fn values(weights: &Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>, Lo
     Ok(values)
 }
 
-/// What is needed to read the changes of an adapter.
+/// The sources from which the changes of an adapter are read.
 struct Reader<'a> {
     weights: &'a Weights,
     adapter: &'a PeftConfig,

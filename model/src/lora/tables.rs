@@ -225,7 +225,7 @@ fn is_the_same(table: &TensorView<'_>, base: &TensorView<'_>) -> bool {
     })
 }
 
-/// Whether `holds` for every row, a row at a time in f32.
+/// True if `holds` for every row, a row at a time in f32.
 fn every_row(view: &TensorView<'_>, holds: impl Fn(usize, &[f32]) -> bool + Sync) -> bool {
     let [rows, columns] = view.shape[..] else {
         return false;

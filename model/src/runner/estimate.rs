@@ -31,7 +31,7 @@ impl Estimate {
         self.windows.bytes(slots, window, self.token_bytes)
     }
 
-    /// Whether layers that attend a window get slots of their own where that saves memory.
+    /// True if layers that attend a window get slots of their own where that saves memory.
     pub fn divides(&self) -> bool {
         self.windows.divides()
     }

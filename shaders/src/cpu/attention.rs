@@ -164,7 +164,7 @@ impl<E: Pooled> Task for Heads<'_, E> {
             let next = &self.slots[((tile + 1) * TILE).min(self.slots.len())..];
             let next = &next[..next.len().min(TILE)];
             for index in 0..parts.len() {
-                // What is computed next is prefetched.
+                // The next rows are prefetched.
                 let ahead = match parts.get(index + 1) {
                     Some(following) => (following.rows, slots),
                     None => (parts[0].rows, next),

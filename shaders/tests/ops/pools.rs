@@ -36,7 +36,7 @@ fn rounded(head: &[f32]) -> Vec<u32> {
     words
 }
 
-/// Whether a GPU may store `got` for `want`: it may round a division by a little, and a product together
+/// True if a GPU may store `got` for `want`: it may round a division by a little, and a product together
 /// with the sum after it, which moves a number that is near a tie to the next integer.
 fn is_near(got: u32, want: u32, is_scale: bool) -> bool {
     if got == want || want == UNTOUCHED {

@@ -24,7 +24,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// What is read at once of the elements that lie in front of those of a head.
+    /// The number of reads in front of those of a head's elements.
     fn front(self) -> usize {
         usize::from(self.integers)
     }
