@@ -12,7 +12,7 @@ pub struct ChatArgs {
     // Does not conflict with `config`: HEARTH_CONFIG may be set for a server on this machine.
     #[arg(long, conflicts_with_all = [
         "model", "device", "dtype", "quantization", "load_format", "deterministic", "no_autotune", "max_model_len", "kv_tokens",
-        "kv_cache_dtype", "prefill_chunk", "log_format", "log_level",
+        "swa_full_tokens_ratio", "kv_cache_dtype", "prefill_chunk", "log_format", "log_level",
     ])]
     pub url: Option<String>,
     /// API key of that server [default: HEARTH_API_KEY, then OPENAI_API_KEY]
