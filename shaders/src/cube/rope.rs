@@ -205,7 +205,7 @@ fn word_of(element: f32, #[comptime] head_dim: usize, #[comptime] threads: usize
         #[unroll]
         for place in 0..PER_WORD {
             let integer = scratch[(unit - 1) * PER_WORD + place];
-            word = word | (integer << comptime!(8 * place as u32));
+            word |= integer << comptime!(8 * place as u32);
         }
     }
     word

@@ -244,7 +244,7 @@ fn values_that_are_not_finite_stay_visible<B: Kernels>(device: &B::Device, backe
         let q = B::float_from_data(TensorData::new(vec![0.5f32; 32], [1, 32]), device);
         let mixed = B::paged_attention(q, layout, &index, options, k, v);
         let mixed = Tensor::<B, 2>::from_primitive(burn::tensor::TensorPrimitive::Float(mixed));
-        let mixed: Vec<f32> = mixed.into_data().into_vec().unwrap();
+        let mixed: Vec<f32> = mixed.into_data().into_vec().expect("floats");
         for x in mixed {
             let as_expected = if *finite {
                 x.is_finite() && (!to_one || (x - 1.0).abs() < 1e-5)

@@ -280,7 +280,7 @@ pub fn attend<E: Float, P: Numeric, O: Float, N: Size>(
                 for row in 0..rows {
                     let mut weight = scores[comptime!(row * threads) + i];
                     if comptime!(pools.integers) {
-                        weight = weight * scale;
+                        weight *= scale;
                     }
                     #[unroll]
                     for lane in 0..vector {
