@@ -66,7 +66,7 @@ pub mod weights;
 pub use decoder::{Decoder, Submission};
 pub use hearth_shaders::{cpu_times, size_classes};
 pub use load_error::LoadError;
-pub use load_options::{AdapterSlots, KvDtype, LargestStep, LoadOptions};
+pub use load_options::{AdapterSlots, HeadsDoNotFit, KvDtype, LargestStep, LoadOptions};
 pub use memory::{MemoryError, max_model_len};
 pub use report::Report;
 pub use runner::{Estimate, estimate, load};

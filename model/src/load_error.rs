@@ -1,9 +1,8 @@
 //! Why a model could not be loaded.
 
-use hearth_shaders::KvFormat;
-
 use crate::device::DeviceError;
 use crate::dtype::Dtype;
+use crate::load_options::HeadsDoNotFit;
 use crate::memory::MemoryError;
 use crate::weights::{Quantization, WeightError};
 
@@ -22,11 +21,8 @@ pub enum LoadError {
         device: String,
         reason: &'static str,
     },
-    #[error(
-        "--kv-cache-dtype {format} needs a head_dim that is a multiple of 4, and the model has \
-         {head_dim}"
-    )]
-    KvFormat { format: KvFormat, head_dim: usize },
+    #[error(transparent)]
+    KvFormat(#[from] HeadsDoNotFit),
     #[error("--quantization {given} does not work {reason}")]
     Quantization { given: Quantization, reason: String },
     #[error("{device} is refused, because it computes wrongly: {reason} (see hearth doctor)")]

@@ -7,7 +7,6 @@ use hearth_shaders::KvFormat;
 use crate::config::ModelConfig;
 use crate::device::DeviceSpec;
 use crate::dtype::Dtype;
-use crate::load_error::LoadError;
 use crate::weights::Quantization;
 
 /// The largest forward pass that serving will ask for.
@@ -28,6 +27,16 @@ pub struct AdapterSlots {
     pub tables: usize,
 }
 
+/// The heads of a model cannot be stored in the format of the KV cache.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--kv-cache-dtype {format} needs a head_dim that is a multiple of 4, and the model has {head_dim}"
+)]
+pub struct HeadsDoNotFit {
+    format: KvFormat,
+    head_dim: usize,
+}
+
 /// The type of keys and values in the KV cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum KvDtype {
@@ -43,14 +52,18 @@ impl KvDtype {
     ///
     /// # Errors
     /// The heads of the model do not fit the format.
-    pub(crate) fn format(self, dtype: Dtype, config: &ModelConfig) -> Result<KvFormat, LoadError> {
+    pub(crate) fn format(
+        self,
+        dtype: Dtype,
+        config: &ModelConfig,
+    ) -> Result<KvFormat, HeadsDoNotFit> {
         let format = match self {
             KvDtype::Auto => KvFormat::Floats(dtype.into()),
             KvDtype::Int8 => KvFormat::Int8,
         };
         match format.fits(config.head_dim) {
             true => Ok(format),
-            false => Err(LoadError::KvFormat {
+            false => Err(HeadsDoNotFit {
                 format,
                 head_dim: config.head_dim,
             }),
