@@ -35,6 +35,7 @@ mod record;
 mod tiered;
 mod tree;
 mod window;
+mod window_slots;
 
 pub use cache::{KvCache, KvUsage, OutOfSlots, Prefix};
 pub use check::Violation;

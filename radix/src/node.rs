@@ -6,8 +6,6 @@ use std::sync::Arc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slotmap::{SlotMap, new_key_type};
 
-use crate::window::NodeWindow;
-
 new_key_type! { pub(crate) struct NodeId; }
 
 pub(crate) type Nodes = SlotMap<NodeId, Node>;
@@ -45,6 +43,30 @@ pub(crate) struct Node {
     pub uses: u64,
     /// The highest of those requests' priorities.
     pub priority: i32,
+}
+
+/// The window slots of a node.
+#[derive(Debug)]
+pub(crate) struct NodeWindow {
+    /// One for each token of the node.
+    pub slots: Vec<u32>,
+    /// Locks whose window covers this node. They cover all of it, because locking splits the node
+    /// in which a window begins.
+    pub locks: usize,
+    /// The tree's counter when the slots were inserted or locked last.
+    pub last_used: u64,
+}
+
+impl NodeWindow {
+    /// Keeps the slots from the token `at` on, and returns the others.
+    pub fn split_off_front(&mut self, at: usize) -> Self {
+        let back = self.slots.split_off(at);
+        Self {
+            slots: std::mem::replace(&mut self.slots, back),
+            locks: self.locks,
+            last_used: self.last_used,
+        }
+    }
 }
 
 impl Node {

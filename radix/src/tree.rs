@@ -7,7 +7,7 @@ use crate::evict::{EvictionPolicy, Leaves};
 use crate::lock::{PrefixLock, Released};
 use crate::node::{ChildIndex, Node, NodeId, Nodes, Parent, common_prefix};
 use crate::page::PageChange;
-use crate::window::Windows;
+use crate::window_slots::Windows;
 
 /// The largest page the tree works with, in tokens.
 const MAX_PAGE_SIZE: usize = 64;

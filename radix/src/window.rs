@@ -10,62 +10,16 @@
 //! end apart from the other slots. Nodes lose their window slots in the order of their last use,
 //! from the front; where a node keeps a part of them it is split there.
 
-use std::collections::BTreeSet;
-
 use crate::check::{Violation, ensure};
 use crate::lock::PrefixLock;
-use crate::node::NodeId;
+use crate::node::{NodeId, NodeWindow};
 use crate::tree::RadixTree;
-
-/// The window slots of a node.
-#[derive(Debug)]
-pub(crate) struct NodeWindow {
-    /// One for each token of the node.
-    pub slots: Vec<u32>,
-    /// Locks whose window covers this node. They cover all of it, because locking splits the node
-    /// in which a window begins.
-    pub locks: usize,
-    /// The tree's counter when the slots were inserted or locked last.
-    pub last_used: u64,
-}
-
-impl NodeWindow {
-    /// Keeps the slots from the token `at` on, and returns the others.
-    pub fn split_off_front(&mut self, at: usize) -> Self {
-        let back = self.slots.split_off(at);
-        Self {
-            slots: std::mem::replace(&mut self.slots, back),
-            locks: self.locks,
-            last_used: self.last_used,
-        }
-    }
-}
-
-/// The window slots of all nodes together.
-#[derive(Debug)]
-pub(crate) struct Windows {
-    /// How many positions before its own a token attends.
-    reach: usize,
-    /// The nodes with window slots that no lock covers, least recently used first.
-    pub idle: BTreeSet<(u64, NodeId)>,
-    /// Window slots that no lock covers.
-    pub evictable: usize,
-    /// Window slots under at least one lock.
-    pub protected: usize,
-    /// Window slots of tokens that were evicted.
-    pub freed: Vec<u32>,
-}
+use crate::window_slots::Windows;
 
 impl RadixTree {
     /// Keeps window slots as well, for layers whose tokens attend `reach` positions before their own.
     pub fn with_windows(mut self, reach: usize) -> Self {
-        self.windows = Some(Windows {
-            reach,
-            idle: BTreeSet::new(),
-            evictable: 0,
-            protected: 0,
-            freed: Vec::new(),
-        });
+        self.windows = Some(Windows::new(reach));
         self
     }
 
