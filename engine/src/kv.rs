@@ -281,7 +281,7 @@ impl Kv {
                 .cache
                 .insert(&request.namespace, tokens, request.priority, slots);
             if let Some(window) = &mut kv.window {
-                // Those before belong to the cache already, or were given up.
+                // The window slots before `from` belong to the cache already, or were given up.
                 let from = window.from.max(before);
                 let slots = &mut window.slots[from..kv.computed];
                 self.cache.insert_window(&mut lock, from, slots);

@@ -303,7 +303,6 @@ impl Scheduler {
     }
 
     pub fn stats(&mut self, steps: u64) -> EngineStats {
-        let usage = self.kv.usage();
         let requests = self.running.iter().chain(&self.ended);
         let requests = requests.map(|running| &running.kv);
         let holding = requests.chain(self.restores.iter().map(|restore| &restore.kv));
@@ -312,29 +311,9 @@ impl Scheduler {
             held += kv.held();
             held_window += kv.held_window();
         }
-        let kv = KvStats {
-            total: usage.total,
-            free: usage.free,
-            evictable: usage.evictable,
-            protected: usage.protected,
-            held,
-        };
-        let usage = self.kv.window_usage();
-        let window = KvStats {
-            total: usage.total,
-            free: usage.free,
-            evictable: usage.evictable,
-            protected: usage.protected,
-            held: held_window,
-        };
-        let usage = self.kv.host_usage();
-        let host = KvStats {
-            total: usage.total,
-            free: usage.free,
-            evictable: usage.evictable,
-            protected: usage.protected,
-            held: 0,
-        };
+        let kv = KvStats::of(self.kv.usage(), held);
+        let window = KvStats::of(self.kv.window_usage(), held_window);
+        let host = KvStats::of(self.kv.host_usage(), 0);
         let all = [kv, window, host];
         debug_assert!(all.iter().all(KvStats::is_conserved), "{all:?}");
         self.speculation.count_model(&mut self.counters);

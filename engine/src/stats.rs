@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use hearth_radix::KvUsage;
+
 use crate::speculation::MAX_DRAFT;
 
 /// Where the KV slots of one pool are. Every slot is counted in exactly one of `free`,
@@ -21,6 +23,17 @@ pub struct KvStats {
 }
 
 impl KvStats {
+    /// The slots of a pool in this state, of which requests hold `held` outside the cache.
+    pub(crate) fn of(usage: KvUsage, held: usize) -> Self {
+        Self {
+            total: usage.total,
+            free: usage.free,
+            evictable: usage.evictable,
+            protected: usage.protected,
+            held,
+        }
+    }
+
     /// Cached tokens, in use or not.
     pub fn cached(&self) -> usize {
         self.evictable + self.protected

@@ -102,7 +102,8 @@ impl Constraint for Held {
         Ok(())
     }
 
-    /// What is forced is the first question, and a request does not start before it is answered.
+    /// The first question that a grammar is asked, before its request may start: so the request waits
+    /// here.
     fn forced(&mut self, _: usize) -> Vec<u32> {
         let (gate, changed) = &*self.0;
         let closed = |gate: &mut Gate| !gate.is_open && !gate.is_cancelled;

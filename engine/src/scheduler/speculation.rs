@@ -133,13 +133,7 @@ impl SpeculationState {
             return;
         };
         let (usage, held) = model.usage();
-        stats.draft_kv = KvStats {
-            total: usage.total,
-            free: usage.free,
-            evictable: usage.evictable,
-            protected: usage.protected,
-            held,
-        };
+        stats.draft_kv = KvStats::of(usage, held);
         debug_assert!(stats.draft_kv.is_conserved(), "{:?}", stats.draft_kv);
         stats.draft_forwards = model.work.forwards;
         stats.draft_model_tokens = model.work.tokens;

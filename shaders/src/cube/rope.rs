@@ -143,7 +143,7 @@ fn rope_and_store_kernel<E: Float, P: Numeric, W: Float>(
         }
     }
     let first_slot = write_slots[token] as usize * kv_heads;
-    // Of query heads, for which there is none, this is not used.
+    // A query head has none, and does not use this.
     let mut kv_head = head - heads;
     if head >= heads + kv_heads {
         kv_head = head - heads - kv_heads;

@@ -299,6 +299,13 @@ async fn kernels_selected_at_one_start_on_cuda_are_used_at_the_next() {
     let _ = std::fs::remove_dir_all(&cache);
 }
 
+fn prompts_with_a_shared_prefix(seed: u64) -> Vec<Vec<u32>> {
+    let mut random = Random::new(seed);
+    let shared = random.tokens(40);
+    let prompts = [5, 1, 20].map(|own| [shared.clone(), random.tokens(own)].concat());
+    prompts.into()
+}
+
 /// Tokens and log-probabilities, exactly as the response has them.
 async fn outputs(server: &Server, prompts: &[Vec<u32>]) -> Vec<(Value, Value)> {
     let mut outputs = Vec::new();
@@ -328,11 +335,7 @@ async fn a_deterministic_gpu_gives_the_same_bits_for_cache_hits_and_misses() {
         return;
     }
     let cache = std::env::temp_dir().join(format!("hearth-bits-test-{}", std::process::id()));
-    let mut random = Random::new(12);
-    let shared = random.tokens(40);
-    let prompts: Vec<Vec<u32>> = [5, 1, 20]
-        .map(|own| [shared.clone(), random.tokens(own)].concat())
-        .into();
+    let prompts = prompts_with_a_shared_prefix(12);
     let mut seen = Vec::new();
     for flags in [
         &["--deterministic", "--no-prefix-cache"][..],
@@ -355,11 +358,7 @@ async fn on_a_gpu_window_slots_that_are_given_up_change_no_bit() {
         return;
     }
     let cache = std::env::temp_dir().join(format!("hearth-windows-test-{}", std::process::id()));
-    let mut random = Random::new(13);
-    let shared = random.tokens(40);
-    let prompts: Vec<Vec<u32>> = [5, 1, 20]
-        .map(|own| [shared.clone(), random.tokens(own)].concat())
-        .into();
+    let prompts = prompts_with_a_shared_prefix(13);
     let mut seen = Vec::new();
     for ratio in ["1", "0.01"] {
         let flags = [
