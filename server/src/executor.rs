@@ -84,16 +84,14 @@ impl ModelExecutor {
             logit_rows: vec![0],
             ..ForwardBatch::default()
         };
-        let batch = warmup::with_window(batch, self.window());
-        self.forward(&batch, &mut Vec::new)?;
+        self.run(batch.clone())?;
         if self.adapter_slots > 0 {
             // The slots are empty, but the kernels of adapters do not depend on that. The first one has
             // tables if one does.
-            let adapted = ForwardBatch {
+            self.run(ForwardBatch {
                 adapters: vec![1],
                 ..batch.clone()
-            };
-            self.forward(&adapted, &mut Vec::new)?;
+            })?;
         }
         if self.table_slots > 0 && self.report.kv_slots > 1 {
             // Rows with a table of their own beside one of the base model.
@@ -109,12 +107,18 @@ impl ModelExecutor {
                 context: 1,
                 first_slot: 1,
             });
-            self.forward(&both, &mut Vec::new)?;
+            self.run(both)?;
         }
         match self.sizes {
             Some(sizes) => self.warm_up_all(sizes),
             None => Ok(()),
         }
+    }
+
+    /// Runs a batch, with window slots if the model has any.
+    fn run(&mut self, batch: ForwardBatch) -> Result<(), ForwardError> {
+        let batch = warmup::with_window(batch, self.window());
+        self.forward(&batch, &mut Vec::new).map(drop)
     }
 
     fn warm_up_all(&mut self, sizes: Sizes) -> Result<(), ForwardError> {

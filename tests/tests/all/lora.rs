@@ -136,6 +136,32 @@ async fn each_request_of_a_mixed_batch_gets_the_tokens_of_its_own_adapter() {
 }
 
 #[tokio::test]
+async fn an_adapter_with_tables_applies_to_a_model_with_windows() {
+    let name = "saved-tables";
+    let module = format!("{name}={}", golden(name).display());
+    for ratio in ["1", "0.01"] {
+        let flags = [
+            "--lora-modules",
+            &module,
+            "--kv-tokens",
+            "4000",
+            "--swa-full-tokens-ratio",
+            ratio,
+        ];
+        let server = Server::of("mistral-window", &flags).await;
+        for _ in 0..2 {
+            let (tokens, _) = generate(&server, Some(name), &prompt(name)).await;
+            assert_eq!(tokens, continuation(name), "{ratio}");
+        }
+        let (base, cached) = generate(&server, None, &prompt(name)).await;
+        assert_ne!(base, continuation(name));
+        assert_eq!(cached, 0);
+        let has_windows = server.stats().await["window_kv"]["total"] != 0;
+        assert_eq!(has_windows, ratio != "1");
+    }
+}
+
+#[tokio::test]
 async fn changed_files_meet_no_old_keys_and_unchanged_files_keep_them() {
     let dir = directory("lora-reload");
     copy("list", &dir.join("a"));
