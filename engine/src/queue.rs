@@ -375,6 +375,12 @@ impl WaitingQueue {
         let waiters = self.waiters.values().map(|waiter| &waiter.request);
         waiters.chain(self.awaiting_grammar.values())
     }
+
+    /// The requests that wait for a prefix that a running request is about to compute.
+    #[cfg(test)]
+    pub fn parked(&self) -> impl Iterator<Item = RequestId> {
+        self.parked.values().flatten().map(|&(_, id)| id)
+    }
 }
 
 /// A number that is smaller for higher priorities.

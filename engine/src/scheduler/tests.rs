@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ struct Bench {
     device: DeviceIs,
     random: u64,
     ids: Vec<RequestId>,
+    /// Requests that have waited for a prefix, while which others pass them under every policy.
+    passed: BTreeSet<RequestId>,
     /// Whether no request arrives or is withdrawn while the device is busy.
     quiet: bool,
     /// True if some requests have adapters.
@@ -56,6 +59,7 @@ impl Bench {
             device: DeviceIs::Idle,
             random: seed,
             ids: Vec::new(),
+            passed: BTreeSet::new(),
             quiet: false,
             adapters: false,
         }
@@ -74,6 +78,8 @@ impl Bench {
     fn submit(&mut self) {
         let len = 1 + self.below(30) as usize;
         let params = SamplingParams {
+            // Every run of a test takes the same steps.
+            seed: Some(self.random),
             max_tokens: self.below((LIMITS.max_model_len - len) as u64) as usize,
             prompt_logprobs: (self.below(8) == 0).then_some(1),
             eos_token_ids: if self.below(4) == 0 {
@@ -216,7 +222,9 @@ impl Bench {
         let holding = running.iter().chain(&*ended);
         kv.check(holding.map(|running| &running.kv));
         let running = running.iter().map(|running| running.request.id);
-        let arrivals: Vec<_> = running.chain(waiting.iter().map(|r| r.id)).collect();
+        self.passed.extend(waiting.parked());
+        let arrivals = running.chain(waiting.iter().map(|r| r.id));
+        let arrivals: Vec<_> = arrivals.filter(|id| !self.passed.contains(id)).collect();
         // Requests pass those that wait for a slot for their adapters.
         if self.scheduler.config.schedule == SchedulePolicy::Fcfs && !self.adapters {
             assert!(
