@@ -256,7 +256,11 @@ fn dropping_a_request_while_its_token_is_sampled_does_not_affect_others() {
     ];
     requests[1].params.temperature = 1.0;
     let submit = |request| fixture.engine.submit(request).unwrap();
-    let mut running: Vec<_> = requests.into_iter().map(submit).collect();
+    let mut requests = requests.into_iter();
+    let mut running: Vec<_> = requests.by_ref().take(1).map(submit).collect();
+    // It starts when its grammar has answered, and steps of the others do not wait for that.
+    fixture.wait_until("it starts", |f| f.engine.stats().running == 1);
+    running.extend(requests.map(submit));
     for step in 1..=4 {
         permits.send(()).unwrap();
         fixture.wait_until("a step", |f| f.engine.stats().steps == step);

@@ -102,6 +102,21 @@ impl Layout {
         self.planes[0] + self.planes[1]
     }
 
+    /// The largest element, with the offset added.
+    pub const fn largest(&self) -> u8 {
+        let Some(table) = self.table else {
+            return ((1u16 << self.bits()) - 1) as u8;
+        };
+        let (mut largest, mut i) = (0, 0);
+        while i < table.len() {
+            if table[i] > largest {
+                largest = table[i];
+            }
+            i += 1;
+        }
+        largest
+    }
+
     /// Columns of a unit: two blocks of 32, so that their scales fill a line, or as many as an f16
     /// scales.
     pub const fn unit(&self) -> usize {

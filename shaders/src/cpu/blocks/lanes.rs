@@ -42,8 +42,26 @@ pub trait Lanes {
     /// The entries of `table` at indices below 16.
     unsafe fn look_up(table: [u8; 16], indices: Self::Bytes) -> Self::Bytes;
     unsafe fn splat(value: i32) -> Self::Sums;
-    /// Adds to `sums` the products of each row's four bytes with the four bytes at `x`.
+    /// Adds to `sums` the products of each row's four bytes with the four bytes at `x`, which are not
+    /// -128.
     unsafe fn add_dot(sums: Self::Sums, bytes: Self::Bytes, x: *const i8) -> Self::Sums;
+    /// For each token, adds to its `sums` the products of each row's `elements` with as many bytes
+    /// from its `x` on. No element is larger than `largest`, which is a constant.
+    #[inline(always)]
+    unsafe fn add_dots<const TOKENS: usize>(
+        sums: &mut [Self::Sums; TOKENS],
+        elements: &[Self::Bytes],
+        largest: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        let _ = largest;
+        for (four, bytes) in elements.iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                // SAFETY: the caller guarantees the features and four bytes for each of `elements`.
+                *sums = unsafe { Self::add_dot(*sums, *bytes, x.add(4 * four)) };
+            }
+        }
+    }
     unsafe fn zero() -> Self::Floats;
     /// Loads 16 f16.
     unsafe fn halves(from: *const u8) -> Self::Floats;

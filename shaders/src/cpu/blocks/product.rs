@@ -115,10 +115,11 @@ impl Product<'_> {
                     unsafe {
                         match here {
                             1 => self.tile::<L, FORMAT, 1>(group, token),
-                            // The condition is constant, so that nothing else is compiled.
+                            // The conditions are constant, so that nothing else is compiled.
                             _ if L::TOKENS == 2 => self.tile::<L, FORMAT, 2>(group, token),
                             2 => self.tile::<L, FORMAT, 2>(group, token),
                             3 => self.tile::<L, FORMAT, 3>(group, token),
+                            _ if L::TOKENS == 4 => self.tile::<L, FORMAT, 4>(group, token),
                             4 => self.tile::<L, FORMAT, 4>(group, token),
                             5 => self.tile::<L, FORMAT, 5>(group, token),
                             6 => self.tile::<L, FORMAT, 6>(group, token),
@@ -186,12 +187,8 @@ impl Product<'_> {
                         let fours = layout.part / 4;
                         let elements = &elements[part * fours..][..fours];
                         let first = block * BLOCK + part * layout.part;
-                        for (four, bytes) in elements.iter().enumerate() {
-                            for (t, dot) in dots.iter_mut().enumerate() {
-                                let x = values.as_ptr().add(t * width + first + 4 * four);
-                                *dot = L::add_dot(*dot, *bytes, x);
-                            }
-                        }
+                        let x = std::array::from_fn(|t| values.as_ptr().add(t * width + first));
+                        L::add_dots(&mut dots, elements, layout.largest(), x);
                         let row_scales = units::scales::<L, FORMAT>(at, here);
                         for (t, total) in totals.iter_mut().enumerate() {
                             let x_scale = *scales.get_unchecked(t * blocks + block);

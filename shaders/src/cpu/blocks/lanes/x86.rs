@@ -100,28 +100,74 @@ impl Lanes for Avx512Vnni {
     }
 }
 
-/// Adds products of bytes in a 256-bit register: for each of the 8 lanes, the four products of
-/// unsigned `bytes` and signed `x`.
+/// Adds products of bytes in 256-bit registers: for each of the 8 lanes, the four products of unsigned
+/// `bytes` and signed `x`.
 pub trait Dot {
+    /// Tokens whose sums fit the registers.
+    const TOKENS: usize;
+
     /// # Safety
     /// The CPU must have the features of the implementing type.
     unsafe fn add(sums: __m256i, bytes: __m256i, x: __m256i) -> __m256i;
+
+    /// [`Lanes::add_dots`].
+    ///
+    /// # Safety
+    /// The CPU must have the features of the implementing type, and four bytes must be readable for
+    /// each of `elements` from each `x` on.
+    #[inline(always)]
+    unsafe fn add_all<const TOKENS: usize>(
+        sums: &mut [[__m256i; 2]; TOKENS],
+        elements: &[[__m256i; 2]],
+        largest: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        let _ = largest;
+        for (four, bytes) in elements.iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = four_bytes(x.add(4 * four));
+                *sums = [
+                    Self::add(sums[0], bytes[0], x),
+                    Self::add(sums[1], bytes[1], x),
+                ];
+            }
+        }
+    }
+}
+
+/// The four bytes at `x`, in every lane.
+#[inline(always)]
+unsafe fn four_bytes(x: *const i8) -> __m256i {
+    _mm256_set1_epi32(x.cast::<i32>().read_unaligned())
 }
 
 /// The VNNI instruction for 256-bit registers (AVX-VNNI).
 pub struct Vnni;
 
 impl Dot for Vnni {
+    const TOKENS: usize = 2;
+
     #[inline(always)]
     unsafe fn add(sums: __m256i, bytes: __m256i, x: __m256i) -> __m256i {
         _mm256_dpbusd_avx_epi32(sums, bytes, x)
     }
 }
 
-/// Multiplies in 16 bits, because AVX2's own product of bytes saturates.
+/// AVX2, whose product of bytes adds two of them in 16 bits and saturates. Where elements are small
+/// enough, several such pairs are added in 16 bits. Otherwise bytes are widened first.
 pub struct Widened;
 
+impl Widened {
+    /// How many pairs of products of bytes of at most `largest` have a sum that fits an i16. No byte of
+    /// the activations is -128.
+    const fn pairs(largest: u8) -> usize {
+        i16::MAX as usize / (2 * largest as usize * i8::MAX as usize)
+    }
+}
+
 impl Dot for Widened {
+    const TOKENS: usize = 4;
+
     #[inline(always)]
     unsafe fn add(sums: __m256i, bytes: __m256i, x: __m256i) -> __m256i {
         let even = _mm256_madd_epi16(
@@ -130,6 +176,43 @@ impl Dot for Widened {
         );
         let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(bytes), _mm256_srai_epi16::<8>(x));
         _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
+    }
+
+    #[inline(always)]
+    unsafe fn add_all<const TOKENS: usize>(
+        sums: &mut [[__m256i; 2]; TOKENS],
+        elements: &[[__m256i; 2]],
+        largest: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        let pairs = Self::pairs(largest);
+        for (first, some) in elements.chunks(pairs.max(1)).enumerate() {
+            if pairs == 0 {
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    let x = four_bytes(x.add(4 * first));
+                    *sums = [
+                        Self::add(sums[0], some[0][0], x),
+                        Self::add(sums[1], some[0][1], x),
+                    ];
+                }
+                continue;
+            }
+            let mut added = [[_mm256_setzero_si256(); 2]; TOKENS];
+            for (four, bytes) in some.iter().enumerate() {
+                for (added, x) in added.iter_mut().zip(x) {
+                    let x = four_bytes(x.add(4 * (first * pairs + four)));
+                    for (added, bytes) in added.iter_mut().zip(bytes) {
+                        *added = _mm256_add_epi16(*added, _mm256_maddubs_epi16(*bytes, x));
+                    }
+                }
+            }
+            let ones = _mm256_set1_epi16(1);
+            for (sums, added) in sums.iter_mut().zip(added) {
+                for (sums, added) in sums.iter_mut().zip(added) {
+                    *sums = _mm256_add_epi32(*sums, _mm256_madd_epi16(added, ones));
+                }
+            }
+        }
     }
 }
 
@@ -176,7 +259,7 @@ impl<D: Dot> Lanes for Halves<D> {
     type Bytes = [__m256i; 2];
     type Sums = [__m256i; 2];
     type Floats = [__m256; 2];
-    const TOKENS: usize = 2;
+    const TOKENS: usize = D::TOKENS;
 
     #[inline(always)]
     unsafe fn bytes(line: *const u8) -> [__m256i; 2] {
@@ -207,8 +290,17 @@ impl<D: Dot> Lanes for Halves<D> {
     }
     #[inline(always)]
     unsafe fn add_dot(sums: [__m256i; 2], bytes: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
-        let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
+        let x = four_bytes(x);
         [D::add(sums[0], bytes[0], x), D::add(sums[1], bytes[1], x)]
+    }
+    #[inline(always)]
+    unsafe fn add_dots<const TOKENS: usize>(
+        sums: &mut [[__m256i; 2]; TOKENS],
+        elements: &[[__m256i; 2]],
+        largest: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        D::add_all(sums, elements, largest, x);
     }
     #[inline(always)]
     unsafe fn zero() -> [__m256; 2] {
