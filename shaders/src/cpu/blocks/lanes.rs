@@ -11,7 +11,7 @@ use crate::cpu::limit::{Limit, allows};
 ///
 /// # Safety
 /// Every method needs the CPU features of the implementing type, and pointers that are valid for
-/// the bytes that the method reads.
+/// the bytes that the method reads. No byte of the activations is -128.
 pub trait Lanes {
     /// Four unsigned bytes of each row.
     type Bytes: Copy;
@@ -42,26 +42,20 @@ pub trait Lanes {
     /// The entries of `table` at indices below 16.
     unsafe fn look_up(table: [u8; 16], indices: Self::Bytes) -> Self::Bytes;
     unsafe fn splat(value: i32) -> Self::Sums;
-    /// Adds to `sums` the products of each row's four bytes with the four bytes at `x`, which are not
-    /// -128.
-    unsafe fn add_dot(sums: Self::Sums, bytes: Self::Bytes, x: *const i8) -> Self::Sums;
-    /// For each token, adds to its `sums` the products of each row's `elements` with as many bytes
-    /// from its `x` on. No element is larger than `largest`, which is a constant.
-    #[inline(always)]
+    /// The number that [`Lanes::add_dots`] takes off elements of at most `largest` before it multiplies.
+    fn taken_off(largest: u8) -> u8 {
+        let _ = largest;
+        0
+    }
+    /// For each token, adds to its `sums` the products of each row's `elements`, less
+    /// [`Lanes::taken_off`], with as many bytes from its `x` on. No element is larger than `largest`,
+    /// which is a constant.
     unsafe fn add_dots<const TOKENS: usize>(
         sums: &mut [Self::Sums; TOKENS],
         elements: &[Self::Bytes],
         largest: u8,
         x: [*const i8; TOKENS],
-    ) {
-        let _ = largest;
-        for (four, bytes) in elements.iter().enumerate() {
-            for (sums, x) in sums.iter_mut().zip(x) {
-                // SAFETY: the caller guarantees the features and four bytes for each of `elements`.
-                *sums = unsafe { Self::add_dot(*sums, *bytes, x.add(4 * four)) };
-            }
-        }
-    }
+    );
     unsafe fn zero() -> Self::Floats;
     /// Loads 16 f16.
     unsafe fn halves(from: *const u8) -> Self::Floats;
@@ -181,8 +175,8 @@ impl ByteLevel {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         unsafe fn avx2(task: impl LanesTask) {
-            // SAFETY: the enabled features are those of `Halves<Widened>`.
-            unsafe { task.run::<x86::Halves<x86::Widened>>() }
+            // SAFETY: the enabled features are those of `Halves<InPairs>`.
+            unsafe { task.run::<x86::Halves<x86::InPairs>>() }
         }
         // SAFETY: the caller guarantees that the CPU has the features of this level.
         unsafe {
@@ -234,15 +228,24 @@ impl Lanes for Portable {
         [value; 16]
     }
     #[inline(always)]
-    unsafe fn add_dot(sums: [i32; 16], bytes: [u8; 64], x: *const i8) -> [i32; 16] {
-        // SAFETY: the caller guarantees that four bytes are readable; arrays of bytes need no
-        // alignment.
-        let x = unsafe { x.cast::<[i8; 4]>().read() };
-        std::array::from_fn(|row| {
-            (0..4).fold(sums[row], |sum, i| {
-                sum + i32::from(bytes[4 * row + i]) * i32::from(x[i])
-            })
-        })
+    unsafe fn add_dots<const TOKENS: usize>(
+        sums: &mut [[i32; 16]; TOKENS],
+        elements: &[[u8; 64]],
+        _: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        for (four, bytes) in elements.iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                // SAFETY: the caller guarantees that four bytes are readable for each of `elements`;
+                // arrays of bytes need no alignment.
+                let x = unsafe { x.add(4 * four).cast::<[i8; 4]>().read() };
+                for (row, sum) in sums.iter_mut().enumerate() {
+                    for (byte, x) in bytes[4 * row..].iter().zip(x) {
+                        *sum += i32::from(*byte) * i32::from(x);
+                    }
+                }
+            }
+        }
     }
     #[inline(always)]
     unsafe fn zero() -> [f32; 16] {

@@ -180,9 +180,11 @@ impl Product<'_> {
                             Activations::sum(sums, layout.part, part)
                         };
                         // Subtract what the offset of the elements adds to the products.
+                        let taken_off = i32::from(L::taken_off(layout.largest()));
+                        let left = i32::from(layout.offset) - taken_off;
                         let mut dots = [L::splat(0); TOKENS];
                         for (t, dot) in dots.iter_mut().enumerate() {
-                            *dot = L::splat(-i32::from(layout.offset) * sum(t));
+                            *dot = L::splat(-left * sum(t));
                         }
                         let fours = layout.part / 4;
                         let elements = &elements[part * fours..][..fours];

@@ -49,9 +49,18 @@ impl Lanes for Avx512Vnni {
         _mm512_set1_epi32(value)
     }
     #[inline(always)]
-    unsafe fn add_dot(sums: __m512i, bytes: __m512i, x: *const i8) -> __m512i {
-        let x = _mm512_set1_epi32(x.cast::<i32>().read_unaligned());
-        _mm512_dpbusd_epi32(sums, bytes, x)
+    unsafe fn add_dots<const TOKENS: usize>(
+        sums: &mut [__m512i; TOKENS],
+        elements: &[__m512i],
+        _: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        for (four, bytes) in elements.iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = _mm512_set1_epi32(x.add(4 * four).cast::<i32>().read_unaligned());
+                *sums = _mm512_dpbusd_epi32(*sums, *bytes, x);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn zero() -> __m512 {
@@ -106,33 +115,20 @@ pub trait Dot {
     /// Tokens whose sums fit the registers.
     const TOKENS: usize;
 
-    /// # Safety
-    /// The CPU must have the features of the implementing type.
-    unsafe fn add(sums: __m256i, bytes: __m256i, x: __m256i) -> __m256i;
+    /// [`Lanes::taken_off`].
+    fn taken_off(largest: u8) -> u8;
 
     /// [`Lanes::add_dots`].
     ///
     /// # Safety
     /// The CPU must have the features of the implementing type, and four bytes must be readable for
     /// each of `elements` from each `x` on.
-    #[inline(always)]
     unsafe fn add_all<const TOKENS: usize>(
         sums: &mut [[__m256i; 2]; TOKENS],
         elements: &[[__m256i; 2]],
         largest: u8,
         x: [*const i8; TOKENS],
-    ) {
-        let _ = largest;
-        for (four, bytes) in elements.iter().enumerate() {
-            for (sums, x) in sums.iter_mut().zip(x) {
-                let x = four_bytes(x.add(4 * four));
-                *sums = [
-                    Self::add(sums[0], bytes[0], x),
-                    Self::add(sums[1], bytes[1], x),
-                ];
-            }
-        }
-    }
+    );
 }
 
 /// The four bytes at `x`, in every lane.
@@ -147,17 +143,34 @@ pub struct Vnni;
 impl Dot for Vnni {
     const TOKENS: usize = 2;
 
+    fn taken_off(_: u8) -> u8 {
+        0
+    }
+
     #[inline(always)]
-    unsafe fn add(sums: __m256i, bytes: __m256i, x: __m256i) -> __m256i {
-        _mm256_dpbusd_avx_epi32(sums, bytes, x)
+    unsafe fn add_all<const TOKENS: usize>(
+        sums: &mut [[__m256i; 2]; TOKENS],
+        elements: &[[__m256i; 2]],
+        _: u8,
+        x: [*const i8; TOKENS],
+    ) {
+        for (four, bytes) in elements.iter().enumerate() {
+            for (sums, x) in sums.iter_mut().zip(x) {
+                let x = four_bytes(x.add(4 * four));
+                for (sums, bytes) in sums.iter_mut().zip(*bytes) {
+                    *sums = _mm256_dpbusd_avx_epi32(*sums, bytes, x);
+                }
+            }
+        }
     }
 }
 
 /// AVX2, whose product of bytes adds two of them in 16 bits and saturates. Where elements are small
-/// enough, several such pairs are added in 16 bits. Otherwise bytes are widened first.
-pub struct Widened;
+/// enough, several such pairs are added in 16 bits. From others 128 is taken off, so that two products
+/// cannot saturate.
+pub struct InPairs;
 
-impl Widened {
+impl InPairs {
     /// How many pairs of products of bytes of at most `largest` have a sum that fits an i16. No byte of
     /// the activations is -128.
     const fn pairs(largest: u8) -> usize {
@@ -165,17 +178,14 @@ impl Widened {
     }
 }
 
-impl Dot for Widened {
+impl Dot for InPairs {
     const TOKENS: usize = 4;
 
-    #[inline(always)]
-    unsafe fn add(sums: __m256i, bytes: __m256i, x: __m256i) -> __m256i {
-        let even = _mm256_madd_epi16(
-            _mm256_and_si256(bytes, _mm256_set1_epi16(0xff)),
-            _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x)),
-        );
-        let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(bytes), _mm256_srai_epi16::<8>(x));
-        _mm256_add_epi32(sums, _mm256_add_epi32(even, odd))
+    fn taken_off(largest: u8) -> u8 {
+        match Self::pairs(largest) {
+            0 => 128,
+            _ => 0,
+        }
     }
 
     #[inline(always)]
@@ -187,22 +197,20 @@ impl Dot for Widened {
     ) {
         let pairs = Self::pairs(largest);
         for (first, some) in elements.chunks(pairs.max(1)).enumerate() {
-            if pairs == 0 {
-                for (sums, x) in sums.iter_mut().zip(x) {
-                    let x = four_bytes(x.add(4 * first));
-                    *sums = [
-                        Self::add(sums[0], some[0][0], x),
-                        Self::add(sums[1], some[0][1], x),
-                    ];
-                }
-                continue;
-            }
             let mut added = [[_mm256_setzero_si256(); 2]; TOKENS];
             for (four, bytes) in some.iter().enumerate() {
                 for (added, x) in added.iter_mut().zip(x) {
-                    let x = four_bytes(x.add(4 * (first * pairs + four)));
-                    for (added, bytes) in added.iter_mut().zip(bytes) {
-                        *added = _mm256_add_epi16(*added, _mm256_maddubs_epi16(*bytes, x));
+                    let x = four_bytes(x.add(4 * (first * pairs.max(1) + four)));
+                    for (added, bytes) in added.iter_mut().zip(*bytes) {
+                        let two = match pairs {
+                            0 => {
+                                let signed = _mm256_xor_si256(bytes, _mm256_set1_epi8(i8::MIN));
+                                let x = _mm256_sign_epi8(x, signed);
+                                _mm256_maddubs_epi16(_mm256_abs_epi8(signed), x)
+                            }
+                            _ => _mm256_maddubs_epi16(bytes, x),
+                        };
+                        *added = _mm256_add_epi16(*added, two);
                     }
                 }
             }
@@ -288,10 +296,8 @@ impl<D: Dot> Lanes for Halves<D> {
     unsafe fn splat(value: i32) -> [__m256i; 2] {
         [_mm256_set1_epi32(value); 2]
     }
-    #[inline(always)]
-    unsafe fn add_dot(sums: [__m256i; 2], bytes: [__m256i; 2], x: *const i8) -> [__m256i; 2] {
-        let x = four_bytes(x);
-        [D::add(sums[0], bytes[0], x), D::add(sums[1], bytes[1], x)]
+    fn taken_off(largest: u8) -> u8 {
+        D::taken_off(largest)
     }
     #[inline(always)]
     unsafe fn add_dots<const TOKENS: usize>(
