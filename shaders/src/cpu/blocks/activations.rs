@@ -21,6 +21,9 @@ pub struct Activations {
     /// The sum of the values of each half of a block, because some weights have a scale for every
     /// 16.
     pub sums: Aligned<[i32; 2]>,
+    /// The sums of the values of each half and of the whole block, times the scale: what a minimum is
+    /// multiplied with.
+    pub scaled_sums: Aligned<[f32; 3]>,
     pub tokens: usize,
     /// Elements of a token, padded to whole units.
     pub width: usize,
@@ -38,6 +41,13 @@ impl Activations {
         }
     }
 
+    /// The number of [`Self::scaled_sums`] for the part `part` of a block, whose parts have `elements`
+    /// elements.
+    #[inline(always)]
+    pub fn scaled_sum(sums: [f32; 3], elements: usize, part: usize) -> f32 {
+        sums[if elements == BLOCK { 2 } else { part }]
+    }
+
     /// Rounds `x` `[tokens, columns]`.
     pub fn round(x: &[f32], columns: usize, side: usize) -> Self {
         let (tokens, width) = (x.len() / columns, columns.next_multiple_of(UNIT));
@@ -46,6 +56,7 @@ impl Activations {
             values: Aligned::zeroed(blocks * BLOCK),
             scales: Aligned::zeroed(blocks),
             sums: Aligned::zeroed(blocks),
+            scaled_sums: Aligned::zeroed(blocks),
             tokens,
             width,
             side,
@@ -56,8 +67,9 @@ impl Activations {
             .par_chunks(per_task * columns)
             .zip(rounded.values.par_chunks_mut(blocks * BLOCK))
             .zip(rounded.scales.par_chunks_mut(blocks))
-            .zip(rounded.sums.par_chunks_mut(blocks));
-        pieces.for_each(|(((x, values), scales), sums)| {
+            .zip(rounded.sums.par_chunks_mut(blocks))
+            .zip(rounded.scaled_sums.par_chunks_mut(blocks));
+        pieces.for_each(|((((x, values), scales), sums), scaled_sums)| {
             let (values, _) = values.as_chunks_mut();
             dispatch(Tiles {
                 x,
@@ -65,9 +77,12 @@ impl Activations {
                 blocks: width / BLOCK,
                 side,
                 values,
-                scales,
-                sums,
+                scales: &mut *scales,
+                sums: &mut *sums,
             });
+            for ((scaled, [first, second]), scale) in scaled_sums.iter_mut().zip(&*sums).zip(&*scales) {
+                *scaled = [*first, *second, *first + *second].map(|sum| *scale * sum as f32);
+            }
         });
         rounded
     }

@@ -152,6 +152,7 @@ impl Product<'_> {
         let values = &self.x.values[tokens.start * width..tokens.end * width];
         let scales = &self.x.scales[tokens.start * blocks..tokens.end * blocks];
         let sums = &self.x.sums[tokens.start * blocks..tokens.end * blocks];
+        let scaled_sums = &self.x.scaled_sums[tokens.start * blocks..tokens.end * blocks];
         let weights = self.weight.group(group);
         let prefetch = |from: *const u8, bytes: usize| {
             for at in (0..if fetch { bytes } else { 0 }).step_by(LINE) {
@@ -199,8 +200,8 @@ impl Product<'_> {
                         if layout.scales.minimums() {
                             let row_minimums = units::minimums::<L, FORMAT>(at, here);
                             for (t, total) in totals.iter_mut().enumerate() {
-                                let x_scale = *scales.get_unchecked(t * blocks + block);
-                                let x = x_scale * sum(t) as f32;
+                                let sums = *scaled_sums.get_unchecked(t * blocks + block);
+                                let x = Activations::scaled_sum(sums, layout.part, part);
                                 *total = L::add_times(*total, row_minimums, x);
                             }
                         }
