@@ -22,8 +22,8 @@ pub struct Activations {
     /// 16.
     pub sums: Aligned<[i32; 2]>,
     /// The sums of the values of each half and of the whole block, times the scale: what a minimum is
-    /// multiplied with.
-    pub scaled_sums: Aligned<[f32; 3]>,
+    /// multiplied with. The fourth number fills the line.
+    pub scaled_sums: Aligned<[f32; 4]>,
     pub tokens: usize,
     /// Elements of a token, padded to whole units.
     pub width: usize,
@@ -44,7 +44,7 @@ impl Activations {
     /// The number of [`Self::scaled_sums`] for the part `part` of a block, whose parts have `elements`
     /// elements.
     #[inline(always)]
-    pub fn scaled_sum(sums: [f32; 3], elements: usize, part: usize) -> f32 {
+    pub fn scaled_sum(sums: [f32; 4], elements: usize, part: usize) -> f32 {
         sums[if elements == BLOCK { 2 } else { part }]
     }
 
@@ -80,8 +80,10 @@ impl Activations {
                 scales: &mut *scales,
                 sums: &mut *sums,
             });
-            for ((scaled, [first, second]), scale) in scaled_sums.iter_mut().zip(&*sums).zip(&*scales) {
-                *scaled = [*first, *second, *first + *second].map(|sum| *scale * sum as f32);
+            for ((scaled, [first, second]), scale) in
+                scaled_sums.iter_mut().zip(&*sums).zip(&*scales)
+            {
+                *scaled = [*first, *second, *first + *second, 0].map(|sum| *scale * sum as f32);
             }
         });
         rounded
