@@ -82,20 +82,25 @@ def a_person_talks_stops_an_answer_and_goes_on(folder):
     answer = terminal.until(r"\d+ tokens, [\d.]+ tokens/s")
     assert "7" in answer.split("4?")[-1], answer
     # A long answer is wrapped, and Ctrl-C ends it and not the chat.
-    terminal.say("/set max_tokens 900")
-    terminal.until("max_tokens 900")
+    terminal.say("/set max_tokens 600")
+    terminal.until("max_tokens 600")
     terminal.say("/set temperature 1.8")
     terminal.until("temperature 1.8")
     # Most answers are short. On a busy machine they have often ended when their beginning is read.
     stopped, deadline = False, time.monotonic() + PATIENCE
     while not stopped:
         assert time.monotonic() < deadline, "no answer was long enough to be stopped"
+        # Earlier answers would fill the context.
+        terminal.say("/clear")
+        terminal.until("conversation is forgotten")
         terminal.say("Tell me a very long story about a dog.")
         terminal.until(r"dog\.[^>]*[a-z]{2}")
         terminal.send("\x03")
         # An answer that has ended by then leaves Ctrl-C to the prompt.
         end = terminal.until(r"\(stopped\)|tokens/s|Ctrl-D or /quit ends the chat")
         stopped = end.endswith("(stopped)")
+    terminal.say("/set max_tokens 100")
+    terminal.until("max_tokens 100")
     terminal.say("/set temperature 0")
     terminal.until("temperature 0")
     terminal.say("What is 2 + 2?")
