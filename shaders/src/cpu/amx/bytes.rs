@@ -175,7 +175,7 @@ unsafe fn products<const FORMAT: usize>(
         let at = tile * blocks * SIDE;
         let values = &x.values[at * BLOCK..][..blocks * SIDE * BLOCK];
         let scales = &x.scales[at..][..blocks * SIDE];
-        let sums = &x.sums[at..][..blocks * SIDE];
+        let sums = &x.scaled_sums[at..][..blocks * SIDE];
         // SAFETY: the slices have all the blocks of the tile, and so has `panel`.
         let totals = unsafe { totals::<FORMAT>(values, scales, sums, panel, blocks) };
         let token = tile * SIDE;
@@ -200,7 +200,7 @@ unsafe fn products<const FORMAT: usize>(
 unsafe fn totals<const FORMAT: usize>(
     values: &[i8],
     scales: &[f32],
-    x_sums: &[[i32; 2]],
+    x_sums: &[[f32; 4]],
     panel: &Panel,
     blocks: usize,
 ) -> [__m512; SIDE] {
@@ -232,8 +232,7 @@ unsafe fn totals<const FORMAT: usize>(
                     let rows = _mm512_loadu_ps(panel.minimums.as_ptr().add(part * SIDE));
                     for (t, total) in totals.iter_mut().enumerate() {
                         let sums = *x_sums.get_unchecked(block + t);
-                        let sum = Activations::sum(sums, layout.part, part % per_block);
-                        let x = *scales.get_unchecked(block + t) * sum as f32;
+                        let x = Activations::scaled_sum(sums, layout.part, part % per_block);
                         *total = Avx512Vnni::add_times(*total, rows, x);
                     }
                 }
