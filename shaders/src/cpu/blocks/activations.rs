@@ -1,5 +1,6 @@
 //! Rounds activations to 8 bits, for products with blocks.
 
+use bytemuck::{Pod, Zeroable};
 use rayon::prelude::*;
 
 use super::{BLOCK, UNIT};
@@ -16,11 +17,12 @@ const SMALLEST: f32 = 1e-36;
 pub struct Activations {
     /// Values from -127 to 127.
     pub values: Aligned<i8>,
+    /// The same values in 16 bits, for instruction sets that multiply large elements in 16 bits; empty
+    /// without such elements. Of each four values the second and the third have changed places.
+    pub wide: Aligned<i16>,
     /// The scale of each block; NaN if the block has a value that is not finite.
     pub scales: Aligned<f32>,
-    /// The sum of the values of each half of a block, because some weights have a scale for every
-    /// 16.
-    pub sums: Aligned<[i32; 2]>,
+    pub sums: Aligned<BlockSums>,
     /// The sums of the values of each half and of the whole block, times the scale: what a minimum is
     /// multiplied with. The fourth number fills the line.
     pub scaled_sums: Aligned<[f32; 4]>,
@@ -31,16 +33,28 @@ pub struct Activations {
     pub side: usize,
 }
 
-impl Activations {
-    /// The sum of the values of the part `part` of a block, whose parts have `elements` elements.
+/// Sums of the values of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub struct BlockSums {
+    /// The sum of each half, because some weights have a scale for every 16.
+    pub halves: [i32; 2],
+    /// For each half, the sum of the first two of every four values, and of the other two.
+    pub pairs: [[i16; 2]; 2],
+}
+
+impl BlockSums {
+    /// The sum of the part `part`, where parts have `elements` elements.
     #[inline(always)]
-    pub fn sum(sums: [i32; 2], elements: usize, part: usize) -> i32 {
+    pub fn of_part(&self, elements: usize, part: usize) -> i32 {
         match elements {
-            BLOCK => sums[0] + sums[1],
-            _ => sums[part],
+            BLOCK => self.halves[0] + self.halves[1],
+            _ => self.halves[part],
         }
     }
+}
 
+impl Activations {
     /// The number of [`Self::scaled_sums`] for the part `part` of a block, whose parts have `elements`
     /// elements.
     #[inline(always)]
@@ -48,12 +62,13 @@ impl Activations {
         sums[if elements == BLOCK { 2 } else { part }]
     }
 
-    /// Rounds `x` `[tokens, columns]`.
-    pub fn round(x: &[f32], columns: usize, side: usize) -> Self {
+    /// Rounds `x` `[tokens, columns]`. `wide` says if the values in 16 bits are needed.
+    pub fn round(x: &[f32], columns: usize, side: usize, wide: bool) -> Self {
         let (tokens, width) = (x.len() / columns, columns.next_multiple_of(UNIT));
         let blocks = width / BLOCK * tokens.next_multiple_of(side);
         let mut rounded = Self {
             values: Aligned::zeroed(blocks * BLOCK),
+            wide: Aligned::zeroed(if wide { blocks * BLOCK } else { 0 }),
             scales: Aligned::zeroed(blocks),
             sums: Aligned::zeroed(blocks),
             scaled_sums: Aligned::zeroed(blocks),
@@ -80,13 +95,36 @@ impl Activations {
                 scales: &mut *scales,
                 sums: &mut *sums,
             });
-            for ((scaled, [first, second]), scale) in
-                scaled_sums.iter_mut().zip(&*sums).zip(&*scales)
-            {
-                *scaled = [*first, *second, *first + *second, 0].map(|sum| *scale * sum as f32);
+            for ((scaled, sums), scale) in scaled_sums.iter_mut().zip(&*sums).zip(&*scales) {
+                let [first, second] = sums.halves;
+                *scaled = [first, second, first + second, 0].map(|sum| *scale * sum as f32);
             }
         });
+        if wide {
+            let values = rounded.values.par_chunks(blocks * BLOCK);
+            let pieces = values.zip(rounded.wide.par_chunks_mut(blocks * BLOCK));
+            pieces.for_each(|(values, wide)| {
+                let (values, _) = values.as_chunks();
+                let (wide, _) = wide.as_chunks_mut();
+                dispatch(Widening { values, wide });
+            });
+        }
         rounded
+    }
+}
+
+/// Fills [`Activations::wide`].
+struct Widening<'a> {
+    values: &'a [[i8; 4]],
+    wide: &'a mut [[i16; 4]],
+}
+
+impl Task for Widening<'_> {
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for ([a, b, c, d], wide) in self.values.iter().zip(self.wide) {
+            *wide = [*a, *c, *b, *d].map(i16::from);
+        }
     }
 }
 
@@ -98,7 +136,7 @@ struct Tiles<'a> {
     side: usize,
     values: &'a mut [[i8; BLOCK]],
     scales: &'a mut [f32],
-    sums: &'a mut [[i32; 2]],
+    sums: &'a mut [BlockSums],
 }
 
 impl Task for Tiles<'_> {
@@ -122,9 +160,9 @@ impl Task for Tiles<'_> {
     }
 }
 
-/// Rounds a block. Returns its scale and the sums of the rounded values of each half.
+/// Rounds a block. Returns its scale and the sums of the rounded values.
 #[inline(always)]
-fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, [i32; 2]) {
+fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, BlockSums) {
     const INFINITY: u32 = f32::INFINITY.to_bits();
     // Without the sign bit, floats are ordered like their bits, and NaN comes last.
     let mut lanes = [0u32; BLOCK / 2];
@@ -137,25 +175,31 @@ fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, [i32; 2]) {
     }
     if largest >= INFINITY {
         *to = [0; BLOCK];
-        return (f32::NAN, [0; 2]);
+        return (f32::NAN, BlockSums::zeroed());
     }
     let largest = f32::from_bits(largest);
     if largest < SMALLEST {
         *to = [0; BLOCK];
-        return (0.0, [0; 2]);
+        return (0.0, BlockSums::zeroed());
     }
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let inverse = 127.0 / largest;
-    let mut sums = [0; 2];
-    for (half, sum) in sums.iter_mut().enumerate() {
-        for i in half * BLOCK / 2..(half + 1) * BLOCK / 2 {
-            let value = (x[i] * inverse + ROUND)
+    let mut sums = BlockSums::zeroed();
+    for half in 0..2 {
+        // Lane by lane, so that the compiler adds vectors.
+        let mut lanes = [0i32; 4];
+        for i in 0..BLOCK / 2 {
+            let at = half * BLOCK / 2 + i;
+            let value = (x[at] * inverse + ROUND)
                 .to_bits()
                 .wrapping_sub(ROUND.to_bits()) as i32;
-            to[i] = value as i8;
-            *sum += value;
+            to[at] = value as i8;
+            lanes[i % 4] += value;
         }
+        let pairs = [lanes[0] + lanes[1], lanes[2] + lanes[3]];
+        sums.halves[half] = pairs[0] + pairs[1];
+        sums.pairs[half] = pairs.map(|sum| sum as i16);
     }
     (largest / 127.0, sums)
 }

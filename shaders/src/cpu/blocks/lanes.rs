@@ -7,6 +7,10 @@ pub mod x86;
 use crate::cpu::amx;
 use crate::cpu::limit::{Limit, allows};
 
+use super::LINE;
+use super::activations::BlockSums;
+use super::format::Layout;
+
 /// Operations on 16 rows at once, for one instruction set.
 ///
 /// # Safety
@@ -35,27 +39,35 @@ pub trait Lanes {
     }
     /// Loads 64 bytes, which need not be aligned: four bytes of each row.
     unsafe fn bytes(line: *const u8) -> Self::Bytes;
+    /// Stores 64 bytes.
+    unsafe fn store_bytes(bytes: Self::Bytes, line: *mut u8);
     /// Each byte shifted to the right by `right` bits, or to the left if that is negative, and then
     /// masked. The mask must clear every bit that is not of the same byte.
     unsafe fn take(bytes: Self::Bytes, right: i32, mask: u8) -> Self::Bytes;
     unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// The entries of `table` at indices below 16.
     unsafe fn look_up(table: [u8; 16], indices: Self::Bytes) -> Self::Bytes;
-    unsafe fn splat(value: i32) -> Self::Sums;
-    /// The number that [`Lanes::add_dots`] takes off elements of at most `largest` before it multiplies.
-    fn taken_off(largest: u8) -> u8 {
-        let _ = largest;
-        0
+    /// True if elements of such a format are multiplied in 16 bits, as [`Lanes::widen`] makes them.
+    fn widens(layout: &Layout) -> bool {
+        let _ = layout;
+        false
     }
-    /// For each token, adds to its `sums` the products of each row's `elements`, less
-    /// [`Lanes::taken_off`], with as many bytes from its `x` on. No element is larger than `largest`,
-    /// which is a constant.
-    unsafe fn add_dots<const TOKENS: usize>(
-        sums: &mut [Self::Sums; TOKENS],
-        elements: &[Self::Bytes],
-        largest: u8,
+    /// Elements less `offset`, in 16 bits: the first and the third of each row, then the second and the
+    /// fourth.
+    unsafe fn widen(bytes: Self::Bytes, offset: u8) -> [Self::Bytes; 2] {
+        let _ = (bytes, offset);
+        unreachable!("no elements are multiplied in 16 bits")
+    }
+    /// For each token the sums of the products of each row's elements, less the format's offset, with
+    /// the values at its `x`. `elements` are those of the part `part` of a block, widened where the
+    /// format is, and so are the values. `sums` are those of each token's values in the block.
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Self>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    );
+        sums: [&BlockSums; TOKENS],
+    ) -> [Self::Sums; TOKENS];
     unsafe fn zero() -> Self::Floats;
     /// Loads 16 f16.
     unsafe fn halves(from: *const u8) -> Self::Floats;
@@ -75,7 +87,46 @@ pub trait Lanes {
     ) -> Self::Floats;
     /// `total + values * x`, rounded once.
     unsafe fn add_times(total: Self::Floats, values: Self::Floats, x: f32) -> Self::Floats;
-    unsafe fn to_array(floats: Self::Floats) -> [f32; 16];
+    /// Loads 16 floats.
+    unsafe fn floats(from: *const f32) -> Self::Floats;
+    /// Stores 16 floats.
+    unsafe fn store_floats(floats: Self::Floats, to: *mut f32);
+}
+
+/// Elements of a part of a block, in vectors: each has four of every row, or two that are widened.
+pub trait Elements<L: Lanes + ?Sized>: Copy {
+    fn count(self) -> usize;
+    /// # Safety
+    /// The CPU must have `L`'s features, and `index` must be less than the count.
+    unsafe fn get(self, index: usize) -> L::Bytes;
+}
+
+impl<L: Lanes> Elements<L> for &[L::Bytes] {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.len()
+    }
+    #[inline(always)]
+    unsafe fn get(self, index: usize) -> L::Bytes {
+        // SAFETY: the caller guarantees the index.
+        unsafe { *self.get_unchecked(index) }
+    }
+}
+
+/// Elements in memory.
+#[derive(Clone, Copy)]
+pub struct Lines<'a>(pub &'a [[u8; LINE]]);
+
+impl<L: Lanes> Elements<L> for Lines<'_> {
+    #[inline(always)]
+    fn count(self) -> usize {
+        self.0.len()
+    }
+    #[inline(always)]
+    unsafe fn get(self, index: usize) -> L::Bytes {
+        // SAFETY: the caller guarantees the features of `L` and the index.
+        unsafe { L::bytes(self.0.as_ptr().add(index).cast()) }
+    }
 }
 
 /// The instruction sets that products with blocks are compiled for. The fastest comes first.
@@ -155,6 +206,28 @@ impl ByteLevel {
         }
     }
 
+    /// The most tokens that are multiplied together with these instructions: [`Lanes::TOKENS`].
+    pub fn tokens(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            ByteLevel::Amx | ByteLevel::Avx512Vnni => x86::Avx512Vnni::TOKENS,
+            #[cfg(target_arch = "x86_64")]
+            ByteLevel::AvxVnni => x86::Halves::<x86::Vnni>::TOKENS,
+            #[cfg(target_arch = "x86_64")]
+            ByteLevel::Avx2 => x86::Halves::<x86::InPairs>::TOKENS,
+            ByteLevel::Portable => Portable::TOKENS,
+        }
+    }
+
+    /// [`Lanes::widens`] of these instructions.
+    pub fn widens(self, layout: &Layout) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            ByteLevel::Avx2 => x86::Halves::<x86::InPairs>::widens(layout),
+            _ => false,
+        }
+    }
+
     /// Runs `task` with these instructions.
     ///
     /// # Safety
@@ -209,6 +282,11 @@ impl Lanes for Portable {
         unsafe { line.cast::<[u8; 64]>().read() }
     }
     #[inline(always)]
+    unsafe fn store_bytes(bytes: [u8; 64], line: *mut u8) {
+        // SAFETY: the caller guarantees that 64 bytes are writable; arrays of bytes need no alignment.
+        unsafe { line.cast::<[u8; 64]>().write(bytes) }
+    }
+    #[inline(always)]
     unsafe fn take(bytes: [u8; 64], right: i32, mask: u8) -> [u8; 64] {
         match right {
             0.. => bytes.map(|byte| byte >> right & mask),
@@ -224,28 +302,30 @@ impl Lanes for Portable {
         indices.map(|index| table[usize::from(index & 0xf)])
     }
     #[inline(always)]
-    unsafe fn splat(value: i32) -> [i32; 16] {
-        [value; 16]
-    }
-    #[inline(always)]
-    unsafe fn add_dots<const TOKENS: usize>(
-        sums: &mut [[i32; 16]; TOKENS],
-        elements: &[[u8; 64]],
-        _: u8,
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Self>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    ) {
-        for (four, bytes) in elements.iter().enumerate() {
-            for (sums, x) in sums.iter_mut().zip(x) {
-                // SAFETY: the caller guarantees that four bytes are readable for each of `elements`;
+        sums: [&BlockSums; TOKENS],
+    ) -> [[i32; 16]; TOKENS] {
+        let offset = i32::from(layout.offset);
+        let mut dots = sums.map(|sums| [-offset * sums.of_part(layout.part, part); 16]);
+        for four in 0..elements.count() {
+            // SAFETY: there are so many.
+            let bytes = unsafe { elements.get(four) };
+            for (dots, x) in dots.iter_mut().zip(x) {
+                // SAFETY: the caller guarantees that four values are readable for each of `elements`;
                 // arrays of bytes need no alignment.
                 let x = unsafe { x.add(4 * four).cast::<[i8; 4]>().read() };
-                for (row, sum) in sums.iter_mut().enumerate() {
+                for (row, dot) in dots.iter_mut().enumerate() {
                     for (byte, x) in bytes[4 * row..].iter().zip(x) {
-                        *sum += i32::from(*byte) * i32::from(x);
+                        *dot += i32::from(*byte) * i32::from(x);
                     }
                 }
             }
         }
+        dots
     }
     #[inline(always)]
     unsafe fn zero() -> [f32; 16] {
@@ -294,7 +374,13 @@ impl Lanes for Portable {
         std::array::from_fn(|row| values[row].mul_add(x, total[row]))
     }
     #[inline(always)]
-    unsafe fn to_array(floats: [f32; 16]) -> [f32; 16] {
-        floats
+    unsafe fn floats(from: *const f32) -> [f32; 16] {
+        // SAFETY: the caller guarantees that 16 floats are readable.
+        unsafe { from.cast::<[f32; 16]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_floats(floats: [f32; 16], to: *mut f32) {
+        // SAFETY: the caller guarantees that 16 floats are writable.
+        unsafe { to.cast::<[f32; 16]>().write_unaligned(floats) }
     }
 }

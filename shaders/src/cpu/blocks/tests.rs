@@ -140,7 +140,7 @@ fn rounded_activations_are_off_by_at_most_half_a_step() {
     let mut x = random.floats(3 * columns);
     x[columns..2 * columns].iter_mut().for_each(|x| *x *= 1e-20);
     x[2 * columns..].fill(0.0);
-    let rounded = Activations::round(&x, columns, 1);
+    let rounded = Activations::round(&x, columns, 1, true);
     assert_eq!(rounded.width, 128);
     for token in 0..3 {
         for i in 0..columns {
@@ -158,7 +158,17 @@ fn rounded_activations_are_off_by_at_most_half_a_step() {
             let values = &rounded.values[token * 128 + block * BLOCK..][..BLOCK];
             let (low, high) = values.split_at(BLOCK / 2);
             let sum = |half: &[i8]| half.iter().map(|value| i32::from(*value)).sum::<i32>();
-            assert_eq!([sum(low), sum(high)], rounded.sums[token * 4 + block]);
+            let sums = rounded.sums[token * 4 + block];
+            assert_eq!([sum(low), sum(high)], sums.halves);
+            assert_eq!(sums.pairs.map(|[a, b]| i32::from(a + b)), sums.halves);
+            for (half, pairs) in [low, high].into_iter().zip(sums.pairs) {
+                let first = half
+                    .as_chunks::<4>()
+                    .0
+                    .iter()
+                    .map(|[a, b, ..]| i16::from(*a) + i16::from(*b));
+                assert_eq!(first.sum::<i16>(), pairs[0]);
+            }
         }
     }
 }

@@ -11,7 +11,8 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::Lanes;
+use super::{BlockSums, Elements, Lanes, Layout};
+use crate::cpu::blocks::BLOCK;
 
 pub struct Avx512Vnni;
 
@@ -24,6 +25,10 @@ impl Lanes for Avx512Vnni {
     #[inline(always)]
     unsafe fn bytes(line: *const u8) -> __m512i {
         _mm512_loadu_si512(line.cast())
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(bytes: __m512i, line: *mut u8) {
+        _mm512_storeu_si512(line.cast(), bytes);
     }
     #[inline(always)]
     unsafe fn take(bytes: __m512i, right: i32, mask: u8) -> __m512i {
@@ -45,22 +50,26 @@ impl Lanes for Avx512Vnni {
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)
     }
     #[inline(always)]
-    unsafe fn splat(value: i32) -> __m512i {
-        _mm512_set1_epi32(value)
-    }
-    #[inline(always)]
-    unsafe fn add_dots<const TOKENS: usize>(
-        sums: &mut [__m512i; TOKENS],
-        elements: &[__m512i],
-        _: u8,
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Self>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    ) {
-        for (four, bytes) in elements.iter().enumerate() {
-            for (sums, x) in sums.iter_mut().zip(x) {
+        sums: [&BlockSums; TOKENS],
+    ) -> [__m512i; TOKENS] {
+        let offset = i32::from(layout.offset);
+        let mut dots = [_mm512_setzero_si512(); TOKENS];
+        for (dots, sums) in dots.iter_mut().zip(sums) {
+            *dots = _mm512_set1_epi32(-offset * sums.of_part(layout.part, part));
+        }
+        for four in 0..elements.count() {
+            let bytes = elements.get(four);
+            for (dots, x) in dots.iter_mut().zip(x) {
                 let x = _mm512_set1_epi32(x.add(4 * four).cast::<i32>().read_unaligned());
-                *sums = _mm512_dpbusd_epi32(*sums, *bytes, x);
+                *dots = _mm512_dpbusd_epi32(*dots, bytes, x);
             }
         }
+        dots
     }
     #[inline(always)]
     unsafe fn zero() -> __m512 {
@@ -102,33 +111,34 @@ impl Lanes for Avx512Vnni {
         _mm512_fmadd_ps(values, _mm512_set1_ps(x), total)
     }
     #[inline(always)]
-    unsafe fn to_array(floats: __m512) -> [f32; 16] {
-        let mut array = [0.0; 16];
-        _mm512_storeu_ps(array.as_mut_ptr(), floats);
-        array
+    unsafe fn floats(from: *const f32) -> __m512 {
+        _mm512_loadu_ps(from)
+    }
+    #[inline(always)]
+    unsafe fn store_floats(floats: __m512, to: *mut f32) {
+        _mm512_storeu_ps(to, floats);
     }
 }
 
-/// Adds products of bytes in 256-bit registers: for each of the 8 lanes, the four products of unsigned
-/// `bytes` and signed `x`.
-pub trait Dot {
+/// Sums of products of bytes in 256-bit registers, two of which have a lane for each row.
+pub trait Dot: Sized {
     /// Tokens whose sums fit the registers.
     const TOKENS: usize;
 
-    /// [`Lanes::taken_off`].
-    fn taken_off(largest: u8) -> u8;
+    /// [`Lanes::widens`].
+    fn widens(layout: &Layout) -> bool;
 
-    /// [`Lanes::add_dots`].
+    /// [`Lanes::dots`].
     ///
     /// # Safety
-    /// The CPU must have the features of the implementing type, and four bytes must be readable for
-    /// each of `elements` from each `x` on.
-    unsafe fn add_all<const TOKENS: usize>(
-        sums: &mut [[__m256i; 2]; TOKENS],
-        elements: &[[__m256i; 2]],
-        largest: u8,
+    /// As for [`Lanes::dots`].
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Halves<Self>>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    );
+        sums: [&BlockSums; TOKENS],
+    ) -> [[__m256i; 2]; TOKENS];
 }
 
 /// The four bytes at `x`, in every lane.
@@ -143,84 +153,119 @@ pub struct Vnni;
 impl Dot for Vnni {
     const TOKENS: usize = 2;
 
-    fn taken_off(_: u8) -> u8 {
-        0
+    fn widens(_: &Layout) -> bool {
+        false
     }
 
     #[inline(always)]
-    unsafe fn add_all<const TOKENS: usize>(
-        sums: &mut [[__m256i; 2]; TOKENS],
-        elements: &[[__m256i; 2]],
-        _: u8,
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Halves<Self>>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    ) {
-        for (four, bytes) in elements.iter().enumerate() {
-            for (sums, x) in sums.iter_mut().zip(x) {
+        sums: [&BlockSums; TOKENS],
+    ) -> [[__m256i; 2]; TOKENS] {
+        let offset = i32::from(layout.offset);
+        let mut dots = [[_mm256_setzero_si256(); 2]; TOKENS];
+        for (dots, sums) in dots.iter_mut().zip(sums) {
+            *dots = [_mm256_set1_epi32(-offset * sums.of_part(layout.part, part)); 2];
+        }
+        for four in 0..elements.count() {
+            let bytes = elements.get(four);
+            for (dots, x) in dots.iter_mut().zip(x) {
                 let x = four_bytes(x.add(4 * four));
-                for (sums, bytes) in sums.iter_mut().zip(*bytes) {
-                    *sums = _mm256_dpbusd_avx_epi32(*sums, bytes, x);
+                for (dot, bytes) in dots.iter_mut().zip(bytes) {
+                    *dot = _mm256_dpbusd_avx_epi32(*dot, bytes, x);
                 }
             }
         }
+        dots
     }
 }
 
-/// AVX2, whose product of bytes adds two of them in 16 bits and saturates. Where elements are small
-/// enough, several such pairs are added in 16 bits. From others 128 is taken off, so that two products
-/// cannot saturate.
+/// AVX2, whose product of bytes adds two of them in 16 bits and saturates.
+///
+/// Where two products of a format cannot saturate, several such pairs are added in 16 bits. The sums
+/// begin with what the offset adds, negated. They may wrap around in between, but the last one is the
+/// sum of the products with the offset taken off, and that fits. Other formats are multiplied in 16
+/// bits.
 pub struct InPairs;
 
 impl InPairs {
-    /// How many pairs of products of bytes of at most `largest` have a sum that fits an i16. No byte of
-    /// the activations is -128.
-    const fn pairs(largest: u8) -> usize {
-        i16::MAX as usize / (2 * largest as usize * i8::MAX as usize)
+    /// How many pairs of products have a sum that fits an i16. No value of the activations is -128.
+    fn pairs(layout: &Layout) -> usize {
+        let largest = layout.offset.max(layout.largest() - layout.offset);
+        i16::MAX as usize / (2 * usize::from(largest) * i8::MAX as usize)
     }
 }
 
 impl Dot for InPairs {
     const TOKENS: usize = 4;
 
-    fn taken_off(largest: u8) -> u8 {
-        match Self::pairs(largest) {
-            0 => 128,
-            _ => 0,
-        }
+    #[inline(always)]
+    fn widens(layout: &Layout) -> bool {
+        2 * i32::from(layout.largest()) * i32::from(i8::MAX) > i32::from(i16::MAX)
     }
 
     #[inline(always)]
-    unsafe fn add_all<const TOKENS: usize>(
-        sums: &mut [[__m256i; 2]; TOKENS],
-        elements: &[[__m256i; 2]],
-        largest: u8,
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Halves<Self>>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    ) {
-        let pairs = Self::pairs(largest);
-        for (first, some) in elements.chunks(pairs.max(1)).enumerate() {
+        sums: [&BlockSums; TOKENS],
+    ) -> [[__m256i; 2]; TOKENS] {
+        let mut dots = [[_mm256_setzero_si256(); 2]; TOKENS];
+        if Self::widens(layout) {
+            for index in 0..elements.count() {
+                let two = elements.get(index);
+                for (dots, x) in dots.iter_mut().zip(x) {
+                    let x = four_bytes(x.add(4 * index));
+                    for (dot, two) in dots.iter_mut().zip(two) {
+                        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(two, x));
+                    }
+                }
+            }
+            return dots;
+        }
+        // The number of times that sums are begun is constant, the number of elements need not be.
+        let times = (layout.part / 4).div_ceil(Self::pairs(layout));
+        // Only the sums of a whole part are known.
+        debug_assert!(layout.offset == 0 || times == 1);
+        let each = elements.count() / times;
+        for time in 0..times {
             let mut added = [[_mm256_setzero_si256(); 2]; TOKENS];
-            for (four, bytes) in some.iter().enumerate() {
+            if layout.offset != 0 {
+                let offset = _mm256_set1_epi16(-i16::from(layout.offset));
+                for (added, sums) in added.iter_mut().zip(sums) {
+                    let [low, high] = &sums.pairs;
+                    let sums = match layout.part {
+                        BLOCK => _mm256_add_epi16(
+                            four_bytes(low.as_ptr().cast()),
+                            four_bytes(high.as_ptr().cast()),
+                        ),
+                        _ => four_bytes(sums.pairs[part].as_ptr().cast()),
+                    };
+                    *added = [_mm256_mullo_epi16(sums, offset); 2];
+                }
+            }
+            for four in time * each..(time + 1) * each {
+                let bytes = elements.get(four);
                 for (added, x) in added.iter_mut().zip(x) {
-                    let x = four_bytes(x.add(4 * (first * pairs.max(1) + four)));
-                    for (added, bytes) in added.iter_mut().zip(*bytes) {
-                        let two = match pairs {
-                            0 => {
-                                let signed = _mm256_xor_si256(bytes, _mm256_set1_epi8(i8::MIN));
-                                let x = _mm256_sign_epi8(x, signed);
-                                _mm256_maddubs_epi16(_mm256_abs_epi8(signed), x)
-                            }
-                            _ => _mm256_maddubs_epi16(bytes, x),
-                        };
-                        *added = _mm256_add_epi16(*added, two);
+                    let x = four_bytes(x.add(4 * four));
+                    for (added, bytes) in added.iter_mut().zip(bytes) {
+                        *added = _mm256_add_epi16(*added, _mm256_maddubs_epi16(bytes, x));
                     }
                 }
             }
             let ones = _mm256_set1_epi16(1);
-            for (sums, added) in sums.iter_mut().zip(added) {
-                for (sums, added) in sums.iter_mut().zip(added) {
-                    *sums = _mm256_add_epi32(*sums, _mm256_madd_epi16(added, ones));
+            for (dots, added) in dots.iter_mut().zip(added) {
+                for (dot, added) in dots.iter_mut().zip(added) {
+                    *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(added, ones));
                 }
             }
         }
+        dots
     }
 }
 
@@ -277,6 +322,11 @@ impl<D: Dot> Lanes for Halves<D> {
         ]
     }
     #[inline(always)]
+    unsafe fn store_bytes(bytes: [__m256i; 2], line: *mut u8) {
+        _mm256_storeu_si256(line.cast(), bytes[0]);
+        _mm256_storeu_si256(line.add(32).cast(), bytes[1]);
+    }
+    #[inline(always)]
     unsafe fn take(bytes: [__m256i; 2], right: i32, mask: u8) -> [__m256i; 2] {
         [take(bytes[0], right, mask), take(bytes[1], right, mask)]
     }
@@ -293,20 +343,34 @@ impl<D: Dot> Lanes for Halves<D> {
         ]
     }
     #[inline(always)]
-    unsafe fn splat(value: i32) -> [__m256i; 2] {
-        [_mm256_set1_epi32(value); 2]
-    }
-    fn taken_off(largest: u8) -> u8 {
-        D::taken_off(largest)
+    fn widens(layout: &Layout) -> bool {
+        D::widens(layout)
     }
     #[inline(always)]
-    unsafe fn add_dots<const TOKENS: usize>(
-        sums: &mut [[__m256i; 2]; TOKENS],
-        elements: &[[__m256i; 2]],
-        largest: u8,
+    unsafe fn widen(bytes: [__m256i; 2], offset: u8) -> [[__m256i; 2]; 2] {
+        let offset = _mm256_set1_epi8(offset as i8);
+        let (a, b) = (
+            _mm256_sub_epi8(bytes[0], offset),
+            _mm256_sub_epi8(bytes[1], offset),
+        );
+        let even = [_mm256_slli_epi16::<8>(a), _mm256_slli_epi16::<8>(b)];
+        [
+            [
+                _mm256_srai_epi16::<8>(even[0]),
+                _mm256_srai_epi16::<8>(even[1]),
+            ],
+            [_mm256_srai_epi16::<8>(a), _mm256_srai_epi16::<8>(b)],
+        ]
+    }
+    #[inline(always)]
+    unsafe fn dots<const TOKENS: usize>(
+        elements: impl Elements<Self>,
+        layout: &Layout,
+        part: usize,
         x: [*const i8; TOKENS],
-    ) {
-        D::add_all(sums, elements, largest, x);
+        sums: [&BlockSums; TOKENS],
+    ) -> [[__m256i; 2]; TOKENS] {
+        D::dots(elements, layout, part, x, sums)
     }
     #[inline(always)]
     unsafe fn zero() -> [__m256; 2] {
@@ -363,10 +427,12 @@ impl<D: Dot> Lanes for Halves<D> {
         ]
     }
     #[inline(always)]
-    unsafe fn to_array(floats: [__m256; 2]) -> [f32; 16] {
-        let mut array = [0.0f32; 16];
-        _mm256_storeu_ps(array.as_mut_ptr(), floats[0]);
-        _mm256_storeu_ps(array.as_mut_ptr().add(8), floats[1]);
-        array
+    unsafe fn floats(from: *const f32) -> [__m256; 2] {
+        [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]
+    }
+    #[inline(always)]
+    unsafe fn store_floats(floats: [__m256; 2], to: *mut f32) {
+        _mm256_storeu_ps(to, floats[0]);
+        _mm256_storeu_ps(to.add(8), floats[1]);
     }
 }

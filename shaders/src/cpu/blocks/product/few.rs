@@ -1,0 +1,49 @@
+//! One tile of tokens, multiplied straight from the packed weights.
+
+use super::Product;
+use super::tile::{Factors, Place, elements, vectors};
+use crate::cpu::blocks::lanes::Lanes;
+use crate::cpu::blocks::{BLOCK, ROWS, units};
+
+impl Product<'_> {
+    /// Computes all groups for `TOKENS` tokens.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features, and there must be `TOKENS` tokens in one tile.
+    #[inline(always)]
+    pub unsafe fn few<L: Lanes, const FORMAT: usize, const TOKENS: usize>(&self) {
+        let layout = const { units::layout::<FORMAT>() };
+        let per_unit = layout.unit() / BLOCK;
+        for group in self.groups.clone() {
+            let weights = self.weight.group(group);
+            // SAFETY: the caller guarantees the features of `L` and the tokens. The group has the
+            // columns of `x`: where a unit has 256 columns, it divides those of the matrix. The tile's
+            // elements of `y` are this task's.
+            unsafe {
+                let mut totals = [L::zero(); TOKENS];
+                for unit in 0..self.x.width / layout.unit() {
+                    let at = weights.as_ptr().add(unit * layout.unit_bytes());
+                    Self::prefetch::<L>(at, layout.scale_bytes());
+                    for within in 0..per_unit {
+                        let lines = layout.scale_bytes() + within * layout.block_bytes();
+                        let lines = at.add(lines);
+                        Self::prefetch::<L>(lines, layout.block_bytes());
+                        let elements = elements::<L, FORMAT>(lines);
+                        let factors = Factors::read::<FORMAT>(at, within);
+                        let place = Place::new(self.x, 0, unit * per_unit + within);
+                        let each = vectors::<L, FORMAT>();
+                        // A block of one part repeats it.
+                        let last = (BLOCK / layout.part - 1) * each;
+                        let parts = [&elements[..each], &elements[last..][..each]];
+                        place.add::<L, FORMAT, TOKENS>(&mut totals, parts, &factors);
+                    }
+                }
+                for (token, total) in totals.into_iter().enumerate() {
+                    let mut floats = [0.0; ROWS];
+                    L::store_floats(total, floats.as_mut_ptr());
+                    self.store(token, group, &floats);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! More tokens than a tile has: some columns of a group of rows are unpacked to a buffer in the
+//! first-level cache, and then multiplied by one tile after another.
+
+use super::Product;
+use super::tile::{Factors, Place, VECTORS, elements, vectors};
+use crate::cpu::blocks::lanes::{Lanes, Lines};
+use crate::cpu::blocks::{BLOCK, LINE, ROWS, units};
+
+/// Tokens whose activations should stay in the second-level cache.
+const TOKEN_BLOCK: usize = 64;
+/// The most blocks of 32 columns that are unpacked together.
+const BLOCKS: usize = 8;
+
+/// Some columns of a group.
+#[repr(C, align(64))]
+struct Unpacked {
+    blocks: [Block; BLOCKS],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Block {
+    /// [`elements`]
+    lines: [[u8; LINE]; VECTORS],
+    /// [`Factors`]
+    scales: [[f32; ROWS]; 2],
+    minimums: [[f32; ROWS]; 2],
+}
+
+/// The totals of the rows of a group, for each token of a block of tokens.
+#[repr(C, align(64))]
+struct Totals([[f32; ROWS]; TOKEN_BLOCK]);
+
+impl Product<'_> {
+    /// Computes all groups for any number of tokens.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features.
+    #[inline(always)]
+    pub unsafe fn many<L: Lanes, const FORMAT: usize>(&self) {
+        let blocks = self.x.width / BLOCK;
+        let mut unpacked = Unpacked::zeroed();
+        let mut totals = Totals([[0.0; ROWS]; TOKEN_BLOCK]);
+        for first in (0..self.x.tokens).step_by(TOKEN_BLOCK) {
+            let count = TOKEN_BLOCK.min(self.x.tokens - first);
+            for group in self.groups.clone() {
+                totals.0[..count].fill([0.0; ROWS]);
+                for block in (0..blocks).step_by(BLOCKS) {
+                    let some = block..(block + BLOCKS).min(blocks);
+                    // SAFETY: the caller guarantees the features of `L`. The group has the columns of
+                    // `x`: where a unit has 256 columns, it divides those of the matrix.
+                    unsafe {
+                        let weights = self.weight.group(group).as_ptr();
+                        for (at, block) in some.clone().enumerate() {
+                            let fetch = first == 0;
+                            unpacked.blocks[at].read::<L, FORMAT>(weights, block, fetch);
+                        }
+                        for token in (0..count).step_by(L::TOKENS) {
+                            let here = &mut totals.0[token..count.min(token + L::TOKENS)];
+                            let place = Place::new(self.x, first + token, block);
+                            let blocks = &unpacked.blocks[..some.len()];
+                            // The conditions are constant, so that nothing else is compiled.
+                            match here.len() {
+                                1 => add::<L, FORMAT, 1>(here, place, blocks),
+                                2 => add::<L, FORMAT, 2>(here, place, blocks),
+                                3 if L::TOKENS > 2 => add::<L, FORMAT, 3>(here, place, blocks),
+                                4 if L::TOKENS > 2 => add::<L, FORMAT, 4>(here, place, blocks),
+                                5 if L::TOKENS > 4 => add::<L, FORMAT, 5>(here, place, blocks),
+                                6 if L::TOKENS > 4 => add::<L, FORMAT, 6>(here, place, blocks),
+                                7 if L::TOKENS > 4 => add::<L, FORMAT, 7>(here, place, blocks),
+                                8 if L::TOKENS > 4 => add::<L, FORMAT, 8>(here, place, blocks),
+                                tokens => unreachable!("a tile of {tokens} tokens"),
+                            }
+                        }
+                    }
+                }
+                for (token, totals) in totals.0[..count].iter().enumerate() {
+                    // SAFETY: the token exists and the group is one of this task's.
+                    unsafe { self.store(first + token, group, totals) };
+                }
+            }
+        }
+    }
+}
+
+impl Unpacked {
+    fn zeroed() -> Self {
+        let block = Block {
+            lines: [[0; LINE]; VECTORS],
+            scales: [[0.0; ROWS]; 2],
+            minimums: [[0.0; ROWS]; 2],
+        };
+        Self {
+            blocks: [block; BLOCKS],
+        }
+    }
+}
+
+impl Block {
+    /// Unpacks the block `block` of the group at `weights`, and prefetches what comes after it if
+    /// `fetch` says so.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features, and the group must have the block.
+    #[inline(always)]
+    unsafe fn read<L: Lanes, const FORMAT: usize>(
+        &mut self,
+        weights: *const u8,
+        block: usize,
+        fetch: bool,
+    ) {
+        let layout = const { units::layout::<FORMAT>() };
+        let per_unit = layout.unit() / BLOCK;
+        let (unit, within) = (block / per_unit, block % per_unit);
+        // SAFETY: the caller guarantees the features of `L` and the block.
+        unsafe {
+            let unit = weights.add(unit * layout.unit_bytes());
+            let lines = unit.add(layout.scale_bytes() + within * layout.block_bytes());
+            if fetch {
+                if within == 0 {
+                    Product::prefetch::<L>(unit, layout.scale_bytes());
+                }
+                Product::prefetch::<L>(lines, layout.block_bytes());
+            }
+            let elements = elements::<L, FORMAT>(lines);
+            let lines = self.lines.iter_mut().zip(elements);
+            let count = BLOCK / layout.part * vectors::<L, FORMAT>();
+            for (line, elements) in lines.take(count) {
+                L::store_bytes(elements, line.as_mut_ptr());
+            }
+            let factors = Factors::<L>::read::<FORMAT>(unit, within);
+            for part in 0..BLOCK / layout.part {
+                L::store_floats(factors.scales[part], self.scales[part].as_mut_ptr());
+                if layout.scales.minimums() {
+                    L::store_floats(factors.minimums[part], self.minimums[part].as_mut_ptr());
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of some blocks to the `totals` of a tile. `place` is the first of the blocks.
+///
+/// # Safety
+/// The CPU must have `L`'s features. `totals` must have `TOKENS` tokens, and the tile as many.
+#[inline(always)]
+unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
+    totals: &mut [[f32; ROWS]],
+    place: Place<'_>,
+    blocks: &[Block],
+) {
+    // If the compiler knew the length of the loop over the elements, it would unroll it, and then
+    // multiply one token after another, with a load of the elements for each.
+    let layout = const { units::layout::<FORMAT>() };
+    let each = std::hint::black_box(vectors::<L, FORMAT>());
+    // SAFETY: the caller guarantees the features of `L` and the tokens of `totals` and of the tile.
+    unsafe {
+        let totals = totals.as_mut_ptr();
+        let mut sums = [L::zero(); TOKENS];
+        for (t, sums) in sums.iter_mut().enumerate() {
+            *sums = L::floats(totals.add(t).cast());
+        }
+        for (index, block) in blocks.iter().enumerate() {
+            // A block of one part repeats it.
+            let last = (BLOCK / layout.part - 1) * each;
+            let parts = [
+                Lines(&block.lines[..each]),
+                Lines(&block.lines[last..][..each]),
+            ];
+            let ([a, b], [c, d]) = (&block.scales, &block.minimums);
+            let factors = Factors::<L> {
+                scales: [L::floats(a.as_ptr()), L::floats(b.as_ptr())],
+                minimums: [L::floats(c.as_ptr()), L::floats(d.as_ptr())],
+            };
+            let place = place.after(index);
+            place.add::<L, FORMAT, TOKENS>(&mut sums, parts, &factors);
+        }
+        for (t, sums) in sums.into_iter().enumerate() {
+            L::store_floats(sums, totals.add(t).cast());
+        }
+    }
+}

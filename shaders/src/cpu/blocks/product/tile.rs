@@ -1,0 +1,161 @@
+//! The product of a block of 32 columns, for the tokens of a tile.
+
+use crate::cpu::blocks::activations::{Activations, BlockSums};
+use crate::cpu::blocks::lanes::{Elements, Lanes};
+use crate::cpu::blocks::{BLOCK, units};
+
+/// The most vectors of a block's elements: twice as many where they are widened.
+pub const VECTORS: usize = 2 * BLOCK / 4;
+
+/// How many vectors the elements of a part are.
+#[inline(always)]
+pub fn vectors<L: Lanes, const FORMAT: usize>() -> usize {
+    let layout = const { units::layout::<FORMAT>() };
+    match L::widens(&layout) {
+        true => layout.part / 2,
+        false => layout.part / 4,
+    }
+}
+
+/// The elements of a packed block, widened where the format is. Those after the [`vectors`] of its
+/// parts repeat the first one.
+///
+/// # Safety
+/// As for [`units::elements`].
+#[inline(always)]
+pub unsafe fn elements<L: Lanes, const FORMAT: usize>(lines: *const u8) -> [L::Bytes; VECTORS] {
+    let layout = const { units::layout::<FORMAT>() };
+    // SAFETY: the caller's guarantees.
+    unsafe {
+        let bytes = units::elements::<L, FORMAT>(lines);
+        let mut elements = [bytes[0]; VECTORS];
+        match L::widens(&layout) {
+            true => {
+                for (two, bytes) in elements.as_chunks_mut().0.iter_mut().zip(bytes) {
+                    *two = L::widen(bytes, layout.offset);
+                }
+            }
+            false => elements[..VECTORS / 2].copy_from_slice(&bytes),
+        }
+        elements
+    }
+}
+
+/// The scales and minimums of a block's parts, which has one part or two.
+#[derive(Clone, Copy)]
+pub struct Factors<L: Lanes> {
+    pub scales: [L::Floats; 2],
+    /// Zero for formats without minimums.
+    pub minimums: [L::Floats; 2],
+}
+
+/// A block of the activations of a tile's tokens, each of which has its block behind that of the token
+/// before.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    x: &'a Activations,
+    values: *const i8,
+    wide: *const i16,
+    scales: *const f32,
+    sums: *const BlockSums,
+    scaled_sums: *const [f32; 4],
+}
+
+impl<'a> Place<'a> {
+    /// The block `block` of the tokens from `token` on, which is the first of a tile.
+    #[inline(always)]
+    pub fn new(x: &'a Activations, token: usize, block: usize) -> Self {
+        let at = token * (x.width / BLOCK);
+        let first = Self {
+            x,
+            values: x.values[at * BLOCK..].as_ptr(),
+            wide: x.wide.as_ptr().wrapping_add(at * BLOCK),
+            scales: x.scales[at..].as_ptr(),
+            sums: x.sums[at..].as_ptr(),
+            scaled_sums: x.scaled_sums[at..].as_ptr(),
+        };
+        first.after(block)
+    }
+
+    /// The `blocks`-th block after this one, of the same tokens.
+    #[inline(always)]
+    pub fn after(&self, blocks: usize) -> Self {
+        let at = blocks * self.x.side;
+        Self {
+            x: self.x,
+            values: self.values.wrapping_add(at * BLOCK),
+            wide: self.wide.wrapping_add(at * BLOCK),
+            scales: self.scales.wrapping_add(at),
+            sums: self.sums.wrapping_add(at),
+            scaled_sums: self.scaled_sums.wrapping_add(at),
+        }
+    }
+
+    /// Adds the products of a block of 16 rows to the totals of each token.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features, `elements` must be those of each part of the block, and the
+    /// activations must have the block for `TOKENS` tokens of the tile.
+    #[inline(always)]
+    pub unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
+        &self,
+        totals: &mut [L::Floats; TOKENS],
+        elements: [impl Elements<L>; 2],
+        factors: &Factors<L>,
+    ) {
+        let layout = const { units::layout::<FORMAT>() };
+        // SAFETY: the caller guarantees the features of `L`, the block and its tokens.
+        unsafe {
+            let mut sums: [&BlockSums; TOKENS] = [&*self.sums; TOKENS];
+            for (t, sums) in sums.iter_mut().enumerate() {
+                *sums = &*self.sums.add(t);
+            }
+            for part in 0..BLOCK / layout.part {
+                let mut values = [std::ptr::null(); TOKENS];
+                for (t, values) in values.iter_mut().enumerate() {
+                    let first = t * BLOCK + part * layout.part;
+                    *values = match L::widens(&layout) {
+                        true => self.wide.add(first).cast(),
+                        false => self.values.add(first),
+                    };
+                }
+                let dots = L::dots(elements[part], &layout, part, values, sums);
+                for (t, total) in totals.iter_mut().enumerate() {
+                    let x_scale = *self.scales.add(t);
+                    *total = L::add_scaled(*total, dots[t], factors.scales[part], x_scale);
+                }
+                if layout.scales.minimums() {
+                    for (t, total) in totals.iter_mut().enumerate() {
+                        let sums = *self.scaled_sums.add(t);
+                        let x = Activations::scaled_sum(sums, layout.part, part);
+                        *total = L::add_times(*total, factors.minimums[part], x);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<L: Lanes> Factors<L> {
+    /// Those of the block `within` a packed unit.
+    ///
+    /// # Safety
+    /// As for [`units::scales`].
+    #[inline(always)]
+    pub unsafe fn read<const FORMAT: usize>(unit: *const u8, within: usize) -> Self {
+        let layout = const { units::layout::<FORMAT>() };
+        let parts = BLOCK / layout.part;
+        // SAFETY: the caller's guarantees.
+        unsafe {
+            let mut factors = Self {
+                scales: [L::zero(); 2],
+                minimums: [L::zero(); 2],
+            };
+            for part in 0..parts {
+                factors.scales[part] = units::scales::<L, FORMAT>(unit, within * parts + part);
+                factors.minimums[part] = units::minimums::<L, FORMAT>(unit, within * parts + part);
+            }
+            factors
+        }
+    }
+}
