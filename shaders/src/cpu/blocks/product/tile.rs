@@ -110,7 +110,7 @@ impl<'a> Place<'a> {
             for (t, sums) in sums.iter_mut().enumerate() {
                 *sums = &*self.sums.add(t);
             }
-            for part in 0..BLOCK / layout.part {
+            for (part, elements) in elements.into_iter().enumerate().take(BLOCK / layout.part) {
                 let mut values = [std::ptr::null(); TOKENS];
                 for (t, values) in values.iter_mut().enumerate() {
                     let first = t * BLOCK + part * layout.part;
@@ -119,7 +119,7 @@ impl<'a> Place<'a> {
                         false => self.values.add(first),
                     };
                 }
-                let dots = L::dots(elements[part], &layout, part, values, sums);
+                let dots = L::dots(elements, &layout, part, values, sums);
                 for (t, total) in totals.iter_mut().enumerate() {
                     let x_scale = *self.scales.add(t);
                     *total = L::add_scaled(*total, dots[t], factors.scales[part], x_scale);
