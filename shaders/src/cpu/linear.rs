@@ -5,6 +5,7 @@
 //! streams its part of the weights once, and decoding is bound by nothing else.
 
 mod many;
+mod panels;
 #[cfg(test)]
 mod tests;
 
@@ -15,23 +16,23 @@ use rayon::prelude::*;
 use super::aligned::Aligned;
 use super::output::{Addend, Output, with_addend};
 use super::simd::{Level, Simd, Stored, Task};
+use panels::{ROWS, pack, tokens};
 
-/// From this many tokens on, it pays to widen a block of weights once, where the CPU has registers
-/// for many sums.
+/// From this many tokens on, it pays to widen a block of weights once.
 const WIDEN_FROM_TOKENS: usize = 48;
-/// The most tokens that are multiplied together, with sums in registers.
-const TOKENS: usize = 8;
-/// Rows of weights whose chunks are read in turn.
-const TILE_ROWS: usize = 8;
+/// Rows of weights whose chunks are read in turn: a multiple of [`ROWS`], and of the two rows that a
+/// single token takes.
+const TILE_ROWS: usize = 12;
 /// How far ahead weights are prefetched, in elements of a row.
 const FETCH_AHEAD: usize = 1024;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 /// Bytes of activations that should stay in the second-level cache.
 const NEAR_BYTES: usize = 512 << 10;
-/// Rows of `W` in a task: enough to make up for the overhead of a task.
-const MIN_ROWS_PER_TASK: usize = 16;
-const MAX_ROWS_PER_TASK: usize = 64;
+/// The most rows of `W` in a task: whole tiles, and whole vectors of an addend.
+const MAX_ROWS_PER_TASK: usize = 48;
+/// Rows of a task with an addend are a multiple of this.
+const ADDEND_ROWS: usize = 16;
 
 /// A product of some tokens with a matrix. All of `y` `[tokens, output]` is written.
 pub struct Job<'a, E> {
@@ -62,26 +63,22 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
         all += output;
         match tokens {
             1 => None,
-            _ if widens(level, tokens) => Some(many::copy(job.x)),
-            _ => Some(pack(job.x, input)),
+            _ => Some(pack(level, job.x, input)),
         }
     });
     let copies: Vec<Option<Aligned<f32>>> = copies.collect();
     let share = all.div_ceil(4 * rayon::current_num_threads());
-    // Whole tiles, and whole vectors of an addend.
     let whole = match jobs.iter().any(|job| job.addend.is_some()) {
-        true => MIN_ROWS_PER_TASK,
+        true => ADDEND_ROWS,
         false => TILE_ROWS,
     };
-    let rows = share
-        .next_multiple_of(whole)
-        .clamp(MIN_ROWS_PER_TASK, MAX_ROWS_PER_TASK);
+    let rows = share.next_multiple_of(whole).min(MAX_ROWS_PER_TASK);
     let of_job = |(index, job): (usize, &Job<'_, E>)| {
         let starts = (0..job.y.width).step_by(rows);
         starts.map(move |from| (index, from))
     };
     let tasks: Vec<(usize, usize)> = jobs.iter().enumerate().flat_map(of_job).collect();
-    let of_task = |scratch: &mut Aligned<f32>, (index, from): (usize, usize)| {
+    let of_task = |scratch: &mut many::Scratch, (index, from): (usize, usize)| {
         let Job {
             x,
             weight,
@@ -101,76 +98,21 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
         };
         // SAFETY: the caller passes a level that this CPU has. These columns are this task's.
         unsafe {
-            with_addend(addend, y, from..to, || match widens(level, y.tokens) {
-                true => level.run(many::Widened { block, scratch }),
-                false => level.run(block),
+            with_addend(addend, y, from..to, || {
+                match y.tokens >= WIDEN_FROM_TOKENS {
+                    true => level.run(many::Widened { block, scratch }),
+                    false => level.run(block),
+                }
             });
         };
     };
     let tasks = tasks.into_par_iter();
-    tasks.for_each_init(Aligned::default, of_task);
-}
-
-fn widens(level: Level, tokens: usize) -> bool {
-    level.has_many_registers() && tokens >= WIDEN_FROM_TOKENS
-}
-
-/// The groups of `tokens` that are multiplied together: the first token and the number of tokens of
-/// each.
-fn groups(tokens: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
-    let mut next = tokens.start;
-    std::iter::from_fn(move || {
-        let first = next;
-        let count = match tokens.end - first {
-            0 => return None,
-            left if left >= TOKENS => TOKENS,
-            left => left.min(TOKENS / 2),
-        };
-        next += count;
-        Some((first, count))
-    })
-}
-
-/// Elements of a row that are read before those of the next row, for a group of so many tokens:
-/// enough for the hardware's prefetcher to follow and to make up for the loads and stores of sums,
-/// and so few that the CPU begins the next row before the sums of this one are finished, and that
-/// the activations stay in the first-level cache.
-const fn chunk(tokens: usize) -> usize {
-    match tokens {
-        0..4 => 128,
-        _ => 64 * tokens,
-    }
-}
-const LONGEST_CHUNK: usize = chunk(TOKENS);
-
-/// Copies `x` `[tokens, width]` to the order in which it is read: a group of tokens after another,
-/// and within a group a chunk of every token after another. The rows of `x` themselves often begin
-/// at the same few places of the first-level cache, which has not enough room there for all of them.
-fn pack(x: &[f32], width: usize) -> Aligned<f32> {
-    let (tokens, padded) = (x.len() / width, width.next_multiple_of(LONGEST_CHUNK));
-    let mut packed = Aligned::zeroed(tokens * padded);
-    let mut pieces = Vec::new();
-    let mut rest = &mut packed[..];
-    for (first, count) in groups(0..tokens) {
-        let (piece, after) = rest.split_at_mut(count * padded);
-        pieces.push((first, count, piece));
-        rest = after;
-    }
-    pieces.into_par_iter().for_each(|(first, count, piece)| {
-        for t in 0..count {
-            let row = &x[(first + t) * width..][..width];
-            let chunks = piece.chunks_exact_mut(count * chunk(count));
-            for (from, to) in row.chunks(chunk(count)).zip(chunks) {
-                to[t * chunk(count)..][..from.len()].copy_from_slice(from);
-            }
-        }
-    });
-    packed
+    tasks.for_each_init(many::Scratch::default, of_task);
 }
 
 /// The product of all tokens with some rows of the weights.
 struct Block<'a, E> {
-    /// One token, or several as [`pack`] orders them; for [`many`] as they are.
+    /// One token, or several as [`pack`] orders them.
     x: &'a [f32],
     /// `[rows, input]`
     weights: &'a [E],
@@ -182,45 +124,76 @@ struct Block<'a, E> {
     rows: usize,
 }
 
+/// Elements of a row that are read before those of the next row, for so many tokens: enough for the
+/// hardware's prefetcher to follow and to make up for the loads and stores of sums, and so few that
+/// the CPU begins the next row before the sums of this one are finished, and that the activations
+/// stay in the first-level cache.
+const fn chunk(tokens: usize) -> usize {
+    match tokens {
+        0..4 => 128,
+        _ => 64 * tokens,
+    }
+}
+
 impl<E: Stored> Task for Block<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let padded = self.input.next_multiple_of(LONGEST_CHUNK);
-        let near = (NEAR_BYTES / (size_of::<f32>() * padded) / TOKENS).max(1) * TOKENS;
-        let tokens = self.y.tokens;
-        for block in (0..tokens).step_by(near) {
-            for row in (0..self.rows).step_by(TILE_ROWS) {
-                let tile = row..(row + TILE_ROWS).min(self.rows);
-                for (token, count) in groups(block..(block + near).min(tokens)) {
-                    // The sums of a step fit the registers. Where they are few, two rows side by
-                    // side make up for the latency of additions.
-                    // SAFETY: the caller guarantees the features of `S`; the tile and the tokens
-                    // exist, and the group is one of all tokens, because blocks are whole groups.
-                    unsafe {
-                        match (count, S::LANES) {
-                            (1, 16) => self.tile::<S, 1, 1>(token, &tile),
-                            (1, _) => self.tile::<S, 1, 2>(token, &tile),
-                            (2, _) => self.tile::<S, 2, 2>(token, &tile),
-                            (3, _) => self.tile::<S, 3, 2>(token, &tile),
-                            (4, _) => self.tile::<S, 4, 2>(token, &tile),
-                            (_, 16) => self.tile::<S, TOKENS, 2>(token, &tile),
-                            _ => self.tile::<S, TOKENS, 1>(token, &tile),
-                        }
-                    }
-                }
+        // SAFETY: the caller guarantees the features of `S`. A single token is not packed, which
+        // makes no difference to the order of its elements.
+        unsafe {
+            match (self.y.tokens, S::LANES) {
+                (1, _) => self.groups::<S, 1>(),
+                (_, 16) => self.groups::<S, { tokens(16) }>(),
+                _ => self.groups::<S, { tokens(8) }>(),
             }
         }
     }
 }
 
 impl<E: Stored> Block<'_, E> {
-    /// Computes the rows `tile` for the group of `COUNT` tokens from `token` on, `SIDE` rows at a
-    /// time.
+    /// Computes the block for one group of `TOKENS` tokens after another.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features. The rows and the group must exist.
+    /// The CPU must have `S`'s features, and the activations must be in panels of such groups.
     #[inline(always)]
-    unsafe fn tile<S: Simd, const COUNT: usize, const SIDE: usize>(
+    unsafe fn groups<S: Simd, const TOKENS: usize>(&self) {
+        let panel = size_of::<f32>() * TOKENS * self.input.next_multiple_of(S::LANES);
+        let near = (NEAR_BYTES / panel).max(1) * TOKENS;
+        let tokens = self.y.tokens;
+        for block in (0..tokens).step_by(near) {
+            for row in (0..self.rows).step_by(TILE_ROWS) {
+                let tile = row..(row + TILE_ROWS).min(self.rows);
+                for token in (block..(block + near).min(tokens)).step_by(TOKENS) {
+                    // SAFETY: the caller's guarantees; the tile and the tokens exist, and a group
+                    // begins at the token.
+                    unsafe {
+                        match (TOKENS, (tokens - token).min(TOKENS)) {
+                            // Where a step is short, two rows side by side make up for the latency
+                            // of additions.
+                            (1, _) if S::LANES == 16 => self.tile::<S, 1, 1, 1>(token, &tile),
+                            (1, _) => self.tile::<S, 1, 1, 2>(token, &tile),
+                            (_, 1) => self.tile::<S, TOKENS, 1, ROWS>(token, &tile),
+                            (_, 2) => self.tile::<S, TOKENS, 2, ROWS>(token, &tile),
+                            (_, 3) => self.tile::<S, TOKENS, 3, ROWS>(token, &tile),
+                            (8, 4) => self.tile::<S, TOKENS, 4, ROWS>(token, &tile),
+                            (8, 5) => self.tile::<S, TOKENS, 5, ROWS>(token, &tile),
+                            (8, 6) => self.tile::<S, TOKENS, 6, ROWS>(token, &tile),
+                            (8, 7) => self.tile::<S, TOKENS, 7, ROWS>(token, &tile),
+                            _ => self.tile::<S, TOKENS, TOKENS, ROWS>(token, &tile),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Computes the rows `tile` for the first `COUNT` tokens of the group from `token` on, `SIDE`
+    /// rows at a time.
+    ///
+    /// # Safety
+    /// As for [`groups`](Self::groups). The rows and the tokens must exist.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const TOKENS: usize, const COUNT: usize, const SIDE: usize>(
         &self,
         token: usize,
         tile: &Range<usize>,
@@ -228,9 +201,9 @@ impl<E: Stored> Block<'_, E> {
         let whole = tile.start + tile.len() / SIDE * SIDE;
         // SAFETY: the caller's guarantees; both ranges lie within the tile.
         unsafe {
-            self.rows_of::<S, COUNT, SIDE>(token, tile, tile.start..whole);
+            self.rows_of::<S, TOKENS, COUNT, SIDE>(token, tile, tile.start..whole);
             if whole < tile.end {
-                self.rows_of::<S, COUNT, 1>(token, tile, whole..tile.end);
+                self.rows_of::<S, TOKENS, COUNT, 1>(token, tile, whole..tile.end);
             }
         }
     }
@@ -244,7 +217,7 @@ impl<E: Stored> Block<'_, E> {
     /// # Safety
     /// As for [`tile`](Self::tile).
     #[inline(always)]
-    unsafe fn rows_of<S: Simd, const COUNT: usize, const SIDE: usize>(
+    unsafe fn rows_of<S: Simd, const TOKENS: usize, const COUNT: usize, const SIDE: usize>(
         &self,
         token: usize,
         tile: &Range<usize>,
@@ -252,25 +225,25 @@ impl<E: Stored> Block<'_, E> {
     ) {
         let width = self.input;
         let chunk = const { chunk(COUNT) };
-        // A single token is not packed, which makes no difference to the order of its elements.
-        let padded = width.next_multiple_of(LONGEST_CHUNK);
-        let x = match self.y.tokens {
+        let whole = width / S::LANES * S::LANES;
+        let x = match TOKENS {
             1 => self.x,
-            _ => &self.x[token * padded..][..COUNT * padded],
+            _ => {
+                let padded = width.next_multiple_of(S::LANES);
+                &self.x[token * padded..][..TOKENS * padded]
+            }
         };
         let weights = &self.weights[within.start * width..within.end * width];
         let groups = within.len() / SIDE;
-        let whole = width / S::LANES * S::LANES;
         // The other tokens find the weights in a cache.
         let fetch = token == 0;
-        // SAFETY: the caller guarantees the features of `S`. `x` has `COUNT` rows of at least
+        // SAFETY: the caller guarantees the features of `S`. `x` has `TOKENS` rows of at least
         // `whole` elements, and `weights` has `groups * SIDE` rows of `width` elements (the slices
         // above check it); chunks are whole vectors, so that `k + LANES` is at most `whole`.
         unsafe {
             let mut sums = [[[S::zero(); SIDE]; COUNT]; TILE_ROWS];
             for from in (0..whole).step_by(chunk) {
                 let to = (from + chunk).min(whole);
-                let x = x.as_ptr().add(from * COUNT);
                 // At the end of a row, what comes next is the beginning of the same row of the
                 // next tile.
                 let ahead = match from + FETCH_AHEAD < width {
@@ -294,7 +267,7 @@ impl<E: Stored> Block<'_, E> {
                             *w = E::load::<S>(weights.add(side * width + k));
                         }
                         for (t, sums) in sums.iter_mut().enumerate() {
-                            let x = S::load_f32(x.add(t * chunk + k - from));
+                            let x = S::load_f32(x.as_ptr().add(k * TOKENS + t * S::LANES));
                             for (sum, w) in sums.iter_mut().zip(w) {
                                 *sum = sum.add_mul(x, w);
                             }
@@ -309,7 +282,7 @@ impl<E: Stored> Block<'_, E> {
                         let row = group * SIDE + side;
                         let mut value = sum.sum();
                         for k in whole..width {
-                            let x = x[(k / chunk * COUNT + t) * chunk + k % chunk];
+                            let x = x[whole * TOKENS + t * S::LANES + k - whole];
                             value += x * weights[row * width + k].widen();
                         }
                         self.write(token + t, within.start + row, value);

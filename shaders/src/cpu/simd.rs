@@ -186,12 +186,15 @@ impl Level {
         Self::list().next().unwrap_or(Level::Portable)
     }
 
-    /// True if there are 32 registers.
-    pub fn has_many_registers(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return self == Level::Avx512;
-        #[cfg(not(target_arch = "x86_64"))]
-        false
+    /// The lanes of its vectors.
+    pub fn lanes(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => x86::Avx512::LANES,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => x86::Avx2::LANES,
+            Level::Portable => <[f32; 8]>::LANES,
+        }
     }
 
     /// Runs `task` with the vectors of this instruction set.

@@ -1,168 +1,208 @@
-//! Products of many tokens: the weights of a task are widened once, to a buffer that stays in a
-//! cache, and the tiles have as many sums as 32 registers hold.
+//! Products of many tokens: it pays to widen a block of weights once. They are copied to panels, as
+//! activations are, so that both are read from front to back.
+//!
+//! Rows are cut into chunks that fit the nearest cache, and sums are kept in memory from one chunk
+//! to the next, so that they are added up in the order of the columns, as those of few tokens are.
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::Block;
+use super::panels::{ROWS, tokens};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::{Simd, Stored, Task};
 
-/// Tokens and rows of a tile. 24 sums, and the operands, fit into the registers.
-const TOKENS: usize = 6;
-const ROWS: usize = 4;
-/// Bytes of activations that fit the first-level cache beside a few rows of weights.
+/// Bytes of the activations and the weights of a tile that fit the first-level cache.
 const NEAR_BYTES: usize = 28 << 10;
+/// Tokens whose sums are kept in memory: they stay in the second-level cache, beside a chunk of the
+/// weights.
+const FAR_TOKENS: usize = 128;
 
-/// A block whose activations are in the order of the caller.
+/// A block whose activations are in panels.
 pub struct Widened<'a, E> {
     pub block: Block<'a, E>,
-    pub scratch: &'a mut Aligned<f32>,
+    pub scratch: &'a mut Scratch,
 }
 
-/// Copies `x` to memory that begins at a cache line.
-pub fn copy(x: &[f32]) -> Aligned<f32> {
-    const PIECE: usize = 1 << 14;
-    let mut aligned = Aligned::zeroed(x.len());
-    let pieces = aligned.par_chunks_mut(PIECE).zip(x.par_chunks(PIECE));
-    pieces.for_each(|(to, from)| to.copy_from_slice(from));
-    aligned
+/// The memory of a thread.
+#[derive(Default)]
+pub struct Scratch {
+    /// A chunk of the weights, `[tiles, steps, ROWS, lanes]`.
+    weights: Aligned<f32>,
+    /// `[groups of tokens, tiles, tokens of a group, ROWS, lanes]`
+    sums: Aligned<f32>,
 }
 
 impl<E: Stored> Task for Widened<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { block, scratch } = self;
-        scratch.resize(block.weights.len());
-        // SAFETY: the caller guarantees the features of `S`; `scratch` has the rows of the block.
+        // SAFETY: the caller guarantees the features of `S`.
         unsafe {
-            widen::<S, E>(block.weights, scratch);
-            block.multiply::<S>(scratch);
+            match S::LANES {
+                16 => self.run::<S, { tokens(16) }>(),
+                _ => self.run::<S, { tokens(8) }>(),
+            }
+        }
+    }
+}
+
+impl<E: Stored> Widened<'_, E> {
+    /// Computes the block. `TOKENS` is the number of tokens of a group.
+    ///
+    /// # Safety
+    /// The CPU must have `S`'s features.
+    #[inline(always)]
+    unsafe fn run<S: Simd, const TOKENS: usize>(self) {
+        let Self { block, scratch } = self;
+        let Scratch { weights, sums } = scratch;
+        let (steps, tiles) = (block.input / S::LANES, block.rows.div_ceil(ROWS));
+        let near = NEAR_BYTES / size_of::<f32>() / ((TOKENS + ROWS) * S::LANES);
+        let tile = TOKENS * ROWS * S::LANES;
+        let group = TOKENS * block.input.next_multiple_of(S::LANES);
+        let far = FAR_TOKENS / TOKENS;
+        for (part, x) in block.x.chunks(far * group).enumerate() {
+            sums.resize(x.len() / group * tiles * tile);
+            sums.fill(0.0);
+            for from in (0..steps).step_by(near) {
+                let chunk = from..(from + near).min(steps);
+                let panel = chunk.len() * ROWS * S::LANES;
+                weights.resize(tiles * panel);
+                // SAFETY: the caller guarantees the features of `S`. Each panel of `weights` has a
+                // step for each of the chunk's, which lie within a row.
+                unsafe { block.widen::<S>(&chunk, weights) };
+                let within = chunk.start * TOKENS * S::LANES..chunk.end * TOKENS * S::LANES;
+                let sums = sums.chunks_exact_mut(tiles * tile);
+                for (x, sums) in x.chunks_exact(group).zip(sums) {
+                    let tiles = weights.chunks_exact(panel).zip(sums.chunks_exact_mut(tile));
+                    for (weights, sums) in tiles {
+                        // SAFETY: the caller guarantees the features of `S`.
+                        unsafe { add::<S, TOKENS>(&x[within.clone()], weights, sums) };
+                    }
+                }
+            }
+            let sums = sums.chunks_exact(tiles * tile);
+            for (index, (x, sums)) in x.chunks_exact(group).zip(sums).enumerate() {
+                let token = part * FAR_TOKENS + index * TOKENS;
+                for (index, sums) in sums.chunks_exact(tile).enumerate() {
+                    // SAFETY: the caller guarantees the features of `S`.
+                    unsafe { block.finish::<S, TOKENS>(token, index * ROWS, x, sums) };
+                }
+            }
         }
     }
 }
 
 impl<E: Stored> Block<'_, E> {
-    /// Computes the block with its widened weights.
+    /// Widens the vectors `steps` of all rows. The rows that the last tile lacks are copies of the
+    /// last row.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features, and `rows` must hold the weights of the block.
+    /// The CPU must have `S`'s features. The steps must lie within a row, and `to` must have room
+    /// for them.
     #[inline(always)]
-    unsafe fn multiply<S: Simd>(&self, rows: &[f32]) {
-        let whole = self.rows / ROWS * ROWS;
-        // The weights are read again for each block of tokens, whose activations should stay in
-        // the nearest cache.
-        let block = (NEAR_BYTES / (4 * self.input) / TOKENS).max(1) * TOKENS;
-        for token in (0..self.y.tokens).step_by(block) {
-            let tokens = token..(token + block).min(self.y.tokens);
-            // SAFETY: the caller guarantees the features of `S`; `weights` begins with the `ROWS`
-            // rows of the tile.
-            unsafe {
-                for row in (0..whole).step_by(ROWS) {
-                    let weights = &rows[row * self.input..];
-                    self.tokens_by::<S, ROWS>(tokens.clone(), row, weights);
-                }
-                for row in whole..self.rows {
-                    let weights = &rows[row * self.input..];
-                    self.tokens_by::<S, 1>(tokens.clone(), row, weights);
+    unsafe fn widen<S: Simd>(&self, steps: &Range<usize>, to: &mut [f32]) {
+        let panels = to.chunks_exact_mut(steps.len() * ROWS * S::LANES);
+        for (tile, panel) in panels.enumerate() {
+            for r in 0..ROWS {
+                let row = (tile * ROWS + r).min(self.rows - 1);
+                let row = &self.weights[row * self.input..][..self.input];
+                let row = &row[steps.start * S::LANES..steps.end * S::LANES];
+                let places = panel.chunks_exact_mut(ROWS * S::LANES);
+                for (from, place) in row.chunks_exact(S::LANES).zip(places) {
+                    let to = &mut place[r * S::LANES..][..S::LANES];
+                    // SAFETY: the caller guarantees the features of `S`; both slices have `LANES`
+                    // elements.
+                    unsafe { E::load::<S>(from.as_ptr()).store(to.as_mut_ptr()) };
                 }
             }
         }
     }
 
-    /// Computes `ROWS` rows for `tokens`, in tiles of [`TOKENS`] tokens and fewer at the end.
+    /// Writes the elements of `y` that a tile has the `sums` of: those of the group of tokens from
+    /// `token` on, whose panel is `x`, and the rows from `row` on.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features, and `weights` must begin with the rows of the tile.
+    /// The CPU must have `S`'s features. The elements must be this task's.
     #[inline(always)]
-    unsafe fn tokens_by<S: Simd, const ROWS: usize>(
-        &self,
-        tokens: Range<usize>,
-        row: usize,
-        weights: &[f32],
-    ) {
-        let mut token = tokens.start;
-        while token < tokens.end {
-            let here = match tokens.end - token {
-                left if left >= TOKENS => TOKENS,
-                left => left.min(4),
-            };
-            // SAFETY: the caller's guarantees are those of `tile_of`; `here` tokens from `token` on
-            // exist.
-            unsafe {
-                match here {
-                    1 => self.tile_of::<S, 1, ROWS>(token, row, weights),
-                    2 => self.tile_of::<S, 2, ROWS>(token, row, weights),
-                    3 => self.tile_of::<S, 3, ROWS>(token, row, weights),
-                    4 => self.tile_of::<S, 4, ROWS>(token, row, weights),
-                    _ => self.tile_of::<S, TOKENS, ROWS>(token, row, weights),
-                }
-            }
-            token += here;
-        }
-    }
-
-    /// Computes `COUNT` x `ROWS` dot products, with the sums in registers.
-    ///
-    /// # Safety
-    /// The CPU must have `S`'s features. The tile must lie within `y`, and its elements must be
-    /// this task's.
-    #[inline(always)]
-    unsafe fn tile_of<S: Simd, const COUNT: usize, const ROWS: usize>(
+    unsafe fn finish<S: Simd, const TOKENS: usize>(
         &self,
         token: usize,
         row: usize,
-        weights: &[f32],
+        x: &[f32],
+        sums: &[f32],
     ) {
-        let width = self.input;
-        let x = &self.x[token * width..(token + COUNT) * width];
-        let weights = &weights[..ROWS * width];
-        let whole = width / S::LANES * S::LANES;
-        // SAFETY: the caller guarantees the features of `S`. `x` has `COUNT` rows and `weights` has
-        // `ROWS` rows of `width` elements (the slices above check it), `k + LANES` is at most
-        // `width`, and the elements of `y` are this task's.
-        unsafe {
-            let mut sums = [[S::zero(); ROWS]; COUNT];
-            for k in (0..whole).step_by(S::LANES) {
-                let mut w = [S::zero(); ROWS];
-                for (r, w) in w.iter_mut().enumerate() {
-                    *w = S::load_f32(weights.as_ptr().add(r * width + k));
+        const { assert!((TOKENS * ROWS).is_multiple_of(4)) };
+        let whole = self.input / S::LANES * S::LANES;
+        let sums = &sums[..TOKENS * ROWS * S::LANES];
+        let mut values = [[0.0; 4]; 8];
+        for (i, values) in values.iter_mut().enumerate().take(TOKENS * ROWS / 4) {
+            let sums = &sums[i * 4 * S::LANES..][..4 * S::LANES];
+            // SAFETY: the caller guarantees the features of `S`; the slice has four vectors.
+            *values = unsafe {
+                let at = sums.as_ptr();
+                let [b, c, d] = [1, 2, 3].map(|i| at.add(i * S::LANES));
+                S::sums([at, b, c, d].map(|at| S::load_f32(at)))
+            };
+        }
+        let values = values.as_flattened();
+        let (tokens, rows) = (self.y.tokens - token, self.rows - row);
+        for (t, values) in values
+            .chunks_exact(ROWS)
+            .enumerate()
+            .take(TOKENS.min(tokens))
+        {
+            for (r, value) in values.iter().enumerate().take(rows) {
+                let mut value = *value;
+                for k in whole..self.input {
+                    let x = x[whole * TOKENS + t * S::LANES + k - whole];
+                    value += x * self.weights[(row + r) * self.input + k].widen();
                 }
-                for (t, sums) in sums.iter_mut().enumerate() {
-                    let x = S::load_f32(x.as_ptr().add(t * width + k));
-                    for (sum, w) in sums.iter_mut().zip(w) {
-                        *sum = sum.add_mul(x, w);
-                    }
-                }
-            }
-            for (t, sums) in sums.iter().enumerate() {
-                for (r, sum) in sums.iter().enumerate() {
-                    let mut value = sum.sum();
-                    for k in whole..width {
-                        value += x[t * width + k] * weights[r * width + k];
-                    }
-                    self.write(token + t, row + r, value);
-                }
+                // SAFETY: the token and the row exist, and the caller guarantees the rest.
+                unsafe { self.write(token + t, row + r, value) };
             }
         }
     }
 }
 
-/// Widens `from` to f32.
+/// Adds the products of the panels `x` and `weights`, which have the same number of steps, to
+/// `kept`: `TOKENS` x [`ROWS`] vectors.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
-unsafe fn widen<S: Simd, E: Stored>(from: &[E], to: &mut [f32]) {
-    let length = from.len().min(to.len());
-    let whole = length / S::LANES * S::LANES;
-    for i in (0..whole).step_by(S::LANES) {
-        // SAFETY: the caller guarantees the features of `S`; `i + LANES` is at most the length of
-        // both slices.
-        unsafe { E::load::<S>(from.as_ptr().add(i)).store(to.as_mut_ptr().add(i)) };
-    }
-    for i in whole..length {
-        to[i] = from[i].widen();
+unsafe fn add<S: Simd, const TOKENS: usize>(x: &[f32], weights: &[f32], kept: &mut [f32]) {
+    let steps = weights.len() / (ROWS * S::LANES);
+    let x = &x[..steps * TOKENS * S::LANES];
+    let kept = &mut kept[..TOKENS * ROWS * S::LANES];
+    // SAFETY: the caller guarantees the features of `S`. A step reads `TOKENS` vectors of `x` and
+    // `ROWS` vectors of `weights`, and `kept` has `TOKENS * ROWS` vectors: the slices above check
+    // it.
+    unsafe {
+        let (mut x, mut weights) = (x.as_ptr(), weights.as_ptr());
+        let kept = kept.as_mut_ptr();
+        let mut sums = [[S::zero(); ROWS]; TOKENS];
+        for (t, sums) in sums.iter_mut().enumerate() {
+            for (r, sum) in sums.iter_mut().enumerate() {
+                *sum = S::load_f32(kept.add((t * ROWS + r) * S::LANES));
+            }
+        }
+        for _ in 0..steps {
+            let mut w = [S::zero(); ROWS];
+            for (r, w) in w.iter_mut().enumerate() {
+                *w = S::load_f32(weights.add(r * S::LANES));
+            }
+            for (t, sums) in sums.iter_mut().enumerate() {
+                let x = S::load_f32(x.add(t * S::LANES));
+                for (sum, w) in sums.iter_mut().zip(w) {
+                    *sum = sum.add_mul(x, w);
+                }
+            }
+            x = x.add(TOKENS * S::LANES);
+            weights = weights.add(ROWS * S::LANES);
+        }
+        for (t, sums) in sums.iter().enumerate() {
+            for (r, sum) in sums.iter().enumerate() {
+                sum.store(kept.add((t * ROWS + r) * S::LANES));
+            }
+        }
     }
 }

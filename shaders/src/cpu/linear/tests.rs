@@ -5,9 +5,9 @@ use half::{bf16, f16};
 use super::*;
 use crate::cpu::noise::noise;
 
-/// `(tokens, output)`: incomplete tiles and groups of all kinds, and in the last more tokens than
-/// stay in a cache.
-const SIZES: [(usize, usize); 8] = [
+/// `(tokens, output)`: incomplete tiles and groups of all kinds, and in the last ones more tokens
+/// than stay in a cache, so many that weights are widened once.
+const SIZES: [(usize, usize); 9] = [
     (1, 1),
     (1, 70),
     (2, 24),
@@ -15,7 +15,8 @@ const SIZES: [(usize, usize); 8] = [
     (4, 16),
     (9, 17),
     (31, 5),
-    (90, 21),
+    (90, 52),
+    (131, 4),
 ];
 
 /// Checks that multiplications with weights of type `E` agree with f64 for all kinds of vectors,

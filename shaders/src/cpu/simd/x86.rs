@@ -135,4 +135,28 @@ impl Simd for Avx2 {
         _mm256_storeu_ps(lanes.as_mut_ptr(), self.0);
         lanes.iter().sum()
     }
+    #[inline(always)]
+    unsafe fn sums(vectors: [Self; 4]) -> [f32; 4] {
+        // Both halves of the vectors are transposed at once: then each vector has the same lane of
+        // all four, and of the lane four behind it. The lanes are added in the order of `sum`.
+        let [a, b, c, d] = vectors;
+        let (ab, cd) = (_mm256_unpacklo_ps(a.0, b.0), _mm256_unpacklo_ps(c.0, d.0));
+        let (ab_high, cd_high) = (_mm256_unpackhi_ps(a.0, b.0), _mm256_unpackhi_ps(c.0, d.0));
+        let lanes = [
+            _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+            _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+            _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+        ];
+        let mut total = _mm256_castps256_ps128(lanes[0]);
+        for lane in &lanes[1..] {
+            total = _mm_add_ps(total, _mm256_castps256_ps128(*lane));
+        }
+        for lane in lanes {
+            total = _mm_add_ps(total, _mm256_extractf128_ps::<1>(lane));
+        }
+        let mut sums = [0.0; 4];
+        _mm_storeu_ps(sums.as_mut_ptr(), total);
+        sums
+    }
 }
