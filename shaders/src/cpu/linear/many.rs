@@ -11,8 +11,11 @@ use super::panels::{ROWS, tokens};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::simd::{Simd, Stored, Task};
 
-/// Bytes of the activations and the weights of a tile that fit the first-level cache.
-const NEAR_BYTES: usize = 28 << 10;
+/// Bytes of the activations and the weights of a tile that fit the first-level cache, beside the
+/// next activations.
+const NEAR_BYTES: usize = 20 << 10;
+/// Floats of a cache line.
+const CACHE_LINE: usize = 16;
 /// Tokens whose sums are kept in memory: they stay in the second-level cache, beside a chunk of the
 /// weights.
 const FAR_TOKENS: usize = 128;
@@ -71,11 +74,22 @@ impl<E: Stored> Widened<'_, E> {
                 unsafe { block.widen::<S>(&chunk, weights) };
                 let within = chunk.start * TOKENS * S::LANES..chunk.end * TOKENS * S::LANES;
                 let sums = sums.chunks_exact_mut(tiles * tile);
+                // Each tile prefetches its part of the next group's activations.
+                let ahead = (within.len() / tiles).next_multiple_of(CACHE_LINE);
                 for (x, sums) in x.chunks_exact(group).zip(sums) {
+                    let x = &x[within.clone()];
+                    let next = x.as_ptr().wrapping_add(group);
                     let tiles = weights.chunks_exact(panel).zip(sums.chunks_exact_mut(tile));
-                    for (weights, sums) in tiles {
-                        // SAFETY: the caller guarantees the features of `S`.
-                        unsafe { add::<S, TOKENS>(&x[within.clone()], weights, sums) };
+                    for (index, (weights, sums)) in tiles.enumerate() {
+                        let next = next.wrapping_add(index * ahead);
+                        // SAFETY: the caller guarantees the features of `S`; a prefetch accepts any
+                        // address.
+                        unsafe {
+                            for line in (0..ahead).step_by(CACHE_LINE) {
+                                S::prefetch(next.wrapping_add(line));
+                            }
+                            add::<S, TOKENS>(x, weights, sums);
+                        }
                     }
                 }
             }
