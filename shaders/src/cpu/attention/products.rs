@@ -142,14 +142,18 @@ unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize
                 }
             }
         }
-        for (scores, sums) in scores.iter_mut().zip(sums) {
-            if let [a, b, c, d] = sums[..] {
-                *scores = S::sums([a, b, c, d]);
-            } else {
-                for (score, sum) in scores[first..].iter_mut().zip(sums) {
-                    *score = sum.sum();
-                }
-            }
+        // Four sums at a time, whichever heads and keys they are of.
+        let sums = sums.as_flattened();
+        let mut values = [0.0; MAX_HEADS * SLOTS];
+        let (fours, rest) = sums.as_chunks::<4>();
+        for (values, sums) in values.chunks_exact_mut(4).zip(fours) {
+            values.copy_from_slice(&S::sums(*sums));
+        }
+        for (value, sum) in values[4 * fours.len()..].iter_mut().zip(rest) {
+            *value = sum.sum();
+        }
+        for (scores, values) in scores.iter_mut().zip(values.chunks_exact(SIDE)) {
+            scores[first..first + SIDE].copy_from_slice(values);
         }
     }
 }
