@@ -1,20 +1,25 @@
-//! Attention over slot indices, with online softmax. A task is one token and some KV heads: for each tile
-//! of slots, it computes one head after another, so that memory is read in the order in which it lies
-//! there. How many heads a task has changes no sum.
+//! Attention over slot indices, with online softmax. A task is some KV heads of a few tokens that follow
+//! each other: for each tile of slots, it computes one head after another, so that memory is read in the
+//! order in which it lies there, and each head for all tokens, so that it is read once. How many heads
+//! and tokens a task has changes no sum.
 
 mod products;
+
+use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::pools::Pooled;
 use super::simd::{Simd, Task, dispatch, exp, tanh};
 use crate::HeadLayout;
-use products::{MAX_HEADS, Rows, SLOTS, mix, scores};
+use products::{MAX_HEADS, Rows, SLOTS, mix};
 
 /// Positions that are scored before their values are added up.
 const TILE: usize = 64;
 /// Tasks per thread that keep all threads busy almost to the end, whatever their number.
 const MANY_PER_THREAD: usize = 8;
+/// The most tokens of a task. They share the reads of keys and values.
+const MOST_TOKENS: usize = 8;
 
 /// The slots of the tokens of a batch, as [`RaggedIndex`](crate::RaggedIndex) describes them.
 pub struct SlotTable<'a> {
@@ -32,6 +37,25 @@ impl SlotTable<'_> {
         let start = end.saturating_sub(self.window);
         let table = &self.slots[self.start[token] as usize..];
         &table[start..end]
+    }
+
+    /// Cuts the tokens into runs of at most `most`, which follow each other in a sequence and attend
+    /// from the same position on: what a token attends begins with what the one before it attends.
+    fn runs(&self, most: usize) -> Vec<Range<usize>> {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for (token, (position, start)) in self.positions.iter().zip(self.start).enumerate() {
+            let follows = |run: &&mut Range<usize>| {
+                run.len() < most
+                    && *position == self.positions[token - 1] + 1
+                    && *start == self.start[token - 1]
+                    && (*position as usize) < self.window
+            };
+            match runs.last_mut().filter(follows) {
+                Some(run) => run.end += 1,
+                None => runs.push(token..token + 1),
+            }
+        }
+        runs
     }
 
     /// The largest number of positions that a token attends, and the sum over all tokens.
@@ -83,24 +107,32 @@ pub fn paged<E: Pooled>(
     let (tokens, group) = (table.positions.len(), layout.heads / layout.kv_heads);
     let threads = rayon::current_num_threads();
     let together = together(table.lengths(), tokens, layout.kv_heads, threads);
-    let (runs, width) = (
-        layout.kv_heads / together,
-        together * group * layout.head_dim,
-    );
-    let tasks = q
-        .par_chunks_exact(width)
-        .zip(out.par_chunks_exact_mut(width))
-        .enumerate();
-    tasks.for_each(|(task, (q, out))| {
+    let width = together * group * layout.head_dim;
+    let mut places = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
+    let mut tasks = Vec::new();
+    for run in table.runs((tokens / (MANY_PER_THREAD * threads)).clamp(1, MOST_TOKENS)) {
+        let mut heads: Vec<Vec<Query<'_>>> = Vec::new();
+        heads.resize_with(layout.kv_heads / together, || Vec::with_capacity(run.len()));
+        for token in run {
+            for (heads, (q, out)) in heads.iter_mut().zip(places.by_ref()) {
+                heads.push(Query {
+                    q,
+                    slots: table.visible(token),
+                    out,
+                });
+            }
+        }
+        let of_run = heads.into_iter().enumerate();
+        tasks.extend(of_run.map(|(index, queries)| (index * together, queries)));
+    }
+    tasks.into_par_iter().for_each(|(first, queries)| {
         dispatch(Heads {
-            q,
+            queries,
             k_pool,
             v_pool,
             layout,
             weighing,
-            first: task % runs * together,
-            slots: table.visible(task / runs),
-            out,
+            first,
         });
     });
 }
@@ -123,17 +155,22 @@ fn together(
     (1..=kv_heads).rev().find(fits).unwrap_or(1)
 }
 
-/// Some KV heads of one token, and the query heads that share them.
-struct Heads<'a, E> {
+/// The query heads of a token that share some KV heads.
+struct Query<'a> {
     q: &'a [f32],
+    slots: &'a [i32],
+    out: &'a mut [f32],
+}
+
+/// Some KV heads of the tokens of a run, and the query heads that share them.
+struct Heads<'a, E> {
+    queries: Vec<Query<'a>>,
     k_pool: &'a [E],
     v_pool: &'a [E],
     layout: HeadLayout,
     weighing: &'a Weighing<'a>,
     /// The first KV head.
     first: usize,
-    slots: &'a [i32],
-    out: &'a mut [f32],
 }
 
 impl<E: Pooled> Task for Heads<'_, E> {
@@ -141,43 +178,57 @@ impl<E: Pooled> Task for Heads<'_, E> {
     unsafe fn run<S: Simd>(self) {
         let (dim, stride) = (self.layout.head_dim, E::SCALE + self.layout.head_dim);
         let group = self.layout.heads / self.layout.kv_heads;
-        self.out.fill(0.0);
+        let longest = self.queries.last().map_or(&[][..], |last| last.slots);
+        let tokens = self.queries.len();
         let mut parts = Vec::new();
-        let kv_heads = self.q.chunks_exact(group * dim);
-        let outs = self.out.chunks_exact_mut(group * dim);
-        for (kv_head, (q, out)) in (self.first..).zip(kv_heads.zip(outs)) {
-            // Keys and values are read and widened once for up to [`MAX_HEADS`] heads.
-            let few = q.chunks(MAX_HEADS * dim);
-            for (from, (q, out)) in few.zip(out.chunks_mut(MAX_HEADS * dim)).enumerate() {
-                let rows = Rows {
-                    k_pool: self.k_pool,
-                    v_pool: self.v_pool,
-                    width: self.layout.kv_heads * stride,
-                    at: kv_head * stride + E::SCALE,
-                    dim,
-                };
-                let first = kv_head * group + from * MAX_HEADS;
-                parts.push(Part::new(q, rows, self.weighing, first, out));
+        for query in self.queries {
+            query.out.fill(0.0);
+            let kv_heads = query.q.chunks_exact(group * dim);
+            let outs = query.out.chunks_exact_mut(group * dim);
+            for (kv_head, (q, out)) in (self.first..).zip(kv_heads.zip(outs)) {
+                // Keys and values are read and widened once for up to [`MAX_HEADS`] heads.
+                let few = q.chunks(MAX_HEADS * dim);
+                for (from, (q, out)) in few.zip(out.chunks_mut(MAX_HEADS * dim)).enumerate() {
+                    let rows = Rows {
+                        k_pool: self.k_pool,
+                        v_pool: self.v_pool,
+                        width: self.layout.kv_heads * stride,
+                        at: kv_head * stride + E::SCALE,
+                        dim,
+                    };
+                    let first = kv_head * group + from * MAX_HEADS;
+                    parts.push(Part::new(q, rows, query.slots, self.weighing, first, out));
+                }
             }
         }
-        for (tile, slots) in self.slots.chunks(TILE).enumerate() {
-            let next = &self.slots[((tile + 1) * TILE).min(self.slots.len())..];
-            let next = &next[..next.len().min(TILE)];
-            for index in 0..parts.len() {
+        // The tokens of a head follow each other, so that its rows stay in the nearest cache.
+        let of_token = parts.len() / tokens;
+        for from in (0..longest.len()).step_by(TILE) {
+            let tile = |slots: &'_ [i32], from: usize| {
+                from.min(slots.len())..(from + TILE).min(slots.len())
+            };
+            for head in 0..of_token {
                 // The next rows are prefetched.
-                let ahead = match parts.get(index + 1) {
-                    Some(following) => (following.rows, slots),
-                    None => (parts[0].rows, next),
+                let mut ahead = match head + 1 < of_token {
+                    true => (parts[head + 1].rows, &longest[tile(longest, from)]),
+                    false => (parts[0].rows, &longest[tile(longest, from + TILE)]),
                 };
-                let part = &mut parts[index];
-                // SAFETY: the caller guarantees the features of `S`, and a part has that many heads.
-                unsafe {
-                    match part.q.len() / dim {
-                        1 => part.attend::<S, 1>(slots, ahead),
-                        2 => part.attend::<S, 2>(slots, ahead),
-                        3 => part.attend::<S, 3>(slots, ahead),
-                        _ => part.attend::<S, MAX_HEADS>(slots, ahead),
+                for part in parts[head..].iter_mut().step_by(of_token) {
+                    let slots = &part.slots[tile(part.slots, from)];
+                    if slots.is_empty() {
+                        continue;
                     }
+                    // SAFETY: the caller guarantees the features of `S`, and a part has that many
+                    // heads.
+                    unsafe {
+                        match part.q.len() / dim {
+                            1 => part.attend::<S, 1>(slots, ahead),
+                            2 => part.attend::<S, 2>(slots, ahead),
+                            3 => part.attend::<S, 3>(slots, ahead),
+                            _ => part.attend::<S, MAX_HEADS>(slots, ahead),
+                        }
+                    }
+                    ahead.1 = &[];
                 }
             }
         }
@@ -195,6 +246,8 @@ impl<E: Pooled> Task for Heads<'_, E> {
 struct Part<'a, E> {
     q: &'a [f32],
     rows: Rows<'a, E>,
+    /// What the token attends.
+    slots: &'a [i32],
     weighing: &'a Weighing<'a>,
     /// The largest score and the sum of the weights of each head.
     max: [f32; MAX_HEADS],
@@ -209,6 +262,7 @@ impl<'a, E: Pooled> Part<'a, E> {
     fn new(
         q: &'a [f32],
         rows: Rows<'a, E>,
+        slots: &'a [i32],
         weighing: &'a Weighing<'a>,
         first: usize,
         out: &'a mut [f32],
@@ -224,6 +278,7 @@ impl<'a, E: Pooled> Part<'a, E> {
         Self {
             q,
             rows,
+            slots,
             weighing,
             max,
             sum,
@@ -243,75 +298,115 @@ impl<'a, E: Pooled> Part<'a, E> {
         (rows_ahead, slots_ahead): (Rows<'_, E>, &[i32]),
     ) {
         let (q, rows, scale) = (self.q, &self.rows, self.weighing.scale);
-        let mut weights = [[0.0f32; TILE]; HEADS];
+        let mut weights = [[0.0f32; HEADS]; TILE];
         let mut slots_ahead = slots_ahead.chunks(SLOTS);
-        for (from, few) in slots.chunks(SLOTS).enumerate() {
-            // SAFETY: the caller guarantees the features of `S`.
-            let scores = unsafe {
+        let fours = slots.chunks(SLOTS).zip(weights.as_chunks_mut::<SLOTS>().0);
+        for (few, scores) in fours {
+            // SAFETY: the caller guarantees the features of `S`, and that `q` has so many heads.
+            unsafe {
                 rows_ahead.fetch::<S>(slots_ahead.next().unwrap_or_default());
-                scores::<S, E, HEADS>(q, rows, few)
-            };
-            for (weights, scores) in weights.iter_mut().zip(scores) {
-                for (weight, score) in weights[from * SLOTS..].iter_mut().zip(scores) {
-                    *weight = score * scale;
-                }
+                products::scores::<S, E, HEADS>(q, rows, few, scores);
             }
         }
-        rows.scale(rows.k_pool, slots, &mut weights);
-        for head in 0..HEADS {
-            let (max, sum) = (&mut self.max[head], &mut self.sum[head]);
-            let weights = &mut weights[head][..slots.len()];
-            if let Some(cap) = self.weighing.cap {
-                weights
-                    .iter_mut()
-                    .for_each(|weight| *weight = cap * tanh(*weight / cap));
+        let within = &mut weights[..slots.len()];
+        within
+            .as_flattened_mut()
+            .iter_mut()
+            .for_each(|score| *score *= scale);
+        rows.scale(rows.k_pool, slots, within);
+        if let Some(cap) = self.weighing.cap {
+            let scores = within.as_flattened_mut().iter_mut();
+            scores.for_each(|score| *score = cap * tanh(*score / cap));
+        }
+        let (max, sum) = (&mut self.max[..HEADS], &mut self.sum[..HEADS]);
+        let mut old_max = [0.0; HEADS];
+        old_max.copy_from_slice(max);
+        let new_max = by_lanes(
+            within,
+            old_max,
+            |max, score| if score > max { score } else { max },
+        );
+        for weights in &mut *within {
+            for (weight, max) in weights.iter_mut().zip(new_max) {
+                *weight -= max;
             }
-            let new_max = by_lanes(
-                weights,
-                *max,
-                |max, score| if score > max { score } else { max },
-            );
+        }
+        let scores = within.as_flattened_mut().iter_mut();
+        scores.for_each(|score| *score = exp(*score));
+        let sums = by_lanes(within, [0.0; HEADS], |sum, weight| sum + weight);
+        let outs = self.out.chunks_exact_mut(rows.dim);
+        for (head, out) in outs.enumerate().take(HEADS) {
             // The first correction is zero: there is nothing to rescale, and `exp` does not take
             // infinity.
-            let correction = if *max == f32::NEG_INFINITY {
-                0.0
-            } else {
-                exp(*max - new_max)
+            let correction = match max[head] == f32::NEG_INFINITY {
+                true => 0.0,
+                false => exp(max[head] - new_max[head]),
             };
-            *max = new_max;
-            weights
-                .iter_mut()
-                .for_each(|weight| *weight = exp(*weight - new_max));
-            *sum = *sum * correction + by_lanes(weights, 0.0, |sum, weight| sum + weight);
-            let out = &mut self.out[head * rows.dim..][..rows.dim];
+            max[head] = new_max[head];
+            sum[head] = sum[head] * correction + sums[head];
             out.iter_mut().for_each(|out| *out *= correction);
         }
-        rows.scale(rows.v_pool, slots, &mut weights);
-        // SAFETY: the caller guarantees the features of `S`.
-        unsafe { mix::<S, E, HEADS>(&weights, rows, slots, self.out) };
+        rows.scale(rows.v_pool, slots, within);
+        // SAFETY: the caller guarantees the features of `S`, and that `out` has so many heads.
+        unsafe { mix::<S, E, HEADS>(within, rows, slots, self.out) };
     }
 }
 
-/// Combines `values` in sixteen lanes, each starting with `start`, and then combines the lanes. The
-/// compiler may not reorder operations on floats by itself.
+/// Combines the values of each head in sixteen lanes, each starting with `start`, and then combines
+/// the lanes. The compiler may not reorder operations on floats by itself.
 #[inline(always)]
-fn by_lanes(values: &[f32], start: f32, combine: impl Fn(f32, f32) -> f32) -> f32 {
+fn by_lanes<const HEADS: usize>(
+    values: &[[f32; HEADS]],
+    start: [f32; HEADS],
+    combine: impl Fn(f32, f32) -> f32,
+) -> [f32; HEADS] {
     let mut lanes = [start; 16];
-    let chunks = values.chunks_exact(16);
-    let rest = chunks.remainder();
+    let (chunks, rest) = values.as_chunks::<16>();
     for chunk in chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
+        // Whole arrays stay in registers.
+        let mut combined = lanes;
+        for (lanes, values) in combined.iter_mut().zip(chunk) {
+            for (lane, value) in lanes.iter_mut().zip(values) {
+                *lane = combine(*lane, *value);
+            }
+        }
+        lanes = combined;
+    }
+    for (lanes, values) in lanes.iter_mut().zip(rest) {
+        for (lane, value) in lanes.iter_mut().zip(values) {
             *lane = combine(*lane, *value);
         }
     }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane = combine(*lane, *value);
+    let [mut all, rest @ ..] = lanes;
+    for lanes in rest {
+        for (all, lane) in all.iter_mut().zip(lanes) {
+            *all = combine(*all, lane);
+        }
     }
-    lanes.into_iter().reduce(combine).unwrap_or(start)
+    all
 }
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn tokens_share_a_task_where_they_follow_each_other_and_see_the_same_first_position() {
+        let table = |positions, start, window| super::SlotTable {
+            positions,
+            start,
+            slots: &[],
+            window,
+        };
+        // A prompt of five tokens, one of two that begins elsewhere, and a decoding token.
+        let (positions, start) = (&[0, 1, 2, 3, 4, 5, 6, 7], &[0, 0, 0, 0, 0, 9, 9, 40]);
+        let runs = table(positions, start, 100).runs(3);
+        assert_eq!(runs, [0..3, 3..5, 5..7, 7..8]);
+        // The window has left the first position behind from token 3 on.
+        let runs = table(&positions[..5], &start[..5], 3).runs(8);
+        assert_eq!(runs, [0..3, 3..4, 4..5]);
+        // A position is left out.
+        assert_eq!(table(&[3, 5], &[0, 0], 100).runs(8), [0..1, 1..2]);
+    }
+
     #[test]
     fn tasks_have_many_heads_where_that_leaves_no_thread_idle() {
         // One token of Llama-3.2-1B: half of the heads for each of two threads.

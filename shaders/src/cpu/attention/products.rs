@@ -33,19 +33,19 @@ impl<E: Pooled> Rows<'_, E> {
 
     /// Multiplies each of `values` by the scale that `pool` has at the slot in the same place.
     #[inline(always)]
-    pub fn scale(&self, pool: &[E], slots: &[i32], values: &mut [[f32; TILE]]) {
+    pub fn scale<const HEADS: usize>(
+        &self,
+        pool: &[E],
+        slots: &[i32],
+        values: &mut [[f32; HEADS]],
+    ) {
         if E::SCALE == 0 {
             return;
         }
-        let mut scales = [0.0; TILE];
-        for (scale, slot) in scales.iter_mut().zip(slots) {
+        for (values, slot) in values.iter_mut().zip(slots) {
             let from = self.of(*slot).start;
-            *scale = E::scale(&pool[from - E::SCALE..from]);
-        }
-        for values in values {
-            for (value, scale) in values.iter_mut().zip(scales) {
-                *value *= scale;
-            }
+            let scale = E::scale(&pool[from - E::SCALE..from]);
+            values.iter_mut().for_each(|value| *value *= scale);
         }
     }
 
@@ -73,87 +73,84 @@ impl<E: Pooled> Rows<'_, E> {
     }
 }
 
-/// The dot products of each head with the keys at up to [`SLOTS`] slots.
+/// Sets `scores` to the dot products of the keys at up to [`SLOTS`] slots with each head. Those of
+/// missing slots mean nothing.
 ///
 /// # Safety
-/// The CPU must have `S`'s features.
+/// The CPU must have `S`'s features, and `q` must have `HEADS` heads.
 #[inline(always)]
 pub unsafe fn scores<S: Simd, E: Pooled, const HEADS: usize>(
     q: &[f32],
     rows: &Rows<'_, E>,
     slots: &[i32],
-) -> [[f32; SLOTS]; HEADS] {
+    scores: &mut [[f32; HEADS]; SLOTS],
+) {
     let dim = rows.dim;
     let whole = dim / S::LANES * S::LANES;
-    // Missing slots are replaced by the first one; their scores are ignored.
+    // Missing slots are replaced by the first one.
     let keys: [&[E]; SLOTS] = std::array::from_fn(|i| {
         let slot = slots.get(i).unwrap_or(&slots[0]);
         &rows.k_pool[rows.of(*slot)]
     });
-    let mut scores = [[0.0; SLOTS]; HEADS];
     // SAFETY: the caller guarantees the features of `S`, and that `q` has `HEADS` heads; keys have
     // `dim` elements.
     unsafe {
         if S::LANES == 16 || HEADS <= 2 {
-            dot_products::<S, E, HEADS, SLOTS>(q, &keys, 0, &mut scores);
+            dot_products::<S, E, HEADS, SLOTS>(q, &keys, scores);
         } else {
             // The CPU has half as many registers.
-            for first in (0..SLOTS).step_by(SLOTS / 2) {
-                dot_products::<S, E, HEADS, { SLOTS / 2 }>(q, &keys, first, &mut scores);
+            let (keys, _) = keys.as_chunks::<{ SLOTS / 2 }>();
+            let (halves, _) = scores.as_chunks_mut::<{ SLOTS / 2 }>();
+            for (keys, scores) in keys.iter().zip(halves) {
+                dot_products::<S, E, HEADS, { SLOTS / 2 }>(q, keys, scores);
             }
         }
     }
-    for (head, scores) in scores.iter_mut().enumerate() {
-        for (slot, score) in scores.iter_mut().enumerate() {
+    for (key, scores) in keys.iter().zip(scores) {
+        for (head, score) in scores.iter_mut().enumerate() {
             for i in whole..dim {
-                *score += q[head * dim + i] * keys[slot][i].widen();
+                *score += q[head * dim + i] * key[i].widen();
             }
         }
     }
-    scores
 }
 
-/// Sets the scores of `SIDE` keys from the `first` on, over whole vectors.
+/// Sets the scores of `SIDE` keys, over whole vectors.
 ///
 /// # Safety
 /// The CPU must have `S`'s features, and `q` must have `HEADS` heads of the length of a key.
 #[inline(always)]
 unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize>(
     q: &[f32],
-    keys: &[&[E]; SLOTS],
-    first: usize,
-    scores: &mut [[f32; SLOTS]; HEADS],
+    keys: &[&[E]; SIDE],
+    scores: &mut [[f32; HEADS]; SIDE],
 ) {
     let dim = keys[0].len();
     let whole = dim / S::LANES * S::LANES;
     // SAFETY: the caller guarantees the features of `S`. `i + LANES` is at most `dim`, the length
     // of every key and of every head in `q`.
     unsafe {
-        let mut sums = [[S::zero(); SIDE]; HEADS];
+        let mut sums = [[S::zero(); HEADS]; SIDE];
         for i in (0..whole).step_by(S::LANES) {
             let mut wide = [S::zero(); SIDE];
-            for (wide, key) in wide.iter_mut().zip(&keys[first..]) {
+            for (wide, key) in wide.iter_mut().zip(keys) {
                 *wide = E::load::<S>(key.as_ptr().add(i));
             }
-            for (head, sums) in sums.iter_mut().enumerate() {
+            for head in 0..HEADS {
                 let q = S::load_f32(q.as_ptr().add(head * dim + i));
-                for (sum, key) in sums.iter_mut().zip(wide) {
-                    *sum = sum.add_mul(q, key);
+                for (sums, key) in sums.iter_mut().zip(wide) {
+                    sums[head] = sums[head].add_mul(q, key);
                 }
             }
         }
         // Four sums at a time, whichever heads and keys they are of.
-        let sums = sums.as_flattened();
-        let mut values = [0.0; MAX_HEADS * SLOTS];
-        let (fours, rest) = sums.as_chunks::<4>();
-        for (values, sums) in values.chunks_exact_mut(4).zip(fours) {
-            values.copy_from_slice(&S::sums(*sums));
+        let (fours, rest) = sums.as_flattened().as_chunks::<4>();
+        let (scores, last) = scores.as_flattened_mut().as_chunks_mut::<4>();
+        for (scores, sums) in scores.iter_mut().zip(fours) {
+            *scores = S::sums(*sums);
         }
-        for (value, sum) in values[4 * fours.len()..].iter_mut().zip(rest) {
-            *value = sum.sum();
-        }
-        for (scores, values) in scores.iter_mut().zip(values.chunks_exact(SIDE)) {
-            scores[first..first + SIDE].copy_from_slice(values);
+        for (score, sum) in last.iter_mut().zip(rest) {
+            *score = sum.sum();
         }
     }
 }
@@ -161,10 +158,10 @@ unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize
 /// Adds the values at `slots`, times each head's weights, to `out`.
 ///
 /// # Safety
-/// The CPU must have `S`'s features.
+/// The CPU must have `S`'s features, and `out` must have `HEADS` heads.
 #[inline(always)]
 pub unsafe fn mix<S: Simd, E: Pooled, const HEADS: usize>(
-    weights: &[[f32; TILE]; HEADS],
+    weights: &[[f32; HEADS]],
     rows: &Rows<'_, E>,
     slots: &[i32],
     out: &mut [f32],
@@ -177,63 +174,65 @@ pub unsafe fn mix<S: Simd, E: Pooled, const HEADS: usize>(
     };
     let dim = rows.dim;
     let whole = dim / S::LANES * S::LANES;
+    let mut values: [&[E]; TILE] = [&[]; TILE];
+    let values = &mut values[..weights.len()];
+    for (value, slot) in values.iter_mut().zip(slots) {
+        *value = &rows.v_pool[rows.of(*slot)];
+    }
     let mut from = 0;
     while from < whole {
         let wide = ((whole - from) / S::LANES).min(most);
-        // SAFETY: the caller guarantees the features of `S`; `wide` vectors from `from` on fit into
-        // `whole`.
+        // SAFETY: the caller guarantees the features of `S` and the heads; `wide` vectors from
+        // `from` on fit into `whole`.
         unsafe {
             match wide {
-                1 => mix_vectors::<S, E, HEADS, 1>(weights, rows, slots, out, from),
-                2 => mix_vectors::<S, E, HEADS, 2>(weights, rows, slots, out, from),
-                3 => mix_vectors::<S, E, HEADS, 3>(weights, rows, slots, out, from),
-                _ => mix_vectors::<S, E, HEADS, WIDE>(weights, rows, slots, out, from),
+                1 => mix_vectors::<S, E, HEADS, 1>(weights, values, out, dim, from),
+                2 => mix_vectors::<S, E, HEADS, 2>(weights, values, out, dim, from),
+                3 => mix_vectors::<S, E, HEADS, 3>(weights, values, out, dim, from),
+                _ => mix_vectors::<S, E, HEADS, WIDE>(weights, values, out, dim, from),
             }
         }
         from += wide * S::LANES;
     }
-    for (head, weights) in weights.iter().enumerate() {
+    for head in 0..HEADS {
         for i in whole..dim {
-            for (weight, slot) in weights.iter().zip(slots) {
-                out[head * dim + i] += weight * rows.v_pool[rows.of(*slot)][i].widen();
+            for (weights, value) in weights.iter().zip(&*values) {
+                out[head * dim + i] += weights[head] * value[i].widen();
             }
         }
     }
 }
 
-/// [`mix`] for `WIDE` vectors of each head, beginning at element `from` of the head.
+/// [`mix`] for `WIDE` vectors of each head, beginning at element `from` of the `dim` elements of the
+/// head and of each value.
 ///
 /// # Safety
 /// The CPU must have `S`'s features, and the vectors must lie within the head.
 #[inline(always)]
 unsafe fn mix_vectors<S: Simd, E: Pooled, const HEADS: usize, const WIDE: usize>(
-    weights: &[[f32; TILE]; HEADS],
-    rows: &Rows<'_, E>,
-    slots: &[i32],
+    weights: &[[f32; HEADS]],
+    values: &[&[E]],
     out: &mut [f32],
+    dim: usize,
     from: usize,
 ) {
-    let out = &mut out[..HEADS * rows.dim];
+    let out = out[..HEADS * dim].as_mut_ptr();
     // SAFETY: the caller guarantees the features of `S`, and that `WIDE` vectors from `from` on lie
-    // within a head's `dim` elements. `out` has `HEADS` heads, and a row of the pool has `dim`
-    // elements.
+    // within a head's and a value's `dim` elements. `out` has `HEADS` heads.
     unsafe {
-        let at =
-            |out: *mut f32, head: usize, i: usize| out.add(head * rows.dim + from + i * S::LANES);
         let mut sums = [[S::zero(); WIDE]; HEADS];
         for (head, sums) in sums.iter_mut().enumerate() {
             for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = S::load_f32(at(out.as_mut_ptr(), head, i));
+                *sum = S::load_f32(out.add(head * dim + from + i * S::LANES));
             }
         }
-        for (slot, index) in slots.iter().zip(0..TILE) {
-            let value = &rows.v_pool[rows.of(*slot)];
+        for (weights, value) in weights.iter().zip(values) {
             let mut vectors = [S::zero(); WIDE];
             for (i, vector) in vectors.iter_mut().enumerate() {
                 *vector = E::load::<S>(value.as_ptr().add(from + i * S::LANES));
             }
-            for (head, sums) in sums.iter_mut().enumerate() {
-                let weight = S::splat(weights[head][index]);
+            for (sums, weight) in sums.iter_mut().zip(weights) {
+                let weight = S::splat(*weight);
                 for (sum, vector) in sums.iter_mut().zip(vectors) {
                     *sum = sum.add_mul(weight, vector);
                 }
@@ -241,7 +240,7 @@ unsafe fn mix_vectors<S: Simd, E: Pooled, const HEADS: usize, const WIDE: usize>
         }
         for (head, sums) in sums.iter().enumerate() {
             for (i, sum) in sums.iter().enumerate() {
-                sum.store(at(out.as_mut_ptr(), head, i));
+                sum.store(out.add(head * dim + from + i * S::LANES));
             }
         }
     }

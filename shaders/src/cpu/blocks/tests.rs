@@ -98,16 +98,23 @@ fn shapes(format: BlockFormat) -> impl Iterator<Item = (usize, usize, usize)> {
         .into_iter()
 }
 
-/// `(tokens, rows, columns)`: incomplete tiles, blocks and units.
-const SHAPES: [(usize, usize, usize); 12] = [
+/// `(tokens, rows, columns)`: incomplete tiles, blocks and units, and each number of tokens that the
+/// last group of a level can have.
+const SHAPES: [(usize, usize, usize); 18] = [
     (1, 1, 1),
     (1, 16, 32),
     (2, 17, 33),
     (3, 40, 64),
+    (4, 18, 96),
     (5, 15, 95),
+    (6, 33, 300),
     (7, 70, 576),
     (8, 16, 128),
     (9, 33, 200),
+    (11, 17, 64),
+    (12, 16, 32),
+    (13, 20, 300),
+    (14, 40, 96),
     (16, 5, 1536),
     (31, 48, 96),
     (65, 20, 160),
