@@ -204,9 +204,8 @@ impl<E: Pooled> Task for Heads<'_, E> {
         // The tokens of a head follow each other, so that its rows stay in the nearest cache.
         let of_token = parts.len() / tokens;
         for from in (0..longest.len()).step_by(TILE) {
-            let tile = |slots: &'_ [i32], from: usize| {
-                from.min(slots.len())..(from + TILE).min(slots.len())
-            };
+            let tile =
+                |slots: &[i32], from: usize| from.min(slots.len())..(from + TILE).min(slots.len());
             for head in 0..of_token {
                 // The next rows are prefetched.
                 let mut ahead = match head + 1 < of_token {
@@ -246,7 +245,7 @@ impl<E: Pooled> Task for Heads<'_, E> {
 struct Part<'a, E> {
     q: &'a [f32],
     rows: Rows<'a, E>,
-    /// What the token attends.
+    /// The slots that the token attends, in order of position.
     slots: &'a [i32],
     weighing: &'a Weighing<'a>,
     /// The largest score and the sum of the weights of each head.

@@ -152,9 +152,11 @@ impl<E: Stored> Block<'_, E> {
             let sums = &sums[i * 4 * S::LANES..][..4 * S::LANES];
             // SAFETY: the caller guarantees the features of `S`; the slice has four vectors.
             *values = unsafe {
-                let at = sums.as_ptr();
-                let [b, c, d] = [1, 2, 3].map(|i| at.add(i * S::LANES));
-                S::sums([at, b, c, d].map(|at| S::load_f32(at)))
+                let mut four = [S::zero(); 4];
+                for (vector, sums) in four.iter_mut().zip(sums.chunks_exact(S::LANES)) {
+                    *vector = S::load_f32(sums.as_ptr());
+                }
+                S::sums(four)
             };
         }
         let values = values.as_flattened();

@@ -22,8 +22,8 @@ pub const fn tokens(lanes: usize) -> usize {
 /// has a vector of each token. The rows of `x` themselves often begin at the same few places of the
 /// first-level cache, which has not enough room there for all of them.
 ///
-/// What is behind the last element of a row, and in the places of the tokens that the last group
-/// lacks, is zero.
+/// The padding is zero: the rest of a row's last vector, and the places of the tokens that the last
+/// group lacks.
 pub fn pack(level: Level, x: &[f32], width: usize) -> Aligned<f32> {
     match level.lanes() {
         16 => pack_vectors::<16>(x, width),
