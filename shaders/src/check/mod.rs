@@ -25,6 +25,7 @@ use crate::Kernels;
 #[cfg(test)]
 pub(crate) use prepare::random_blocks;
 use prepare::{Expected, Output, Prepared, prepare};
+use reference::root_mean_square;
 
 /// The types that a backend is checked with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +89,8 @@ pub struct Mismatch {
 }
 
 /// Runs `case` and returns the largest error. An error is relative to the largest of: the expected
-/// value, the root mean square of all expected values, and that of the values of the same head.
+/// value, the root mean square of all expected values, that of the values of the same head, and the
+/// size of the factors or terms of a gated product or a mixture of experts.
 ///
 /// # Errors
 /// An error is above `tolerance`, or a value was written where none should be.
@@ -111,7 +113,9 @@ pub fn check<B: Kernels>(
     };
     for (_, wanted) in &want {
         match wanted {
-            Expected::Values(values) | Expected::Rounded { values, .. } => {
+            Expected::Values(values)
+            | Expected::Composed { values, .. }
+            | Expected::Rounded { values, .. } => {
                 poison::<B>(values.len(), precision.activations, device)
             }
             Expected::OneOf(rows) => poison::<B>(rows.len(), DType::F32, device),
@@ -134,7 +138,7 @@ pub fn check<B: Kernels>(
         if got.len() != want.len() {
             return Err(wrong(got.len().min(want.len())));
         }
-        let (error, index) = largest_error(&got, &want, row);
+        let (error, index) = largest_error(&got, &want, wanted.sizes(), row);
         if error > wanted.tolerance(tolerance) {
             return Err(wrong(index));
         }
@@ -143,21 +147,23 @@ pub fn check<B: Kernels>(
     Ok(worst)
 }
 
-/// The root mean square of the expected values.
-fn scale(want: &[f64]) -> f64 {
-    let known = || want.iter().filter(|want| !want.is_nan());
-    let squares: f64 = known().map(|want| want * want).sum();
-    (squares / known().count().max(1) as f64).sqrt()
-}
-
-/// The largest error and its index. Where the expected value is NaN, the memory was poisoned and
-/// the kernel must not have written it.
-pub(crate) fn largest_error(got: &[f32], want: &[f64], row: usize) -> (f64, usize) {
-    let all = scale(want);
+/// The largest error and its index; `sizes` are those of [`Expected::sizes`]. Where the expected
+/// value is NaN, the memory was poisoned and the kernel must not have written it.
+pub(crate) fn largest_error(
+    got: &[f32],
+    want: &[f64],
+    sizes: Option<&[f64]>,
+    row: usize,
+) -> (f64, usize) {
+    let all = root_mean_square(want);
     let rows = want.chunks(row);
-    let scales = rows.flat_map(|row| std::iter::repeat_n(scale(row).max(all), row.len()));
+    let scales = rows.flat_map(|row| {
+        let scale = root_mean_square(row).max(all);
+        std::iter::repeat_n(scale, row.len())
+    });
     let mut worst = (0.0, 0);
     for (index, ((got, want), scale)) in got.iter().zip(want).zip(scales).enumerate() {
+        let scale = sizes.map_or(scale, |sizes| sizes[index].max(scale));
         let error = match (got.is_nan(), want.is_nan()) {
             (true, true) => 0.0,
             (false, false) => {
@@ -203,11 +209,12 @@ pub fn poison_is_seen<B: Kernels>(count: usize, device: &B::Device) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Activation;
 
     #[test]
     fn wrong_missing_and_surplus_values_are_found() {
         let want = [1.0, -2.0, f64::NAN, 0.0];
-        let error = |got: [f32; 4]| largest_error(&got, &want, usize::MAX);
+        let error = |got: [f32; 4]| largest_error(&got, &want, None, usize::MAX);
         assert_eq!(error([1.0, -2.0, f32::NAN, 0.0]).0, 0.0);
         let (off, index) = error([1.0, -2.2, f32::NAN, 0.0]);
         assert!((off - 0.1).abs() < 1e-6 && index == 1, "{off} at {index}");
@@ -218,9 +225,59 @@ mod tests {
         assert_eq!(error([1.0, -2.0, 0.0, 0.0]), (f64::INFINITY, 2));
         // In a row whose values are larger than those of other rows, errors are relative to that
         // row.
-        let off = largest_error(&[1.0, 7.0, 0.7, 1.0], &[1.0, 7.0, 0.0, 1.0], 2);
+        let off = largest_error(&[1.0, 7.0, 0.7, 1.0], &[1.0, 7.0, 0.0, 1.0], None, 2);
         assert!((off.0 - 0.7 / 51f64.sqrt() * 2.0).abs() < 1e-6, "{off:?}");
-        let off = largest_error(&[1.7, 7.0, 0.0, 1.0], &[1.0, 7.0, 0.0, 1.0], 2);
+        let off = largest_error(&[1.7, 7.0, 0.0, 1.0], &[1.0, 7.0, 0.0, 1.0], None, 2);
         assert!((off.0 - 0.14).abs() < 1e-6 && off.1 == 0, "{off:?}");
+    }
+
+    /// The values of a gate, computed in steps that each round to bf16, as GPUs do.
+    fn gate_in_bf16(gate_up: &[f64], inner: usize) -> Vec<f32> {
+        let round = |values: &[f64]| -> Vec<f64> {
+            let rounded = values.iter().map(|x| half::bf16::from_f64(*x).to_f64());
+            rounded.collect()
+        };
+        let gated = reference::gate(&round(gate_up), inner, Activation::Silu);
+        round(&gated).iter().map(|x| *x as f32).collect()
+    }
+
+    #[test]
+    fn rounding_of_the_factors_is_no_fault_of_a_gated_product_and_a_wrong_factor_is() {
+        let (tokens, inner) = (45, 37);
+        let tolerance = Precision::uniform(DType::BF16).tolerance();
+        let mut random = Random::seeded(17);
+        // Errors relative to the values alone, and relative to the factors as well.
+        let (mut alone, mut composed) = (0.0f64, 0.0f64);
+        for _ in 0..200 {
+            // The columns differ in size as the rows of a matrix in blocks do.
+            let columns = random.normal(2 * inner);
+            let gate_up: Vec<f64> = random
+                .normal(tokens * 2 * inner)
+                .chunks(2 * inner)
+                .flat_map(|row| row.iter().zip(&columns).map(|(x, size)| x * size * 20.0))
+                .map(f64::from)
+                .collect();
+            let want = reference::gate(&gate_up, inner, Activation::Silu);
+            let sizes = reference::gate_sizes(&gate_up, inner, Activation::Silu);
+            let got = gate_in_bf16(&gate_up, inner);
+            let error = |sizes| largest_error(&got, &want, sizes, usize::MAX).0;
+            alone = alone.max(error(None));
+            composed = composed.max(error(Some(&sizes)));
+
+            // A quarter is missing in one column, where neither factor is small.
+            let mut wrong = gate_up;
+            let column = random.below(2 * inner);
+            let other = (column + inner) % (2 * inner);
+            if columns[column].abs().min(columns[other].abs()) > 0.5 {
+                for row in wrong.chunks_mut(2 * inner) {
+                    row[column] *= 0.75;
+                }
+                let got = gate_in_bf16(&wrong, inner);
+                let (error, _) = largest_error(&got, &want, Some(&sizes), usize::MAX);
+                assert!(error > tolerance, "column {column} is off by {error}");
+            }
+        }
+        assert!(composed < tolerance / 2.0, "{composed}");
+        assert!(alone > composed, "{alone}, {composed}");
     }
 }

@@ -49,6 +49,10 @@ pub struct Work {
 pub enum Expected {
     /// The expected values; NaN where nothing may be written.
     Values(Vec<f64>),
+    /// As `Values`, and the size of what each value is a product or a sum of. The error of a factor
+    /// is multiplied by the other factor, and terms that cancel each other keep their errors, so
+    /// rounding alone can change a value by far more than a fraction of itself.
+    Composed { values: Vec<f64>, sizes: Vec<f64> },
     /// As `Values`, but each row of `width` values may be rounded to 255 steps.
     Rounded { values: Vec<f64>, width: usize },
     /// The acceptable values of each element: one, or several where rounding decides.
@@ -59,7 +63,7 @@ impl Expected {
     /// The expected values beside the values that a kernel returned.
     pub fn beside(&self, got: &[f32]) -> Vec<f64> {
         match self {
-            Self::Values(values) => values.clone(),
+            Self::Values(values) | Self::Composed { values, .. } => values.clone(),
             Self::Rounded { values, width } => {
                 let got = got.iter().copied().chain(std::iter::repeat(f32::NAN));
                 let steps = values.chunks(*width).flat_map(|row| {
@@ -88,11 +92,19 @@ impl Expected {
         }
     }
 
+    /// What errors of each element may be relative to, besides the values.
+    pub fn sizes(&self) -> Option<&[f64]> {
+        match self {
+            Self::Composed { sizes, .. } => Some(sizes),
+            _ => None,
+        }
+    }
+
     /// The tolerance for this output. Where [`beside`](Self::beside) accepts what is right, there is
     /// none.
     pub fn tolerance(&self, tolerance: f64) -> f64 {
         match self {
-            Self::Values(_) => tolerance,
+            Self::Values(_) | Self::Composed { .. } => tolerance,
             Self::OneOf(_) | Self::Rounded { .. } => 0.0,
         }
     }

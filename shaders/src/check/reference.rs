@@ -62,22 +62,48 @@ pub fn bounded(x: f64, cap: Option<f32>) -> f64 {
     cap.map(f64::from).map_or(x, |cap| cap * (x / cap).tanh())
 }
 
-pub fn gate(gate_up: &[f64], inner: usize, activation: Activation) -> Vec<f64> {
-    let activated = |x: f64| match activation {
+fn activated(x: f64, activation: Activation) -> f64 {
+    match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh())
         }
-    };
-    gate_up
-        .chunks(2 * inner)
-        .flat_map(|row| {
-            let (gate, up) = row.split_at(inner);
-            let pairs = gate.iter().zip(up);
-            pairs.map(|(gate, up)| activated(*gate) * up)
+    }
+}
+
+/// The gates and the values that they multiply: `[rows, 2 * inner]` holds `inner` of each in a row.
+fn pairs(gate_up: &[f64], inner: usize) -> impl Iterator<Item = (f64, f64)> {
+    gate_up.chunks(2 * inner).flat_map(move |row| {
+        let (gate, up) = row.split_at(inner);
+        gate.iter().copied().zip(up.iter().copied())
+    })
+}
+
+pub fn gate(gate_up: &[f64], inner: usize, activation: Activation) -> Vec<f64> {
+    pairs(gate_up, inner)
+        .map(|(gate, up)| activated(gate, activation) * up)
+        .collect()
+}
+
+/// A bound of the change of each value of [`gate`] when `gate_up` is changed by a fraction of
+/// itself or of its root mean square, relative to that fraction: each factor's size times the other
+/// factor.
+pub fn gate_sizes(gate_up: &[f64], inner: usize, activation: Activation) -> Vec<f64> {
+    let typical = root_mean_square(gate_up);
+    pairs(gate_up, inner)
+        .map(|(gate, up)| {
+            let activated = activated(gate, activation).abs();
+            activated * up.abs().max(typical) + gate.abs().max(typical) * up.abs()
         })
         .collect()
+}
+
+/// The root mean square of the values that are not NaN.
+pub fn root_mean_square(values: &[f64]) -> f64 {
+    let known = || values.iter().filter(|value| !value.is_nan());
+    let squares: f64 = known().map(|value| value * value).sum();
+    (squares / known().count().max(1) as f64).sqrt()
 }
 
 pub struct Rotated {

@@ -94,7 +94,7 @@ impl<'a, B: Kernels> Matrix<'a, B> {
         let want = self.values(ProductKernel::Usual, tokens)?;
         let want: Vec<f64> = want.into_iter().map(f64::from).collect();
         let allowed = Precision::uniform(self.dtype).tolerance();
-        let (error, index) = largest_error(&got, &want, usize::MAX);
+        let (error, index) = largest_error(&got, &want, None, usize::MAX);
         if got.len() == want.len() && error <= allowed {
             return Ok(error);
         }

@@ -187,8 +187,9 @@ pub(super) fn mix<B: Kernels>(make: Maker<B>, rows: usize, sizes: ExpertSizes) -
         }),
         want: Box::new(move || {
             let values = experts.values();
-            let mixed = reference::mix_experts(&given.x, &given.ids, &given.weights, &values);
-            vec![("mixed", Expected::Values(mixed))]
+            let (values, sizes) =
+                reference::mix_experts(&given.x, &given.ids, &given.weights, &values);
+            vec![("mixed", Expected::Composed { values, sizes })]
         }),
         work: Work {
             bytes: bytes + (2 * rows * sizes.hidden) as u64 * activation,

@@ -30,11 +30,14 @@ pub(super) fn linear<B: Kernels>(
         }),
         want: Box::new(move || {
             let y = reference::linear(&x, &w, bias.as_deref(), input);
-            let y = match gated {
-                Some(activation) => reference::gate(&y, output, activation),
-                None => y,
+            let expected = match gated {
+                Some(activation) => Expected::Composed {
+                    values: reference::gate(&y, output, activation),
+                    sizes: reference::gate_sizes(&y, output, activation),
+                },
+                None => Expected::Values(y),
             };
-            vec![("y", Expected::Values(y))]
+            vec![("y", expected)]
         }),
         work: Work {
             bytes: bytes + (tokens * (input + output)) as u64 * activation,

@@ -33,13 +33,21 @@ pub struct ExpertValues<'a> {
     pub activation: ExpertActivation,
 }
 
-/// `ids` and `weights` are `[rows, top]`.
-pub fn mix_experts(x: &[f32], ids: &[i32], weights: &[f32], values: &ExpertValues<'_>) -> Vec<f64> {
+/// The mixed rows, and the size of each element: the root of the sum of the squares of all its
+/// terms, those of every expert included. `ids` and `weights` are `[rows, top]`.
+pub fn mix_experts(
+    x: &[f32],
+    ids: &[i32],
+    weights: &[f32],
+    values: &ExpertValues<'_>,
+) -> (Vec<f64>, Vec<f64>) {
     let (hidden, width) = (values.hidden, values.width);
     let top = ids.len() / (x.len() / hidden);
-    let mut out = vec![0.0; x.len()];
-    let rows = x.chunks(hidden).zip(out.chunks_mut(hidden));
-    for ((x, out), (ids, weights)) in rows.zip(ids.chunks(top).zip(weights.chunks(top))) {
+    let (mut out, mut squares) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+    let results = out.chunks_mut(hidden).zip(squares.chunks_mut(hidden));
+    let rows = x.chunks(hidden).zip(results);
+    for ((x, (out, squares)), (ids, weights)) in rows.zip(ids.chunks(top).zip(weights.chunks(top)))
+    {
         for (id, weight) in ids.iter().zip(weights) {
             let id = *id as usize;
             let gate_up = &values.gate_up[id * 2 * width * hidden..][..2 * width * hidden];
@@ -58,13 +66,17 @@ pub fn mix_experts(x: &[f32], ids: &[i32], weights: &[f32], values: &ExpertValue
                     }
                 });
             let gated: Vec<f64> = gated.collect();
-            for (row, out) in out.iter_mut().enumerate() {
+            for (row, (out, squares)) in out.iter_mut().zip(&mut *squares).enumerate() {
                 let down = &values.down[(id * hidden + row) * width..][..width];
-                let y: f64 = gated.iter().zip(down).map(|(g, d)| g * f64::from(*d)).sum();
                 let bias = values.down_bias.map_or(0.0, |bias| bias[id * hidden + row]);
-                *out += f64::from(*weight) * (y + f64::from(bias));
+                let products = gated.iter().zip(down).map(|(g, d)| g * f64::from(*d));
+                for term in products.chain([f64::from(bias)]) {
+                    let term = f64::from(*weight) * term;
+                    *out += term;
+                    *squares += term * term;
+                }
             }
         }
     }
-    out
+    (out, squares.into_iter().map(f64::sqrt).collect())
 }
