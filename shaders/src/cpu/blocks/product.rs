@@ -15,7 +15,7 @@ use super::activations::Activations;
 use super::format::BlockFormat;
 use super::lanes::{ByteLevel, Lanes, LanesTask};
 use super::units::with_format;
-use super::{Job, LINE, ROWS, View, tasks};
+use super::{Job, ROWS, View, tasks};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::amx;
 use crate::cpu::output::{Output, with_addend};
@@ -25,9 +25,6 @@ use crate::cpu::output::{Output, with_addend};
 const TILE: usize = amx::SIDE;
 #[cfg(not(target_arch = "x86_64"))]
 const TILE: usize = 1;
-/// How far ahead weights are prefetched, in bytes. With several tokens, the hardware prefetcher is
-/// not far enough ahead.
-const FETCH_AHEAD: usize = 2048;
 
 /// Computes all `jobs`. The threads share the rows of all matrices.
 pub fn linear(jobs: &[Job<'_>]) {
@@ -129,18 +126,6 @@ impl Product<'_> {
                 8 if L::TOKENS > 4 => self.few::<L, FORMAT, 8>(),
                 _ => self.many::<L, FORMAT>(),
             }
-        }
-    }
-
-    /// Prefetches what lies so far ahead of `from`.
-    ///
-    /// # Safety
-    /// The CPU must have `L`'s features.
-    #[inline(always)]
-    unsafe fn prefetch<L: Lanes>(from: *const u8, bytes: usize) {
-        for at in (0..bytes).step_by(LINE) {
-            // SAFETY: the caller guarantees the features of `L`.
-            unsafe { L::prefetch(from.wrapping_add(FETCH_AHEAD + at)) };
         }
     }
 

@@ -3,7 +3,11 @@
 use super::Product;
 use super::tile::{Factors, Place, elements, vectors};
 use crate::cpu::blocks::lanes::Lanes;
-use crate::cpu::blocks::{BLOCK, ROWS, units};
+use crate::cpu::blocks::{BLOCK, LINE, ROWS, units};
+
+/// How far ahead weights are prefetched, in bytes. With several tokens, the hardware prefetcher is
+/// not far enough ahead.
+const FETCH_AHEAD: usize = 2048;
 
 impl Product<'_> {
     /// Computes all groups for `TOKENS` tokens.
@@ -23,11 +27,11 @@ impl Product<'_> {
                 let mut totals = [L::zero(); TOKENS];
                 for unit in 0..self.x.width / layout.unit() {
                     let at = weights.as_ptr().add(unit * layout.unit_bytes());
-                    Self::prefetch::<L>(at, layout.scale_bytes());
+                    prefetch::<L>(at, layout.scale_bytes());
                     for within in 0..per_unit {
                         let lines = layout.scale_bytes() + within * layout.block_bytes();
                         let lines = at.add(lines);
-                        Self::prefetch::<L>(lines, layout.block_bytes());
+                        prefetch::<L>(lines, layout.block_bytes());
                         let elements = elements::<L, FORMAT>(lines);
                         let factors = Factors::read::<FORMAT>(at, within);
                         let place = Place::new(self.x, 0, unit * per_unit + within);
@@ -45,5 +49,17 @@ impl Product<'_> {
                 }
             }
         }
+    }
+}
+
+/// Prefetches what lies so far ahead of `from`.
+///
+/// # Safety
+/// The CPU must have `L`'s features.
+#[inline(always)]
+unsafe fn prefetch<L: Lanes>(from: *const u8, bytes: usize) {
+    for at in (0..bytes).step_by(LINE) {
+        // SAFETY: the caller guarantees the features of `L`.
+        unsafe { L::prefetch(from.wrapping_add(FETCH_AHEAD + at)) };
     }
 }

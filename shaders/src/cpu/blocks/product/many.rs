@@ -52,23 +52,37 @@ impl Product<'_> {
                     unsafe {
                         let weights = self.weight.group(group).as_ptr();
                         for (at, block) in some.clone().enumerate() {
-                            let fetch = first == 0;
-                            unpacked.blocks[at].read::<L, FORMAT>(weights, block, fetch);
+                            unpacked.blocks[at].read::<L, FORMAT>(weights, block);
                         }
+                        // The weights that are unpacked next.
+                        let next = weights.wrapping_add(bytes::<FORMAT>(some.end));
                         for token in (0..count).step_by(L::TOKENS) {
+                            let next = (token == 0).then_some(next);
                             let here = &mut totals.0[token..count.min(token + L::TOKENS)];
                             let place = Place::new(self.x, first + token, block);
                             let blocks = &unpacked.blocks[..some.len()];
                             // The conditions are constant, so that nothing else is compiled.
                             match here.len() {
-                                1 => add::<L, FORMAT, 1>(here, place, blocks),
-                                2 => add::<L, FORMAT, 2>(here, place, blocks),
-                                3 if L::TOKENS > 2 => add::<L, FORMAT, 3>(here, place, blocks),
-                                4 if L::TOKENS > 2 => add::<L, FORMAT, 4>(here, place, blocks),
-                                5 if L::TOKENS > 4 => add::<L, FORMAT, 5>(here, place, blocks),
-                                6 if L::TOKENS > 4 => add::<L, FORMAT, 6>(here, place, blocks),
-                                7 if L::TOKENS > 4 => add::<L, FORMAT, 7>(here, place, blocks),
-                                8 if L::TOKENS > 4 => add::<L, FORMAT, 8>(here, place, blocks),
+                                1 => add::<L, FORMAT, 1>(here, place, blocks, next),
+                                2 => add::<L, FORMAT, 2>(here, place, blocks, next),
+                                3 if L::TOKENS > 2 => {
+                                    add::<L, FORMAT, 3>(here, place, blocks, next)
+                                }
+                                4 if L::TOKENS > 2 => {
+                                    add::<L, FORMAT, 4>(here, place, blocks, next)
+                                }
+                                5 if L::TOKENS > 4 => {
+                                    add::<L, FORMAT, 5>(here, place, blocks, next)
+                                }
+                                6 if L::TOKENS > 4 => {
+                                    add::<L, FORMAT, 6>(here, place, blocks, next)
+                                }
+                                7 if L::TOKENS > 4 => {
+                                    add::<L, FORMAT, 7>(here, place, blocks, next)
+                                }
+                                8 if L::TOKENS > 4 => {
+                                    add::<L, FORMAT, 8>(here, place, blocks, next)
+                                }
                                 tokens => unreachable!("a tile of {tokens} tokens"),
                             }
                         }
@@ -97,18 +111,12 @@ impl Unpacked {
 }
 
 impl Block {
-    /// Unpacks the block `block` of the group at `weights`, and prefetches what comes after it if
-    /// `fetch` says so.
+    /// Unpacks the block `block` of the group at `weights`.
     ///
     /// # Safety
     /// The CPU must have `L`'s features, and the group must have the block.
     #[inline(always)]
-    unsafe fn read<L: Lanes, const FORMAT: usize>(
-        &mut self,
-        weights: *const u8,
-        block: usize,
-        fetch: bool,
-    ) {
+    unsafe fn read<L: Lanes, const FORMAT: usize>(&mut self, weights: *const u8, block: usize) {
         let layout = const { units::layout::<FORMAT>() };
         let per_unit = layout.unit() / BLOCK;
         let (unit, within) = (block / per_unit, block % per_unit);
@@ -116,12 +124,6 @@ impl Block {
         unsafe {
             let unit = weights.add(unit * layout.unit_bytes());
             let lines = unit.add(layout.scale_bytes() + within * layout.block_bytes());
-            if fetch {
-                if within == 0 {
-                    Product::prefetch::<L>(unit, layout.scale_bytes());
-                }
-                Product::prefetch::<L>(lines, layout.block_bytes());
-            }
             let elements = elements::<L, FORMAT>(lines);
             let lines = self.lines.iter_mut().zip(elements);
             let count = BLOCK / layout.part * vectors::<L, FORMAT>();
@@ -139,7 +141,16 @@ impl Block {
     }
 }
 
+/// The bytes of `blocks` blocks of a group, each with its share of the scales of its unit.
+#[inline(always)]
+const fn bytes<const FORMAT: usize>(blocks: usize) -> usize {
+    let layout = const { units::layout::<FORMAT>() };
+    blocks * layout.unit_bytes() / (layout.unit() / BLOCK)
+}
+
 /// Adds the products of some blocks to the `totals` of a tile. `place` is the first of the blocks.
+/// Beside each block, as much is prefetched of the weights at `next`, so that they are read while
+/// others are multiplied.
 ///
 /// # Safety
 /// The CPU must have `L`'s features. `totals` must have `TOKENS` tokens, and the tile as many.
@@ -148,6 +159,7 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
     totals: &mut [[f32; ROWS]],
     place: Place<'_>,
     blocks: &[Block],
+    next: Option<*const u8>,
 ) {
     // If the compiler knew the length of the loop over the elements, it would unroll it, and then
     // multiply one token after another, with a load of the elements for each.
@@ -161,6 +173,11 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
             *sums = L::floats(totals.add(t).cast());
         }
         for (index, block) in blocks.iter().enumerate() {
+            if let Some(next) = next {
+                for at in (bytes::<FORMAT>(index)..bytes::<FORMAT>(index + 1)).step_by(LINE) {
+                    L::prefetch(next.wrapping_add(at));
+                }
+            }
             // A block of one part repeats it.
             let last = (BLOCK / layout.part - 1) * each;
             let parts = [
