@@ -92,7 +92,8 @@ impl Expected {
         }
     }
 
-    /// What errors of each element may be relative to, besides the values.
+    /// The sizes of [`Composed`](Self::Composed), one for each value. The error of a value is
+    /// relative to its size where that is larger than the value. Other outputs have none.
     pub fn sizes(&self) -> Option<&[f64]> {
         match self {
             Self::Composed { sizes, .. } => Some(sizes),
