@@ -3,33 +3,74 @@
 
 mod common;
 
-use common::{Fixture, expected, limits, prompt, request};
+use std::sync::mpsc::Sender;
+
+use common::{Call, Fixture, answer, expected, limits, prompt, request};
 use hearth_engine::{EngineConfig, EngineStats, Request, Speculation};
 use hearth_forward::{ExecutorLimits, WindowLimits};
 
-fn fixture(config: EngineConfig, window: WindowLimits, samples_on_device: bool) -> Fixture {
-    let limits = ExecutorLimits {
+/// The model's limits in these tests.
+fn model_limits() -> ExecutorLimits {
+    ExecutorLimits {
         max_model_len: 2000,
         ..limits(3000)
-    };
-    Fixture::with_window(config, limits, window, samples_on_device)
+    }
 }
 
-/// The most window slots in use while a prompt of `prompt_len` tokens and an output of `output` are
-/// computed.
-fn most_used(fixture: &Fixture, prompt_len: usize, output: usize) -> usize {
-    let prompt = prompt(1, prompt_len);
-    let mut generation = fixture.submit(&prompt, output);
-    let (mut tokens, mut most) = (Vec::new(), 0);
-    while let Some(event) = generation.next_blocking() {
-        let EngineStats { window, .. } = fixture.engine.stats();
-        most = most.max(window.held + window.protected);
-        if let hearth_engine::Event::Token(token) = event {
-            tokens.push(token.id);
+/// An engine whose forward passes wait until the window slots in use have been counted, so that no
+/// pass is missed, however slowly the test's thread runs.
+struct Counted {
+    fixture: Fixture,
+    permits: Sender<()>,
+    /// Permits that have been sent.
+    permitted: usize,
+}
+
+impl Counted {
+    fn new(config: EngineConfig, window: WindowLimits, samples_on_device: bool) -> Self {
+        let (fixture, permits) =
+            Fixture::gated_with_window(config, model_limits(), window, samples_on_device);
+        Self {
+            fixture,
+            permits,
+            permitted: 0,
         }
     }
-    assert_eq!(tokens, expected(&prompt, output));
-    most
+
+    /// The most window slots in use while a prompt of `prompt_len` tokens and an output of `output`
+    /// are computed.
+    fn most_used(&mut self, prompt_len: usize, output: usize) -> usize {
+        let prompt = prompt(1, prompt_len);
+        let generation = self.fixture.submit(&prompt, output);
+        let reader = std::thread::spawn(move || answer(generation));
+        let mut most = 0;
+        while !(reader.is_finished() && self.passes().0 == self.permitted) {
+            if self.passes().1 == self.permitted {
+                std::thread::yield_now();
+                continue;
+            }
+            let EngineStats { window, .. } = self.fixture.engine.stats();
+            most = most.max(window.held + window.protected);
+            self.permits.send(()).unwrap();
+            self.permitted += 1;
+        }
+        assert_eq!(reader.join().unwrap().tokens, expected(&prompt, output));
+        most
+    }
+
+    /// The forward passes that have been submitted, and those of them that wait for a permit or
+    /// have had one.
+    fn passes(&self) -> (usize, usize) {
+        let calls = self.fixture.calls.lock().unwrap();
+        let submitted = calls.iter().filter(|c| matches!(c, Call::Submit(..)));
+        let submitted = submitted.count();
+        (submitted, calls.len() - submitted)
+    }
+
+    /// Lets all passes run.
+    fn open(self) -> Fixture {
+        self.fixture
+    }
 }
 
 #[test]
@@ -43,11 +84,12 @@ fn a_request_that_runs_alone_holds_one_window_however_long_it_gets() {
             page_size,
             ..EngineConfig::default()
         };
-        let fixture = fixture(config, window, samples_on_device);
+        let mut counted = Counted::new(config, window, samples_on_device);
         for (prompt_len, output) in [(170, 400), (10, 500), (700, 20)] {
-            let most = most_used(&fixture, prompt_len, output);
+            let most = counted.most_used(prompt_len, output);
             assert!((tokens..=slots).contains(&most), "{most}");
         }
+        let fixture = counted.open();
         fixture.assert_idle_and_conserved();
         assert_eq!(fixture.engine.stats().preemptions, 0);
     }
@@ -64,8 +106,8 @@ fn a_long_prompt_takes_window_slots_for_a_chunk_at_a_time() {
         slots: 2000,
         tokens: 40,
     };
-    let most = most_used(&fixture(config, window, true), 1500, 10);
-    assert!(most < 40 + 2 * 72 + 40, "{most}");
+    let most = Counted::new(config, window, true).most_used(1500, 10);
+    assert!((64..40 + 2 * 72 + 40).contains(&most), "{most}");
 }
 
 #[test]
@@ -87,7 +129,7 @@ fn drafts_take_no_window_slots_from_requests_that_start_again() {
             slots: 330 + 17 * seed as usize,
             tokens: 250,
         };
-        let fixture = fixture(config, window, false);
+        let fixture = Fixture::with_window(config, model_limits(), window, false);
         let prompts: Vec<_> = (0..100).map(|i| prompt(seed * 100 + i, 25)).collect();
         let requests = prompts.iter().map(|prompt| Request {
             prediction: expected(prompt, 60),

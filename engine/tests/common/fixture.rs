@@ -49,6 +49,13 @@ impl Sizes {
             host_slots,
         }
     }
+
+    fn with_window(limits: ExecutorLimits, window: WindowLimits) -> Self {
+        Self {
+            window: Some(window),
+            ..Self::new(limits, 0)
+        }
+    }
 }
 
 impl Fixture {
@@ -115,11 +122,21 @@ impl Fixture {
         window: WindowLimits,
         samples_on_device: bool,
     ) -> Self {
-        let sizes = Sizes {
-            window: Some(window),
-            ..Sizes::new(limits, 0)
-        };
+        let sizes = Sizes::with_window(limits, window);
         Self::build_with(config, sizes, None, samples_on_device, None)
+    }
+
+    /// As [`with_window`](Self::with_window) and [`gated`](Self::gated).
+    pub fn gated_with_window(
+        config: EngineConfig,
+        limits: ExecutorLimits,
+        window: WindowLimits,
+        samples_on_device: bool,
+    ) -> (Self, Sender<()>) {
+        let (permits, gate) = channel();
+        let sizes = Sizes::with_window(limits, window);
+        let fixture = Self::build_with(config, sizes, Some(gate), samples_on_device, None);
+        (fixture, permits)
     }
 
     /// Over a model that does not sample on the device, with the draft model that `draft` makes.
