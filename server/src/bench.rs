@@ -24,6 +24,8 @@ use crate::load;
 /// The measurement that is made for each batch size.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
+    /// Tokens before each prompt, which all sequences share.
+    pub context: u32,
     pub prompt_tokens: u32,
     pub decode_tokens: u32,
     /// Prompt tokens per forward pass.
@@ -35,6 +37,7 @@ pub struct Plan {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub batch: u32,
+    pub context: u32,
     pub prompt_tokens: u32,
     pub decode_tokens: u32,
     pub prefill_tokens_per_s: f64,
@@ -65,9 +68,10 @@ struct Report<'a> {
 pub fn run(args: &BenchArgs) -> Result<()> {
     let mut config = Config::resolve_quiet(args.file.config.as_deref(), &args.flags)?;
     let _logs = hearth_otel::init_logs(config.log_format.into(), &config.log_level)?;
-    let per_sequence = args.prompt_tokens + args.decode_tokens;
+    let per_sequence = args.prompt_tokens as usize + args.decode_tokens as usize;
+    let context = args.context as usize;
     let largest = args.batch.iter().copied().max().unwrap_or(1);
-    let slots = largest as usize * per_sequence as usize;
+    let slots = context + largest as usize * per_sequence;
     config.kv_tokens.get_or_insert(slots);
     // The batches of this command have no window slots.
     config.swa_full_tokens_ratio = 1.0;
@@ -83,9 +87,10 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     );
     let limits = executor.limits();
     ensure!(
-        per_sequence as usize <= limits.max_model_len,
-        "--prompt-tokens + --decode-tokens must be at most {} (the context length), given {per_sequence}",
-        limits.max_model_len
+        context + per_sequence <= limits.max_model_len,
+        "--context + --prompt-tokens + --decode-tokens must be at most {} (the context length), given {}",
+        limits.max_model_len,
+        context + per_sequence
     );
     ensure!(
         slots <= limits.kv_slots,
@@ -93,6 +98,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         limits.kv_slots
     );
     let plan = Plan {
+        context: args.context,
         prompt_tokens: args.prompt_tokens,
         decode_tokens: args.decode_tokens,
         chunk: u32::try_from(config.prefill_chunk).unwrap_or(u32::MAX),
@@ -153,8 +159,8 @@ fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[
     }
     let _ = writeln!(
         out,
-        "{:>6} {:>8} {:>8} {:>16} {:>16} {:>12}",
-        "batch", "prompt", "decode", "prefill tok/s", "decode tok/s", "% bandwidth"
+        "{:>6} {:>8} {:>8} {:>8} {:>16} {:>16} {:>12}",
+        "batch", "context", "prompt", "decode", "prefill tok/s", "decode tok/s", "% bandwidth"
     );
     for row in rows {
         let percent = row
@@ -162,8 +168,9 @@ fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[
             .map_or("-".to_owned(), |percent| format!("{percent:.0}"));
         let _ = writeln!(
             out,
-            "{:>6} {:>8} {:>8} {:>16.1} {:>16.1} {:>12}",
+            "{:>6} {:>8} {:>8} {:>8} {:>16.1} {:>16.1} {:>12}",
             row.batch,
+            row.context,
             row.prompt_tokens,
             row.decode_tokens,
             row.prefill_tokens_per_s,
@@ -179,6 +186,7 @@ fn table(info: &ModelInfo, load_seconds: f64, bytes_per_s: Option<f64>, rows: &[
 /// # Errors
 /// A forward pass fails.
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<Row> {
+    fill_context(executor, plan)?;
     let (mut prefills, mut decodes) = (Vec::new(), Vec::new());
     for round in 0..=plan.repeats {
         let mut sequences = Sequences::new(plan, batch, executor);
@@ -195,6 +203,7 @@ pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<R
     };
     Ok(Row {
         batch,
+        context: plan.context,
         prompt_tokens: plan.prompt_tokens,
         decode_tokens: plan.decode_tokens,
         prefill_tokens_per_s: rate(plan.prompt_tokens, &mut prefills),
@@ -209,12 +218,15 @@ fn time(work: impl FnOnce() -> Result<()>) -> Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// `batch` sequences, each with its own KV slots.
+/// `batch` sequences with the same context. It has the first KV slots, and each sequence has its own
+/// behind them.
 struct Sequences {
     batch: u32,
-    /// Slots per sequence: sequence `s` has those from `s * stride` on.
+    /// Tokens of the context.
+    context: u32,
+    /// Slots per sequence: sequence `s` has those from `context + s * stride` on.
     stride: u32,
-    /// Tokens of each sequence that are computed, with their KV in the pool.
+    /// Tokens of each sequence after the context that are computed, with their KV in the pool.
     length: u32,
     vocab: u32,
     /// Whether the executor samples tokens on its device.
@@ -225,6 +237,7 @@ impl Sequences {
     fn new(plan: Plan, batch: u32, executor: &impl Executor) -> Self {
         Self {
             batch,
+            context: plan.context,
             stride: plan.prompt_tokens + plan.decode_tokens,
             length: 0,
             vocab: u32::try_from(executor.limits().vocab_size).unwrap_or(u32::MAX),
@@ -276,13 +289,13 @@ impl Sequences {
         Ok(())
     }
 
-    /// Adds the tokens `from .. from + tokens` of `sequence` to the batch, with a sample or the
-    /// logits after the last one.
+    /// Adds the tokens `from .. from + tokens` of `sequence`, counted from the end of the context, to
+    /// the batch, with a sample or the logits after the last one.
     fn append(&self, forward: &mut ForwardBatch, sequence: u32, from: u32, tokens: u32) {
-        let first_slot = sequence * self.stride;
+        let first_slot = self.context + sequence * self.stride;
         forward.sequences.push(SequenceSpan {
             tokens,
-            context: from + tokens,
+            context: self.context + from + tokens,
             first_slot: forward.slot_table.len() as u32,
         });
         for position in from..from + tokens {
@@ -290,9 +303,10 @@ impl Sequences {
             forward
                 .tokens
                 .push(sequence.wrapping_add(position.wrapping_mul(7919)) % self.vocab);
-            forward.positions.push(position);
+            forward.positions.push(self.context + position);
             forward.write_slots.push(first_slot + position);
         }
+        forward.slot_table.extend(0..self.context);
         forward
             .slot_table
             .extend(first_slot..first_slot + from + tokens);
@@ -302,6 +316,30 @@ impl Sequences {
         };
         rows.push(forward.tokens.len() as u32 - 1);
     }
+}
+
+/// Fills the slots of the context. Only its first chunk is computed, and the slots of the others have
+/// copies of its keys and values where the executor can copy them: speed does not depend on the
+/// values, and to compute a long context takes a CPU minutes.
+fn fill_context(executor: &mut impl Executor, plan: Plan) -> Result<()> {
+    let computed = match executor.kv_token_bytes() {
+        0 => plan.context,
+        _ => plan.chunk.min(plan.context),
+    };
+    let context = Plan {
+        context: 0,
+        prompt_tokens: computed,
+        ..plan
+    };
+    Sequences::new(context, 1, executor).prefill(executor, context, &mut drop)?;
+    let chunks = (computed..plan.context).step_by(computed.max(1) as usize);
+    for from in chunks {
+        let to: Vec<u32> = (from..plan.context.min(from + computed)).collect();
+        let copied: Vec<u32> = (0..to.len() as u32).collect();
+        let bytes = executor.read_kv(&copied)?;
+        executor.write_kv(&to, &bytes)?;
+    }
+    Ok(())
 }
 
 fn compute(executor: &mut impl Executor, forward: &ForwardBatch) -> Result<ForwardOutput> {
@@ -318,6 +356,8 @@ mod tests {
     /// Checks that every batch is consistent, and counts tokens, passes and output rows.
     #[derive(Default)]
     struct Checker {
+        /// Whether keys and values can be copied.
+        copies: bool,
         filled: std::collections::HashSet<u32>,
         tokens: usize,
         forwards: usize,
@@ -374,11 +414,50 @@ mod tests {
         fn samples_on_device(&self) -> bool {
             self.samples
         }
+
+        fn kv_token_bytes(&self) -> usize {
+            usize::from(self.copies)
+        }
+
+        fn read_kv(&mut self, slots: &[u32]) -> Result<Vec<u8>, ForwardError> {
+            assert!(slots.iter().all(|slot| self.filled.contains(slot)));
+            Ok(vec![0; slots.len()])
+        }
+
+        fn write_kv(&mut self, slots: &[u32], bytes: &[u8]) -> Result<(), ForwardError> {
+            assert_eq!(slots.len(), bytes.len());
+            let before = self.filled.len();
+            self.filled.extend(slots);
+            assert_eq!(self.filled.len(), before + slots.len(), "written twice");
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn sequences_share_a_context_that_is_computed_or_copied_once() {
+        let plan = Plan {
+            context: 17,
+            prompt_tokens: 5,
+            decode_tokens: 3,
+            chunk: 4,
+            repeats: 2,
+        };
+        for (copies, computed) in [(false, 17), (true, 4)] {
+            let mut checker = Checker {
+                copies,
+                ..Checker::default()
+            };
+            let row = measure(&mut checker, plan, 4).unwrap();
+            // Beside the context, three rounds of 4 * (5 + 3) tokens.
+            assert_eq!((row.context, checker.tokens), (17, computed + 96));
+            assert_eq!(checker.filled.len(), 17 + 32);
+        }
     }
 
     #[test]
     fn every_token_is_computed_once_per_round_and_sees_the_tokens_before_it() {
         let plan = Plan {
+            context: 0,
             prompt_tokens: 5,
             decode_tokens: 3,
             chunk: 2,
@@ -397,6 +476,7 @@ mod tests {
     #[test]
     fn a_device_that_samples_is_asked_for_tokens_and_not_for_logits() {
         let plan = Plan {
+            context: 0,
             prompt_tokens: 5,
             decode_tokens: 3,
             chunk: 2,
@@ -413,6 +493,7 @@ mod tests {
     #[test]
     fn a_breakdown_counts_every_sampled_row_and_its_parts_add_up() {
         let plan = Plan {
+            context: 0,
             prompt_tokens: 5,
             decode_tokens: 3,
             chunk: 2,

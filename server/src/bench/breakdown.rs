@@ -11,7 +11,7 @@ use hearth_forward::{Executor, ForwardOutput};
 use hearth_model::cpu_times::{self, Spent};
 use serde::Serialize;
 
-use super::{Plan, Sequences};
+use super::{Plan, Sequences, fill_context};
 
 /// The mean times of the operations in one kind of step.
 #[derive(Clone, Debug, Serialize)]
@@ -45,6 +45,7 @@ pub struct Part {
 /// A forward pass fails.
 pub fn measure(executor: &mut impl Executor, plan: Plan, batch: u32) -> Result<[Breakdown; 2]> {
     let mut sequences = Sequences::new(plan, batch, executor);
+    fill_context(executor, plan)?;
     let vocab = executor.limits().vocab_size.max(1);
     let prefill = phase("prefill", batch, batch, vocab, |sample| {
         sequences.prefill(executor, plan, sample)

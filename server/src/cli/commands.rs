@@ -68,6 +68,10 @@ fn interval(given: &str) -> Result<f64, String> {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
+    /// Tokens before each prompt, which all sequences share. Only the first chunk is computed; the
+    /// rest of the context's KV cache are copies of it
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub context: u32,
     /// Length of each prompt, in tokens
     #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt_tokens: u32,
