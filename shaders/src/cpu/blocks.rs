@@ -129,16 +129,14 @@ impl BlockMatrix {
         let within = rows.start - first..rows.end - first;
         let groups = self.bytes[range].par_chunks_exact_mut(group_bytes(format, columns));
         groups.enumerate().try_for_each(|(index, group)| {
+            let mut blocks = [const { None }; ROWS];
             let here = index * ROWS..(index + 1) * ROWS;
             for at in here.start.max(within.start)..here.end.min(within.end) {
-                let blocks = row(at - within.start).ok_or(at - within.start)?;
-                assert_eq!(
-                    blocks.len(),
-                    expected,
-                    "bytes of a row of {columns} columns"
-                );
-                rows::write(format, group, at % ROWS, &blocks);
+                let row = row(at - within.start).ok_or(at - within.start)?;
+                assert_eq!(row.len(), expected, "bytes of a row of {columns} columns");
+                blocks[at % ROWS] = Some(row);
             }
+            rows::write(format, group, &blocks);
             Ok(())
         })
     }

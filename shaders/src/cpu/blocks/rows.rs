@@ -1,4 +1,6 @@
-//! Rows of a packed group: writing one from the blocks of a file, and reading it back.
+//! Rows of a packed group: writing them from the blocks of a file, and reading one back.
+
+use std::borrow::Cow;
 
 use half::bf16;
 
@@ -8,51 +10,93 @@ use super::{BLOCK, LINE, ROWS};
 
 /// Bytes of a row in each line.
 const FOUR: usize = 4;
+/// Lines of bf16 that are written together: they take a cache line of each row.
+const NEAR_LINES: usize = 16;
 /// Words of four elements in a block of 32.
 const WORDS: usize = BLOCK / FOUR;
 
-/// Writes the row at `lane` of `group` from `blocks`, the row's blocks in a file.
-pub fn write(format: BlockFormat, group: &mut [u8], lane: usize, blocks: &[u8]) {
-    let layout = format.layout();
+/// Writes rows of `group` from their blocks in a file. Lanes without a row stay as they are.
+///
+/// A block of every row is written before the next one, so that the lines that rows share stay in the
+/// nearest cache.
+pub fn write(format: BlockFormat, group: &mut [u8], rows: &[Option<Cow<'_, [u8]>>; ROWS]) {
+    let rows = rows.iter().enumerate();
+    let rows = rows.filter_map(|(lane, row)| Some((lane, row.as_deref()?)));
     if format == BlockFormat::Bf16 {
-        // Each line has four bytes of a row.
-        for (line, four) in group.chunks_exact_mut(LINE).zip(blocks.chunks(FOUR)) {
-            line[FOUR * lane..][..four.len()].copy_from_slice(four);
+        // Each line has four bytes of a row, and the last one may have two.
+        for (index, lines) in group.chunks_mut(NEAR_LINES * LINE).enumerate() {
+            let lines = lines.as_chunks_mut::<LINE>().0;
+            for (lane, row) in rows.clone() {
+                let left = row.get(index * NEAR_LINES * FOUR..).unwrap_or_default();
+                let (fours, rest) = left[..left.len().min(NEAR_LINES * FOUR)].as_chunks::<FOUR>();
+                for (line, four) in lines.iter_mut().zip(fours) {
+                    line[FOUR * lane..][..FOUR].copy_from_slice(four);
+                }
+                if let Some(line) = lines.get_mut(fours.len()) {
+                    line[FOUR * lane..][..rest.len()].copy_from_slice(rest);
+                }
+            }
         }
         return;
     }
+    let layout = format.layout();
+    let (per_block, size) = layout.stored;
+    let per_unit = layout.unit() / per_block;
+    let blocks = rows.clone().next().map_or(0, |(_, row)| row.len() / size);
     let mut block = Block::zero();
-    let per_unit = layout.unit() / layout.stored.0;
-    for (index, bytes) in blocks.chunks_exact(layout.stored.1).enumerate() {
-        block.read(format, bytes);
+    for index in 0..blocks {
         let unit = &mut group[index / per_unit * layout.unit_bytes()..][..layout.unit_bytes()];
         let (scales, lines) = unit.split_at_mut(layout.scale_bytes());
         let first = index % per_unit;
-        layout.write_scales(scales, first, lane, &block.scales);
-        let elements = block.elements[..layout.stored.0].as_chunks::<BLOCK>().0;
-        let blocks = lines.chunks_exact_mut(layout.block_bytes()).skip(first);
-        for (elements, lines) in elements.iter().zip(blocks) {
-            let fours = elements.as_chunks::<FOUR>().0;
-            let words: [u32; WORDS] = std::array::from_fn(|i| u32::from_le_bytes(fours[i]));
-            let (low, high) = lines.split_at_mut(layout.planes[0] * LINE);
-            write_plane(&words, layout.planes[0], 0, low, lane);
-            if layout.planes[1] > 0 {
-                write_plane(&words, layout.planes[1], layout.planes[0], high, lane);
+        let lines = &mut lines[first * layout.block_bytes()..];
+        for (lane, row) in rows.clone() {
+            block.read(format, &row[index * size..][..size]);
+            layout.write_scales(scales, first, lane, &block.scales);
+            let elements = block.elements[..per_block].as_chunks::<BLOCK>().0;
+            let lines = lines.chunks_exact_mut(layout.block_bytes());
+            for (elements, lines) in elements.iter().zip(lines) {
+                let fours = elements.as_chunks::<FOUR>().0;
+                let words: [u32; WORDS] = std::array::from_fn(|i| u32::from_le_bytes(fours[i]));
+                let (low, high) = lines.split_at_mut(layout.planes[0] * LINE);
+                write_bits(&words, layout.planes[0], 0, low, lane);
+                write_bits(&words, layout.planes[1], layout.planes[0], high, lane);
             }
         }
     }
 }
 
-/// Writes `bits` bits of each element, from the bit `from` on. `words` have four elements each. A
-/// byte has elements that are `4 * bits` apart, so that a line has four consecutive elements of
-/// each row at each place of its bytes.
-fn write_plane(words: &[u32; WORDS], bits: usize, from: usize, lines: &mut [u8], lane: usize) {
-    let mask = u32::from_ne_bytes([((1u16 << bits) - 1) as u8; FOUR]);
-    for (first, line) in lines.chunks_exact_mut(LINE).enumerate() {
-        let places = words[first..].iter().step_by(bits).enumerate();
-        let word = places.fold(0, |word, (place, four)| {
-            word | (four >> from & mask) << (place * bits)
-        });
+/// Writes `bits` bits of each element, from the bit `from` on. `words` have four elements each.
+fn write_bits(words: &[u32; WORDS], bits: usize, from: usize, lines: &mut [u8], lane: usize) {
+    match bits {
+        0 => {}
+        1 => write_plane::<1>(words, from, lines, lane),
+        2 => write_plane::<2>(words, from, lines, lane),
+        4 => write_plane::<4>(words, from, lines, lane),
+        8 => write_plane::<8>(words, from, lines, lane),
+        _ => unreachable!("a plane of {bits} bits"),
+    }
+}
+
+/// Writes a plane of `BITS` bits. A byte has elements that are `4 * BITS` apart, so that a line has
+/// four consecutive elements of each row at each place of its bytes.
+fn write_plane<const BITS: usize>(
+    words: &[u32; WORDS],
+    from: usize,
+    lines: &mut [u8],
+    lane: usize,
+) {
+    let mask = u32::from_ne_bytes([((1u16 << BITS) - 1) as u8; FOUR]);
+    for (first, line) in lines
+        .as_chunks_mut::<LINE>()
+        .0
+        .iter_mut()
+        .enumerate()
+        .take(BITS)
+    {
+        let mut word = 0;
+        for place in 0..WORDS / BITS {
+            word |= (words[first + place * BITS] >> from & mask) << (place * BITS);
+        }
         line[FOUR * lane..][..FOUR].copy_from_slice(&word.to_le_bytes());
     }
 }
