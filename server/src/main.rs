@@ -12,12 +12,13 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// jemalloc's options. By default it returns the pages of freed allocations of 8 MiB or more to the
 /// system at once. The activations of a prompt are as large, and each operation allocates them anew:
-/// the system would zero them every time. With this option they stay for the next operation, and
-/// are returned when they have not been used for ten seconds, as smaller ones are.
+/// the system would zero them every time. With this option those of less than 64 MiB stay for the
+/// next operation, and are returned when they have not been used for ten seconds. Memory for weights
+/// is allocated in larger pieces, which must be fresh: what is never touched then takes no memory.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 // SAFETY: jemalloc reads a pointer to a C string under this name, which is the first word of the slice.
 #[unsafe(export_name = "_rjem_malloc_conf")]
-static ALLOCATOR_OPTIONS: &[u8] = b"oversize_threshold:0\0";
+static ALLOCATOR_OPTIONS: &[u8] = b"oversize_threshold:67108864\0";
 
 fn main() -> ExitCode {
     quiet_drivers();
