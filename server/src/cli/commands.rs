@@ -68,8 +68,8 @@ fn interval(given: &str) -> Result<f64, String> {
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Tokens before each prompt, which all sequences share. Only the first chunk is computed; the
-    /// rest of the context's KV cache are copies of it
+    /// Tokens before each prompt, which all sequences share. Only the first chunk of them is
+    /// computed; the KV cache of the rest has copies of it
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub context: u32,
     /// Length of each prompt, in tokens
