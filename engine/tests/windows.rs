@@ -67,7 +67,7 @@ impl Counted {
         (submitted, calls.len() - submitted)
     }
 
-    /// Lets all passes run.
+    /// Lets all passes run: without a sender of permits none of them waits.
     fn open(self) -> Fixture {
         self.fixture
     }

@@ -356,7 +356,7 @@ mod tests {
     /// Checks that every batch is consistent, and counts tokens, passes and output rows.
     #[derive(Default)]
     struct Checker {
-        /// Whether keys and values can be copied.
+        /// True for an executor that can copy keys and values.
         copies: bool,
         filled: std::collections::HashSet<u32>,
         tokens: usize,
