@@ -10,8 +10,9 @@
 //! one scale for every 32 of them ([`activations`]), as llama.cpp does for `Q8_0` and `Q4_0`
 //! (except that a scale is f32 here); for larger blocks llama.cpp has one scale for every 256. The
 //! products of the elements that share a scale are then summed exactly, and these sums are scaled
-//! and added in f32 in the order of the columns. A result therefore has the same bits alone and in
-//! any batch, and with every instruction set.
+//! and added in f32 in the order of the columns; where 16 elements have a scale, the sums of a block's
+//! halves are added before they are multiplied by the activations' scale. A result therefore has the
+//! same bits alone and in any batch, and with every instruction set.
 
 mod activations;
 mod format;

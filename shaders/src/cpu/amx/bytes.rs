@@ -27,6 +27,16 @@ pub const MIN_TOKENS: usize = 28;
 #[repr(C, align(64))]
 struct Tile([i32; SIDE * SIDE]);
 
+impl Tile {
+    /// The sums of the token `token`, which must be one of the tile's.
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn row(&self, token: usize) -> __m512i {
+        // SAFETY: the caller guarantees the token; tiles are aligned to 64 bytes, and so are their rows.
+        unsafe { _mm512_load_si512(self.0.as_ptr().add(token * SIDE).cast()) }
+    }
+}
+
 /// A group of rows in the layout that tiles are loaded from.
 #[derive(Default)]
 struct Panel {
@@ -219,14 +229,28 @@ unsafe fn totals<const FORMAT: usize>(
                 let (x, w) = (values.as_ptr().add(next), panel.bytes.as_ptr().add(next));
                 pair::<FORMAT>(x, w, &mut sums[(at + 1) % 2]);
             }
-            for (half, sums) in sums[at % 2].iter().enumerate() {
-                let part = 2 * at + half;
-                let rows = _mm512_loadu_ps(panel.scales.as_ptr().add(part * SIDE));
-                let block = part / per_block * SIDE;
+            let tiles = &sums[at % 2];
+            let first = panel.scales.as_ptr().add(2 * at * SIDE);
+            let rows = [_mm512_loadu_ps(first), _mm512_loadu_ps(first.add(SIDE))];
+            if per_block == 2 {
+                // The pair is a block.
                 for (t, total) in totals.iter_mut().enumerate() {
-                    let sums = _mm512_load_si512(sums.0.as_ptr().add(t * SIDE).cast());
-                    let x_scale = *scales.get_unchecked(block + t);
-                    *total = Avx512Vnni::add_scaled(*total, sums, rows, x_scale);
+                    let mut scaled = _mm512_setzero_ps();
+                    for (tile, rows) in tiles.iter().zip(rows) {
+                        scaled = Avx512Vnni::add_products(scaled, tile.row(t), rows);
+                    }
+                    let x_scale = *scales.get_unchecked(at * SIDE + t);
+                    *total = Avx512Vnni::add_times(*total, scaled, x_scale);
+                }
+            }
+            for (half, tile) in tiles.iter().enumerate() {
+                let part = 2 * at + half;
+                let block = part / per_block * SIDE;
+                if per_block == 1 {
+                    for (t, total) in totals.iter_mut().enumerate() {
+                        let x_scale = *scales.get_unchecked(block + t);
+                        *total = Avx512Vnni::add_scaled(*total, tile.row(t), rows[half], x_scale);
+                    }
                 }
                 if layout.scales.minimums() {
                     let rows = _mm512_loadu_ps(panel.minimums.as_ptr().add(part * SIDE));

@@ -1,6 +1,5 @@
 //! Rounds activations to 8 bits, for products with blocks.
 
-use bytemuck::{Pod, Zeroable};
 use rayon::prelude::*;
 
 use super::{BLOCK, UNIT};
@@ -22,7 +21,10 @@ pub struct Activations {
     pub wide: Aligned<i16>,
     /// The scale of each block; NaN if the block has a value that is not finite.
     pub scales: Aligned<f32>,
-    pub sums: Aligned<BlockSums>,
+    /// The negated sums of each half of a block, because some weights have a scale for every 16, and of the
+    /// whole block. The fourth number fills the line.
+    pub negated: Aligned<[i32; 4]>,
+    pub pairs: Aligned<Pairs>,
     /// The sums of the values of each half and of the whole block, times the scale: what a minimum is
     /// multiplied with. The fourth number fills the line.
     pub scaled_sums: Aligned<[f32; 4]>,
@@ -33,25 +35,30 @@ pub struct Activations {
     pub side: usize,
 }
 
+/// For each half of a block, the sum of the first two of every four values, and of the other two.
+pub type Pairs = [[i16; 2]; 2];
+
 /// Sums of the values of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
-#[repr(C)]
-pub struct BlockSums {
-    /// The sum of each half, because some weights have a scale for every 16.
-    pub halves: [i32; 2],
-    /// For each half, the sum of the first two of every four values, and of the other two.
-    pub pairs: [[i16; 2]; 2],
+#[derive(Clone, Copy)]
+pub struct BlockSums<'a> {
+    /// [`Activations::negated`]
+    pub negated: &'a [i32; 4],
+    pub pairs: &'a Pairs,
 }
 
-impl BlockSums {
-    /// The sum of the part `part`, where parts have `elements` elements.
+impl BlockSums<'_> {
+    /// The negated sum of the part `part`, where parts have `elements` elements.
     #[inline(always)]
-    pub fn of_part(&self, elements: usize, part: usize) -> i32 {
-        match elements {
-            BLOCK => self.halves[0] + self.halves[1],
-            _ => self.halves[part],
-        }
+    pub fn negated(self, elements: usize, part: usize) -> i32 {
+        self.negated[index(elements, part)]
     }
+}
+
+/// The place of the part `part` in the list of a block's first half, its second half, and the whole,
+/// where parts have `elements` elements.
+#[inline(always)]
+fn index(elements: usize, part: usize) -> usize {
+    if elements == BLOCK { 2 } else { part }
 }
 
 impl Activations {
@@ -59,7 +66,7 @@ impl Activations {
     /// elements.
     #[inline(always)]
     pub fn scaled_sum(sums: [f32; 4], elements: usize, part: usize) -> f32 {
-        sums[if elements == BLOCK { 2 } else { part }]
+        sums[index(elements, part)]
     }
 
     /// Rounds `x` `[tokens, columns]`. `wide` says if the values in 16 bits are needed.
@@ -70,7 +77,8 @@ impl Activations {
             values: Aligned::zeroed(blocks * BLOCK),
             wide: Aligned::zeroed(if wide { blocks * BLOCK } else { 0 }),
             scales: Aligned::zeroed(blocks),
-            sums: Aligned::zeroed(blocks),
+            negated: Aligned::zeroed(blocks),
+            pairs: Aligned::zeroed(blocks),
             scaled_sums: Aligned::zeroed(blocks),
             tokens,
             width,
@@ -82,9 +90,10 @@ impl Activations {
             .par_chunks(per_task * columns)
             .zip(rounded.values.par_chunks_mut(blocks * BLOCK))
             .zip(rounded.scales.par_chunks_mut(blocks))
-            .zip(rounded.sums.par_chunks_mut(blocks))
+            .zip(rounded.negated.par_chunks_mut(blocks))
+            .zip(rounded.pairs.par_chunks_mut(blocks))
             .zip(rounded.scaled_sums.par_chunks_mut(blocks));
-        pieces.for_each(|((((x, values), scales), sums), scaled_sums)| {
+        pieces.for_each(|(((((x, values), scales), negated), pairs), scaled_sums)| {
             let (values, _) = values.as_chunks_mut();
             dispatch(Tiles {
                 x,
@@ -93,11 +102,11 @@ impl Activations {
                 side,
                 values,
                 scales: &mut *scales,
-                sums: &mut *sums,
+                negated: &mut *negated,
+                pairs,
             });
-            for ((scaled, sums), scale) in scaled_sums.iter_mut().zip(&*sums).zip(&*scales) {
-                let [first, second] = sums.halves;
-                *scaled = [first, second, first + second, 0].map(|sum| *scale * sum as f32);
+            for ((scaled, negated), scale) in scaled_sums.iter_mut().zip(&*negated).zip(&*scales) {
+                *scaled = negated.map(|sum| *scale * -sum as f32);
             }
         });
         if wide {
@@ -136,7 +145,8 @@ struct Tiles<'a> {
     side: usize,
     values: &'a mut [[i8; BLOCK]],
     scales: &'a mut [f32],
-    sums: &'a mut [BlockSums],
+    negated: &'a mut [[i32; 4]],
+    pairs: &'a mut [Pairs],
 }
 
 impl Task for Tiles<'_> {
@@ -148,21 +158,23 @@ impl Task for Tiles<'_> {
             let (whole, rest) = x.as_chunks::<BLOCK>();
             for (block, x) in whole.iter().enumerate() {
                 let at = first + block * self.side;
-                (self.scales[at], self.sums[at]) = round_block(x, &mut self.values[at]);
+                (self.scales[at], self.negated[at], self.pairs[at]) =
+                    round_block(x, &mut self.values[at]);
             }
             if !rest.is_empty() {
                 let at = first + whole.len() * self.side;
                 let mut filled = [0.0; BLOCK];
                 filled[..rest.len()].copy_from_slice(rest);
-                (self.scales[at], self.sums[at]) = round_block(&filled, &mut self.values[at]);
+                (self.scales[at], self.negated[at], self.pairs[at]) =
+                    round_block(&filled, &mut self.values[at]);
             }
         }
     }
 }
 
-/// Rounds a block. Returns its scale and the sums of the rounded values.
+/// Rounds a block. Returns its scale, and the rounded values' [`Activations::negated`] and [`Pairs`].
 #[inline(always)]
-fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, BlockSums) {
+fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, [i32; 4], Pairs) {
     const INFINITY: u32 = f32::INFINITY.to_bits();
     // Without the sign bit, floats are ordered like their bits, and NaN comes last.
     let mut lanes = [0u32; BLOCK / 2];
@@ -175,17 +187,17 @@ fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, BlockSums) {
     }
     if largest >= INFINITY {
         *to = [0; BLOCK];
-        return (f32::NAN, BlockSums::zeroed());
+        return (f32::NAN, [0; 4], [[0; 2]; 2]);
     }
     let largest = f32::from_bits(largest);
     if largest < SMALLEST {
         *to = [0; BLOCK];
-        return (0.0, BlockSums::zeroed());
+        return (0.0, [0; 4], [[0; 2]; 2]);
     }
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let inverse = 127.0 / largest;
-    let mut sums = BlockSums::zeroed();
+    let (mut negated, mut pairs) = ([0; 4], [[0; 2]; 2]);
     for half in 0..2 {
         // Lane by lane, so that the compiler adds vectors.
         let mut lanes = [0i32; 4];
@@ -197,9 +209,10 @@ fn round_block(x: &[f32; BLOCK], to: &mut [i8; BLOCK]) -> (f32, BlockSums) {
             to[at] = value as i8;
             lanes[i % 4] += value;
         }
-        let pairs = [lanes[0] + lanes[1], lanes[2] + lanes[3]];
-        sums.halves[half] = pairs[0] + pairs[1];
-        sums.pairs[half] = pairs.map(|sum| sum as i16);
+        let two = [lanes[0] + lanes[1], lanes[2] + lanes[3]];
+        negated[half] = -(two[0] + two[1]);
+        pairs[half] = two.map(|sum| sum as i16);
     }
-    (largest / 127.0, sums)
+    negated[2] = negated[0] + negated[1];
+    (largest / 127.0, negated, pairs)
 }

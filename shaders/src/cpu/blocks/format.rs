@@ -38,7 +38,7 @@ pub struct Layout {
     pub planes: [usize; 2],
     /// The values of 4-bit elements with the offset added, if elements are not their own values.
     pub table: Option<[u8; 16]>,
-    /// The number that is added to elements so that they are not negative.
+    /// The number that is added to elements so that they are not negative: zero or a power of two.
     pub offset: u8,
     pub scales: Scales,
 }
@@ -206,7 +206,7 @@ impl BlockFormat {
             BlockFormat::Q6_K => ((256, 210), 16, [4, 2], 32, Scales::Signed),
             BlockFormat::IQ4_NL => ((32, 18), 32, [4, 0], 128, Scales::Half),
             BlockFormat::IQ4_XS => ((256, 136), 32, [4, 0], 128, Scales::Signed),
-            BlockFormat::MXFP4 => ((32, 17), 32, [4, 0], 12, Scales::Power),
+            BlockFormat::MXFP4 => ((32, 17), 32, [4, 0], 16, Scales::Power),
             BlockFormat::Bf16 => ((1, 2), 32, [8, 8], 0, Scales::None),
         };
         let table = match self {

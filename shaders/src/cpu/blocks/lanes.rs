@@ -26,6 +26,12 @@ pub trait Lanes {
     /// Tokens whose sums fit the registers.
     const TOKENS: usize;
 
+    /// The length of a loop over so many elements in memory. If the compiler knew it, it would unroll the
+    /// loop, and then multiply one token after another, with a load of the elements for each.
+    #[inline(always)]
+    fn length(elements: usize) -> usize {
+        std::hint::black_box(elements)
+    }
     /// Prefetches the cache line of `at`, which need not be a valid address.
     #[inline(always)]
     unsafe fn prefetch(at: *const u8) {
@@ -66,7 +72,7 @@ pub trait Lanes {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [Self::Sums; TOKENS];
     unsafe fn zero() -> Self::Floats;
     /// Loads 16 f16.
@@ -84,6 +90,12 @@ pub trait Lanes {
         sums: Self::Sums,
         scales: Self::Floats,
         x_scale: f32,
+    ) -> Self::Floats;
+    /// `total + sums * scales`, rounded once.
+    unsafe fn add_products(
+        total: Self::Floats,
+        sums: Self::Sums,
+        scales: Self::Floats,
     ) -> Self::Floats;
     /// `total + values * x`, rounded once.
     unsafe fn add_times(total: Self::Floats, values: Self::Floats, x: f32) -> Self::Floats;
@@ -307,10 +319,10 @@ impl Lanes for Portable {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [[i32; 16]; TOKENS] {
         let offset = i32::from(layout.offset);
-        let mut dots = sums.map(|sums| [-offset * sums.of_part(layout.part, part); 16]);
+        let mut dots = sums.map(|sums| [offset * sums.negated(layout.part, part); 16]);
         for four in 0..elements.count() {
             // SAFETY: there are so many.
             let bytes = unsafe { elements.get(four) };
@@ -368,6 +380,10 @@ impl Lanes for Portable {
         x_scale: f32,
     ) -> [f32; 16] {
         std::array::from_fn(|row| (sums[row] as f32).mul_add(scales[row] * x_scale, total[row]))
+    }
+    #[inline(always)]
+    unsafe fn add_products(total: [f32; 16], sums: [i32; 16], scales: [f32; 16]) -> [f32; 16] {
+        std::array::from_fn(|row| (sums[row] as f32).mul_add(scales[row], total[row]))
     }
     #[inline(always)]
     unsafe fn add_times(total: [f32; 16], values: [f32; 16], x: f32) -> [f32; 16] {

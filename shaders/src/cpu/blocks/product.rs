@@ -132,18 +132,29 @@ impl Product<'_> {
     /// Adds the bias and writes the elements of a token.
     ///
     /// # Safety
-    /// The token must exist, and the group must be one of this task's.
+    /// The CPU must have `L`'s features, the token must exist, and the group must be one of this task's.
     #[inline(always)]
-    unsafe fn store(&self, token: usize, group: usize, totals: &[f32; ROWS]) {
+    unsafe fn store<L: Lanes>(&self, token: usize, group: usize, totals: &[f32; ROWS]) {
         let row = group * ROWS;
         let count = (self.weight.rows - row).min(ROWS);
         let first = self.weight.first + row;
         let bias = self.bias.map(|bias| &bias[first..first + count]);
-        for (lane, total) in totals.iter().enumerate().take(count) {
-            let value = total + bias.map_or(0.0, |bias| bias[lane]);
-            // SAFETY: `count` rows of the group exist, and the caller guarantees that their
-            // elements are this task's.
-            unsafe { self.y.at(token, first + lane).write(value) };
+        // SAFETY: `count` rows of the group exist, and so many elements of the bias; the caller guarantees
+        // the features of `L`, and that the elements of `y` are this task's.
+        unsafe {
+            let to = self.y.at(token, first);
+            if count == ROWS {
+                let bias = match bias {
+                    Some(bias) => L::floats(bias.as_ptr()),
+                    None => L::zero(),
+                };
+                L::store_floats(L::add_times(bias, L::floats(totals.as_ptr()), 1.0), to);
+                return;
+            }
+            for (lane, total) in totals.iter().enumerate().take(count) {
+                to.add(lane)
+                    .write(total + bias.map_or(0.0, |bias| bias[lane]));
+            }
         }
     }
 }

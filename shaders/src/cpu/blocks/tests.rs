@@ -165,10 +165,12 @@ fn rounded_activations_are_off_by_at_most_half_a_step() {
             let values = &rounded.values[token * 128 + block * BLOCK..][..BLOCK];
             let (low, high) = values.split_at(BLOCK / 2);
             let sum = |half: &[i8]| half.iter().map(|value| i32::from(*value)).sum::<i32>();
-            let sums = rounded.sums[token * 4 + block];
-            assert_eq!([sum(low), sum(high)], sums.halves);
-            assert_eq!(sums.pairs.map(|[a, b]| i32::from(a + b)), sums.halves);
-            for (half, pairs) in [low, high].into_iter().zip(sums.pairs) {
+            let [first, second] = [sum(low), sum(high)];
+            let negated = [-first, -second, -first - second, 0];
+            assert_eq!(rounded.negated[token * 4 + block], negated);
+            let pairs = rounded.pairs[token * 4 + block];
+            assert_eq!(pairs.map(|[a, b]| i32::from(a + b)), [first, second]);
+            for (half, pairs) in [low, high].into_iter().zip(pairs) {
                 let first = half
                     .as_chunks::<4>()
                     .0

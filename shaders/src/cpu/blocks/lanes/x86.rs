@@ -8,6 +8,7 @@
     reason = "the contracts of the traits cover every operation of every method"
 )]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
@@ -16,11 +17,26 @@ use crate::cpu::blocks::BLOCK;
 
 pub struct Avx512Vnni;
 
+/// Returns `sums`. The compiler computes them here, and not where it likes: it would multiply one token
+/// after another, and wait for each of its sums.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn here(mut sums: __m512i) -> __m512i {
+    asm!("/* {0} */", inout(zmm_reg) sums, options(nomem, nostack, preserves_flags));
+    sums
+}
+
 impl Lanes for Avx512Vnni {
     type Bytes = __m512i;
     type Sums = __m512i;
     type Floats = __m512;
     const TOKENS: usize = 8;
+
+    #[inline(always)]
+    fn length(elements: usize) -> usize {
+        // `dots` keeps the order.
+        elements
+    }
 
     #[inline(always)]
     unsafe fn bytes(line: *const u8) -> __m512i {
@@ -55,18 +71,24 @@ impl Lanes for Avx512Vnni {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [__m512i; TOKENS] {
-        let offset = i32::from(layout.offset);
         let mut dots = [_mm512_setzero_si512(); TOKENS];
-        for (dots, sums) in dots.iter_mut().zip(sums) {
-            *dots = _mm512_set1_epi32(-offset * sums.of_part(layout.part, part));
+        if layout.offset != 0 {
+            let power = _mm_cvtsi32_si128(layout.offset.trailing_zeros() as i32);
+            for (dots, sums) in dots.iter_mut().zip(sums) {
+                let negated = here(_mm512_set1_epi32(sums.negated(layout.part, part)));
+                *dots = _mm512_sll_epi32(negated, power);
+            }
         }
         for four in 0..elements.count() {
             let bytes = elements.get(four);
             for (dots, x) in dots.iter_mut().zip(x) {
                 let x = _mm512_set1_epi32(x.add(4 * four).cast::<i32>().read_unaligned());
                 *dots = _mm512_dpbusd_epi32(*dots, bytes, x);
+            }
+            for dots in &mut dots {
+                *dots = here(*dots);
             }
         }
         dots
@@ -107,6 +129,10 @@ impl Lanes for Avx512Vnni {
         _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, total)
     }
     #[inline(always)]
+    unsafe fn add_products(total: __m512, sums: __m512i, scales: __m512) -> __m512 {
+        _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, total)
+    }
+    #[inline(always)]
     unsafe fn add_times(total: __m512, values: __m512, x: f32) -> __m512 {
         _mm512_fmadd_ps(values, _mm512_set1_ps(x), total)
     }
@@ -137,7 +163,7 @@ pub trait Dot: Sized {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [[__m256i; 2]; TOKENS];
 }
 
@@ -163,12 +189,12 @@ impl Dot for Vnni {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [[__m256i; 2]; TOKENS] {
         let offset = i32::from(layout.offset);
         let mut dots = [[_mm256_setzero_si256(); 2]; TOKENS];
         for (dots, sums) in dots.iter_mut().zip(sums) {
-            *dots = [_mm256_set1_epi32(-offset * sums.of_part(layout.part, part)); 2];
+            *dots = [_mm256_set1_epi32(offset * sums.negated(layout.part, part)); 2];
         }
         for four in 0..elements.count() {
             let bytes = elements.get(four);
@@ -213,7 +239,7 @@ impl Dot for InPairs {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [[__m256i; 2]; TOKENS] {
         let mut dots = [[_mm256_setzero_si256(); 2]; TOKENS];
         if Self::widens(layout) {
@@ -238,7 +264,7 @@ impl Dot for InPairs {
             if layout.offset != 0 {
                 let offset = _mm256_set1_epi16(-i16::from(layout.offset));
                 for (added, sums) in added.iter_mut().zip(sums) {
-                    let [low, high] = &sums.pairs;
+                    let [low, high] = sums.pairs;
                     let sums = match layout.part {
                         BLOCK => _mm256_add_epi16(
                             four_bytes(low.as_ptr().cast()),
@@ -368,7 +394,7 @@ impl<D: Dot> Lanes for Halves<D> {
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
-        sums: [&BlockSums; TOKENS],
+        sums: [BlockSums<'_>; TOKENS],
     ) -> [[__m256i; 2]; TOKENS] {
         D::dots(elements, layout, part, x, sums)
     }
@@ -416,6 +442,17 @@ impl<D: Dot> Lanes for Halves<D> {
         [
             add(total[0], sums[0], scales[0]),
             add(total[1], sums[1], scales[1]),
+        ]
+    }
+    #[inline(always)]
+    unsafe fn add_products(
+        total: [__m256; 2],
+        sums: [__m256i; 2],
+        scales: [__m256; 2],
+    ) -> [__m256; 2] {
+        [
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[0]), scales[0], total[0]),
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[1]), scales[1], total[1]),
         ]
     }
     #[inline(always)]

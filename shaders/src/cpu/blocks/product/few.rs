@@ -45,7 +45,7 @@ impl Product<'_> {
                 for (token, total) in totals.into_iter().enumerate() {
                     let mut floats = [0.0; ROWS];
                     L::store_floats(total, floats.as_mut_ptr());
-                    self.store(token, group, &floats);
+                    self.store::<L>(token, group, &floats);
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::cpu::blocks::lanes::{Lanes, Lines};
 use crate::cpu::blocks::{BLOCK, LINE, ROWS, units};
 
 /// Tokens whose activations should stay in the second-level cache.
-const TOKEN_BLOCK: usize = 64;
+const TOKEN_BLOCK: usize = 128;
 /// The most blocks of 32 columns that are unpacked together.
 const BLOCKS: usize = 8;
 
@@ -38,15 +38,15 @@ impl Product<'_> {
     /// The CPU must have `L`'s features.
     #[inline(always)]
     pub unsafe fn many<L: Lanes, const FORMAT: usize>(&self) {
-        let blocks = self.x.width / BLOCK;
+        let width = self.x.width / BLOCK;
         let mut unpacked = Unpacked::zeroed();
         let mut totals = Totals([[0.0; ROWS]; TOKEN_BLOCK]);
         for first in (0..self.x.tokens).step_by(TOKEN_BLOCK) {
             let count = TOKEN_BLOCK.min(self.x.tokens - first);
             for group in self.groups.clone() {
                 totals.0[..count].fill([0.0; ROWS]);
-                for block in (0..blocks).step_by(BLOCKS) {
-                    let some = block..(block + BLOCKS).min(blocks);
+                for block in (0..width).step_by(BLOCKS) {
+                    let some = block..(block + BLOCKS).min(width);
                     // SAFETY: the caller guarantees the features of `L`. The group has the columns of
                     // `x`: where a unit has 256 columns, it divides those of the matrix.
                     unsafe {
@@ -85,12 +85,15 @@ impl Product<'_> {
                                 }
                                 tokens => unreachable!("a tile of {tokens} tokens"),
                             }
+                            // Elements of `y` are far from each other. They are stored while other tiles
+                            // are multiplied, so that nothing waits for the memory.
+                            if some.end == width {
+                                for (t, totals) in here.iter().enumerate() {
+                                    self.store::<L>(first + token + t, group, totals);
+                                }
+                            }
                         }
                     }
-                }
-                for (token, totals) in totals.0[..count].iter().enumerate() {
-                    // SAFETY: the token exists and the group is one of this task's.
-                    unsafe { self.store(first + token, group, totals) };
                 }
             }
         }
@@ -161,10 +164,8 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
     blocks: &[Block],
     next: Option<*const u8>,
 ) {
-    // If the compiler knew the length of the loop over the elements, it would unroll it, and then
-    // multiply one token after another, with a load of the elements for each.
     let layout = const { units::layout::<FORMAT>() };
-    let each = std::hint::black_box(vectors::<L, FORMAT>());
+    let each = L::length(vectors::<L, FORMAT>());
     // SAFETY: the caller guarantees the features of `L` and the tokens of `totals` and of the tile.
     unsafe {
         let totals = totals.as_mut_ptr();

@@ -1,6 +1,6 @@
 //! The product of a block of 32 columns, for the tokens of a tile.
 
-use crate::cpu::blocks::activations::{Activations, BlockSums};
+use crate::cpu::blocks::activations::{Activations, BlockSums, Pairs};
 use crate::cpu::blocks::lanes::{Elements, Lanes};
 use crate::cpu::blocks::{BLOCK, units};
 
@@ -57,7 +57,8 @@ pub struct Place<'a> {
     values: *const i8,
     wide: *const i16,
     scales: *const f32,
-    sums: *const BlockSums,
+    negated: *const [i32; 4],
+    pairs: *const Pairs,
     scaled_sums: *const [f32; 4],
 }
 
@@ -71,7 +72,8 @@ impl<'a> Place<'a> {
             values: x.values[at * BLOCK..].as_ptr(),
             wide: x.wide.as_ptr().wrapping_add(at * BLOCK),
             scales: x.scales[at..].as_ptr(),
-            sums: x.sums[at..].as_ptr(),
+            negated: x.negated[at..].as_ptr(),
+            pairs: x.pairs[at..].as_ptr(),
             scaled_sums: x.scaled_sums[at..].as_ptr(),
         };
         first.after(block)
@@ -86,7 +88,8 @@ impl<'a> Place<'a> {
             values: self.values.wrapping_add(at * BLOCK),
             wide: self.wide.wrapping_add(at * BLOCK),
             scales: self.scales.wrapping_add(at),
-            sums: self.sums.wrapping_add(at),
+            negated: self.negated.wrapping_add(at),
+            pairs: self.pairs.wrapping_add(at),
             scaled_sums: self.scaled_sums.wrapping_add(at),
         }
     }
@@ -106,10 +109,16 @@ impl<'a> Place<'a> {
         let layout = const { units::layout::<FORMAT>() };
         // SAFETY: the caller guarantees the features of `L`, the block and its tokens.
         unsafe {
-            let mut sums: [&BlockSums; TOKENS] = [&*self.sums; TOKENS];
+            let first = BlockSums {
+                negated: &*self.negated,
+                pairs: &*self.pairs,
+            };
+            let mut sums = [first; TOKENS];
             for (t, sums) in sums.iter_mut().enumerate() {
-                *sums = &*self.sums.add(t);
+                (sums.negated, sums.pairs) = (&*self.negated.add(t), &*self.pairs.add(t));
             }
+            // The sums of a block whose parts have scales of their own, without the activations' scale.
+            let mut scaled = [L::zero(); TOKENS];
             for (part, elements) in elements.into_iter().enumerate().take(BLOCK / layout.part) {
                 let mut values = [std::ptr::null(); TOKENS];
                 for (t, values) in values.iter_mut().enumerate() {
@@ -120,15 +129,27 @@ impl<'a> Place<'a> {
                     };
                 }
                 let dots = L::dots(elements, &layout, part, values, sums);
-                for (t, total) in totals.iter_mut().enumerate() {
-                    let x_scale = *self.scales.add(t);
-                    *total = L::add_scaled(*total, dots[t], factors.scales[part], x_scale);
+                let scales = factors.scales[part];
+                for (t, dots) in dots.into_iter().enumerate() {
+                    if layout.part == BLOCK {
+                        totals[t] = L::add_scaled(totals[t], dots, scales, *self.scales.add(t));
+                    } else {
+                        scaled[t] = L::add_products(scaled[t], dots, scales);
+                    }
                 }
-                if layout.scales.minimums() {
+            }
+            if layout.part < BLOCK {
+                for (t, total) in totals.iter_mut().enumerate() {
+                    *total = L::add_times(*total, scaled[t], *self.scales.add(t));
+                }
+            }
+            if layout.scales.minimums() {
+                let parts = factors.minimums.into_iter().enumerate();
+                for (part, minimums) in parts.take(BLOCK / layout.part) {
                     for (t, total) in totals.iter_mut().enumerate() {
                         let sums = *self.scaled_sums.add(t);
                         let x = Activations::scaled_sum(sums, layout.part, part);
-                        *total = L::add_times(*total, factors.minimums[part], x);
+                        *total = L::add_times(*total, minimums, x);
                     }
                 }
             }
