@@ -6,9 +6,10 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{Answer, Fixture, answer, expected, greedy, prompt, request};
+use common::{Answer, Call, Fixture, answer, expected, greedy, limits, prompt, request};
 use hearth_engine::constraint::{Constrain, Constraint, Grammar};
 use hearth_engine::{
     EngineConfig, Event, FinishReason, Generation, RemoteOutput, RemoteToken, Request,
@@ -351,6 +352,42 @@ fn commands_that_do_not_fit_the_request_are_refused_and_change_nothing() {
             .unwrap(),
         Err(TransferError::Gone)
     );
+    decoder.assert_idle_and_conserved();
+}
+
+#[test]
+fn slots_of_an_evicted_prefix_are_copied_to_the_host_before_received_kv_is_written_to_them() {
+    let (permits, gate) = channel();
+    let decoder = Fixture::build_any(config(), limits(80), 200, Some(gate), false);
+    let (evicted, received) = (prompt(51, 60), prompt(52, 60));
+    // The first request needs five of them, and the second one more than are left.
+    (0..10).for_each(|_| permits.send(()).unwrap());
+    decoder.run(&evicted, 2);
+    let beside = decoder.submit(&[5, 6], 12);
+    decoder.wait_until("a step is in flight", |f| {
+        f.calls.lock().unwrap().last() == Some(&Call::Complete(11))
+    });
+    // The request gets its slots now, and the next step copies what they had.
+    let receive = part(&request(&received, 4), Transfer::Receive);
+    let mut receiver = decoder.engine.submit(receive).unwrap();
+    let (from, tokens) = receiving(&mut receiver);
+    let prefiller = Fixture::new(config(), 400);
+    let send = part(&request(&received, 4), Transfer::Send);
+    let mut sender = prefiller.engine.submit(send).unwrap();
+    let (_, output, _) = prefill(&mut sender);
+    let read = prefiller.engine.read_kv(sender.transfer_id(), from..tokens);
+    let bytes = read.wait_blocking().unwrap().unwrap();
+    let id = receiver.transfer_id();
+    let write = decoder.engine.write_kv(id, from, tokens - from, bytes);
+    drop(permits);
+    write.wait_blocking().unwrap().unwrap();
+    let end = decoder.engine.received(id, tokens, output);
+    end.wait_blocking().unwrap().unwrap();
+    assert_eq!(answer(receiver).tokens, expected(&received, 4));
+    assert_eq!(answer(beside).tokens, expected(&[5, 6], 12));
+    let again = decoder.run(&evicted, 4);
+    assert_eq!(again.tokens, expected(&evicted, 4));
+    assert!(decoder.engine.stats().loaded_tokens > 0);
     decoder.assert_idle_and_conserved();
 }
 

@@ -7,9 +7,10 @@ use crate::adapters::AdapterLoad;
 use crate::transfer::KvTransfer;
 use hearth_forward::{ForwardBatch, ForwardOutput, KvCopy, SampleRequest};
 
-/// The work of one step, in this order.
+/// The work of one step: reads of slots, copies, writes of slots, loads of adapters, and the forward
+/// pass, in this order.
 pub(crate) struct StepWork {
-    /// They are replied to from the device thread.
+    /// The reads and writes, which are replied to from the device thread.
     pub transfers: Vec<KvTransfer>,
     pub copies: Vec<KvCopy>,
     pub adapter_loads: Vec<AdapterLoad>,

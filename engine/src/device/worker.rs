@@ -45,7 +45,7 @@ impl<E: Executor> Worker<E> {
         }
     }
 
-    /// Makes the copies of `work`, and submits its forward pass to the executor.
+    /// Makes the transfers and copies of `work`, and submits its forward pass to the executor.
     pub fn submit(&mut self, mut work: StepWork) {
         if self.executor.is_lost() {
             return self.refuse(work);
@@ -54,10 +54,18 @@ impl<E: Executor> Worker<E> {
             .submitted
             .back()
             .is_none_or(|step| step.forward.is_err());
-        for transfer in work.transfers.drain(..) {
-            transfer_kv(&mut self.executor, transfer);
+        let executor = &mut self.executor;
+        // The copies come between the two. A slot that is read may be evicted already, and a copy
+        // may be about to overwrite it. A slot that is written may have been another prefix's, of
+        // which a copy still has to be made.
+        let is_read = |transfer: &mut KvTransfer| matches!(transfer, KvTransfer::Read { .. });
+        for read in work.transfers.extract_if(.., is_read) {
+            transfer_kv(executor, read);
         }
-        let copied = copy(&mut self.executor, &work.copies);
+        let copied = copy(executor, &work.copies);
+        for write in work.transfers.drain(..) {
+            transfer_kv(executor, write);
+        }
         let forward = if !work.forward.carried_rows.is_empty() && before_failed {
             Err("the forward before it failed".to_owned())
         } else {
