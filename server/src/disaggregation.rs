@@ -111,6 +111,8 @@ pub fn digest(checkpoint: &Checkpoint) -> String {
                 digest.update(&bytes[start..end]);
             }
         }
+        // The system may have mapped all of the file for the samples.
+        checkpoint.weights.release(&name);
     }
     format!("{:016x}", digest.value())
 }

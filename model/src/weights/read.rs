@@ -108,8 +108,8 @@ impl Weights {
             .collect()
     }
 
-    /// Returns the memory of a tensor that was copied elsewhere to the system, so that loading does
-    /// not hold two copies of a model. The tensor can be read again, from disk.
+    /// Returns the memory of a tensor that is not needed for now, or was copied elsewhere, to the system,
+    /// so that loading does not hold two copies of a model. The tensor can be read again, from disk.
     pub fn release(&self, name: &str) {
         #[cfg(unix)]
         if let Source::Files { files, .. } = &self.source {

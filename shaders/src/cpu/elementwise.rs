@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use rayon::prelude::*;
 
+use super::output::room;
 use super::simd::{Simd, Task, dispatch, exp, tanh};
 use crate::Activation;
 
@@ -122,7 +123,7 @@ pub fn scale_and_cap(x: &mut [f32], scale: f32, cap: Option<f32>) {
 /// # Safety
 /// `fill` must write all elements.
 unsafe fn filled(rows: usize, width: usize, fill: impl FnOnce(NewRow)) -> Vec<f32> {
-    let mut out = Vec::with_capacity(rows * width);
+    let mut out = room(rows * width);
     fill(&mut out.spare_capacity_mut()[..rows * width]);
     // SAFETY: the capacity is large enough, and the caller guarantees that `fill` has written all
     // elements.

@@ -360,7 +360,8 @@ impl Kernels for Flex {
             let out = unsafe { Output::filled(shape[0], shape[1], attend) };
             return tensor(out, shape);
         }
-        let mut out = vec![0.0f32; shape[0] * shape[1]];
+        let mut out = output::room(shape[0] * shape[1]);
+        out.resize(shape[0] * shape[1], 0.0f32);
         let q = elements(&q);
         if k_pool.dtype() == DType::U32 {
             let [k, v] = [k_pool, v_pool].map(|pool| bytemuck::cast_slice(elements::<u32>(pool)));

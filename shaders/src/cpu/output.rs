@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::huge_pages;
+
 /// Numbers that are added to a product by the tasks that compute it: the columns of a task are in a cache of
 /// its core when they are done.
 pub trait Addend: Sync {
@@ -29,6 +31,16 @@ pub unsafe fn with_addend(
     }
 }
 
+/// An empty vector with room for `elements` numbers. That of a prompt's activations is in large pages: each
+/// operation reads and writes all of it.
+pub fn room(elements: usize) -> Vec<f32> {
+    let mut values = Vec::with_capacity(elements);
+    if elements * size_of::<f32>() >= 2 * huge_pages::SIZE {
+        huge_pages::advise(values.spare_capacity_mut());
+    }
+    values
+}
+
 /// A matrix `[tokens, width]` that several tasks write; each task writes its own elements.
 #[derive(Clone, Copy)]
 pub struct Output {
@@ -49,7 +61,7 @@ impl Output {
     /// # Safety
     /// `fill` must write every element before it returns.
     pub unsafe fn filled(tokens: usize, width: usize, fill: impl FnOnce(Self)) -> Vec<f32> {
-        let mut values = Vec::with_capacity(tokens * width);
+        let mut values = room(tokens * width);
         fill(Self {
             at: values.as_mut_ptr(),
             tokens,

@@ -125,6 +125,17 @@ pub trait Simd: Copy {
         }
         sums
     }
+    /// The sum of the lanes of each vector, added in the same order as by [`sums`](Self::sums).
+    #[inline(always)]
+    unsafe fn sums_of_sixteen(vectors: &[Self; 16]) -> [f32; 16] {
+        let mut sums = [0.0; 16];
+        let fours = sums.as_chunks_mut::<4>().0.iter_mut();
+        for (sums, vectors) in fours.zip(vectors.as_chunks::<4>().0) {
+            // SAFETY: the caller guarantees that the CPU has the features.
+            *sums = unsafe { Self::sums(*vectors) };
+        }
+        sums
+    }
 }
 
 /// Code that is compiled for several instruction sets.
@@ -312,24 +323,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_of_four_vectors_equal_the_sum_of_each() {
-        struct Sums<'a>(&'a [f32; 64], &'a mut [f32; 4], &'a mut [f32; 4]);
+    fn sums_of_several_vectors_equal_the_sum_of_each() {
+        struct Sums<'a>(&'a [f32; 256], [&'a mut [f32; 16]; 3]);
         impl Task for Sums<'_> {
             unsafe fn run<S: Simd>(self) {
                 let at = |i: usize| self.0[i * S::LANES..].as_ptr();
+                let [sixteen, fours, ones] = self.1;
                 // SAFETY: the features are there, and the slice behind each index has at least
                 // `LANES` elements.
                 unsafe {
-                    let vectors = std::array::from_fn(|i| S::load_f32(at(i)));
-                    *self.1 = S::sums(vectors);
-                    *self.2 = vectors.map(|vector| vector.sum());
+                    let vectors: [S; 16] = std::array::from_fn(|i| S::load_f32(at(i)));
+                    *sixteen = S::sums_of_sixteen(&vectors);
+                    for (sums, vectors) in fours.chunks_mut(4).zip(vectors.as_chunks::<4>().0) {
+                        sums.copy_from_slice(&S::sums(*vectors));
+                    }
+                    *ones = vectors.map(|vector| vector.sum());
                 }
             }
         }
         let values = std::array::from_fn(|i| (i as f32 * 0.7).sin() * 1e3);
-        let (mut together, mut each) = ([f32::NAN; 4], [0.0; 4]);
-        dispatch(Sums(&values, &mut together, &mut each));
-        assert_eq!(together, each);
+        let [mut sixteen, mut fours, mut ones] = [[f32::NAN; 16]; 3];
+        dispatch(Sums(&values, [&mut sixteen, &mut fours, &mut ones]));
+        assert_eq!(sixteen, ones);
+        assert_eq!(fours, ones);
     }
 
     #[test]

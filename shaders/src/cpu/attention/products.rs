@@ -143,9 +143,14 @@ unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize
                 }
             }
         }
-        // Four sums at a time, whichever heads and keys they are of.
-        let (fours, rest) = sums.as_flattened().as_chunks::<4>();
-        let (scores, last) = scores.as_flattened_mut().as_chunks_mut::<4>();
+        // Several sums at a time, whichever heads and keys they are of.
+        let (sixteens, rest) = sums.as_flattened().as_chunks::<16>();
+        let (scores, last) = scores.as_flattened_mut().as_chunks_mut::<16>();
+        for (scores, sums) in scores.iter_mut().zip(sixteens) {
+            *scores = S::sums_of_sixteen(sums);
+        }
+        let (fours, rest) = rest.as_chunks::<4>();
+        let (scores, last) = last.as_chunks_mut::<4>();
         for (scores, sums) in scores.iter_mut().zip(fours) {
             *scores = S::sums(*sums);
         }

@@ -72,6 +72,40 @@ impl Simd for Avx512 {
         _mm_storeu_ps(sums.as_mut_ptr(), _mm_add_ps(even, odd));
         sums
     }
+    #[inline(always)]
+    unsafe fn sums_of_sixteen(v: &[Self; 16]) -> [f32; 16] {
+        // The lanes are added in the order of `sums`, but each step adds whole vectors, which have the
+        // partial sums of two vectors after the first step, of four after the second, and then of all.
+        let mut halves = [_mm512_setzero_ps(); 8];
+        let (first, last) = v.split_at(8);
+        for (half, (a, b)) in halves.iter_mut().zip(first.iter().zip(last)) {
+            let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a.0, b.0);
+            *half = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a.0, b.0));
+        }
+        let mut quarters = [_mm512_setzero_ps(); 4];
+        let (first, last) = halves.split_at(4);
+        for (quarter, (a, b)) in quarters.iter_mut().zip(first.iter().zip(last)) {
+            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(*a, *b);
+            *quarter = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(*a, *b));
+        }
+        let [a, b, c, d] = quarters;
+        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
+        let even = _mm512_add_ps(
+            _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+            _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+        );
+        let odd = _mm512_add_ps(
+            _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+            _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+        );
+        // The four lanes of 128 bits are those of the vectors from 0, 8, 4 and 12 on.
+        let all = _mm512_add_ps(even, odd);
+        let mut sums = [0.0; 16];
+        let ordered = _mm512_shuffle_f32x4::<0b11_01_10_00>(all, all);
+        _mm512_storeu_ps(sums.as_mut_ptr(), ordered);
+        sums
+    }
 }
 
 impl Avx512 {
