@@ -111,7 +111,8 @@ pub fn digest(checkpoint: &Checkpoint) -> String {
                 digest.update(&bytes[start..end]);
             }
         }
-        // The system may have mapped all of the file for the samples.
+        // The system may have mapped the whole tensor for its samples, which would count as memory of
+        // this process until the tensor is loaded.
         checkpoint.weights.release(&name);
     }
     format!("{:016x}", digest.value())

@@ -216,7 +216,7 @@ impl Kernels for Flex {
         let [_, hidden] = matrix_dims(&table);
         let ids: &[i32] = elements(&ids);
         let _timer = times::time(|| (Operation::Embedding, 0, 0));
-        let mut out = vec![0.0f32; ids.len() * hidden];
+        let mut out = output::zeros(ids.len() * hidden);
         if table.dtype() == BLOCKS {
             let table = blocks::View::of(elements(&table));
             for (out, id) in out.chunks_exact_mut(hidden).zip(ids) {
@@ -360,8 +360,7 @@ impl Kernels for Flex {
             let out = unsafe { Output::filled(shape[0], shape[1], attend) };
             return tensor(out, shape);
         }
-        let mut out = output::room(shape[0] * shape[1]);
-        out.resize(shape[0] * shape[1], 0.0f32);
+        let mut out = output::zeros(shape[0] * shape[1]);
         let q = elements(&q);
         if k_pool.dtype() == DType::U32 {
             let [k, v] = [k_pool, v_pool].map(|pool| bytemuck::cast_slice(elements::<u32>(pool)));

@@ -35,9 +35,17 @@ pub unsafe fn with_addend(
 /// operation reads and writes all of it.
 pub fn room(elements: usize) -> Vec<f32> {
     let mut values = Vec::with_capacity(elements);
+    // So many bytes contain a whole large page, wherever they begin.
     if elements * size_of::<f32>() >= 2 * huge_pages::SIZE {
         huge_pages::advise(values.spare_capacity_mut());
     }
+    values
+}
+
+/// `elements` zeros, in memory as that of [`room`].
+pub fn zeros(elements: usize) -> Vec<f32> {
+    let mut values = room(elements);
+    values.resize(elements, 0.0);
     values
 }
 
