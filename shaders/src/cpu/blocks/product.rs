@@ -49,8 +49,11 @@ pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
         let widens = |part: &View<'_>| level.widens(&part.format.layout());
         let (side, wide) = match (on_tiles(job), job.y.tokens) {
             (true, _) => (TILE, false),
-            (false, 1) => (1, job.parts.iter().any(widens)),
-            (false, _) => (level.tokens(), job.parts.iter().any(widens)),
+            (false, tokens) => {
+                // Tiles of about the same number of tokens.
+                let tiles = tokens.div_ceil(level.tokens()).max(1);
+                (tokens.div_ceil(tiles).max(1), job.parts.iter().any(widens))
+            }
         };
         Activations::round(job.x, columns, side, wide)
     };
@@ -122,8 +125,8 @@ impl Product<'_> {
                 4 if L::TOKENS > 2 => self.few::<L, FORMAT, 4>(),
                 5 if L::TOKENS > 4 => self.few::<L, FORMAT, 5>(),
                 6 if L::TOKENS > 4 => self.few::<L, FORMAT, 6>(),
-                7 if L::TOKENS > 4 => self.few::<L, FORMAT, 7>(),
-                8 if L::TOKENS > 4 => self.few::<L, FORMAT, 8>(),
+                7 if L::TOKENS > 6 => self.few::<L, FORMAT, 7>(),
+                8 if L::TOKENS > 6 => self.few::<L, FORMAT, 8>(),
                 _ => self.many::<L, FORMAT>(),
             }
         }

@@ -64,7 +64,9 @@ impl<E: Stored> Widened<'_, E> {
         let far = FAR_TOKENS / TOKENS;
         for (part, x) in block.x.chunks(far * group).enumerate() {
             sums.resize(x.len() / group * tiles * tile);
-            sums.fill(0.0);
+            if steps == 0 {
+                sums.fill(0.0);
+            }
             for from in (0..steps).step_by(near) {
                 let chunk = from..(from + near).min(steps);
                 let panel = chunk.len() * ROWS * S::LANES;
@@ -88,7 +90,7 @@ impl<E: Stored> Widened<'_, E> {
                             for line in (0..ahead).step_by(CACHE_LINE) {
                                 S::prefetch(next.wrapping_add(line));
                             }
-                            add::<S, TOKENS>(x, weights, sums);
+                            add::<S, TOKENS>(x, weights, sums, from == 0);
                         }
                     }
                 }
@@ -180,12 +182,17 @@ impl<E: Stored> Block<'_, E> {
 }
 
 /// Adds the products of the panels `x` and `weights`, which have the same number of steps, to
-/// `kept`: `TOKENS` x [`ROWS`] vectors.
+/// `kept`: `TOKENS` x [`ROWS`] vectors. If `first`, they are set, and what they had means nothing.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
 #[inline(always)]
-unsafe fn add<S: Simd, const TOKENS: usize>(x: &[f32], weights: &[f32], kept: &mut [f32]) {
+unsafe fn add<S: Simd, const TOKENS: usize>(
+    x: &[f32],
+    weights: &[f32],
+    kept: &mut [f32],
+    first: bool,
+) {
     let steps = weights.len() / (ROWS * S::LANES);
     let x = &x[..steps * TOKENS * S::LANES];
     let kept = &mut kept[..TOKENS * ROWS * S::LANES];
@@ -196,9 +203,11 @@ unsafe fn add<S: Simd, const TOKENS: usize>(x: &[f32], weights: &[f32], kept: &m
         let (mut x, mut weights) = (x.as_ptr(), weights.as_ptr());
         let kept = kept.as_mut_ptr();
         let mut sums = [[S::zero(); ROWS]; TOKENS];
-        for (t, sums) in sums.iter_mut().enumerate() {
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = S::load_f32(kept.add((t * ROWS + r) * S::LANES));
+        if !first {
+            for (t, sums) in sums.iter_mut().enumerate() {
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::load_f32(kept.add((t * ROWS + r) * S::LANES));
+                }
             }
         }
         for _ in 0..steps {

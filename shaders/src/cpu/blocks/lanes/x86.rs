@@ -226,7 +226,7 @@ impl InPairs {
 }
 
 impl Dot for InPairs {
-    const TOKENS: usize = 4;
+    const TOKENS: usize = 6;
 
     #[inline(always)]
     fn widens(layout: &Layout) -> bool {

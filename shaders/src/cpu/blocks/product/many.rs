@@ -1,13 +1,16 @@
 //! More tokens than a tile has: some columns of a group of rows are unpacked to a buffer in the
 //! first-level cache, and then multiplied by one tile after another.
 
+use std::ops::Range;
+
 use super::Product;
 use super::tile::{Factors, Place, VECTORS, elements, vectors};
 use crate::cpu::blocks::lanes::{Lanes, Lines};
-use crate::cpu::blocks::{BLOCK, LINE, ROWS, units};
+use crate::cpu::blocks::{BLOCK, LINE, ROWS, TASK_GROUPS, units};
 
-/// Tokens whose activations should stay in the second-level cache.
-const TOKEN_BLOCK: usize = 128;
+/// Tokens that are multiplied with a task's groups before the next ones: their activations of [`BLOCKS`]
+/// blocks and their totals stay in the second-level cache. It has whole tiles of 2, 3, 4, 6 and 8.
+const TOKEN_BLOCK: usize = 192;
 /// The most blocks of 32 columns that are unpacked together.
 const BLOCKS: usize = 8;
 
@@ -27,26 +30,31 @@ struct Block {
     minimums: [[f32; ROWS]; 2],
 }
 
-/// The totals of the rows of a group, for each token of a block of tokens.
+/// The totals of the rows of a task's groups, for each token of a block of tokens.
 #[repr(C, align(64))]
-struct Totals([[f32; ROWS]; TOKEN_BLOCK]);
+struct Totals([[[f32; ROWS]; TOKEN_BLOCK]; TASK_GROUPS]);
 
 impl Product<'_> {
-    /// Computes all groups for any number of tokens.
+    /// Computes all groups for any number of tokens. The activations of a few columns are multiplied with
+    /// all groups, so that those of all columns are read from a far cache once for a task, and not for
+    /// each group.
     ///
     /// # Safety
     /// The CPU must have `L`'s features.
     #[inline(always)]
     pub unsafe fn many<L: Lanes, const FORMAT: usize>(&self) {
-        let width = self.x.width / BLOCK;
+        let (width, side) = (self.x.width / BLOCK, self.x.side);
+        let token_block = TOKEN_BLOCK / side * side;
         let mut unpacked = Unpacked::zeroed();
-        let mut totals = Totals([[0.0; ROWS]; TOKEN_BLOCK]);
-        for first in (0..self.x.tokens).step_by(TOKEN_BLOCK) {
-            let count = TOKEN_BLOCK.min(self.x.tokens - first);
-            for group in self.groups.clone() {
-                totals.0[..count].fill([0.0; ROWS]);
-                for block in (0..width).step_by(BLOCKS) {
-                    let some = block..(block + BLOCKS).min(width);
+        let mut totals = Totals([[[0.0; ROWS]; TOKEN_BLOCK]; TASK_GROUPS]);
+        for first in (0..self.x.tokens).step_by(token_block) {
+            let count = token_block.min(self.x.tokens - first);
+            for totals in &mut totals.0[..self.groups.len()] {
+                totals[..count].fill([0.0; ROWS]);
+            }
+            for block in (0..width).step_by(BLOCKS) {
+                let some = block..(block + BLOCKS).min(width);
+                for (index, group) in self.groups.clone().enumerate() {
                     // SAFETY: the caller guarantees the features of `L`. The group has the columns of
                     // `x`: where a unit has 256 columns, it divides those of the matrix.
                     unsafe {
@@ -54,11 +62,10 @@ impl Product<'_> {
                         for (at, block) in some.clone().enumerate() {
                             unpacked.blocks[at].read::<L, FORMAT>(weights, block);
                         }
-                        // The weights that are unpacked next.
-                        let next = weights.wrapping_add(bytes::<FORMAT>(some.end));
-                        for token in (0..count).step_by(L::TOKENS) {
+                        let next = self.next::<FORMAT>(group, &some);
+                        for token in (0..count).step_by(side) {
                             let next = (token == 0).then_some(next);
-                            let here = &mut totals.0[token..count.min(token + L::TOKENS)];
+                            let here = &mut totals.0[index][token..count.min(token + side)];
                             let place = Place::new(self.x, first + token, block);
                             let blocks = &unpacked.blocks[..some.len()];
                             // The conditions are constant, so that nothing else is compiled.
@@ -77,10 +84,10 @@ impl Product<'_> {
                                 6 if L::TOKENS > 4 => {
                                     add::<L, FORMAT, 6>(here, place, blocks, next)
                                 }
-                                7 if L::TOKENS > 4 => {
+                                7 if L::TOKENS > 6 => {
                                     add::<L, FORMAT, 7>(here, place, blocks, next)
                                 }
-                                8 if L::TOKENS > 4 => {
+                                8 if L::TOKENS > 6 => {
                                     add::<L, FORMAT, 8>(here, place, blocks, next)
                                 }
                                 tokens => unreachable!("a tile of {tokens} tokens"),
@@ -97,6 +104,18 @@ impl Product<'_> {
                 }
             }
         }
+    }
+
+    /// The weights that are unpacked after the blocks `some` of `group`: the same blocks of the next group,
+    /// or the next blocks of the first one.
+    #[inline(always)]
+    fn next<const FORMAT: usize>(&self, group: usize, some: &Range<usize>) -> *const u8 {
+        let (group, block) = match group + 1 == self.groups.end {
+            true => (self.groups.start, some.end),
+            false => (group + 1, some.start),
+        };
+        let group = self.weight.group(group).as_ptr();
+        group.wrapping_add(bytes::<FORMAT>(block))
     }
 }
 
