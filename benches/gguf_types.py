@@ -27,6 +27,7 @@ import gguf
 import numpy
 
 from answers import PORT, cut, hearth, llama, parting, post, served
+from questions import PROMPTS
 
 MODEL = os.path.join(os.path.dirname(__file__), "..", "model", "hearth-tiny")
 TYPES = "Q8_0 Q6_K Q5_K Q5_1 Q5_0 Q4_K Q4_1 Q4_0 IQ4_XS IQ4_NL Q3_K Q2_K".split()
@@ -35,20 +36,6 @@ NAMES = {"Q5_K": "Q5_K_S", "Q4_K": "Q4_K_S", "Q3_K": "Q3_K_S"}
 LENGTH = 96
 END = 2
 UNIT = 256
-
-ANIMALS = "fox squirrel owl turtle dragon elephant".split()
-PLACES = ["in a garden", "high on a mountain", "by the sea", "in a small village"]
-PROMPTS = [f"Tell me a story about a {animal} {place}." for animal in ANIMALS for place in PLACES]
-PROMPTS += [f"Please do you know a story that happens {place}?" for place in PLACES]
-PROMPTS += [f"What does {a} + {b} make?" for a, b in [(6, 9), (3, 4), (17, 5), (8, 8)]]
-PROMPTS += [f"Which sound does a {animal} make?" for animal in ["pig", "dog", "cow", "cat"]]
-PROMPTS += [
-    "Hello!", "Who are you?", "what is the internet", "Can you write a poem about the moon?", "Another story!",
-    "Why is the sky blue?", "Write a story that begins with rain.", "Count to twenty.",
-    "Return the city and pet as JSON: Thooll, 15, lives in Kriekdrornfield. He has a horse.",
-    "The meeting with Jeaxvouth is on Sunday at 6. Write the event, day, hour and name as JSON.",
-    "Do you know the name of the king of France?", "Tell me everything about turtles, please.",
-]
 
 
 def tensors():
