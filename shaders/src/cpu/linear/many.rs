@@ -64,6 +64,7 @@ impl<E: Stored> Widened<'_, E> {
         let far = FAR_TOKENS / TOKENS;
         for (part, x) in block.x.chunks(far * group).enumerate() {
             sums.resize(x.len() / group * tiles * tile);
+            // Rows shorter than a vector have no chunk that would set the sums.
             if steps == 0 {
                 sums.fill(0.0);
             }
