@@ -16,9 +16,6 @@ const SMALLEST: f32 = 1e-36;
 pub struct Activations {
     /// Values from -127 to 127.
     pub values: Aligned<i8>,
-    /// The same values in 16 bits, for instruction sets that multiply large elements in 16 bits; empty
-    /// without such elements. Of each four values the second and the third have changed places.
-    pub wide: Aligned<i16>,
     /// The scale of each block; NaN if the block has a value that is not finite.
     pub scales: Aligned<f32>,
     /// The negated sums of each half of a block, because some weights have a scale for every 16, and of the
@@ -69,13 +66,12 @@ impl Activations {
         sums[index(elements, part)]
     }
 
-    /// Rounds `x` `[tokens, columns]`. `wide` says if the values in 16 bits are needed.
-    pub fn round(x: &[f32], columns: usize, side: usize, wide: bool) -> Self {
+    /// Rounds `x` `[tokens, columns]`.
+    pub fn round(x: &[f32], columns: usize, side: usize) -> Self {
         let (tokens, width) = (x.len() / columns, columns.next_multiple_of(UNIT));
         let blocks = width / BLOCK * tokens.next_multiple_of(side);
         let mut rounded = Self {
             values: Aligned::zeroed(blocks * BLOCK),
-            wide: Aligned::zeroed(if wide { blocks * BLOCK } else { 0 }),
             scales: Aligned::zeroed(blocks),
             negated: Aligned::zeroed(blocks),
             pairs: Aligned::zeroed(blocks),
@@ -109,31 +105,7 @@ impl Activations {
                 *scaled = negated.map(|sum| *scale * -sum as f32);
             }
         });
-        if wide {
-            let values = rounded.values.par_chunks(blocks * BLOCK);
-            let pieces = values.zip(rounded.wide.par_chunks_mut(blocks * BLOCK));
-            pieces.for_each(|(values, wide)| {
-                let (values, _) = values.as_chunks();
-                let (wide, _) = wide.as_chunks_mut();
-                dispatch(Widening { values, wide });
-            });
-        }
         rounded
-    }
-}
-
-/// Fills [`Activations::wide`].
-struct Widening<'a> {
-    values: &'a [[i8; 4]],
-    wide: &'a mut [[i16; 4]],
-}
-
-impl Task for Widening<'_> {
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        for ([a, b, c, d], wide) in self.values.iter().zip(self.wide) {
-            *wide = [*a, *c, *b, *d].map(i16::from);
-        }
     }
 }
 

@@ -53,20 +53,20 @@ pub trait Lanes {
     unsafe fn or(a: Self::Bytes, b: Self::Bytes) -> Self::Bytes;
     /// The entries of `table` at indices below 16.
     unsafe fn look_up(table: [u8; 16], indices: Self::Bytes) -> Self::Bytes;
-    /// True if elements of such a format are multiplied in 16 bits, as [`Lanes::widen`] makes them.
-    fn widens(layout: &Layout) -> bool {
+    /// True if elements of such a format are split into absolute values and signs before they are
+    /// multiplied ([`Lanes::split`]).
+    fn splits(layout: &Layout) -> bool {
         let _ = layout;
         false
     }
-    /// Elements less `offset`, in 16 bits: the first and the third of each row, then the second and the
-    /// fourth.
-    unsafe fn widen(bytes: Self::Bytes, offset: u8) -> [Self::Bytes; 2] {
+    /// The absolute values of elements less `offset`, and signed bytes that have the signs of these.
+    unsafe fn split(bytes: Self::Bytes, offset: u8) -> [Self::Bytes; 2] {
         let _ = (bytes, offset);
-        unreachable!("no elements are multiplied in 16 bits")
+        unreachable!("no elements are split")
     }
     /// For each token the sums of the products of each row's elements, less the format's offset, with
-    /// the values at its `x`. `elements` are those of the part `part` of a block, widened where the
-    /// format is, and so are the values. `sums` are those of each token's values in the block.
+    /// the values at its `x`. `elements` are those of the part `part` of a block, split where the
+    /// format's are. `sums` are those of each token's values in the block.
     unsafe fn dots<const TOKENS: usize>(
         elements: impl Elements<Self>,
         layout: &Layout,
@@ -105,12 +105,15 @@ pub trait Lanes {
     unsafe fn store_floats(floats: Self::Floats, to: *mut f32);
 }
 
-/// Elements of a part of a block, in vectors: each has four of every row, or two that are widened.
+/// Elements of a part of a block, in vectors that each have four of every row. Where they are split,
+/// each vector of absolute values is followed by that of the signs.
 pub trait Elements<L: Lanes + ?Sized>: Copy {
     fn count(self) -> usize;
     /// # Safety
     /// The CPU must have `L`'s features, and `index` must be less than the count.
     unsafe fn get(self, index: usize) -> L::Bytes;
+    /// The line of the vector `index`, if it is in memory.
+    fn line(self, index: usize) -> Option<*const u8>;
 }
 
 impl<L: Lanes> Elements<L> for &[L::Bytes] {
@@ -122,6 +125,10 @@ impl<L: Lanes> Elements<L> for &[L::Bytes] {
     unsafe fn get(self, index: usize) -> L::Bytes {
         // SAFETY: the caller guarantees the index.
         unsafe { *self.get_unchecked(index) }
+    }
+    #[inline(always)]
+    fn line(self, _: usize) -> Option<*const u8> {
+        None
     }
 }
 
@@ -138,6 +145,10 @@ impl<L: Lanes> Elements<L> for Lines<'_> {
     unsafe fn get(self, index: usize) -> L::Bytes {
         // SAFETY: the caller guarantees the features of `L` and the index.
         unsafe { L::bytes(self.0.as_ptr().add(index).cast()) }
+    }
+    #[inline(always)]
+    fn line(self, index: usize) -> Option<*const u8> {
+        Some(self.0.as_ptr().wrapping_add(index).cast())
     }
 }
 
@@ -228,15 +239,6 @@ impl ByteLevel {
             #[cfg(target_arch = "x86_64")]
             ByteLevel::Avx2 => x86::Halves::<x86::InPairs>::TOKENS,
             ByteLevel::Portable => Portable::TOKENS,
-        }
-    }
-
-    /// [`Lanes::widens`] of these instructions.
-    pub fn widens(self, layout: &Layout) -> bool {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            ByteLevel::Avx2 => x86::Halves::<x86::InPairs>::widens(layout),
-            _ => false,
         }
     }
 

@@ -46,16 +46,15 @@ pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
         if let Some(bias) = job.bias {
             assert_eq!(bias.len(), rows, "linear: length of bias");
         }
-        let widens = |part: &View<'_>| level.widens(&part.format.layout());
-        let (side, wide) = match (on_tiles(job), job.y.tokens) {
-            (true, _) => (TILE, false),
+        let side = match (on_tiles(job), job.y.tokens) {
+            (true, _) => TILE,
             (false, tokens) => {
                 // Tiles of about the same number of tokens.
                 let tiles = tokens.div_ceil(level.tokens()).max(1);
-                (tokens.div_ceil(tiles).max(1), job.parts.iter().any(widens))
+                tokens.div_ceil(tiles).max(1)
             }
         };
-        Activations::round(job.x, columns, side, wide)
+        Activations::round(job.x, columns, side)
     };
     let rounded: Vec<Activations> = jobs.par_iter().map(rounded).collect();
     #[cfg(target_arch = "x86_64")]

@@ -147,7 +147,7 @@ fn rounded_activations_are_off_by_at_most_half_a_step() {
     let mut x = random.floats(3 * columns);
     x[columns..2 * columns].iter_mut().for_each(|x| *x *= 1e-20);
     x[2 * columns..].fill(0.0);
-    let rounded = Activations::round(&x, columns, 1, true);
+    let rounded = Activations::round(&x, columns, 1);
     assert_eq!(rounded.width, 128);
     for token in 0..3 {
         for i in 0..columns {

@@ -151,8 +151,8 @@ pub trait Dot: Sized {
     /// Tokens whose sums fit the registers.
     const TOKENS: usize;
 
-    /// [`Lanes::widens`].
-    fn widens(layout: &Layout) -> bool;
+    /// [`Lanes::splits`].
+    fn splits(layout: &Layout) -> bool;
 
     /// [`Lanes::dots`].
     ///
@@ -179,7 +179,7 @@ pub struct Vnni;
 impl Dot for Vnni {
     const TOKENS: usize = 2;
 
-    fn widens(_: &Layout) -> bool {
+    fn splits(_: &Layout) -> bool {
         false
     }
 
@@ -213,8 +213,9 @@ impl Dot for Vnni {
 ///
 /// Where two products of a format cannot saturate, several such pairs are added in 16 bits. The sums
 /// begin with what the offset adds, negated. They may wrap around in between, but the last one is the
-/// sum of the products with the offset taken off, and that fits. Other formats are multiplied in 16
-/// bits.
+/// sum of the products with the offset taken off, and that fits. The elements of other formats are
+/// split: their absolute values are multiplied with the values of the activations, which get the signs
+/// of the elements. Two such products fit an i16, because no absolute value is larger than 128.
 pub struct InPairs;
 
 impl InPairs {
@@ -229,7 +230,7 @@ impl Dot for InPairs {
     const TOKENS: usize = 6;
 
     #[inline(always)]
-    fn widens(layout: &Layout) -> bool {
+    fn splits(layout: &Layout) -> bool {
         2 * i32::from(layout.largest()) * i32::from(i8::MAX) > i32::from(i16::MAX)
     }
 
@@ -242,13 +243,16 @@ impl Dot for InPairs {
         sums: [BlockSums<'_>; TOKENS],
     ) -> [[__m256i; 2]; TOKENS] {
         let mut dots = [[_mm256_setzero_si256(); 2]; TOKENS];
-        if Self::widens(layout) {
-            for index in 0..elements.count() {
-                let two = elements.get(index);
+        let ones = _mm256_set1_epi16(1);
+        if Self::splits(layout) {
+            for (dots, x) in dots.iter_mut().zip(x) {
+                *dots = split_products(elements, 0, x);
+            }
+            for four in 1..elements.count() / 2 {
                 for (dots, x) in dots.iter_mut().zip(x) {
-                    let x = four_bytes(x.add(4 * index));
-                    for (dot, two) in dots.iter_mut().zip(two) {
-                        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(two, x));
+                    let products = split_products(elements, four, x);
+                    for (dot, product) in dots.iter_mut().zip(products) {
+                        *dot = _mm256_add_epi32(*dot, product);
                     }
                 }
             }
@@ -284,7 +288,6 @@ impl Dot for InPairs {
                     }
                 }
             }
-            let ones = _mm256_set1_epi16(1);
             for (dots, added) in dots.iter_mut().zip(added) {
                 for (dot, added) in dots.iter_mut().zip(added) {
                     *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(added, ones));
@@ -293,6 +296,41 @@ impl Dot for InPairs {
         }
         dots
     }
+}
+
+/// The sums of the products of four split elements of each row with the values of a token.
+#[inline(always)]
+unsafe fn split_products<D: Dot>(
+    elements: impl Elements<Halves<D>>,
+    four: usize,
+    x: *const i8,
+) -> [__m256i; 2] {
+    let ones = _mm256_set1_epi16(1);
+    let x = four_bytes(x.add(4 * four));
+    let values = elements.get(2 * four);
+    let mut products = [ones; 2];
+    for (half, product) in products.iter_mut().enumerate() {
+        let x = match elements.line(2 * four + 1) {
+            Some(line) => with_signs(x, line.add(32 * half)),
+            None => _mm256_sign_epi8(x, elements.get(2 * four + 1)[half]),
+        };
+        *product = _mm256_madd_epi16(_mm256_maddubs_epi16(values[half], x), ones);
+    }
+    products
+}
+
+/// The bytes of `x` with the signs of those at `signs`, or zero where these are zero. The compiler would
+/// load the signs once for all tokens, to registers that their sums need.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn with_signs(x: __m256i, signs: *const u8) -> __m256i {
+    let signed;
+    asm!(
+        "vpsignb {0}, {1}, ymmword ptr [{2}]",
+        lateout(ymm_reg) signed, in(ymm_reg) x, in(reg) signs,
+        options(pure, readonly, nostack, preserves_flags)
+    );
+    signed
 }
 
 /// [`Lanes::take`] of a register.
@@ -369,24 +407,17 @@ impl<D: Dot> Lanes for Halves<D> {
         ]
     }
     #[inline(always)]
-    fn widens(layout: &Layout) -> bool {
-        D::widens(layout)
+    fn splits(layout: &Layout) -> bool {
+        D::splits(layout)
     }
     #[inline(always)]
-    unsafe fn widen(bytes: [__m256i; 2], offset: u8) -> [[__m256i; 2]; 2] {
+    unsafe fn split(bytes: [__m256i; 2], offset: u8) -> [[__m256i; 2]; 2] {
         let offset = _mm256_set1_epi8(offset as i8);
         let (a, b) = (
             _mm256_sub_epi8(bytes[0], offset),
             _mm256_sub_epi8(bytes[1], offset),
         );
-        let even = [_mm256_slli_epi16::<8>(a), _mm256_slli_epi16::<8>(b)];
-        [
-            [
-                _mm256_srai_epi16::<8>(even[0]),
-                _mm256_srai_epi16::<8>(even[1]),
-            ],
-            [_mm256_srai_epi16::<8>(a), _mm256_srai_epi16::<8>(b)],
-        ]
+        [[_mm256_abs_epi8(a), _mm256_abs_epi8(b)], [a, b]]
     }
     #[inline(always)]
     unsafe fn dots<const TOKENS: usize>(

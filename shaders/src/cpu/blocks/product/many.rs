@@ -11,6 +11,8 @@ use crate::cpu::blocks::{BLOCK, LINE, ROWS, TASK_GROUPS, units};
 /// Tokens that are multiplied with a task's groups before the next ones: their activations of [`BLOCKS`]
 /// blocks and their totals stay in the second-level cache. It has whole tiles of 2, 3, 4, 6 and 8.
 const TOKEN_BLOCK: usize = 192;
+/// Lines of the next weights that are prefetched beside a tile.
+const AHEAD: usize = 4;
 /// The most blocks of 32 columns that are unpacked together.
 const BLOCKS: usize = 8;
 
@@ -63,33 +65,25 @@ impl Product<'_> {
                             unpacked.blocks[at].read::<L, FORMAT>(weights, block);
                         }
                         let next = self.next::<FORMAT>(group, &some);
+                        let ahead = 0..bytes::<FORMAT>(some.len());
+                        let mut ahead = ahead.step_by(LINE).map(|at| next.wrapping_add(at));
                         for token in (0..count).step_by(side) {
-                            let next = (token == 0).then_some(next);
+                            for ahead in ahead.by_ref().take(AHEAD) {
+                                L::prefetch(ahead);
+                            }
                             let here = &mut totals.0[index][token..count.min(token + side)];
                             let place = Place::new(self.x, first + token, block);
                             let blocks = &unpacked.blocks[..some.len()];
                             // The conditions are constant, so that nothing else is compiled.
                             match here.len() {
-                                1 => add::<L, FORMAT, 1>(here, place, blocks, next),
-                                2 => add::<L, FORMAT, 2>(here, place, blocks, next),
-                                3 if L::TOKENS > 2 => {
-                                    add::<L, FORMAT, 3>(here, place, blocks, next)
-                                }
-                                4 if L::TOKENS > 2 => {
-                                    add::<L, FORMAT, 4>(here, place, blocks, next)
-                                }
-                                5 if L::TOKENS > 4 => {
-                                    add::<L, FORMAT, 5>(here, place, blocks, next)
-                                }
-                                6 if L::TOKENS > 4 => {
-                                    add::<L, FORMAT, 6>(here, place, blocks, next)
-                                }
-                                7 if L::TOKENS > 6 => {
-                                    add::<L, FORMAT, 7>(here, place, blocks, next)
-                                }
-                                8 if L::TOKENS > 6 => {
-                                    add::<L, FORMAT, 8>(here, place, blocks, next)
-                                }
+                                1 => add::<L, FORMAT, 1>(here, place, blocks),
+                                2 => add::<L, FORMAT, 2>(here, place, blocks),
+                                3 if L::TOKENS > 2 => add::<L, FORMAT, 3>(here, place, blocks),
+                                4 if L::TOKENS > 2 => add::<L, FORMAT, 4>(here, place, blocks),
+                                5 if L::TOKENS > 4 => add::<L, FORMAT, 5>(here, place, blocks),
+                                6 if L::TOKENS > 4 => add::<L, FORMAT, 6>(here, place, blocks),
+                                7 if L::TOKENS > 6 => add::<L, FORMAT, 7>(here, place, blocks),
+                                8 if L::TOKENS > 6 => add::<L, FORMAT, 8>(here, place, blocks),
                                 tokens => unreachable!("a tile of {tokens} tokens"),
                             }
                             // Elements of `y` are far from each other. They are stored while other tiles
@@ -171,8 +165,6 @@ const fn bytes<const FORMAT: usize>(blocks: usize) -> usize {
 }
 
 /// Adds the products of some blocks to the `totals` of a tile. `place` is the first of the blocks.
-/// Beside each block, as much is prefetched of the weights at `next`, so that they are read while
-/// others are multiplied.
 ///
 /// # Safety
 /// The CPU must have `L`'s features. `totals` must have `TOKENS` tokens, and the tile as many.
@@ -181,7 +173,6 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
     totals: &mut [[f32; ROWS]],
     place: Place<'_>,
     blocks: &[Block],
-    next: Option<*const u8>,
 ) {
     let layout = const { units::layout::<FORMAT>() };
     let each = L::length(vectors::<L, FORMAT>());
@@ -193,11 +184,6 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
             *sums = L::floats(totals.add(t).cast());
         }
         for (index, block) in blocks.iter().enumerate() {
-            if let Some(next) = next {
-                for at in (bytes::<FORMAT>(index)..bytes::<FORMAT>(index + 1)).step_by(LINE) {
-                    L::prefetch(next.wrapping_add(at));
-                }
-            }
             // A block of one part repeats it.
             let last = (BLOCK / layout.part - 1) * each;
             let parts = [

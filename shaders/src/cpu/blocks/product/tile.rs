@@ -4,20 +4,20 @@ use crate::cpu::blocks::activations::{Activations, BlockSums, Pairs};
 use crate::cpu::blocks::lanes::{Elements, Lanes};
 use crate::cpu::blocks::{BLOCK, units};
 
-/// The most vectors of a block's elements: twice as many where they are widened.
+/// The most vectors of a block's elements: twice as many where they are split.
 pub const VECTORS: usize = 2 * BLOCK / 4;
 
 /// How many vectors the elements of a part are.
 #[inline(always)]
 pub fn vectors<L: Lanes, const FORMAT: usize>() -> usize {
     let layout = const { units::layout::<FORMAT>() };
-    match L::widens(&layout) {
+    match L::splits(&layout) {
         true => layout.part / 2,
         false => layout.part / 4,
     }
 }
 
-/// The elements of a packed block, widened where the format is. Those after the [`vectors`] of its
+/// The elements of a packed block, split where the format's are. Those after the [`vectors`] of its
 /// parts repeat the first one.
 ///
 /// # Safety
@@ -29,10 +29,10 @@ pub unsafe fn elements<L: Lanes, const FORMAT: usize>(lines: *const u8) -> [L::B
     unsafe {
         let bytes = units::elements::<L, FORMAT>(lines);
         let mut elements = [bytes[0]; VECTORS];
-        match L::widens(&layout) {
+        match L::splits(&layout) {
             true => {
                 for (two, bytes) in elements.as_chunks_mut().0.iter_mut().zip(bytes) {
-                    *two = L::widen(bytes, layout.offset);
+                    *two = L::split(bytes, layout.offset);
                 }
             }
             false => elements[..VECTORS / 2].copy_from_slice(&bytes),
@@ -55,7 +55,6 @@ pub struct Factors<L: Lanes> {
 pub struct Place<'a> {
     x: &'a Activations,
     values: *const i8,
-    wide: *const i16,
     scales: *const f32,
     negated: *const [i32; 4],
     pairs: *const Pairs,
@@ -70,7 +69,6 @@ impl<'a> Place<'a> {
         let first = Self {
             x,
             values: x.values[at * BLOCK..].as_ptr(),
-            wide: x.wide.as_ptr().wrapping_add(at * BLOCK),
             scales: x.scales[at..].as_ptr(),
             negated: x.negated[at..].as_ptr(),
             pairs: x.pairs[at..].as_ptr(),
@@ -86,7 +84,6 @@ impl<'a> Place<'a> {
         Self {
             x: self.x,
             values: self.values.wrapping_add(at * BLOCK),
-            wide: self.wide.wrapping_add(at * BLOCK),
             scales: self.scales.wrapping_add(at),
             negated: self.negated.wrapping_add(at),
             pairs: self.pairs.wrapping_add(at),
@@ -122,11 +119,7 @@ impl<'a> Place<'a> {
             for (part, elements) in elements.into_iter().enumerate().take(BLOCK / layout.part) {
                 let mut values = [std::ptr::null(); TOKENS];
                 for (t, values) in values.iter_mut().enumerate() {
-                    let first = t * BLOCK + part * layout.part;
-                    *values = match L::widens(&layout) {
-                        true => self.wide.add(first).cast(),
-                        false => self.values.add(first),
-                    };
+                    *values = self.values.add(t * BLOCK + part * layout.part);
                 }
                 let dots = L::dots(elements, &layout, part, values, sums);
                 let scales = factors.scales[part];
