@@ -11,8 +11,6 @@ use crate::cpu::blocks::{BLOCK, LINE, ROWS, TASK_GROUPS, units};
 /// Tokens that are multiplied with a task's groups before the next ones: their activations of [`BLOCKS`]
 /// blocks and their totals stay in the second-level cache. It has whole tiles of 2, 3, 4, 6 and 8.
 const TOKEN_BLOCK: usize = 192;
-/// Lines of the next weights that are prefetched beside a tile.
-const AHEAD: usize = 4;
 /// The most blocks of 32 columns that are unpacked together.
 const BLOCKS: usize = 8;
 
@@ -65,11 +63,13 @@ impl Product<'_> {
                             unpacked.blocks[at].read::<L, FORMAT>(weights, block);
                         }
                         let next = self.next::<FORMAT>(group, &some);
-                        let ahead = 0..bytes::<FORMAT>(some.len());
-                        let mut ahead = ahead.step_by(LINE).map(|at| next.wrapping_add(at));
+                        let mut lines = (0..bytes::<FORMAT>(some.len())).step_by(LINE);
+                        // Each tile prefetches its share, so that they are read while others are
+                        // multiplied.
+                        let share = lines.len().div_ceil(count.div_ceil(side));
                         for token in (0..count).step_by(side) {
-                            for ahead in ahead.by_ref().take(AHEAD) {
-                                L::prefetch(ahead);
+                            for at in lines.by_ref().take(share) {
+                                L::prefetch(next.wrapping_add(at));
                             }
                             let here = &mut totals.0[index][token..count.min(token + side)];
                             let place = Place::new(self.x, first + token, block);
