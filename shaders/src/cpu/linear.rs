@@ -157,8 +157,7 @@ impl<E: Stored> Block<'_, E> {
     /// The CPU must have `S`'s features, and the activations must be in panels of such groups.
     #[inline(always)]
     unsafe fn groups<S: Simd, const TOKENS: usize>(&self) {
-        let panel = size_of::<f32>() * TOKENS * self.input.next_multiple_of(S::LANES);
-        let near = (NEAR_BYTES / panel).max(1) * TOKENS;
+        let near = self.near::<S, TOKENS>();
         let tokens = self.y.tokens;
         for block in (0..tokens).step_by(near) {
             for row in (0..self.rows).step_by(TILE_ROWS) {
@@ -185,6 +184,13 @@ impl<E: Stored> Block<'_, E> {
                 }
             }
         }
+    }
+
+    /// The tokens that are multiplied with a tile before the next ones, in whole groups.
+    #[inline(always)]
+    fn near<S: Simd, const TOKENS: usize>(&self) -> usize {
+        let panel = size_of::<f32>() * TOKENS * self.input.next_multiple_of(S::LANES);
+        (NEAR_BYTES / panel).max(1) * TOKENS
     }
 
     /// Computes the rows `tile` for the first `COUNT` tokens of the group from `token` on, `SIDE`
@@ -235,8 +241,11 @@ impl<E: Stored> Block<'_, E> {
         };
         let weights = &self.weights[within.start * width..within.end * width];
         let groups = within.len() / SIDE;
-        // The other tokens find the weights in a cache.
-        let fetch = token == 0;
+        // One group after another reads the same rows. Each prefetches a share of the next ones, so that the
+        // memory is read all the time, and not while only the first group is multiplied.
+        let near = self.near::<S, TOKENS>();
+        let shares = near.min(self.y.tokens).div_ceil(TOKENS);
+        let share = token % near / TOKENS;
         // SAFETY: the caller guarantees the features of `S`. `x` has `TOKENS` rows of at least
         // `whole` elements, and `weights` has `groups * SIDE` rows of `width` elements (the slices
         // above check it); chunks are whole vectors, so that `k + LANES` is at most `whole`.
@@ -246,9 +255,10 @@ impl<E: Stored> Block<'_, E> {
                 let to = (from + chunk).min(whole);
                 // At the end of a row, what comes next is the beginning of the same row of the
                 // next tile.
-                let ahead = match from + FETCH_AHEAD < width {
-                    true => FETCH_AHEAD,
-                    false => FETCH_AHEAD + (tile.len() - 1) * width,
+                let ahead = match (shares, from + FETCH_AHEAD < width) {
+                    (1, true) => FETCH_AHEAD,
+                    (1, false) => FETCH_AHEAD + (tile.len() - 1) * width,
+                    _ => tile.len() * width,
                 };
                 // The compiler would try to keep the sums of all groups in registers, and move some
                 // of them to memory in every step of the innermost loop.
@@ -256,6 +266,7 @@ impl<E: Stored> Block<'_, E> {
                 for (group, kept) in kept[..groups].iter_mut().enumerate() {
                     let weights = weights.as_ptr().add(group * SIDE * width);
                     let mut sums = *kept;
+                    let fetch = group % shares == share;
                     for k in (from..to).step_by(S::LANES) {
                         if fetch && (k * size_of::<E>()).is_multiple_of(CACHE_LINE) {
                             for side in 0..SIDE {

@@ -1,6 +1,7 @@
 //! More tokens than a tile has: some columns of a group of rows are unpacked to a buffer in the
 //! first-level cache, and then multiplied by one tile after another.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::Product;
@@ -30,9 +31,18 @@ struct Block {
     minimums: [[f32; ROWS]; 2],
 }
 
-/// The totals of the rows of a task's groups, for each token of a block of tokens.
+/// Memory for the totals of the rows of a task's groups, for each token of a block of tokens.
 #[repr(C, align(64))]
-struct Totals([[[f32; ROWS]; TOKEN_BLOCK]; TASK_GROUPS]);
+struct Totals([MaybeUninit<[f32; ROWS]>; TASK_GROUPS * TOKEN_BLOCK]);
+
+/// Weights that are prefetched while others are multiplied.
+struct Ahead {
+    next: *const u8,
+    /// Lines that are left.
+    lines: usize,
+    /// Lines that are prefetched with each block of a tile.
+    each: usize,
+}
 
 impl Product<'_> {
     /// Computes all groups for any number of tokens. The activations of a few columns are multiplied with
@@ -46,12 +56,12 @@ impl Product<'_> {
         let (width, side) = (self.x.width / BLOCK, self.x.side);
         let token_block = TOKEN_BLOCK / side * side;
         let mut unpacked = Unpacked::zeroed();
-        let mut totals = Totals([[[0.0; ROWS]; TOKEN_BLOCK]; TASK_GROUPS]);
+        let mut totals = Totals::uninit();
         for first in (0..self.x.tokens).step_by(token_block) {
             let count = token_block.min(self.x.tokens - first);
-            for totals in &mut totals.0[..self.groups.len()] {
-                totals[..count].fill([0.0; ROWS]);
-            }
+            // Totals of one group lie next to those of another, however few tokens there are: they take
+            // little of the nearest cache.
+            let totals = totals.zeroed(self.groups.len() * count);
             for block in (0..width).step_by(BLOCKS) {
                 let some = block..(block + BLOCKS).min(width);
                 for (index, group) in self.groups.clone().enumerate() {
@@ -63,29 +73,21 @@ impl Product<'_> {
                             unpacked.blocks[at].read::<L, FORMAT>(weights, block);
                         }
                         let next = self.next::<FORMAT>(group, &some);
-                        let mut lines = (0..bytes::<FORMAT>(some.len())).step_by(LINE);
-                        // Each tile prefetches its share, so that they are read while others are
-                        // multiplied.
-                        let share = lines.len().div_ceil(count.div_ceil(side));
+                        // Each block of each tile prefetches its share: the memory is read evenly.
+                        let lines = bytes::<FORMAT>(some.len()).div_ceil(LINE);
+                        let shares = count.div_ceil(side) * some.len();
+                        let mut ahead = Ahead {
+                            next,
+                            lines,
+                            each: lines.div_ceil(shares),
+                        };
+                        let ahead = &mut ahead;
+                        let totals = &mut totals[index * count..][..count];
                         for token in (0..count).step_by(side) {
-                            for at in lines.by_ref().take(share) {
-                                L::prefetch(next.wrapping_add(at));
-                            }
-                            let here = &mut totals.0[index][token..count.min(token + side)];
+                            let here = &mut totals[token..count.min(token + side)];
                             let place = Place::new(self.x, first + token, block);
                             let blocks = &unpacked.blocks[..some.len()];
-                            // The conditions are constant, so that nothing else is compiled.
-                            match here.len() {
-                                1 => add::<L, FORMAT, 1>(here, place, blocks),
-                                2 => add::<L, FORMAT, 2>(here, place, blocks),
-                                3 if L::TOKENS > 2 => add::<L, FORMAT, 3>(here, place, blocks),
-                                4 if L::TOKENS > 2 => add::<L, FORMAT, 4>(here, place, blocks),
-                                5 if L::TOKENS > 4 => add::<L, FORMAT, 5>(here, place, blocks),
-                                6 if L::TOKENS > 4 => add::<L, FORMAT, 6>(here, place, blocks),
-                                7 if L::TOKENS > 6 => add::<L, FORMAT, 7>(here, place, blocks),
-                                8 if L::TOKENS > 6 => add::<L, FORMAT, 8>(here, place, blocks),
-                                tokens => unreachable!("a tile of {tokens} tokens"),
-                            }
+                            add_any::<L, FORMAT>(here, place, blocks, ahead);
                             // Elements of `y` are far from each other. They are stored while other tiles
                             // are multiplied, so that nothing waits for the memory.
                             if some.end == width {
@@ -110,6 +112,40 @@ impl Product<'_> {
         };
         let group = self.weight.group(group).as_ptr();
         group.wrapping_add(bytes::<FORMAT>(block))
+    }
+}
+
+impl Totals {
+    #[inline(always)]
+    fn uninit() -> Self {
+        Self([MaybeUninit::uninit(); TASK_GROUPS * TOKEN_BLOCK])
+    }
+
+    /// So many totals, which are zero.
+    #[inline(always)]
+    fn zeroed(&mut self, count: usize) -> &mut [[f32; ROWS]] {
+        let totals = &mut self.0[..count];
+        totals.fill(MaybeUninit::new([0.0; ROWS]));
+        let totals: *mut [MaybeUninit<[f32; ROWS]>] = totals;
+        // SAFETY: all of them have just been written.
+        unsafe { &mut *(totals as *mut [[f32; ROWS]]) }
+    }
+}
+
+impl Ahead {
+    /// Prefetches the share of one block of a tile.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features.
+    #[inline(always)]
+    unsafe fn fetch<L: Lanes>(&mut self) {
+        let lines = self.each.min(self.lines);
+        self.lines -= lines;
+        for _ in 0..lines {
+            // SAFETY: the caller guarantees the features of `L`.
+            unsafe { L::prefetch(self.next) };
+            self.next = self.next.wrapping_add(LINE);
+        }
     }
 }
 
@@ -164,7 +200,35 @@ const fn bytes<const FORMAT: usize>(blocks: usize) -> usize {
     blocks * layout.unit_bytes() / (layout.unit() / BLOCK)
 }
 
-/// Adds the products of some blocks to the `totals` of a tile. `place` is the first of the blocks.
+/// Adds the products of some blocks to the `totals` of a tile, one for each of its tokens. `place` is the
+/// first of the blocks. Prefetches the tile's share of the weights `ahead`.
+///
+/// # Safety
+/// The CPU must have `L`'s features, and the tile must have the tokens.
+#[inline(always)]
+unsafe fn add_any<L: Lanes, const FORMAT: usize>(
+    totals: &mut [[f32; ROWS]],
+    place: Place<'_>,
+    blocks: &[Block],
+    ahead: &mut Ahead,
+) {
+    // SAFETY: the caller's guarantees. The conditions are constant, so that nothing else is compiled.
+    unsafe {
+        match totals.len() {
+            1 => add::<L, FORMAT, 1>(totals, place, blocks, ahead),
+            2 => add::<L, FORMAT, 2>(totals, place, blocks, ahead),
+            3 if L::TOKENS > 2 => add::<L, FORMAT, 3>(totals, place, blocks, ahead),
+            4 if L::TOKENS > 2 => add::<L, FORMAT, 4>(totals, place, blocks, ahead),
+            5 if L::TOKENS > 4 => add::<L, FORMAT, 5>(totals, place, blocks, ahead),
+            6 if L::TOKENS > 4 => add::<L, FORMAT, 6>(totals, place, blocks, ahead),
+            7 if L::TOKENS > 6 => add::<L, FORMAT, 7>(totals, place, blocks, ahead),
+            8 if L::TOKENS > 6 => add::<L, FORMAT, 8>(totals, place, blocks, ahead),
+            tokens => unreachable!("a tile of {tokens} tokens"),
+        }
+    }
+}
+
+/// [`add_any`] for a number of tokens that is constant.
 ///
 /// # Safety
 /// The CPU must have `L`'s features. `totals` must have `TOKENS` tokens, and the tile as many.
@@ -173,6 +237,7 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
     totals: &mut [[f32; ROWS]],
     place: Place<'_>,
     blocks: &[Block],
+    ahead: &mut Ahead,
 ) {
     let layout = const { units::layout::<FORMAT>() };
     let each = L::length(vectors::<L, FORMAT>());
@@ -195,6 +260,7 @@ unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
                 scales: [L::floats(a.as_ptr()), L::floats(b.as_ptr())],
                 minimums: [L::floats(c.as_ptr()), L::floats(d.as_ptr())],
             };
+            ahead.fetch::<L>();
             let place = place.after(index);
             place.add::<L, FORMAT, TOKENS>(&mut sums, parts, &factors);
         }
