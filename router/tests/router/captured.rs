@@ -54,9 +54,9 @@ fn take(body: &mut Value, name: &str) -> Value {
 async fn forwarded_bodies_equal_the_captured_ones() {
     let (prefill, decode) = (Fake::start("tiny"), Fake::start("tiny"));
     let router = pd(&[&prefill], &[&decode], config()).await;
-    for (path, given, captured) in CAPTURED {
+    for (number, (path, given, captured)) in CAPTURED.into_iter().enumerate() {
         router.post_text(path, given).await.text().await.unwrap();
-        let [prefill, decode] = [&prefill, &decode].map(|worker| worker.seen().pop().unwrap());
+        let (prefill, decode) = (prefill.request(number).await, decode.request(number).await);
         assert_eq!([&prefill.path, &decode.path], [path, path]);
         let (mut prefill, mut decode) = (prefill.json(), decode.json());
         assert_eq!(take(&mut decode, "data_parallel_rank"), Value::Null);
@@ -75,15 +75,16 @@ async fn forwarded_bodies_equal_the_captured_ones() {
 async fn batches_have_arrays_as_the_mini_load_balancer_sends_them() {
     let (prefill, decode) = (Fake::start("tiny"), Fake::start("tiny"));
     let router = pd(&[&prefill], &[&decode], config()).await;
-    for (path, given, count) in [
+    let batches = [
         ("/generate", json!({"text": ["x", "y"]}), 2),
         ("/generate", json!({"input_ids": [[1], [2], [3]]}), 3),
         ("/v1/completions", json!({"prompt": ["a", "b"]}), 2),
         ("/v1/chat/completions", json!({"messages": [], "n": 2}), 2),
-    ] {
+    ];
+    for (number, (path, given, count)) in batches.into_iter().enumerate() {
         router.post(path, &given).await.text().await.unwrap();
-        let [prefill, decode] =
-            [&prefill, &decode].map(|worker| worker.seen().pop().unwrap().json());
+        let (prefill, decode) = (prefill.request(number).await, decode.request(number).await);
+        let (prefill, decode) = (prefill.json(), decode.json());
         assert_eq!(prefill["bootstrap_host"], json!(vec!["127.0.0.1"; count]));
         assert_eq!(prefill["bootstrap_port"], json!(vec![8998; count]));
         let rooms = prefill["bootstrap_room"].as_array().unwrap();
@@ -102,25 +103,26 @@ async fn batches_have_arrays_as_the_mini_load_balancer_sends_them() {
 async fn ids_have_a_prefix_by_route_and_the_clients_own_stay() {
     let (prefill, decode) = (Fake::start("tiny"), Fake::start("tiny"));
     let router = pd(&[&prefill], &[&decode], config()).await;
-    for (path, prefix) in [
+    let prefixes = [
         ("/generate", "gnt-"),
         ("/v1/chat/completions", "chatcmpl-"),
         ("/v1/completions", "cmpl-"),
-    ] {
+    ];
+    for (number, (path, prefix)) in prefixes.into_iter().enumerate() {
         router.post(path, &json!({})).await.text().await.unwrap();
-        let seen = prefill.seen().pop().unwrap().json();
+        let seen = prefill.request(2 * number).await.json();
         let rid = seen["rid"].as_str().unwrap();
         let (random, address) = rid.strip_prefix(prefix).unwrap().split_once('-').unwrap();
         assert!(random.len() == 24 && random.bytes().all(|byte| byte.is_ascii_alphanumeric()));
         assert!(address.parse::<std::net::IpAddr>().is_ok(), "{rid}");
-        assert_eq!(decode.seen().pop().unwrap().json()["rid"], rid);
+        assert_eq!(decode.request(2 * number).await.json()["rid"], rid);
         router
             .post(path, &json!({"rid": "mine"}))
             .await
             .text()
             .await
             .unwrap();
-        assert_eq!(decode.seen().pop().unwrap().json()["rid"], "mine");
+        assert_eq!(decode.request(2 * number + 1).await.json()["rid"], "mine");
     }
 }
 
@@ -136,7 +138,7 @@ async fn what_the_client_sent_is_there_in_its_own_spelling() {
         .await
         .unwrap();
     for worker in [&prefill, &decode] {
-        let text = worker.seen().pop().unwrap().text;
+        let text = worker.request(0).await.text;
         assert!(text.starts_with(given.strip_suffix('}').unwrap()), "{text}");
         assert_eq!(text.matches("\"data_parallel_rank\"").count(), 1);
     }
@@ -165,7 +167,7 @@ async fn headers_are_forwarded_as_captured() {
         .json(&json!({"messages": []}));
     request.send().await.unwrap().text().await.unwrap();
     for worker in [&prefill, &decode] {
-        let headers = worker.seen().pop().unwrap().headers;
+        let headers = worker.request(0).await.headers;
         let mut expected: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
         expected.extend(["content-type", "accept", "host", "content-length"]);
         expected.sort_unstable();

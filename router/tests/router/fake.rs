@@ -171,6 +171,18 @@ impl Fake {
         self.state.seen.lock().unwrap().clone()
     }
 
+    /// The request with this number, from 0 on, when it is there. A client of a prefill and a decode server
+    /// may have its answer from one while the request to the other is on its way.
+    pub async fn request(&self, number: usize) -> Seen {
+        for _ in 0..1000 {
+            if let Some(seen) = self.seen().get(number) {
+                return seen.clone();
+            }
+            rt::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no request {number} in 10 s")
+    }
+
     pub fn count(&self) -> usize {
         self.state.seen.lock().unwrap().len()
     }
