@@ -23,8 +23,13 @@ pub trait Lanes {
     type Sums: Copy;
     /// An f32 for each row.
     type Floats: Copy;
-    /// Tokens whose sums fit the registers.
+    /// Tokens of a tile: the sums of so many and of [`Lanes::GROUPS`] groups fit the registers.
     const TOKENS: usize;
+    /// Groups of 16 rows that are multiplied together where there is more than one tile. Each value of the
+    /// activations is then loaded once for so many products.
+    const GROUPS: usize = 1;
+    /// The most tokens that are multiplied with one group straight from the packed weights.
+    const FEW_TOKENS: usize = Self::TOKENS;
 
     /// The length of a loop over so many elements in memory. If the compiler knew it, it would unroll the
     /// loop, and then multiply one token after another, with a load of the elements for each.
@@ -64,16 +69,17 @@ pub trait Lanes {
         let _ = (bytes, offset);
         unreachable!("no elements are split")
     }
-    /// For each token the sums of the products of each row's elements, less the format's offset, with
-    /// the values at its `x`. `elements` are those of the part `part` of a block, split where the
-    /// format's are. `sums` are those of each token's values in the block.
-    unsafe fn dots<const TOKENS: usize>(
-        elements: impl Elements<Self>,
+    /// For each group and token the sums of the products of each row's elements, less the format's offset,
+    /// with the values at its `x`. `elements` are those of the part `part` of a block of each group, split
+    /// where the format's are. `sums` are those of each token's values in the block. There are at most
+    /// [`Lanes::GROUPS`] groups.
+    unsafe fn dots<const TOKENS: usize, const GROUPS: usize>(
+        elements: [impl Elements<Self>; GROUPS],
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
         sums: [BlockSums<'_>; TOKENS],
-    ) -> [Self::Sums; TOKENS];
+    ) -> [[Self::Sums; TOKENS]; GROUPS];
     unsafe fn zero() -> Self::Floats;
     /// Loads 16 f16.
     unsafe fn halves(from: *const u8) -> Self::Floats;
@@ -229,16 +235,22 @@ impl ByteLevel {
         }
     }
 
-    /// The most tokens that are multiplied together with these instructions: [`Lanes::TOKENS`].
-    pub fn tokens(self) -> usize {
+    /// The tokens of a tile where there are `tokens` tokens: all of them, or as many as other tiles have.
+    pub fn side(self, tokens: usize) -> usize {
+        fn of<L: Lanes>(tokens: usize) -> usize {
+            match tokens <= L::FEW_TOKENS {
+                true => tokens.max(1),
+                false => tokens.div_ceil(tokens.div_ceil(L::TOKENS)),
+            }
+        }
         match self {
             #[cfg(target_arch = "x86_64")]
-            ByteLevel::Amx | ByteLevel::Avx512Vnni => x86::Avx512Vnni::TOKENS,
+            ByteLevel::Amx | ByteLevel::Avx512Vnni => of::<x86::Avx512Vnni>(tokens),
             #[cfg(target_arch = "x86_64")]
-            ByteLevel::AvxVnni => x86::Halves::<x86::Vnni>::TOKENS,
+            ByteLevel::AvxVnni => of::<x86::Halves<x86::Vnni>>(tokens),
             #[cfg(target_arch = "x86_64")]
-            ByteLevel::Avx2 => x86::Halves::<x86::InPairs>::TOKENS,
-            ByteLevel::Portable => Portable::TOKENS,
+            ByteLevel::Avx2 => of::<x86::Halves<x86::InPairs>>(tokens),
+            ByteLevel::Portable => of::<Portable>(tokens),
         }
     }
 
@@ -316,13 +328,15 @@ impl Lanes for Portable {
         indices.map(|index| table[usize::from(index & 0xf)])
     }
     #[inline(always)]
-    unsafe fn dots<const TOKENS: usize>(
-        elements: impl Elements<Self>,
+    unsafe fn dots<const TOKENS: usize, const GROUPS: usize>(
+        elements: [impl Elements<Self>; GROUPS],
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
         sums: [BlockSums<'_>; TOKENS],
-    ) -> [[i32; 16]; TOKENS] {
+    ) -> [[[i32; 16]; TOKENS]; GROUPS] {
+        assert_eq!(GROUPS, 1, "groups");
+        let elements = elements[0];
         let offset = i32::from(layout.offset);
         let mut dots = sums.map(|sums| [offset * sums.negated(layout.part, part); 16]);
         for four in 0..elements.count() {
@@ -339,7 +353,7 @@ impl Lanes for Portable {
                 }
             }
         }
-        dots
+        [dots; GROUPS]
     }
     #[inline(always)]
     unsafe fn zero() -> [f32; 16] {

@@ -1,7 +1,7 @@
 //! `y = x W^T + b` with `W` in GGML's blocks.
 //!
-//! A tile is 16 rows by as many tokens as have room in the registers. One tile is multiplied from the
-//! packed weights ([`few`]); for more tokens the weights are unpacked first ([`many`]).
+//! A tile is 16 rows, or 32, by as many tokens as have room in the registers. One tile is multiplied from
+//! the packed weights ([`few`]); for more tokens the weights are unpacked first ([`many`]).
 
 mod few;
 mod many;
@@ -46,13 +46,9 @@ pub(super) fn linear_on(level: ByteLevel, jobs: &[Job<'_>]) {
         if let Some(bias) = job.bias {
             assert_eq!(bias.len(), rows, "linear: length of bias");
         }
-        let side = match (on_tiles(job), job.y.tokens) {
-            (true, _) => TILE,
-            (false, tokens) => {
-                // Tiles of about the same number of tokens.
-                let tiles = tokens.div_ceil(level.tokens()).max(1);
-                tokens.div_ceil(tiles).max(1)
-            }
+        let side = match on_tiles(job) {
+            true => TILE,
+            false => level.side(job.y.tokens),
         };
         Activations::round(job.x, columns, side)
     };
@@ -114,18 +110,18 @@ impl Product<'_> {
     /// The CPU must have `L`'s features.
     #[inline(always)]
     unsafe fn groups<L: Lanes, const FORMAT: usize>(&self) {
-        // SAFETY: the caller guarantees the features of `L`. The conditions on `L::TOKENS` are
+        // SAFETY: the caller guarantees the features of `L`. The conditions on `L` are
         // constant, so that nothing else is compiled.
         unsafe {
             match self.x.tokens {
                 1 => self.few::<L, FORMAT, 1>(),
                 2 => self.few::<L, FORMAT, 2>(),
-                3 if L::TOKENS > 2 => self.few::<L, FORMAT, 3>(),
-                4 if L::TOKENS > 2 => self.few::<L, FORMAT, 4>(),
-                5 if L::TOKENS > 4 => self.few::<L, FORMAT, 5>(),
-                6 if L::TOKENS > 4 => self.few::<L, FORMAT, 6>(),
-                7 if L::TOKENS > 6 => self.few::<L, FORMAT, 7>(),
-                8 if L::TOKENS > 6 => self.few::<L, FORMAT, 8>(),
+                3 if L::FEW_TOKENS > 2 => self.few::<L, FORMAT, 3>(),
+                4 if L::FEW_TOKENS > 2 => self.few::<L, FORMAT, 4>(),
+                5 if L::FEW_TOKENS > 4 => self.few::<L, FORMAT, 5>(),
+                6 if L::FEW_TOKENS > 4 => self.few::<L, FORMAT, 6>(),
+                7 if L::FEW_TOKENS > 6 => self.few::<L, FORMAT, 7>(),
+                8 if L::FEW_TOKENS > 6 => self.few::<L, FORMAT, 8>(),
                 _ => self.many::<L, FORMAT>(),
             }
         }

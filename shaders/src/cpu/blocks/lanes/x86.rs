@@ -30,7 +30,10 @@ impl Lanes for Avx512Vnni {
     type Bytes = __m512i;
     type Sums = __m512i;
     type Floats = __m512;
-    const TOKENS: usize = 8;
+    // Two groups: some CPUs load one vector in a cycle, and multiply two.
+    const TOKENS: usize = 6;
+    const GROUPS: usize = 2;
+    const FEW_TOKENS: usize = 8;
 
     #[inline(always)]
     fn length(elements: usize) -> usize {
@@ -66,28 +69,39 @@ impl Lanes for Avx512Vnni {
         _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), indices)
     }
     #[inline(always)]
-    unsafe fn dots<const TOKENS: usize>(
-        elements: impl Elements<Self>,
+    unsafe fn dots<const TOKENS: usize, const GROUPS: usize>(
+        elements: [impl Elements<Self>; GROUPS],
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
         sums: [BlockSums<'_>; TOKENS],
-    ) -> [__m512i; TOKENS] {
-        let mut dots = [_mm512_setzero_si512(); TOKENS];
+    ) -> [[__m512i; TOKENS]; GROUPS] {
+        let mut dots = [[_mm512_setzero_si512(); TOKENS]; GROUPS];
         if layout.offset != 0 {
             let power = _mm_cvtsi32_si128(layout.offset.trailing_zeros() as i32);
-            for (dots, sums) in dots.iter_mut().zip(sums) {
+            let mut first = [_mm512_setzero_si512(); TOKENS];
+            for (first, sums) in first.iter_mut().zip(sums) {
                 let negated = here(_mm512_set1_epi32(sums.negated(layout.part, part)));
-                *dots = _mm512_sll_epi32(negated, power);
+                *first = _mm512_sll_epi32(negated, power);
             }
+            dots = [first; GROUPS];
         }
-        for four in 0..elements.count() {
-            let bytes = elements.get(four);
-            for (dots, x) in dots.iter_mut().zip(x) {
-                let x = _mm512_set1_epi32(x.add(4 * four).cast::<i32>().read_unaligned());
-                *dots = _mm512_dpbusd_epi32(*dots, bytes, x);
+        for four in 0..elements[0].count() {
+            let mut bytes = [_mm512_setzero_si512(); GROUPS];
+            for (bytes, elements) in bytes.iter_mut().zip(elements) {
+                *bytes = elements.get(four);
             }
-            for dots in &mut dots {
+            for (t, x) in x.into_iter().enumerate() {
+                let mut x = _mm512_set1_epi32(x.add(4 * four).cast::<i32>().read_unaligned());
+                if GROUPS > 1 {
+                    // Loaded once, and not for each group.
+                    x = here(x);
+                }
+                for (dots, bytes) in dots.iter_mut().zip(bytes) {
+                    dots[t] = _mm512_dpbusd_epi32(dots[t], bytes, x);
+                }
+            }
+            for dots in dots.as_flattened_mut() {
                 *dots = here(*dots);
             }
         }
@@ -154,7 +168,7 @@ pub trait Dot: Sized {
     /// [`Lanes::splits`].
     fn splits(layout: &Layout) -> bool;
 
-    /// [`Lanes::dots`].
+    /// [`Lanes::dots`] of one group.
     ///
     /// # Safety
     /// As for [`Lanes::dots`].
@@ -420,14 +434,15 @@ impl<D: Dot> Lanes for Halves<D> {
         [[_mm256_abs_epi8(a), _mm256_abs_epi8(b)], [a, b]]
     }
     #[inline(always)]
-    unsafe fn dots<const TOKENS: usize>(
-        elements: impl Elements<Self>,
+    unsafe fn dots<const TOKENS: usize, const GROUPS: usize>(
+        elements: [impl Elements<Self>; GROUPS],
         layout: &Layout,
         part: usize,
         x: [*const i8; TOKENS],
         sums: [BlockSums<'_>; TOKENS],
-    ) -> [[__m256i; 2]; TOKENS] {
-        D::dots(elements, layout, part, x, sums)
+    ) -> [[[__m256i; 2]; TOKENS]; GROUPS] {
+        assert_eq!(GROUPS, 1, "groups");
+        [D::dots(elements[0], layout, part, x, sums); GROUPS]
     }
     #[inline(always)]
     unsafe fn zero() -> [__m256; 2] {

@@ -24,7 +24,7 @@ impl Product<'_> {
             // columns of `x`: where a unit has 256 columns, it divides those of the matrix. The tile's
             // elements of `y` are this task's.
             unsafe {
-                let mut totals = [L::zero(); TOKENS];
+                let mut totals = [[L::zero(); TOKENS]];
                 for unit in 0..self.x.width / layout.unit() {
                     let at = weights.as_ptr().add(unit * layout.unit_bytes());
                     prefetch::<L>(at, layout.scale_bytes());
@@ -38,11 +38,11 @@ impl Product<'_> {
                         let each = vectors::<L, FORMAT>();
                         // A block of one part repeats it.
                         let last = (BLOCK / layout.part - 1) * each;
-                        let parts = [&elements[..each], &elements[last..][..each]];
-                        place.add::<L, FORMAT, TOKENS>(&mut totals, parts, &factors);
+                        let parts = [[&elements[..each]], [&elements[last..][..each]]];
+                        place.add::<L, FORMAT, TOKENS, 1>(&mut totals, parts, &[factors]);
                     }
                 }
-                for (token, total) in totals.into_iter().enumerate() {
+                for (token, total) in totals[0].into_iter().enumerate() {
                     let mut floats = [0.0; ROWS];
                     L::store_floats(total, floats.as_mut_ptr());
                     self.store::<L>(token, group, &floats);

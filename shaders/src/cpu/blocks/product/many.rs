@@ -1,5 +1,5 @@
-//! More tokens than a tile has: some columns of a group of rows are unpacked to a buffer in the
-//! first-level cache, and then multiplied by one tile after another.
+//! More tokens than a tile has: some columns of a group of rows, or of two groups, are unpacked to a
+//! buffer in the first-level cache, and then multiplied by one tile after another.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use crate::cpu::blocks::lanes::{Lanes, Lines};
 use crate::cpu::blocks::{BLOCK, LINE, ROWS, TASK_GROUPS, units};
 
 /// Tokens that are multiplied with a task's groups before the next ones: their activations of [`BLOCKS`]
-/// blocks and their totals stay in the second-level cache. It has whole tiles of 2, 3, 4, 6 and 8.
+/// blocks and their totals stay in the second-level cache. It has whole tiles of 2, 3, 4 and 6.
 const TOKEN_BLOCK: usize = 192;
 /// The most blocks of 32 columns that are unpacked together.
 const BLOCKS: usize = 8;
@@ -35,12 +35,12 @@ struct Block {
 #[repr(C, align(64))]
 struct Totals([MaybeUninit<[f32; ROWS]>; TASK_GROUPS * TOKEN_BLOCK]);
 
-/// Weights that are prefetched while others are multiplied.
-struct Ahead {
-    next: *const u8,
-    /// Lines that are left.
+/// Weights of each group that are prefetched while others are multiplied.
+struct Ahead<const GROUPS: usize> {
+    next: [*const u8; GROUPS],
+    /// Lines of a group that are left.
     lines: usize,
-    /// Lines that are prefetched with each block of a tile.
+    /// Lines of a group that are prefetched with each block of a tile.
     each: usize,
 }
 
@@ -56,44 +56,32 @@ impl Product<'_> {
         let (width, side) = (self.x.width / BLOCK, self.x.side);
         let token_block = TOKEN_BLOCK / side * side;
         let mut unpacked = Unpacked::zeroed();
+        let mut second = (L::GROUPS == 2).then(Unpacked::zeroed);
         let mut totals = Totals::uninit();
         for first in (0..self.x.tokens).step_by(token_block) {
-            let count = token_block.min(self.x.tokens - first);
+            let tokens = first..self.x.tokens.min(first + token_block);
             // Totals of one group lie next to those of another, however few tokens there are: they take
             // little of the nearest cache.
-            let totals = totals.zeroed(self.groups.len() * count);
+            let totals = totals.zeroed(self.groups.len() * tokens.len());
             for block in (0..width).step_by(BLOCKS) {
                 let some = block..(block + BLOCKS).min(width);
-                for (index, group) in self.groups.clone().enumerate() {
-                    // SAFETY: the caller guarantees the features of `L`. The group has the columns of
-                    // `x`: where a unit has 256 columns, it divides those of the matrix.
+                for group in self.groups.clone().step_by(L::GROUPS) {
+                    let totals = &mut totals[(group - self.groups.start) * tokens.len()..];
+                    let some = some.clone();
+                    // SAFETY: the caller guarantees the features of `L`, and the groups are this task's.
                     unsafe {
-                        let weights = self.weight.group(group).as_ptr();
-                        for (at, block) in some.clone().enumerate() {
-                            unpacked.blocks[at].read::<L, FORMAT>(weights, block);
-                        }
-                        let next = self.next::<FORMAT>(group, &some);
-                        // Each block of each tile prefetches its share: the memory is read evenly.
-                        let lines = bytes::<FORMAT>(some.len()).div_ceil(LINE);
-                        let shares = count.div_ceil(side) * some.len();
-                        let mut ahead = Ahead {
-                            next,
-                            lines,
-                            each: lines.div_ceil(shares),
-                        };
-                        let ahead = &mut ahead;
-                        let totals = &mut totals[index * count..][..count];
-                        for token in (0..count).step_by(side) {
-                            let here = &mut totals[token..count.min(token + side)];
-                            let place = Place::new(self.x, first + token, block);
-                            let blocks = &unpacked.blocks[..some.len()];
-                            add_any::<L, FORMAT>(here, place, blocks, ahead);
-                            // Elements of `y` are far from each other. They are stored while other tiles
-                            // are multiplied, so that nothing waits for the memory.
-                            if some.end == width {
-                                for (t, totals) in here.iter().enumerate() {
-                                    self.store::<L>(first + token + t, group, totals);
-                                }
+                        match &mut second {
+                            Some(second) if group + 1 < self.groups.end => {
+                                let unpacked = [&mut unpacked, second];
+                                self.together::<L, FORMAT, 2>(
+                                    group, &tokens, some, unpacked, totals,
+                                );
+                            }
+                            _ => {
+                                let unpacked = [&mut unpacked];
+                                self.together::<L, FORMAT, 1>(
+                                    group, &tokens, some, unpacked, totals,
+                                );
                             }
                         }
                     }
@@ -102,16 +90,86 @@ impl Product<'_> {
         }
     }
 
-    /// The weights that are unpacked after the blocks `some` of `group`: the same blocks of the next group,
-    /// or the next blocks of the first one.
+    /// Adds the products of the blocks `some` to the `totals` of `GROUPS` groups from `group` on, those of
+    /// one group after those of the other, each of which has one for each of `tokens`. The totals of the last
+    /// blocks are stored.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features, and the groups must be this task's.
     #[inline(always)]
-    fn next<const FORMAT: usize>(&self, group: usize, some: &Range<usize>) -> *const u8 {
-        let (group, block) = match group + 1 == self.groups.end {
-            true => (self.groups.start, some.end),
-            false => (group + 1, some.start),
+    unsafe fn together<L: Lanes, const FORMAT: usize, const GROUPS: usize>(
+        &self,
+        group: usize,
+        tokens: &Range<usize>,
+        some: Range<usize>,
+        unpacked: [&mut Unpacked; GROUPS],
+        totals: &mut [[f32; ROWS]],
+    ) {
+        let (width, side) = (self.x.width / BLOCK, self.x.side);
+        let mut groups = [&[] as &[Block]; GROUPS];
+        for (g, (unpacked, blocks)) in unpacked.into_iter().zip(&mut groups).enumerate() {
+            let weights = self.weight.group(group + g).as_ptr();
+            for (at, block) in some.clone().enumerate() {
+                // SAFETY: the caller guarantees the features of `L`. The group has the columns of `x`: where a
+                // unit has 256 columns, it divides those of the matrix.
+                unsafe { unpacked.blocks[at].read::<L, FORMAT>(weights, block) };
+            }
+            *blocks = &unpacked.blocks[..some.len()];
+        }
+        // Each block of each tile prefetches its share: the memory is read evenly.
+        let lines = bytes::<FORMAT>(some.len()).div_ceil(LINE);
+        let shares = tokens.len().div_ceil(side) * some.len();
+        let mut ahead = Ahead {
+            next: self.next::<FORMAT, GROUPS>(group, &some),
+            lines,
+            each: lines.div_ceil(shares),
         };
-        let group = self.weight.group(group).as_ptr();
-        group.wrapping_add(bytes::<FORMAT>(block))
+        for token in tokens.clone().step_by(side) {
+            let count = side.min(tokens.end - token);
+            let place = Place::new(self.x, token, some.start);
+            let tile = Tile {
+                totals: &mut totals[token - tokens.start..],
+                apart: tokens.len(),
+                place,
+                groups,
+            };
+            // SAFETY: the caller guarantees the features of `L`. The tile has the tokens. The elements of `y`
+            // are this task's.
+            unsafe {
+                tile.add_any::<L, FORMAT>(count, &mut ahead);
+                // Elements of `y` are far from each other. They are stored while other tiles
+                // are multiplied, so that nothing waits for the memory.
+                if some.end == width {
+                    for g in 0..GROUPS {
+                        let at = token - tokens.start + g * tokens.len();
+                        for (t, totals) in totals[at..][..count].iter().enumerate() {
+                            self.store::<L>(token + t, group + g, totals);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The weights that are unpacked after the blocks `some` of the groups from `group` on: the same blocks of
+    /// the next groups, or the next blocks of the first ones.
+    #[inline(always)]
+    fn next<const FORMAT: usize, const GROUPS: usize>(
+        &self,
+        group: usize,
+        some: &Range<usize>,
+    ) -> [*const u8; GROUPS] {
+        let (first, block) = match group + GROUPS < self.groups.end {
+            true => (group + GROUPS, some.start),
+            false => (self.groups.start, some.end),
+        };
+        let mut next = [std::ptr::null(); GROUPS];
+        for (g, next) in next.iter_mut().enumerate() {
+            let group = (first + g).min(self.groups.end - 1);
+            let group = self.weight.group(group).as_ptr();
+            *next = group.wrapping_add(bytes::<FORMAT>(block));
+        }
+        next
     }
 }
 
@@ -132,7 +190,7 @@ impl Totals {
     }
 }
 
-impl Ahead {
+impl<const GROUPS: usize> Ahead<GROUPS> {
     /// Prefetches the share of one block of a tile.
     ///
     /// # Safety
@@ -142,9 +200,11 @@ impl Ahead {
         let lines = self.each.min(self.lines);
         self.lines -= lines;
         for _ in 0..lines {
-            // SAFETY: the caller guarantees the features of `L`.
-            unsafe { L::prefetch(self.next) };
-            self.next = self.next.wrapping_add(LINE);
+            for next in &mut self.next {
+                // SAFETY: the caller guarantees the features of `L`.
+                unsafe { L::prefetch(*next) };
+                *next = next.wrapping_add(LINE);
+            }
         }
     }
 }
@@ -200,72 +260,87 @@ const fn bytes<const FORMAT: usize>(blocks: usize) -> usize {
     blocks * layout.unit_bytes() / (layout.unit() / BLOCK)
 }
 
-/// Adds the products of some blocks to the `totals` of a tile, one for each of its tokens. `place` is the
-/// first of the blocks. Prefetches the tile's share of the weights `ahead`.
-///
-/// # Safety
-/// The CPU must have `L`'s features, and the tile must have the tokens.
-#[inline(always)]
-unsafe fn add_any<L: Lanes, const FORMAT: usize>(
-    totals: &mut [[f32; ROWS]],
-    place: Place<'_>,
-    blocks: &[Block],
-    ahead: &mut Ahead,
-) {
-    // SAFETY: the caller's guarantees. The conditions are constant, so that nothing else is compiled.
-    unsafe {
-        match totals.len() {
-            1 => add::<L, FORMAT, 1>(totals, place, blocks, ahead),
-            2 => add::<L, FORMAT, 2>(totals, place, blocks, ahead),
-            3 if L::TOKENS > 2 => add::<L, FORMAT, 3>(totals, place, blocks, ahead),
-            4 if L::TOKENS > 2 => add::<L, FORMAT, 4>(totals, place, blocks, ahead),
-            5 if L::TOKENS > 4 => add::<L, FORMAT, 5>(totals, place, blocks, ahead),
-            6 if L::TOKENS > 4 => add::<L, FORMAT, 6>(totals, place, blocks, ahead),
-            7 if L::TOKENS > 6 => add::<L, FORMAT, 7>(totals, place, blocks, ahead),
-            8 if L::TOKENS > 6 => add::<L, FORMAT, 8>(totals, place, blocks, ahead),
-            tokens => unreachable!("a tile of {tokens} tokens"),
-        }
-    }
+/// Some blocks of each group, and some tokens.
+struct Tile<'a, 'b, const GROUPS: usize> {
+    /// The totals of the tokens and the first group.
+    totals: &'b mut [[f32; ROWS]],
+    /// How far from them those of the next group are.
+    apart: usize,
+    /// The first of the blocks.
+    place: Place<'a>,
+    groups: [&'b [Block]; GROUPS],
 }
 
-/// [`add_any`] for a number of tokens that is constant.
-///
-/// # Safety
-/// The CPU must have `L`'s features. `totals` must have `TOKENS` tokens, and the tile as many.
-#[inline(always)]
-unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
-    totals: &mut [[f32; ROWS]],
-    place: Place<'_>,
-    blocks: &[Block],
-    ahead: &mut Ahead,
-) {
-    let layout = const { units::layout::<FORMAT>() };
-    let each = L::length(vectors::<L, FORMAT>());
-    // SAFETY: the caller guarantees the features of `L` and the tokens of `totals` and of the tile.
-    unsafe {
-        let totals = totals.as_mut_ptr();
-        let mut sums = [L::zero(); TOKENS];
-        for (t, sums) in sums.iter_mut().enumerate() {
-            *sums = L::floats(totals.add(t).cast());
+impl<const GROUPS: usize> Tile<'_, '_, GROUPS> {
+    /// Adds the products to the totals of `tokens` tokens. Prefetches the tile's share of the weights `ahead`.
+    ///
+    /// # Safety
+    /// The CPU must have `L`'s features, and the tile must have the tokens.
+    #[inline(always)]
+    unsafe fn add_any<L: Lanes, const FORMAT: usize>(
+        self,
+        tokens: usize,
+        ahead: &mut Ahead<GROUPS>,
+    ) {
+        // SAFETY: the caller's guarantees. The conditions are constant, so that nothing else is compiled.
+        unsafe {
+            match tokens {
+                1 => self.add::<L, FORMAT, 1>(ahead),
+                2 => self.add::<L, FORMAT, 2>(ahead),
+                3 if L::TOKENS > 2 => self.add::<L, FORMAT, 3>(ahead),
+                4 if L::TOKENS > 2 => self.add::<L, FORMAT, 4>(ahead),
+                5 if L::TOKENS > 4 => self.add::<L, FORMAT, 5>(ahead),
+                6 if L::TOKENS > 4 => self.add::<L, FORMAT, 6>(ahead),
+                tokens => unreachable!("a tile of {tokens} tokens"),
+            }
         }
-        for (index, block) in blocks.iter().enumerate() {
-            // A block of one part repeats it.
-            let last = (BLOCK / layout.part - 1) * each;
-            let parts = [
-                Lines(&block.lines[..each]),
-                Lines(&block.lines[last..][..each]),
-            ];
-            let ([a, b], [c, d]) = (&block.scales, &block.minimums);
-            let factors = Factors::<L> {
-                scales: [L::floats(a.as_ptr()), L::floats(b.as_ptr())],
-                minimums: [L::floats(c.as_ptr()), L::floats(d.as_ptr())],
-            };
-            ahead.fetch::<L>();
-            let place = place.after(index);
-            place.add::<L, FORMAT, TOKENS>(&mut sums, parts, &factors);
-        }
-        for (t, sums) in sums.into_iter().enumerate() {
-            L::store_floats(sums, totals.add(t).cast());
+    }
+
+    /// [`Tile::add_any`] for a number of tokens that is constant.
+    ///
+    /// # Safety
+    /// As for [`Tile::add_any`].
+    #[inline(always)]
+    unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
+        self,
+        ahead: &mut Ahead<GROUPS>,
+    ) {
+        let layout = const { units::layout::<FORMAT>() };
+        let each = L::length(vectors::<L, FORMAT>());
+        // SAFETY: the caller guarantees the features of `L` and the tokens of the tile, and so of `totals`
+        // for each group.
+        unsafe {
+            let kept = self.totals.as_mut_ptr();
+            let mut totals = [[L::zero(); TOKENS]; GROUPS];
+            for (g, totals) in totals.iter_mut().enumerate() {
+                for (t, totals) in totals.iter_mut().enumerate() {
+                    *totals = L::floats(kept.add(g * self.apart + t).cast());
+                }
+            }
+            for index in 0..self.groups[0].len() {
+                // A block of one part repeats it.
+                let last = (BLOCK / layout.part - 1) * each;
+                let mut parts = [[Lines(&[]); GROUPS]; 2];
+                let mut factors = [Factors::<L>::zero(); GROUPS];
+                for (g, blocks) in self.groups.into_iter().enumerate() {
+                    let block = blocks.get_unchecked(index);
+                    parts[0][g] = Lines(&block.lines[..each]);
+                    parts[1][g] = Lines(&block.lines[last..][..each]);
+                    let ([a, b], [c, d]) = (&block.scales, &block.minimums);
+                    factors[g] = Factors {
+                        scales: [L::floats(a.as_ptr()), L::floats(b.as_ptr())],
+                        minimums: [L::floats(c.as_ptr()), L::floats(d.as_ptr())],
+                    };
+                }
+                ahead.fetch::<L>();
+                let place = self.place.after(index);
+                place.add::<L, FORMAT, TOKENS, GROUPS>(&mut totals, parts, &factors);
+            }
+            for (g, totals) in totals.into_iter().enumerate() {
+                for (t, totals) in totals.into_iter().enumerate() {
+                    L::store_floats(totals, kept.add(g * self.apart + t).cast());
+                }
+            }
         }
     }
 }

@@ -42,12 +42,19 @@ pub unsafe fn elements<L: Lanes, const FORMAT: usize>(lines: *const u8) -> [L::B
 }
 
 /// The scales and minimums of a block's parts, which has one part or two.
-#[derive(Clone, Copy)]
 pub struct Factors<L: Lanes> {
     pub scales: [L::Floats; 2],
     /// Zero for formats without minimums.
     pub minimums: [L::Floats; 2],
 }
+
+impl<L: Lanes> Clone for Factors<L> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<L: Lanes> Copy for Factors<L> {}
 
 /// A block of the activations of a tile's tokens, each of which has its block behind that of the token
 /// before.
@@ -91,17 +98,17 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Adds the products of a block of 16 rows to the totals of each token.
+    /// Adds the products of a block of each group to the totals of the group and each token.
     ///
     /// # Safety
     /// The CPU must have `L`'s features, `elements` must be those of each part of the block, and the
     /// activations must have the block for `TOKENS` tokens of the tile.
     #[inline(always)]
-    pub unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize>(
+    pub unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize, const GROUPS: usize>(
         &self,
-        totals: &mut [L::Floats; TOKENS],
-        elements: [impl Elements<L>; 2],
-        factors: &Factors<L>,
+        totals: &mut [[L::Floats; TOKENS]; GROUPS],
+        elements: [[impl Elements<L>; GROUPS]; 2],
+        factors: &[Factors<L>; GROUPS],
     ) {
         let layout = const { units::layout::<FORMAT>() };
         // SAFETY: the caller guarantees the features of `L`, the block and its tokens.
@@ -115,34 +122,41 @@ impl<'a> Place<'a> {
                 (sums.negated, sums.pairs) = (&*self.negated.add(t), &*self.pairs.add(t));
             }
             // The sums of a block whose parts have scales of their own, without the activations' scale.
-            let mut scaled = [L::zero(); TOKENS];
+            let mut scaled = [[L::zero(); TOKENS]; GROUPS];
             for (part, elements) in elements.into_iter().enumerate().take(BLOCK / layout.part) {
                 let mut values = [std::ptr::null(); TOKENS];
                 for (t, values) in values.iter_mut().enumerate() {
                     *values = self.values.add(t * BLOCK + part * layout.part);
                 }
                 let dots = L::dots(elements, &layout, part, values, sums);
-                let scales = factors.scales[part];
-                for (t, dots) in dots.into_iter().enumerate() {
-                    if layout.part == BLOCK {
-                        totals[t] = L::add_scaled(totals[t], dots, scales, *self.scales.add(t));
-                    } else {
-                        scaled[t] = L::add_products(scaled[t], dots, scales);
+                for t in 0..TOKENS {
+                    for (g, factors) in factors.iter().enumerate() {
+                        let (dots, scales) = (dots[g][t], factors.scales[part]);
+                        if layout.part == BLOCK {
+                            let x = *self.scales.add(t);
+                            totals[g][t] = L::add_scaled(totals[g][t], dots, scales, x);
+                        } else {
+                            scaled[g][t] = L::add_products(scaled[g][t], dots, scales);
+                        }
                     }
                 }
             }
             if layout.part < BLOCK {
-                for (t, total) in totals.iter_mut().enumerate() {
-                    *total = L::add_times(*total, scaled[t], *self.scales.add(t));
+                for t in 0..TOKENS {
+                    let x = *self.scales.add(t);
+                    for (totals, scaled) in totals.iter_mut().zip(&scaled) {
+                        totals[t] = L::add_times(totals[t], scaled[t], x);
+                    }
                 }
             }
             if layout.scales.minimums() {
-                let parts = factors.minimums.into_iter().enumerate();
-                for (part, minimums) in parts.take(BLOCK / layout.part) {
-                    for (t, total) in totals.iter_mut().enumerate() {
+                for part in 0..BLOCK / layout.part {
+                    for t in 0..TOKENS {
                         let sums = *self.scaled_sums.add(t);
                         let x = Activations::scaled_sum(sums, layout.part, part);
-                        *total = L::add_times(*total, minimums, x);
+                        for (totals, factors) in totals.iter_mut().zip(factors) {
+                            totals[t] = L::add_times(totals[t], factors.minimums[part], x);
+                        }
                     }
                 }
             }
@@ -151,6 +165,19 @@ impl<'a> Place<'a> {
 }
 
 impl<L: Lanes> Factors<L> {
+    /// # Safety
+    /// The CPU must have `L`'s features.
+    #[inline(always)]
+    pub unsafe fn zero() -> Self {
+        // SAFETY: the caller guarantees the features of `L`.
+        unsafe {
+            Self {
+                scales: [L::zero(); 2],
+                minimums: [L::zero(); 2],
+            }
+        }
+    }
+
     /// Those of the block `within` a packed unit.
     ///
     /// # Safety
@@ -161,10 +188,7 @@ impl<L: Lanes> Factors<L> {
         let parts = BLOCK / layout.part;
         // SAFETY: the caller's guarantees.
         unsafe {
-            let mut factors = Self {
-                scales: [L::zero(); 2],
-                minimums: [L::zero(); 2],
-            };
+            let mut factors = Self::zero();
             for part in 0..parts {
                 factors.scales[part] = units::scales::<L, FORMAT>(unit, within * parts + part);
                 factors.minimums[part] = units::minimums::<L, FORMAT>(unit, within * parts + part);
