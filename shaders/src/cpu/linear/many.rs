@@ -78,21 +78,18 @@ impl<E: Stored> Widened<'_, E> {
                 let within = chunk.start * TOKENS * S::LANES..chunk.end * TOKENS * S::LANES;
                 let sums = sums.chunks_exact_mut(tiles * tile);
                 // Each tile prefetches its part of the next group's activations.
-                let ahead = (within.len() / tiles).next_multiple_of(CACHE_LINE);
+                let ahead = (within.len() / tiles).div_ceil(CACHE_LINE);
                 for (x, sums) in x.chunks_exact(group).zip(sums) {
                     let x = &x[within.clone()];
                     let next = x.as_ptr().wrapping_add(group);
                     let tiles = weights.chunks_exact(panel).zip(sums.chunks_exact_mut(tile));
                     for (index, (weights, sums)) in tiles.enumerate() {
-                        let next = next.wrapping_add(index * ahead);
-                        // SAFETY: the caller guarantees the features of `S`; a prefetch accepts any
-                        // address.
-                        unsafe {
-                            for line in (0..ahead).step_by(CACHE_LINE) {
-                                S::prefetch(next.wrapping_add(line));
-                            }
-                            add::<S, TOKENS>(x, weights, sums, from == 0);
-                        }
+                        let ahead = Ahead {
+                            next: next.wrapping_add(index * ahead * CACHE_LINE),
+                            lines: ahead,
+                        };
+                        // SAFETY: the caller guarantees the features of `S`.
+                        unsafe { add::<S, TOKENS>(x, weights, sums, from == 0, ahead) };
                     }
                 }
             }
@@ -182,8 +179,15 @@ impl<E: Stored> Block<'_, E> {
     }
 }
 
+/// Activations that are prefetched while others are multiplied.
+struct Ahead {
+    next: *const f32,
+    lines: usize,
+}
+
 /// Adds the products of the panels `x` and `weights`, which have the same number of steps, to
 /// `kept`: `TOKENS` x [`ROWS`] vectors. If `first`, they are set, and what they had means nothing.
+/// Each step prefetches one line until none is left: many at once would wait for each other.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -193,13 +197,14 @@ unsafe fn add<S: Simd, const TOKENS: usize>(
     weights: &[f32],
     kept: &mut [f32],
     first: bool,
+    ahead: Ahead,
 ) {
     let steps = weights.len() / (ROWS * S::LANES);
     let x = &x[..steps * TOKENS * S::LANES];
     let kept = &mut kept[..TOKENS * ROWS * S::LANES];
-    // SAFETY: the caller guarantees the features of `S`. A step reads `TOKENS` vectors of `x` and
-    // `ROWS` vectors of `weights`, and `kept` has `TOKENS * ROWS` vectors: the slices above check
-    // it.
+    // SAFETY: the caller guarantees the features of `S`, and a prefetch accepts any address. A step reads
+    // `TOKENS` vectors of `x` and `ROWS` vectors of `weights`, and `kept` has `TOKENS * ROWS` vectors: the
+    // slices above check it.
     unsafe {
         let (mut x, mut weights) = (x.as_ptr(), weights.as_ptr());
         let kept = kept.as_mut_ptr();
@@ -211,24 +216,45 @@ unsafe fn add<S: Simd, const TOKENS: usize>(
                 }
             }
         }
-        for _ in 0..steps {
-            let mut w = [S::zero(); ROWS];
-            for (r, w) in w.iter_mut().enumerate() {
-                *w = S::load_f32(weights.add(r * S::LANES));
-            }
-            for (t, sums) in sums.iter_mut().enumerate() {
-                let x = S::load_f32(x.add(t * S::LANES));
-                for (sum, w) in sums.iter_mut().zip(w) {
-                    *sum = sum.add_mul(x, w);
-                }
-            }
-            x = x.add(TOKENS * S::LANES);
-            weights = weights.add(ROWS * S::LANES);
+        let fetching = ahead.lines.min(steps);
+        for line in 0..fetching {
+            S::prefetch(ahead.next.wrapping_add(line * CACHE_LINE));
+            add_step::<S, TOKENS>(&mut sums, &mut x, &mut weights);
+        }
+        for _ in fetching..steps {
+            add_step::<S, TOKENS>(&mut sums, &mut x, &mut weights);
         }
         for (t, sums) in sums.iter().enumerate() {
             for (r, sum) in sums.iter().enumerate() {
                 sum.store(kept.add((t * ROWS + r) * S::LANES));
             }
         }
+    }
+}
+
+/// Adds the products of one step of the panels `x` and `weights`, and moves these to the next one.
+///
+/// # Safety
+/// The CPU must have `S`'s features, and the panels must have the step.
+#[inline(always)]
+unsafe fn add_step<S: Simd, const TOKENS: usize>(
+    sums: &mut [[S; ROWS]; TOKENS],
+    x: &mut *const f32,
+    weights: &mut *const f32,
+) {
+    // SAFETY: the caller's guarantees.
+    unsafe {
+        let mut w = [S::zero(); ROWS];
+        for (r, w) in w.iter_mut().enumerate() {
+            *w = S::load_f32(weights.add(r * S::LANES));
+        }
+        for (t, sums) in sums.iter_mut().enumerate() {
+            let x = S::load_f32(x.add(t * S::LANES));
+            for (sum, w) in sums.iter_mut().zip(w) {
+                *sum = sum.add_mul(x, w);
+            }
+        }
+        *x = x.add(TOKENS * S::LANES);
+        *weights = weights.add(ROWS * S::LANES);
     }
 }
