@@ -23,12 +23,13 @@ pub trait Lanes {
     type Sums: Copy;
     /// An f32 for each row.
     type Floats: Copy;
-    /// Tokens of a tile: the sums of so many and of [`Lanes::GROUPS`] groups fit the registers.
+    /// The most tokens of a tile, where there are several: the sums of so many and of [`Lanes::GROUPS`] groups
+    /// fit the registers.
     const TOKENS: usize;
     /// Groups of 16 rows that are multiplied together where there is more than one tile. Each value of the
     /// activations is then loaded once for so many products.
     const GROUPS: usize = 1;
-    /// The most tokens that are multiplied with one group straight from the packed weights.
+    /// The most tokens that are one tile, which is multiplied straight from the packed weights of one group.
     const FEW_TOKENS: usize = Self::TOKENS;
 
     /// The length of a loop over so many elements in memory. If the compiler knew it, it would unroll the
@@ -235,7 +236,7 @@ impl ByteLevel {
         }
     }
 
-    /// The tokens of a tile where there are `tokens` tokens: all of them, or as many as other tiles have.
+    /// The tokens of a tile where there are `tokens` tokens: all of them, or about as many as in other tiles.
     pub fn side(self, tokens: usize) -> usize {
         fn of<L: Lanes>(tokens: usize) -> usize {
             match tokens <= L::FEW_TOKENS {

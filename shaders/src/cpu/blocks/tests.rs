@@ -1,6 +1,9 @@
 //! Tests products with blocks against f64, on fresh random bytes, with every instruction set.
 
+use std::sync::LazyLock;
+
 use half::f16;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::lanes::ByteLevel;
 use super::product::linear_on;
@@ -75,6 +78,12 @@ fn packed(format: BlockFormat, rows: &[Vec<u8>], columns: usize) -> Bytes {
     matrix.into_bytes()
 }
 
+/// Two threads, so that tasks have several groups on every machine.
+static POOL: LazyLock<ThreadPool> = LazyLock::new(|| {
+    let pool = ThreadPoolBuilder::new().num_threads(2).build();
+    pool.expect("two threads")
+});
+
 fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<f32> {
     let [rows, columns] = shape(weight);
     let parts: Vec<View> = View::parts(weight).collect();
@@ -86,7 +95,7 @@ fn run(level: ByteLevel, x: &[f32], weight: &[u8], bias: Option<&[f32]>) -> Vec<
         addend: None,
         y: Output::of(&mut y, rows),
     };
-    linear_on(level, &[job]);
+    POOL.install(|| linear_on(level, &[job]));
     y
 }
 
@@ -100,7 +109,7 @@ fn shapes(format: BlockFormat) -> impl Iterator<Item = (usize, usize, usize)> {
 
 /// `(tokens, rows, columns)`: incomplete tiles, blocks and units, and each number of tokens that the
 /// last group of a level can have.
-const SHAPES: [(usize, usize, usize); 18] = [
+const SHAPES: [(usize, usize, usize); 19] = [
     (1, 1, 1),
     (1, 16, 32),
     (2, 17, 33),
@@ -116,6 +125,7 @@ const SHAPES: [(usize, usize, usize); 18] = [
     (13, 20, 300),
     (14, 40, 96),
     (16, 5, 1536),
+    (26, 60, 64),
     (31, 48, 96),
     (65, 20, 160),
     (130, 130, 32),

@@ -187,7 +187,7 @@ struct Ahead {
 
 /// Adds the products of the panels `x` and `weights`, which have the same number of steps, to
 /// `kept`: `TOKENS` x [`ROWS`] vectors. If `first`, they are set, and what they had means nothing.
-/// Each step prefetches one line until none is left: many at once would wait for each other.
+/// Each step prefetches one of the lines `ahead`: many at once would wait for each other.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -216,7 +216,11 @@ unsafe fn add<S: Simd, const TOKENS: usize>(
                 }
             }
         }
+        // Few tiles have more lines than steps.
         let fetching = ahead.lines.min(steps);
+        for line in fetching..ahead.lines {
+            S::prefetch(ahead.next.wrapping_add(line * CACHE_LINE));
+        }
         for line in 0..fetching {
             S::prefetch(ahead.next.wrapping_add(line * CACHE_LINE));
             add_step::<S, TOKENS>(&mut sums, &mut x, &mut weights);

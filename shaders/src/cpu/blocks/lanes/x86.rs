@@ -17,13 +17,13 @@ use crate::cpu::blocks::BLOCK;
 
 pub struct Avx512Vnni;
 
-/// Returns `sums`. The compiler computes them here, and not where it likes: it would multiply one token
-/// after another, and wait for each of its sums.
+/// Returns `values`. The compiler computes them here and in a register, and not where it likes: it would
+/// multiply one token after another, and wait for each of its sums.
 #[target_feature(enable = "avx512f")]
 #[inline]
-unsafe fn here(mut sums: __m512i) -> __m512i {
-    asm!("/* {0} */", inout(zmm_reg) sums, options(nomem, nostack, preserves_flags));
-    sums
+unsafe fn here(mut values: __m512i) -> __m512i {
+    asm!("/* {0} */", inout(zmm_reg) values, options(nomem, nostack, preserves_flags));
+    values
 }
 
 impl Lanes for Avx512Vnni {
@@ -94,7 +94,7 @@ impl Lanes for Avx512Vnni {
             for (t, x) in x.into_iter().enumerate() {
                 let mut x = _mm512_set1_epi32(x.add(4 * four).cast::<i32>().read_unaligned());
                 if GROUPS > 1 {
-                    // Loaded once, and not for each group.
+                    // The compiler would load it for each group.
                     x = here(x);
                 }
                 for (dots, bytes) in dots.iter_mut().zip(bytes) {

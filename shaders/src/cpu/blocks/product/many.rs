@@ -53,6 +53,7 @@ impl Product<'_> {
     /// The CPU must have `L`'s features.
     #[inline(always)]
     pub unsafe fn many<L: Lanes, const FORMAT: usize>(&self) {
+        const { assert!(L::GROUPS <= 2 && L::TOKENS <= 6) };
         let (width, side) = (self.x.width / BLOCK, self.x.side);
         let token_block = TOKEN_BLOCK / side * side;
         let mut unpacked = Unpacked::zeroed();
@@ -151,8 +152,9 @@ impl Product<'_> {
         }
     }
 
-    /// The weights that are unpacked after the blocks `some` of the groups from `group` on: the same blocks of
-    /// the next groups, or the next blocks of the first ones.
+    /// Weights that are unpacked after the blocks `some` of `GROUPS` groups from `group` on: the same blocks of
+    /// as many next groups, or the next blocks of the first ones. Where there is one group less, it is
+    /// named twice.
     #[inline(always)]
     fn next<const FORMAT: usize, const GROUPS: usize>(
         &self,
@@ -275,7 +277,8 @@ impl<const GROUPS: usize> Tile<'_, '_, GROUPS> {
     /// Adds the products to the totals of `tokens` tokens. Prefetches the tile's share of the weights `ahead`.
     ///
     /// # Safety
-    /// The CPU must have `L`'s features, and the tile must have the tokens.
+    /// The CPU must have `L`'s features, and the activations must have the blocks for the tokens. All groups
+    /// must have the same number of blocks, and `totals` must have those of the tokens of each group.
     #[inline(always)]
     unsafe fn add_any<L: Lanes, const FORMAT: usize>(
         self,

@@ -101,8 +101,8 @@ impl<'a> Place<'a> {
     /// Adds the products of a block of each group to the totals of the group and each token.
     ///
     /// # Safety
-    /// The CPU must have `L`'s features, `elements` must be those of each part of the block, and the
-    /// activations must have the block for `TOKENS` tokens of the tile.
+    /// The CPU must have `L`'s features, `elements` must be those of each part of the block of each group, and
+    /// the activations must have the block for `TOKENS` tokens of the tile.
     #[inline(always)]
     pub unsafe fn add<L: Lanes, const FORMAT: usize, const TOKENS: usize, const GROUPS: usize>(
         &self,
@@ -165,6 +165,8 @@ impl<'a> Place<'a> {
 }
 
 impl<L: Lanes> Factors<L> {
+    /// Scales and minimums that are zero.
+    ///
     /// # Safety
     /// The CPU must have `L`'s features.
     #[inline(always)]
