@@ -4,6 +4,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -45,10 +46,20 @@ fn runs(path: PathBuf, flag: &str, required: bool) -> Option<PathBuf> {
     }
 }
 
-/// A port that nobody listens on.
+/// A port that nobody listens on, another one with each call. The system gives sockets that ask for any port
+/// one from 32,768 on, so that no other test takes this one before it is used.
 pub fn free_port() -> u16 {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    free.local_addr().unwrap().port()
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + (std::process::id() + call) % COUNT;
+        let port = u16::try_from(port).unwrap();
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// A process with a directory of its own. Dropping it kills the process and removes the directory.
