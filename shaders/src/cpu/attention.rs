@@ -4,6 +4,8 @@
 //! and tokens a task has changes no sum.
 
 mod products;
+#[cfg(test)]
+mod tests;
 
 use std::ops::Range;
 
@@ -397,55 +399,4 @@ fn by_lanes<const HEADS: usize>(
         }
     }
     all
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn tokens_share_a_task_where_they_follow_each_other_and_see_the_same_first_position() {
-        let table = |positions, start, window| super::SlotTable {
-            positions,
-            start,
-            slots: &[],
-            window,
-        };
-        // A prompt of five tokens, one of two that begins elsewhere, and a decoding token.
-        let (positions, start) = (&[0, 1, 2, 3, 4, 5, 6, 7], &[0, 0, 0, 0, 0, 9, 9, 40]);
-        let runs = table(positions, start, 100).runs(3);
-        assert_eq!(runs, [0..3, 3..5, 5..7, 7..8]);
-        // The window has left the first position behind from token 3 on.
-        let runs = table(&positions[..5], &start[..5], 3).runs(8);
-        assert_eq!(runs, [0..3, 3..4, 4..5]);
-        // A position is left out.
-        assert_eq!(table(&[3, 5], &[0, 0], 100).runs(8), [0..1, 1..2]);
-    }
-
-    #[test]
-    fn no_weight_is_so_small_that_its_product_with_a_value_is_subnormal() {
-        let weights = (0..=10_000).map(|step| super::weight(-0.02 * step as f32));
-        let positive: Vec<f32> = weights.filter(|weight| *weight != 0.0).collect();
-        assert_eq!(positive.len(), 3001);
-        assert!(positive.iter().all(|weight| (weight * 1e-10).is_normal()));
-        assert!(super::weight(f32::NAN).is_nan());
-    }
-
-    #[test]
-    fn tasks_have_many_heads_where_that_leaves_no_thread_idle() {
-        // One token of Llama-3.2-1B: half of the heads for each of two threads.
-        let together = |tokens: usize, kv_heads, threads| {
-            super::together((100, 100 * tokens), tokens, kv_heads, threads)
-        };
-        assert_eq!(together(1, 8, 2), 4);
-        assert_eq!(together(3, 8, 2), 4);
-        assert_eq!(together(4, 8, 2), 8);
-        assert_eq!(together(512, 8, 2), 8);
-        assert_eq!(together(1, 8, 16), 1);
-        assert_eq!(together(4, 8, 16), 2);
-        // An odd number of heads for an even number of threads.
-        assert_eq!(together(1, 3, 2), 1);
-        assert_eq!(together(16, 3, 2), 3);
-        // One thread does not get all of the only long sequence.
-        assert_eq!(super::together((8000, 8010), 2, 8, 2), 4);
-        assert_eq!(super::together((32_000, 33_500), 16, 8, 16), 1);
-    }
 }
