@@ -129,6 +129,34 @@ impl Case {
     }
 }
 
+#[test]
+fn powers_are_right_or_zero_and_never_subnormal() {
+    if !is_x86_feature_detected!("avx512f") {
+        return;
+    }
+    let power = |x: f32| {
+        let mut lanes = [f32::NAN; SIDE];
+        // SAFETY: the CPU has the instructions, and the array has 16 elements.
+        unsafe {
+            let all = vectors::power(std::arch::x86_64::_mm512_set1_ps(x));
+            std::arch::x86_64::_mm512_storeu_ps(lanes.as_mut_ptr(), all);
+        }
+        lanes[7]
+    };
+    for step in 0..86_500 {
+        let x = -0.001 * step as f32;
+        let (got, want) = (f64::from(power(x)), f64::from(x).exp2());
+        assert!(
+            (got / want - 1.0).abs() < 3e-7,
+            "2^{x} is {got}, not {want}"
+        );
+    }
+    for far in [-86.6, -120.0, -130.0, -149.0, -1e30, f32::NEG_INFINITY] {
+        assert_eq!(power(far), 0.0, "2^{far}");
+    }
+    assert!(power(f32::NAN).is_nan());
+}
+
 /// Heads, KV heads and their size; the window; the sequences.
 type Shape<'a> = ([usize; 3], usize, &'a [(usize, usize)]);
 
