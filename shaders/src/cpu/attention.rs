@@ -23,7 +23,7 @@ const MANY_PER_THREAD: usize = 8;
 /// The most tokens of a task. They share the reads of keys and values.
 const MOST_TOKENS: usize = 8;
 
-/// Differences to the largest score below which a weight is zero.
+/// The difference to the largest score below which a weight is zero.
 const LEAST_DIFFERENCE: f32 = -60.0;
 
 /// The slots of the tokens of a batch, as [`RaggedIndex`](crate::RaggedIndex) describes them.
@@ -340,8 +340,7 @@ impl<'a, E: Pooled> Part<'a, E> {
         let sums = by_lanes(within, [0.0; HEADS], |sum, weight| sum + weight);
         let outs = self.out.chunks_exact_mut(rows.dim);
         for (head, out) in outs.enumerate().take(HEADS) {
-            // The first correction is zero: there is nothing to rescale, and `exp` does not take
-            // infinity.
+            // The first correction is zero: there is nothing to rescale.
             let correction = match max[head] == f32::NEG_INFINITY {
                 true => 0.0,
                 false => weight(max[head] - new_max[head]),
@@ -357,8 +356,8 @@ impl<'a, E: Pooled> Part<'a, E> {
 }
 
 /// The weight of a score, given its difference to the largest one, which is at most zero. Weights below e^-60
-/// are zero: they change no sum that has the weight of the largest score, which is 1, but their products with
-/// values would be subnormal numbers, with which Intel's CPUs calculate many times slower.
+/// are zero: they do not change the sum of the weights, which is at least 1, but the products of the smallest
+/// with values would be subnormal numbers, with which Intel's CPUs calculate many times slower.
 #[inline(always)]
 fn weight(difference: f32) -> f32 {
     match difference < LEAST_DIFFERENCE {

@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-/// The exponent below which [`power`] is zero: about that of e^-60. As a weight it would change no sum that
-/// has the weight of the largest score, which is 1, but these CPUs take a hundred times as long for subnormal
-/// numbers, which 2^x is from -127 on, and products with small powers are before.
+/// The exponent below which [`power`] is zero: about that of e^-60. Such a weight would not change the sum of
+/// the weights, which is at least 1. But 2^x below -126 is subnormal, as products with a power somewhat above
+/// that are, and an Intel CPU (Ice Lake) took a hundred times as long for such a result.
 const LEAST_EXPONENT: f32 = -86.5;
 
 /// 2^x to about 1e-7, and zero below [`LEAST_EXPONENT`]. NaN stays NaN.
