@@ -16,15 +16,16 @@ use rayon::prelude::*;
 use super::aligned::Aligned;
 use super::output::{Addend, Output, with_addend};
 use super::simd::{Level, Simd, Stored, Task};
-use panels::{ROWS, pack, tokens};
+use panels::{ROWS, pack, place, tokens};
 
 /// From this many tokens on, it pays to widen a block of weights once.
 const WIDEN_FROM_TOKENS: usize = 48;
 /// Rows of weights whose chunks are read in turn: a multiple of [`ROWS`], and of the two rows that a
 /// single token takes.
 const TILE_ROWS: usize = 12;
-/// How far ahead weights are prefetched, in elements of a row.
-const FETCH_AHEAD: usize = 1024;
+/// How far ahead weights of a row are prefetched, in bytes: a page, as the hardware prefetches within
+/// a page once it has been read from, but not the beginning of the next.
+const FETCH_AHEAD: usize = 4096;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 /// Bytes of activations that should stay in the second-level cache.
@@ -61,9 +62,11 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
         let shape = (job.y.tokens, job.y.width);
         assert_eq!(shape, (tokens, output), "linear: shape of y");
         all += output;
-        match tokens {
-            1 => None,
-            _ => Some(pack(level, job.x, input)),
+        // A single token is its own panel unless its elements alternate.
+        let alternates = E::alternates(level);
+        match tokens > 1 || alternates {
+            true => Some(pack(level, job.x, input, alternates)),
+            false => None,
         }
     });
     let copies: Vec<Option<Aligned<f32>>> = copies.collect();
@@ -112,7 +115,7 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
 
 /// The product of all tokens with some rows of the weights.
 struct Block<'a, E> {
-    /// One token, or several as [`pack`] orders them.
+    /// As [`pack`] orders them.
     x: &'a [f32],
     /// `[rows, input]`
     weights: &'a [E],
@@ -138,8 +141,7 @@ const fn chunk(tokens: usize) -> usize {
 impl<E: Stored> Task for Block<'_, E> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        // SAFETY: the caller guarantees the features of `S`. A single token is not packed, which
-        // makes no difference to the order of its elements.
+        // SAFETY: the caller guarantees the features of `S`.
         unsafe {
             match (self.y.tokens, S::LANES) {
                 (1, _) => self.groups::<S, 1>(),
@@ -231,7 +233,8 @@ impl<E: Stored> Block<'_, E> {
     ) {
         let width = self.input;
         let chunk = const { chunk(COUNT) };
-        let whole = width / S::LANES * S::LANES;
+        let step = 2 * S::LANES;
+        let whole = width / step * step;
         let x = match TOKENS {
             1 => self.x,
             _ => {
@@ -248,16 +251,17 @@ impl<E: Stored> Block<'_, E> {
         let share = token % near / TOKENS;
         // SAFETY: the caller guarantees the features of `S`. `x` has `TOKENS` rows of at least
         // `whole` elements, and `weights` has `groups * SIDE` rows of `width` elements (the slices
-        // above check it); chunks are whole vectors, so that `k + LANES` is at most `whole`.
+        // above check it); chunks are whole steps, so that `k + step` is at most `whole`.
         unsafe {
             let mut sums = [[[S::zero(); SIDE]; COUNT]; TILE_ROWS];
             for from in (0..whole).step_by(chunk) {
                 let to = (from + chunk).min(whole);
                 // At the end of a row, what comes next is the beginning of the same row of the
                 // next tile.
-                let ahead = match (shares, from + FETCH_AHEAD < width) {
-                    (1, true) => FETCH_AHEAD,
-                    (1, false) => FETCH_AHEAD + (tile.len() - 1) * width,
+                let page = FETCH_AHEAD / size_of::<E>();
+                let ahead = match (shares, from + page < width) {
+                    (1, true) => page,
+                    (1, false) => page + (tile.len() - 1) * width,
                     _ => tile.len() * width,
                 };
                 // The compiler would try to keep the sums of all groups in registers, and move some
@@ -267,20 +271,26 @@ impl<E: Stored> Block<'_, E> {
                     let weights = weights.as_ptr().add(group * SIDE * width);
                     let mut sums = *kept;
                     let fetch = group % shares == share;
-                    for k in (from..to).step_by(S::LANES) {
+                    for k in (from..to).step_by(step) {
                         if fetch && (k * size_of::<E>()).is_multiple_of(CACHE_LINE) {
-                            for side in 0..SIDE {
-                                S::prefetch_far(weights.wrapping_add(side * width + k + ahead));
+                            for line in 0..(step * size_of::<E>()).div_ceil(CACHE_LINE) {
+                                let line = k + line * CACHE_LINE / size_of::<E>() + ahead;
+                                for side in 0..SIDE {
+                                    S::prefetch_far(weights.wrapping_add(side * width + line));
+                                }
                             }
                         }
-                        let mut w = [S::zero(); SIDE];
-                        for (side, w) in w.iter_mut().enumerate() {
-                            *w = E::load::<S>(weights.add(side * width + k));
-                        }
-                        for (t, sums) in sums.iter_mut().enumerate() {
-                            let x = S::load_f32(x.as_ptr().add(k * TOKENS + t * S::LANES));
-                            for (sum, w) in sums.iter_mut().zip(w) {
-                                *sum = sum.add_mul(x, w);
+                        for half in 0..2 {
+                            let mut w = [S::zero(); SIDE];
+                            for (side, w) in w.iter_mut().enumerate() {
+                                *w = E::load_half(weights.add(side * width + k), half);
+                            }
+                            let x = x.as_ptr().add((k + half * S::LANES) * TOKENS);
+                            for (t, sums) in sums.iter_mut().enumerate() {
+                                let x = S::load_f32(x.add(t * S::LANES));
+                                for (sum, w) in sums.iter_mut().zip(w) {
+                                    *sum = sum.add_mul(x, w);
+                                }
                             }
                         }
                     }
@@ -293,7 +303,7 @@ impl<E: Stored> Block<'_, E> {
                         let row = group * SIDE + side;
                         let mut value = sum.sum();
                         for k in whole..width {
-                            let x = x[whole * TOKENS + t * S::LANES + k - whole];
+                            let x = x[place(TOKENS, S::LANES, t, k)];
                             value += x * weights[row * width + k].widen();
                         }
                         self.write(token + t, within.start + row, value);

@@ -11,6 +11,7 @@ mod attention;
 #[cfg(target_arch = "x86_64")]
 mod bf16;
 mod blocks;
+mod caches;
 mod elementwise;
 mod experts;
 mod huge_pages;

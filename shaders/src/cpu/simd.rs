@@ -17,6 +17,21 @@ pub trait Stored: Copy + Send + Sync + 'static {
     /// # Safety
     /// `from` must be readable for `S::LANES` elements, and the CPU must have `S`'s features.
     unsafe fn load<S: Simd>(from: *const Self) -> S;
+    /// True if [`load_half`](Self::load_half) takes every other element with the vectors of `level`.
+    fn alternates(level: Level) -> bool {
+        let _ = level;
+        false
+    }
+    /// Loads one `half`, 0 or 1, of `2 * S::LANES` elements: the first or the last ones, or, where
+    /// they [alternate](Self::alternates), those with even or with odd numbers.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load), for twice as many elements.
+    #[inline(always)]
+    unsafe fn load_half<S: Simd>(from: *const Self, half: usize) -> S {
+        // SAFETY: the caller guarantees the elements and the features.
+        unsafe { Self::load(from.add(half * S::LANES)) }
+    }
 }
 
 impl Stored for f32 {
@@ -53,6 +68,14 @@ impl Stored for bf16 {
         // the features.
         unsafe { S::load_bf16(from) }
     }
+    fn alternates(level: Level) -> bool {
+        level.bf16_alternates()
+    }
+    #[inline(always)]
+    unsafe fn load_half<S: Simd>(from: *const Self, half: usize) -> S {
+        // SAFETY: the caller guarantees the elements and the features.
+        unsafe { S::load_bf16_half(from, half) }
+    }
 }
 
 impl Stored for f16 {
@@ -84,6 +107,13 @@ pub trait Simd: Copy {
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load_f32(from: *const f32) -> Self;
     unsafe fn load_bf16(from: *const bf16) -> Self;
+    /// Loads one `half`, 0 or 1, of `2 * LANES` elements in the order of
+    /// [`Level::bf16_alternates`].
+    #[inline(always)]
+    unsafe fn load_bf16_half(from: *const bf16, half: usize) -> Self {
+        // SAFETY: the caller guarantees the elements and the features.
+        unsafe { Self::load_bf16(from.add(half * Self::LANES)) }
+    }
     unsafe fn load_f16(from: *const f16) -> Self;
     unsafe fn load_i8(from: *const i8) -> Self;
     unsafe fn store(self, to: *mut f32);
@@ -206,6 +236,14 @@ impl Level {
             Level::Avx2 => x86::Avx2::LANES,
             Level::Portable => <[f32; 8]>::LANES,
         }
+    }
+
+    /// True if two vectors of bf16 are loaded as the even and the odd elements of a pair. They are
+    /// the halves of 32-bit words then, and one instruction widens them where two would, which pays
+    /// with AVX-512. With AVX2, Ice Lake is faster with two, as it has a unit for the first of them
+    /// that no multiplication needs.
+    pub fn bf16_alternates(self) -> bool {
+        self.lanes() == 16
     }
 
     /// Runs `task` with the vectors of this instruction set.

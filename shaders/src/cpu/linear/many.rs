@@ -7,13 +7,11 @@
 use std::ops::Range;
 
 use super::Block;
-use super::panels::{ROWS, tokens};
+use super::panels::{ROWS, place, tokens};
 use crate::cpu::aligned::Aligned;
+use crate::cpu::caches;
 use crate::cpu::simd::{Simd, Stored, Task};
 
-/// Bytes of the activations and the weights of a tile that fit the first-level cache, beside the
-/// next activations.
-const NEAR_BYTES: usize = 20 << 10;
 /// Floats of a cache line.
 const CACHE_LINE: usize = 16;
 /// Tokens whose sums are kept in memory: they stay in the second-level cache, beside a chunk of the
@@ -57,14 +55,19 @@ impl<E: Stored> Widened<'_, E> {
     unsafe fn run<S: Simd, const TOKENS: usize>(self) {
         let Self { block, scratch } = self;
         let Scratch { weights, sums } = scratch;
-        let (steps, tiles) = (block.input / S::LANES, block.rows.div_ceil(ROWS));
-        let near = NEAR_BYTES / size_of::<f32>() / ((TOKENS + ROWS) * S::LANES);
+        // A step is a vector of each token and row. The steps of a row and of a chunk are whole pairs.
+        let steps = block.input / (2 * S::LANES) * 2;
+        let tiles = block.rows.div_ceil(ROWS);
+        // The activations and the weights of a tile fit the first-level cache, beside the next
+        // activations.
+        let step = size_of::<f32>() * (TOKENS + ROWS) * S::LANES;
+        let near = caches::first_level() * 5 / 8 / step / 2 * 2;
         let tile = TOKENS * ROWS * S::LANES;
         let group = TOKENS * block.input.next_multiple_of(S::LANES);
         let far = FAR_TOKENS / TOKENS;
         for (part, x) in block.x.chunks(far * group).enumerate() {
             sums.resize(x.len() / group * tiles * tile);
-            // Rows shorter than a vector have no chunk that would set the sums.
+            // Rows shorter than a pair of vectors have no chunk that would set the sums.
             if steps == 0 {
                 sums.fill(0.0);
             }
@@ -106,8 +109,8 @@ impl<E: Stored> Widened<'_, E> {
 }
 
 impl<E: Stored> Block<'_, E> {
-    /// Widens the vectors `steps` of all rows. The rows that the last tile lacks are copies of the
-    /// last row.
+    /// Widens the vectors `steps` of all rows, which are whole pairs. The rows that the last tile
+    /// lacks are copies of the last row.
     ///
     /// # Safety
     /// The CPU must have `S`'s features. The steps must lie within a row, and `to` must have room
@@ -120,12 +123,14 @@ impl<E: Stored> Block<'_, E> {
                 let row = (tile * ROWS + r).min(self.rows - 1);
                 let row = &self.weights[row * self.input..][..self.input];
                 let row = &row[steps.start * S::LANES..steps.end * S::LANES];
-                let places = panel.chunks_exact_mut(ROWS * S::LANES);
-                for (from, place) in row.chunks_exact(S::LANES).zip(places) {
-                    let to = &mut place[r * S::LANES..][..S::LANES];
-                    // SAFETY: the caller guarantees the features of `S`; both slices have `LANES`
-                    // elements.
-                    unsafe { E::load::<S>(from.as_ptr()).store(to.as_mut_ptr()) };
+                let places = panel.chunks_exact_mut(2 * ROWS * S::LANES);
+                for (from, places) in row.chunks_exact(2 * S::LANES).zip(places) {
+                    for (half, place) in places.chunks_exact_mut(ROWS * S::LANES).enumerate() {
+                        let to = &mut place[r * S::LANES..][..S::LANES];
+                        // SAFETY: the caller guarantees the features of `S`; `from` has two
+                        // vectors, and `to` has one.
+                        unsafe { E::load_half::<S>(from.as_ptr(), half).store(to.as_mut_ptr()) };
+                    }
                 }
             }
         }
@@ -145,7 +150,7 @@ impl<E: Stored> Block<'_, E> {
         sums: &[f32],
     ) {
         const { assert!((TOKENS * ROWS).is_multiple_of(4)) };
-        let whole = self.input / S::LANES * S::LANES;
+        let whole = self.input / (2 * S::LANES) * 2 * S::LANES;
         let sums = &sums[..TOKENS * ROWS * S::LANES];
         let mut values = [[0.0; 4]; 8];
         for (i, values) in values.iter_mut().enumerate().take(TOKENS * ROWS / 4) {
@@ -169,7 +174,7 @@ impl<E: Stored> Block<'_, E> {
             for (r, value) in values.iter().enumerate().take(rows) {
                 let mut value = *value;
                 for k in whole..self.input {
-                    let x = x[whole * TOKENS + t * S::LANES + k - whole];
+                    let x = x[place(TOKENS, S::LANES, t, k)];
                     value += x * self.weights[(row + r) * self.input + k].widen();
                 }
                 // SAFETY: the token and the row exist, and the caller guarantees the rest.

@@ -37,6 +37,14 @@ impl Simd for Avx512 {
         Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
     }
     #[inline(always)]
+    unsafe fn load_bf16_half(from: *const bf16, half: usize) -> Self {
+        let both = _mm512_loadu_si512(from.cast());
+        Self(_mm512_castsi512_ps(match half {
+            0 => _mm512_slli_epi32::<16>(both),
+            _ => _mm512_and_si512(both, _mm512_set1_epi32(!0xffff)),
+        }))
+    }
+    #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
         Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())))
     }

@@ -1,0 +1,31 @@
+//! The sizes of the CPU's caches.
+
+use std::ops::RangeInclusive;
+use std::sync::OnceLock;
+
+/// The sizes that a CPU may have, in bytes. A virtual machine may report others.
+const SIZES: RangeInclusive<usize> = 8 << 10..=512 << 10;
+
+/// Bytes of a core's first-level cache for data: 32 KiB where the CPU does not say.
+pub fn first_level() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        read()
+            .filter(|size| SIZES.contains(size))
+            .unwrap_or(32 << 10)
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn read() -> Option<usize> {
+    use raw_cpuid::{CacheType, CpuId};
+    let mut caches = CpuId::new().get_cache_parameters()?;
+    let first = caches.find(|cache| cache.level() == 1 && cache.cache_type() == CacheType::Data)?;
+    let lines = first.sets() * first.associativity() * first.physical_line_partitions();
+    Some(lines * first.coherency_line_size())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn read() -> Option<usize> {
+    None
+}
