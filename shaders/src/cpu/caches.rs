@@ -3,10 +3,11 @@
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 
-/// The sizes that a CPU may have, in bytes. A virtual machine may report others.
+/// Sizes that are believed, in bytes: a virtual machine may report anything.
 const SIZES: RangeInclusive<usize> = 8 << 10..=512 << 10;
 
-/// Bytes of a core's first-level cache for data: 32 KiB where the CPU does not say.
+/// Bytes of a core's first-level cache for data: 32 KiB where the CPU gives no size or one that is
+/// not in [`SIZES`]. Where cores differ, it is that of the core that asks first.
 pub fn first_level() -> usize {
     static BYTES: OnceLock<usize> = OnceLock::new();
     *BYTES.get_or_init(|| {

@@ -23,8 +23,8 @@ const WIDEN_FROM_TOKENS: usize = 48;
 /// Rows of weights whose chunks are read in turn: a multiple of [`ROWS`], and of the two rows that a
 /// single token takes.
 const TILE_ROWS: usize = 12;
-/// How far ahead weights of a row are prefetched, in bytes: a page, as the hardware prefetches within
-/// a page once it has been read from, but not the beginning of the next.
+/// How many bytes ahead a row of weights is prefetched if there is one group of tokens: a page, because
+/// hardware prefetchers stay within the page that is being read.
 const FETCH_AHEAD: usize = 4096;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
@@ -115,7 +115,8 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
 
 /// The product of all tokens with some rows of the weights.
 struct Block<'a, E> {
-    /// As [`pack`] orders them.
+    /// `[groups, steps, tokens of a group, lanes]`, as [`pack`] orders them. A single token whose
+    /// elements do not alternate is `[input]`, without padding.
     x: &'a [f32],
     /// `[rows, input]`
     weights: &'a [E],
@@ -233,10 +234,10 @@ impl<E: Stored> Block<'_, E> {
     ) {
         let width = self.input;
         let chunk = const { chunk(COUNT) };
-        let step = 2 * S::LANES;
-        let whole = width / step * step;
+        let pair = 2 * S::LANES;
+        let whole = width / pair * pair;
         let x = match TOKENS {
-            1 => self.x,
+            1 => &self.x[..width],
             _ => {
                 let padded = width.next_multiple_of(S::LANES);
                 &self.x[token * padded..][..TOKENS * padded]
@@ -251,12 +252,12 @@ impl<E: Stored> Block<'_, E> {
         let share = token % near / TOKENS;
         // SAFETY: the caller guarantees the features of `S`. `x` has `TOKENS` rows of at least
         // `whole` elements, and `weights` has `groups * SIDE` rows of `width` elements (the slices
-        // above check it); chunks are whole steps, so that `k + step` is at most `whole`.
+        // above check it); chunks are whole pairs of vectors, so that `k + pair` is at most `whole`.
         unsafe {
             let mut sums = [[[S::zero(); SIDE]; COUNT]; TILE_ROWS];
             for from in (0..whole).step_by(chunk) {
                 let to = (from + chunk).min(whole);
-                // At the end of a row, what comes next is the beginning of the same row of the
+                // Where less than a page of a row is left, what comes next is in the same row of the
                 // next tile.
                 let page = FETCH_AHEAD / size_of::<E>();
                 let ahead = match (shares, from + page < width) {
@@ -271,12 +272,13 @@ impl<E: Stored> Block<'_, E> {
                     let weights = weights.as_ptr().add(group * SIDE * width);
                     let mut sums = *kept;
                     let fetch = group % shares == share;
-                    for k in (from..to).step_by(step) {
+                    for k in (from..to).step_by(pair) {
                         if fetch && (k * size_of::<E>()).is_multiple_of(CACHE_LINE) {
-                            for line in 0..(step * size_of::<E>()).div_ceil(CACHE_LINE) {
-                                let line = k + line * CACHE_LINE / size_of::<E>() + ahead;
+                            let lines = (pair * size_of::<E>()).div_ceil(CACHE_LINE);
+                            for line in 0..lines {
+                                let at = k + line * CACHE_LINE / size_of::<E>() + ahead;
                                 for side in 0..SIDE {
-                                    S::prefetch_far(weights.wrapping_add(side * width + line));
+                                    S::prefetch_far(weights.wrapping_add(side * width + at));
                                 }
                             }
                         }

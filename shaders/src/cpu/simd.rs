@@ -17,7 +17,8 @@ pub trait Stored: Copy + Send + Sync + 'static {
     /// # Safety
     /// `from` must be readable for `S::LANES` elements, and the CPU must have `S`'s features.
     unsafe fn load<S: Simd>(from: *const Self) -> S;
-    /// True if [`load_half`](Self::load_half) takes every other element with the vectors of `level`.
+    /// True if [`load_half`](Self::load_half) takes every other element, with the vectors of
+    /// `level`.
     fn alternates(level: Level) -> bool {
         let _ = level;
         false
@@ -26,7 +27,7 @@ pub trait Stored: Copy + Send + Sync + 'static {
     /// they [alternate](Self::alternates), those with even or with odd numbers.
     ///
     /// # Safety
-    /// As for [`load`](Self::load), for twice as many elements.
+    /// As for [`load`](Self::load), for twice as many elements. `half` must be 0 or 1.
     #[inline(always)]
     unsafe fn load_half<S: Simd>(from: *const Self, half: usize) -> S {
         // SAFETY: the caller guarantees the elements and the features.
@@ -100,15 +101,18 @@ impl Stored for f16 {
 ///
 /// # Safety
 /// Every method needs the CPU features of the implementing type, and pointers that
-/// are valid for `LANES` elements.
+/// are valid for `LANES` elements, or for twice as many where a method says so.
 pub trait Simd: Copy {
     const LANES: usize;
     unsafe fn zero() -> Self;
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load_f32(from: *const f32) -> Self;
     unsafe fn load_bf16(from: *const bf16) -> Self;
-    /// Loads one `half`, 0 or 1, of `2 * LANES` elements in the order of
-    /// [`Level::bf16_alternates`].
+    /// Loads one `half` of `2 * LANES` elements, in the order of [`Level::bf16_alternates`].
+    ///
+    /// # Safety
+    /// `from` must be valid for `2 * LANES` elements, whichever half is loaded, and `half` must be
+    /// 0 or 1.
     #[inline(always)]
     unsafe fn load_bf16_half(from: *const bf16, half: usize) -> Self {
         // SAFETY: the caller guarantees the elements and the features.
@@ -238,10 +242,10 @@ impl Level {
         }
     }
 
-    /// True if two vectors of bf16 are loaded as the even and the odd elements of a pair. They are
-    /// the halves of 32-bit words then, and one instruction widens them where two would, which pays
-    /// with AVX-512. With AVX2, Ice Lake is faster with two, as it has a unit for the first of them
-    /// that no multiplication needs.
+    /// True if two vectors of bf16 are loaded as the even and the odd elements of a pair. These are
+    /// the low and the high halves of 32-bit words, so that each vector is widened by one
+    /// instruction instead of two. This pays with AVX-512. With AVX2 it does not on Ice Lake, where
+    /// the first of the two instructions runs on a unit that multiplications do not use.
     pub fn bf16_alternates(self) -> bool {
         self.lanes() == 16
     }

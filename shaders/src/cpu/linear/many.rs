@@ -55,11 +55,11 @@ impl<E: Stored> Widened<'_, E> {
     unsafe fn run<S: Simd, const TOKENS: usize>(self) {
         let Self { block, scratch } = self;
         let Scratch { weights, sums } = scratch;
-        // A step is a vector of each token and row. The steps of a row and of a chunk are whole pairs.
+        // A step is a vector of each token and row. Rows and chunks are cut to pairs of steps.
         let steps = block.input / (2 * S::LANES) * 2;
         let tiles = block.rows.div_ceil(ROWS);
-        // The activations and the weights of a tile fit the first-level cache, beside the next
-        // activations.
+        // The activations and the weights of a tile take five eighths of the first-level cache. The
+        // rest is for the next activations, which arrive while these are multiplied.
         let step = size_of::<f32>() * (TOKENS + ROWS) * S::LANES;
         let near = caches::first_level() * 5 / 8 / step / 2 * 2;
         let tile = TOKENS * ROWS * S::LANES;
@@ -125,8 +125,8 @@ impl<E: Stored> Block<'_, E> {
                 let row = &row[steps.start * S::LANES..steps.end * S::LANES];
                 let places = panel.chunks_exact_mut(2 * ROWS * S::LANES);
                 for (from, places) in row.chunks_exact(2 * S::LANES).zip(places) {
-                    for (half, place) in places.chunks_exact_mut(ROWS * S::LANES).enumerate() {
-                        let to = &mut place[r * S::LANES..][..S::LANES];
+                    for (half, step) in places.chunks_exact_mut(ROWS * S::LANES).enumerate() {
+                        let to = &mut step[r * S::LANES..][..S::LANES];
                         // SAFETY: the caller guarantees the features of `S`; `from` has two
                         // vectors, and `to` has one.
                         unsafe { E::load_half::<S>(from.as_ptr(), half).store(to.as_mut_ptr()) };

@@ -23,8 +23,8 @@ pub const fn tokens(lanes: usize) -> usize {
 /// first-level cache, which has not enough room there for all of them. A single token is a group of
 /// its own.
 ///
-/// With `alternate`, elements are in the order of [`Stored::load_half`] as far as there are whole pairs
-/// of vectors.
+/// With `alternate`, elements are in the order of [`Stored::load_half`] as far as there are whole
+/// pairs of vectors.
 ///
 /// The padding is zero: the rest of a row's last vector, and the places of the tokens that the last
 /// group lacks.
@@ -38,9 +38,9 @@ pub fn pack(level: Level, x: &[f32], width: usize, alternate: bool) -> Aligned<f
 }
 
 fn pack_vectors<const LANES: usize>(x: &[f32], width: usize, alternate: bool) -> Aligned<f32> {
-    let count = match x.len() == width {
-        true => 1,
-        false => const { tokens(LANES) },
+    let count = match x.len() / width {
+        1 => 1,
+        _ => const { tokens(LANES) },
     };
     let panel = count * width.next_multiple_of(LANES);
     let mut packed = Aligned::zeroed((x.len() / width).div_ceil(count) * panel);
@@ -75,8 +75,8 @@ fn pack_vectors<const LANES: usize>(x: &[f32], width: usize, alternate: bool) ->
     packed
 }
 
-/// The place in a panel of `tokens` tokens of element `k` of token `t`, beyond the whole pairs of
-/// vectors.
+/// The index of element `k` of token `t` in a panel `[steps, tokens, lanes]`. The element must lie
+/// beyond the whole pairs of vectors, whose elements may alternate.
 #[inline(always)]
 pub const fn place(tokens: usize, lanes: usize, t: usize, k: usize) -> usize {
     (k / lanes * tokens + t) * lanes + k % lanes

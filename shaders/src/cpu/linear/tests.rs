@@ -23,7 +23,7 @@ const SIZES: [(usize, usize); 9] = [
 /// and that each token has the same bits when it is computed alone.
 fn check<E: Stored>() {
     for (seed, (tokens, output)) in (0..).zip(SIZES) {
-        for input in [1, 7, 16, 33, 63, 576, 1100] {
+        for input in [1, 7, 16, 33, 48, 63, 576, 1100, 2300] {
             let x = noise(tokens * input, seed);
             let weight = noise(output * input, seed + 100).into_iter();
             let weight: Vec<E> = weight.map(E::narrow).collect();

@@ -1,7 +1,8 @@
 //! Vectors of x86: AVX-512 and AVX2.
 //!
 //! Each method is made of intrinsics that need exactly what the contract of [`Simd`] demands: the
-//! CPU features of the type, and pointers that are valid for `LANES` elements.
+//! CPU features of the type, and pointers that are valid for `LANES` elements, or for twice as many
+//! where a method says so.
 
 #![allow(
     unsafe_op_in_unsafe_fn,
