@@ -203,12 +203,12 @@ impl Task for Gate<'_> {
         match self.activation {
             Activation::Silu => {
                 for ((out, gate), up) in pairs {
-                    out.write(gate / (1.0 + exp(-gate)) * up);
+                    out.write(gate / (1.0 + exp::<S>(-gate)) * up);
                 }
             }
             Activation::GeluTanh => {
                 for ((out, gate), up) in pairs {
-                    out.write(gelu(*gate) * up);
+                    out.write(gelu::<S>(*gate) * up);
                 }
             }
         }
@@ -218,10 +218,10 @@ impl Task for Gate<'_> {
 /// GELU by its approximation with tanh, written with the logistic function: `(1 + tanh(x)) / 2` is
 /// `1 / (1 + e^(-2 x))`.
 #[inline(always)]
-fn gelu(x: f32) -> f32 {
+fn gelu<S: Simd>(x: f32) -> f32 {
     // sqrt(2 / pi), twice.
     const TWICE: f32 = 1.595_769;
-    x / (1.0 + exp(-TWICE * (x + 0.044_715 * x * x * x)))
+    x / (1.0 + exp::<S>(-TWICE * (x + 0.044_715 * x * x * x)))
 }
 
 struct Bounded<'a> {
@@ -239,7 +239,7 @@ impl Task for Bounded<'_> {
             Some(cap) => self
                 .x
                 .iter_mut()
-                .for_each(|x| *x = cap * tanh(*x * scale / cap)),
+                .for_each(|x| *x = cap * tanh::<S>(*x * scale / cap)),
         }
     }
 }

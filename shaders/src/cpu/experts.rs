@@ -228,7 +228,7 @@ impl Task for Clamped<'_> {
             // Unlike `min` of f32, the comparison keeps NaN, as `clamp` does.
             let gate = if *gate > limit { limit } else { *gate };
             let up = up.clamp(-limit, limit);
-            *out = gate / (1.0 + exp(-alpha * gate)) * (up + 1.0);
+            *out = gate / (1.0 + exp::<S>(-alpha * gate)) * (up + 1.0);
         }
     }
 }

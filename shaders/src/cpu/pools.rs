@@ -18,10 +18,23 @@ pub trait Pooled: Copy + Send + Sync + 'static {
     /// # Safety
     /// `from` must be readable for `S::LANES` elements, and the CPU must have `S`'s features.
     unsafe fn load<S: Simd>(from: *const Self) -> S;
+    /// The elements that one lane of [`load_packed`](Self::load_packed) has.
+    const PACKED: usize;
+    /// Loads `S::LANES * PACKED` elements, for [`unpack`](Self::unpack).
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load), for that many elements.
+    unsafe fn load_packed<S: Simd>(from: *const Self) -> S;
+    /// The element of each lane that has the number `at`, which must be less than `PACKED`.
+    ///
+    /// # Safety
+    /// The CPU must have `S`'s features.
+    unsafe fn unpack<S: Simd>(packed: S, at: usize) -> S;
 }
 
 impl<E: Stored> Pooled for E {
     const SCALE: usize = 0;
+    const PACKED: usize = E::PACKED;
     #[inline(always)]
     fn scale(_front: &[Self]) -> f32 {
         1.0
@@ -35,11 +48,22 @@ impl<E: Stored> Pooled for E {
         // SAFETY: the caller's guarantees are the same.
         unsafe { <E as Stored>::load(from) }
     }
+    #[inline(always)]
+    unsafe fn load_packed<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { E::load_packed(from) }
+    }
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(packed: S, at: usize) -> S {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { E::unpack(packed, at) }
+    }
 }
 
 /// A byte of a pool in [`KvFormat::Int8`](crate::KvFormat::Int8).
 impl Pooled for i8 {
     const SCALE: usize = size_of::<f32>();
+    const PACKED: usize = 1;
     #[inline(always)]
     fn scale(front: &[Self]) -> f32 {
         match front {
@@ -55,6 +79,15 @@ impl Pooled for i8 {
     unsafe fn load<S: Simd>(from: *const Self) -> S {
         // SAFETY: the caller's guarantees are the same.
         unsafe { S::load_i8(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_packed<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { S::load_i8(from) }
+    }
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(packed: S, _at: usize) -> S {
+        packed
     }
 }
 

@@ -33,6 +33,27 @@ pub trait Stored: Copy + Send + Sync + 'static {
         // SAFETY: the caller guarantees the elements and the features.
         unsafe { Self::load(from.add(half * S::LANES)) }
     }
+    /// The elements that one lane of [`load_packed`](Self::load_packed) has.
+    const PACKED: usize = 1;
+    /// Loads `S::LANES * PACKED` elements, for [`unpack`](Self::unpack): lanes can be exchanged
+    /// before elements are widened.
+    ///
+    /// # Safety
+    /// As for [`load`](Self::load), for that many elements.
+    #[inline(always)]
+    unsafe fn load_packed<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller's guarantees are the same.
+        unsafe { Self::load(from) }
+    }
+    /// The element of each lane that has the number `at`, which must be less than `PACKED`.
+    ///
+    /// # Safety
+    /// The CPU must have `S`'s features.
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(packed: S, at: usize) -> S {
+        let _ = at;
+        packed
+    }
 }
 
 impl Stored for f32 {
@@ -77,6 +98,17 @@ impl Stored for bf16 {
         // SAFETY: the caller guarantees the elements and the features.
         unsafe { S::load_bf16_half(from, half) }
     }
+    const PACKED: usize = 2;
+    #[inline(always)]
+    unsafe fn load_packed<S: Simd>(from: *const Self) -> S {
+        // SAFETY: the caller guarantees that the bytes of `LANES` words are readable.
+        unsafe { S::load_f32(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn unpack<S: Simd>(packed: S, at: usize) -> S {
+        // SAFETY: the caller guarantees the features.
+        unsafe { packed.bf16_half(at) }
+    }
 }
 
 impl Stored for f16 {
@@ -118,6 +150,8 @@ pub trait Simd: Copy {
         // SAFETY: the caller guarantees the elements and the features.
         unsafe { Self::load_bf16(from.add(half * Self::LANES)) }
     }
+    /// The bf16 that are the low (`half` is 0) or the high halves (1) of the lanes' bits.
+    unsafe fn bf16_half(self, half: usize) -> Self;
     unsafe fn load_f16(from: *const f16) -> Self;
     unsafe fn load_i8(from: *const i8) -> Self;
     unsafe fn store(self, to: *mut f32);
@@ -147,6 +181,10 @@ pub trait Simd: Copy {
     }
     /// `self + a * b`
     unsafe fn add_mul(self, a: Self, b: Self) -> Self;
+    /// `a * b + c` of numbers, for loops that the compiler vectorises: in one operation, if the CPU
+    /// has one.
+    fn fused(a: f32, b: f32, c: f32) -> f32;
+    unsafe fn mul(self, other: Self) -> Self;
     /// The sum of the lanes.
     unsafe fn sum(self) -> f32;
     /// The sum of the lanes of each vector.
@@ -159,17 +197,9 @@ pub trait Simd: Copy {
         }
         sums
     }
-    /// The sum of the lanes of each vector, added in the same order as by [`sums`](Self::sums).
-    #[inline(always)]
-    unsafe fn sums_of_sixteen(vectors: &[Self; 16]) -> [f32; 16] {
-        let mut sums = [0.0; 16];
-        let fours = sums.as_chunks_mut::<4>().0.iter_mut();
-        for (sums, vectors) in fours.zip(vectors.as_chunks::<4>().0) {
-            // SAFETY: the caller guarantees that the CPU has the features.
-            *sums = unsafe { Self::sums(*vectors) };
-        }
-        sums
-    }
+    /// Transposes the square that the first `LANES` vectors are: lane `i` of vector `j` becomes
+    /// lane `j` of vector `i`. The others are left as they are.
+    unsafe fn transpose(vectors: &mut [Self; 16]);
 }
 
 /// Code that is compiled for several instruction sets.
@@ -289,28 +319,28 @@ pub fn dispatch(task: impl Task) {
 /// e^x to about 2 ulp for finite `x`. It has no branches, so that loops over it are vectorised (the
 /// polynomial of the Cephes library after reduction by ln 2). It saturates instead of overflowing.
 #[inline(always)]
-pub fn exp(x: f32) -> f32 {
+pub fn exp<S: Simd>(x: f32) -> f32 {
     let x = x.clamp(-87.3, 88.3);
     // Adding 1.5 * 2^23 rounds to the nearest integer and leaves it in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
+    let rounded = S::fused(x, std::f32::consts::LOG2_E, ROUND);
     let n = rounded - ROUND;
-    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
+    let r = S::fused(n, 2.121_944_4e-4, S::fused(n, -0.693_359_4, x));
     let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 5e-1;
-    let p = p * r * r + r + 1.0;
+    p = S::fused(p, r, 1.398_199_9e-3);
+    p = S::fused(p, r, 8.333_452e-3);
+    p = S::fused(p, r, 4.166_579_6e-2);
+    p = S::fused(p, r, 1.666_666_5e-1);
+    p = S::fused(p, r, 5e-1);
+    let p = S::fused(p * r, r, r) + 1.0;
     p * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
 }
 
 /// The hyperbolic tangent, with an absolute error of about 1e-7; as free of branches as [`exp`].
 #[inline(always)]
-pub fn tanh(x: f32) -> f32 {
+pub fn tanh<S: Simd>(x: f32) -> f32 {
     // `exp` saturates, and so does this.
-    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+    1.0 - 2.0 / (exp::<S>(2.0 * x) + 1.0)
 }
 
 impl Simd for [f32; 8] {
@@ -355,8 +385,30 @@ impl Simd for [f32; 8] {
         std::array::from_fn(|i| self[i] + a[i] * b[i])
     }
     #[inline(always)]
+    fn fused(a: f32, b: f32, c: f32) -> f32 {
+        a * b + c
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        std::array::from_fn(|i| self[i] * other[i])
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         self.iter().sum()
+    }
+    #[inline(always)]
+    unsafe fn bf16_half(self, half: usize) -> Self {
+        self.map(|lane| match half {
+            0 => f32::from_bits(lane.to_bits() << 16),
+            _ => f32::from_bits(lane.to_bits() & !0xffff),
+        })
+    }
+    #[inline(always)]
+    unsafe fn transpose(vectors: &mut [Self; 16]) {
+        let rows = *vectors;
+        for (i, vector) in vectors[..8].iter_mut().enumerate() {
+            *vector = std::array::from_fn(|j| rows[j][i]);
+        }
     }
 }
 
@@ -366,51 +418,126 @@ mod tests {
 
     #[test]
     fn sums_of_several_vectors_equal_the_sum_of_each() {
-        struct Sums<'a>(&'a [f32; 256], [&'a mut [f32; 16]; 3]);
+        struct Sums<'a>(&'a [f32; 64], [&'a mut [f32; 4]; 2]);
         impl Task for Sums<'_> {
             unsafe fn run<S: Simd>(self) {
                 let at = |i: usize| self.0[i * S::LANES..].as_ptr();
-                let [sixteen, fours, ones] = self.1;
+                let [four, ones] = self.1;
                 // SAFETY: the features are there, and the slice behind each index has at least
                 // `LANES` elements.
                 unsafe {
-                    let vectors: [S; 16] = std::array::from_fn(|i| S::load_f32(at(i)));
-                    *sixteen = S::sums_of_sixteen(&vectors);
-                    for (sums, vectors) in fours.chunks_mut(4).zip(vectors.as_chunks::<4>().0) {
-                        sums.copy_from_slice(&S::sums(*vectors));
-                    }
+                    let vectors: [S; 4] = std::array::from_fn(|i| S::load_f32(at(i)));
+                    *four = S::sums(vectors);
                     *ones = vectors.map(|vector| vector.sum());
                 }
             }
         }
         let values = std::array::from_fn(|i| (i as f32 * 0.7).sin() * 1e3);
-        let [mut sixteen, mut fours, mut ones] = [[f32::NAN; 16]; 3];
-        dispatch(Sums(&values, [&mut sixteen, &mut fours, &mut ones]));
-        assert_eq!(sixteen, ones);
-        assert_eq!(fours, ones);
+        for level in Level::list() {
+            let [mut four, mut ones] = [[f32::NAN; 4]; 2];
+            // SAFETY: the list contains levels that this CPU has.
+            unsafe { level.run(Sums(&values, [&mut four, &mut ones])) };
+            assert_eq!(four, ones, "{level:?}");
+        }
     }
 
     #[test]
-    fn exp_agrees_with_the_standard_library() {
-        for step in -8700..8800 {
-            let x = step as f32 * 0.01;
-            let (got, want) = (exp(x), x.exp());
-            assert!(
-                (got - want).abs() <= 4e-7 * want,
-                "exp({x}) is {got}, not {want}"
-            );
+    fn a_transposed_square_has_columns_for_rows() {
+        struct Square<'a>(&'a mut [f32; 256]);
+        impl Task for Square<'_> {
+            unsafe fn run<S: Simd>(self) {
+                // SAFETY: the features are there, and 16 vectors have at most 256 lanes.
+                unsafe {
+                    let mut vectors = [S::zero(); 16];
+                    for (i, vector) in vectors.iter_mut().enumerate() {
+                        *vector = S::load_f32(self.0.as_ptr().add(i * S::LANES));
+                    }
+                    S::transpose(&mut vectors);
+                    for (i, vector) in vectors.iter().enumerate() {
+                        vector.store(self.0.as_mut_ptr().add(i * S::LANES));
+                    }
+                }
+            }
         }
-        assert!(exp(-1e30) < 1e-37);
+        let values: [f32; 256] = std::array::from_fn(|i| i as f32);
+        for level in Level::list() {
+            let (mut square, lanes) = (values, level.lanes());
+            // SAFETY: the list contains levels that this CPU has.
+            unsafe { level.run(Square(&mut square)) };
+            for i in 0..lanes {
+                for j in 0..lanes {
+                    let (got, want) = (square[i * lanes + j], values[j * lanes + i]);
+                    assert_eq!(got, want, "{level:?}, row {i}, column {j}");
+                }
+            }
+            assert_eq!(square[lanes * lanes..], values[lanes * lanes..]);
+        }
     }
 
     #[test]
-    fn tanh_agrees_with_the_standard_library() {
-        for step in -2000..2000 {
-            let x = step as f32 * 0.01;
-            let (got, want) = (tanh(x), x.tanh());
-            assert!((got - want).abs() <= 3e-7, "tanh({x}) is {got}, not {want}");
+    fn halves_of_a_word_are_two_bf16() {
+        struct Halves<'a>(&'a [bf16; 32], [&'a mut [f32; 16]; 2]);
+        impl Task for Halves<'_> {
+            unsafe fn run<S: Simd>(self) {
+                for (half, to) in self.1.into_iter().enumerate() {
+                    // SAFETY: the features are there, and no vector has more than 16 words.
+                    unsafe {
+                        let words = S::load_f32(self.0.as_ptr().cast());
+                        words.bf16_half(half).store(to.as_mut_ptr());
+                    }
+                }
+            }
         }
-        assert_eq!([tanh(-1e30), tanh(1e30)], [-1.0, 1.0]);
+        let values = std::array::from_fn(|i| bf16::from_f32(-1.7 * i as f32));
+        for level in Level::list() {
+            let [mut low, mut high] = [[f32::NAN; 16]; 2];
+            // SAFETY: the list contains levels that this CPU has.
+            unsafe { level.run(Halves(&values, [&mut low, &mut high])) };
+            for (i, two) in values.as_chunks::<2>().0[..level.lanes()]
+                .iter()
+                .enumerate()
+            {
+                assert_eq!([low[i], high[i]], two.map(f32::from), "{level:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn exp_and_tanh_agree_with_the_standard_library() {
+        struct Both<'a>(&'a [f32], &'a mut [[f32; 2]]);
+        impl Task for Both<'_> {
+            #[inline(always)]
+            unsafe fn run<S: Simd>(self) {
+                for (x, to) in self.0.iter().zip(self.1) {
+                    *to = [exp::<S>(*x), tanh::<S>(*x)];
+                }
+            }
+        }
+        let ends = [-1e30, 1e30];
+        let x: Vec<f32> = (-8700..8800)
+            .map(|step| step as f32 * 0.01)
+            .chain(ends)
+            .collect();
+        for level in Level::list() {
+            let mut both = vec![[f32::NAN; 2]; x.len()];
+            // SAFETY: the list contains levels that this CPU has.
+            unsafe { level.run(Both(&x, &mut both)) };
+            let (both, at_ends) = both.split_last_chunk::<2>().expect("there are two ends");
+            for (x, [e, t]) in x.iter().zip(both) {
+                let (exp, tanh) = (x.exp(), x.tanh());
+                assert!(
+                    (e - exp).abs() <= 4e-7 * exp,
+                    "{level:?}: exp({x}) is {e}, not {exp}"
+                );
+                assert!(
+                    (t - tanh).abs() <= 3e-7,
+                    "{level:?}: tanh({x}) is {t}, not {tanh}"
+                );
+            }
+            let [[least, minus_one], [most, one]] = *at_ends;
+            assert!(least < 1e-37 && most > 1e38);
+            assert_eq!([minus_one, one], [-1.0, 1.0]);
+        }
     }
 
     #[test]

@@ -1,251 +1,236 @@
-//! The rows of the pools, and their products with queries and weights.
+//! Products of queries with keys, and of weights with values.
 
-use super::TILE;
+use super::Query;
+use super::panel::Panel;
+use super::softmax::Scores;
 use crate::cpu::pools::Pooled;
 use crate::cpu::simd::Simd;
 
-/// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
+/// The most queries whose sums are in registers at once, with [`wide`] vectors each.
+const QUERIES: usize = 6;
 
-/// Query heads that share a pass over keys and values, and slots that are scored side by side.
-/// Their product is the number of sums, which fit the registers of AVX-512.
-pub const MAX_HEADS: usize = 4;
-pub const SLOTS: usize = 4;
-
-/// The rows of one KV head in the pools.
-#[derive(Clone, Copy)]
-pub struct Rows<'a, E> {
-    pub k_pool: &'a [E],
-    pub v_pool: &'a [E],
-    /// Elements of a slot, of all KV heads.
-    pub width: usize,
-    /// Where the elements of this head begin in a slot, behind its scale.
-    pub at: usize,
-    pub dim: usize,
+/// The vectors of each of `count` queries whose sums are in registers at once: AVX-512 has twice as many
+/// registers as others, and few sums would have to wait for each other.
+const fn wide(lanes: usize, count: usize) -> usize {
+    if lanes == 16 || count <= 2 { 4 } else { 2 }
 }
 
-impl<E: Pooled> Rows<'_, E> {
-    #[inline(always)]
-    fn of(&self, slot: i32) -> std::ops::Range<usize> {
-        let from = slot as usize * self.width + self.at;
-        from..from + self.dim
-    }
-
-    /// Multiplies each of `values` by the scale that `pool` has at the slot in the same place.
-    #[inline(always)]
-    pub fn scale<const HEADS: usize>(
-        &self,
-        pool: &[E],
-        slots: &[i32],
-        values: &mut [[f32; HEADS]],
-    ) {
-        if E::SCALE == 0 {
-            return;
-        }
-        for (values, slot) in values.iter_mut().zip(slots) {
-            let from = self.of(*slot).start;
-            let scale = E::scale(&pool[from - E::SCALE..from]);
-            values.iter_mut().for_each(|value| *value *= scale);
-        }
-    }
-
-    /// Prefetches keys and values that are needed soon. The hardware prefetcher does not recognise
-    /// the pattern: a few lines at each slot.
-    ///
-    /// # Safety
-    /// The CPU must have `S`'s features.
-    #[inline(always)]
-    pub unsafe fn fetch<S: Simd>(&self, slots: &[i32]) {
-        for slot in slots {
-            let from = self.of(*slot).start;
-            let bytes = (E::SCALE + self.dim) * size_of::<E>();
-            // Heads with scales do not begin at cache lines, so their last byte may be in one more.
-            let last = (E::SCALE > 0).then_some(bytes - 1);
-            for pool in [self.k_pool, self.v_pool] {
-                let row = pool.as_ptr().wrapping_add(from - E::SCALE).cast::<u8>();
-                for at in (0..bytes).step_by(CACHE_LINE).chain(last) {
-                    // SAFETY: the caller guarantees the features of `S`; a prefetch accepts any
-                    // address.
-                    unsafe { S::prefetch(row.wrapping_add(at)) };
-                }
-            }
-        }
-    }
+/// The number of queries of the next block, where `left` are left, at least one: blocks have about
+/// the same number.
+fn block(left: usize) -> usize {
+    left.div_ceil(left.div_ceil(QUERIES))
 }
 
-/// Sets `scores` to the dot products of the keys at up to [`SLOTS`] slots with each head. Those of
-/// missing slots mean nothing.
+/// Sets the scores of each query to its dot products with the first `count` keys of the panel, times
+/// `scale`. Those behind mean nothing. A dot product adds the elements in their order.
 ///
 /// # Safety
-/// The CPU must have `S`'s features, and `q` must have `HEADS` heads.
+/// The CPU must have `S`'s features.
 #[inline(always)]
-pub unsafe fn scores<S: Simd, E: Pooled, const HEADS: usize>(
-    q: &[f32],
-    rows: &Rows<'_, E>,
-    slots: &[i32],
-    scores: &mut [[f32; HEADS]; SLOTS],
+pub unsafe fn score<S: Simd>(
+    mut queries: &[Query<'_>],
+    panel: &Panel,
+    count: usize,
+    scale: f32,
+    mut scores: &mut [Scores],
 ) {
-    let dim = rows.dim;
-    let whole = dim / S::LANES * S::LANES;
-    // Missing slots are replaced by the first one.
-    let keys: [&[E]; SLOTS] = std::array::from_fn(|i| {
-        let slot = slots.get(i).unwrap_or(&slots[0]);
-        &rows.k_pool[rows.of(*slot)]
-    });
-    // SAFETY: the caller guarantees the features of `S`, and that `q` has `HEADS` heads; keys have
-    // `dim` elements.
-    unsafe {
-        if S::LANES == 16 || HEADS <= 2 {
-            dot_products::<S, E, HEADS, SLOTS>(q, &keys, scores);
-        } else {
-            // The CPU has half as many registers.
-            let (keys, _) = keys.as_chunks::<{ SLOTS / 2 }>();
-            let (halves, _) = scores.as_chunks_mut::<{ SLOTS / 2 }>();
-            for (keys, scores) in keys.iter().zip(halves) {
-                dot_products::<S, E, HEADS, { SLOTS / 2 }>(q, keys, scores);
-            }
-        }
-    }
-    for (key, scores) in keys.iter().zip(scores) {
-        for (head, score) in scores.iter_mut().enumerate() {
-            for i in whole..dim {
-                *score += q[head * dim + i] * key[i].widen();
-            }
-        }
-    }
-}
-
-/// Sets the scores of `SIDE` keys, over whole vectors.
-///
-/// # Safety
-/// The CPU must have `S`'s features, and `q` must have `HEADS` heads of the length of a key.
-#[inline(always)]
-unsafe fn dot_products<S: Simd, E: Pooled, const HEADS: usize, const SIDE: usize>(
-    q: &[f32],
-    keys: &[&[E]; SIDE],
-    scores: &mut [[f32; HEADS]; SIDE],
-) {
-    let dim = keys[0].len();
-    let whole = dim / S::LANES * S::LANES;
-    // SAFETY: the caller guarantees the features of `S`. `i + LANES` is at most `dim`, the length
-    // of every key and of every head in `q`.
-    unsafe {
-        let mut sums = [[S::zero(); HEADS]; SIDE];
-        for i in (0..whole).step_by(S::LANES) {
-            let mut wide = [S::zero(); SIDE];
-            for (wide, key) in wide.iter_mut().zip(keys) {
-                *wide = E::load::<S>(key.as_ptr().add(i));
-            }
-            for head in 0..HEADS {
-                let q = S::load_f32(q.as_ptr().add(head * dim + i));
-                for (sums, key) in sums.iter_mut().zip(wide) {
-                    sums[head] = sums[head].add_mul(q, key);
-                }
-            }
-        }
-        // Several sums at a time, whichever heads and keys they are of.
-        let (sixteens, rest) = sums.as_flattened().as_chunks::<16>();
-        let (scores, last) = scores.as_flattened_mut().as_chunks_mut::<16>();
-        for (scores, sums) in scores.iter_mut().zip(sixteens) {
-            *scores = S::sums_of_sixteen(sums);
-        }
-        let (fours, rest) = rest.as_chunks::<4>();
-        let (scores, last) = last.as_chunks_mut::<4>();
-        for (scores, sums) in scores.iter_mut().zip(fours) {
-            *scores = S::sums(*sums);
-        }
-        for (score, sum) in last.iter_mut().zip(rest) {
-            *score = sum.sum();
-        }
-    }
-}
-
-/// Adds the values at `slots`, times each head's weights, to `out`.
-///
-/// # Safety
-/// The CPU must have `S`'s features, and `out` must have `HEADS` heads.
-#[inline(always)]
-pub unsafe fn mix<S: Simd, E: Pooled, const HEADS: usize>(
-    weights: &[[f32; HEADS]],
-    rows: &Rows<'_, E>,
-    slots: &[i32],
-    out: &mut [f32],
-) {
-    /// The most vectors of a head that are summed in registers at once.
-    const WIDE: usize = 4;
-    let most = match S::LANES == 16 || HEADS <= 2 {
-        true => WIDE,
-        false => WIDE / 2,
-    };
-    let dim = rows.dim;
-    let whole = dim / S::LANES * S::LANES;
-    let mut values: [&[E]; TILE] = [&[]; TILE];
-    let values = &mut values[..weights.len()];
-    for (value, slot) in values.iter_mut().zip(slots) {
-        *value = &rows.v_pool[rows.of(*slot)];
-    }
-    let mut from = 0;
-    while from < whole {
-        let wide = ((whole - from) / S::LANES).min(most);
-        // SAFETY: the caller guarantees the features of `S` and the heads; `wide` vectors from
-        // `from` on fit into `whole`.
+    while !queries.is_empty() {
+        let (now, later) = queries.split_at(block(queries.len()));
+        let (to, rest) = scores.split_at_mut(now.len());
+        // SAFETY: the caller guarantees the features of `S`.
         unsafe {
-            match wide {
-                1 => mix_vectors::<S, E, HEADS, 1>(weights, values, out, dim, from),
-                2 => mix_vectors::<S, E, HEADS, 2>(weights, values, out, dim, from),
-                3 => mix_vectors::<S, E, HEADS, 3>(weights, values, out, dim, from),
-                _ => mix_vectors::<S, E, HEADS, WIDE>(weights, values, out, dim, from),
+            match now.len() {
+                1 => score_block::<S, 1>(now, panel, count, scale, to),
+                2 => score_block::<S, 2>(now, panel, count, scale, to),
+                3 => score_block::<S, 3>(now, panel, count, scale, to),
+                4 => score_block::<S, 4>(now, panel, count, scale, to),
+                5 => score_block::<S, 5>(now, panel, count, scale, to),
+                _ => score_block::<S, QUERIES>(now, panel, count, scale, to),
             }
         }
-        from += wide * S::LANES;
+        (queries, scores) = (later, rest);
     }
-    for head in 0..HEADS {
-        for i in whole..dim {
-            for (weights, value) in weights.iter().zip(&*values) {
-                out[head * dim + i] += weights[head] * value[i].widen();
+}
+
+/// [`score`] for a block of `COUNT` queries.
+///
+/// # Safety
+/// The CPU must have `S`'s features.
+#[inline(always)]
+unsafe fn score_block<S: Simd, const COUNT: usize>(
+    queries: &[Query<'_>],
+    panel: &Panel,
+    count: usize,
+    scale: f32,
+    scores: &mut [Scores],
+) {
+    let q: [&[f32]; COUNT] = std::array::from_fn(|i| queries[i].q);
+    let (mut from, vectors) = (0, count.div_ceil(S::LANES));
+    while from < vectors {
+        // SAFETY: the caller guarantees the features of `S`, and so many vectors are left.
+        unsafe {
+            match (vectors - from).min(wide(S::LANES, COUNT)) {
+                1 => {
+                    score_vectors::<S, COUNT, 1>(q, panel, from * S::LANES, scale, scores);
+                    from += 1;
+                }
+                2 | 3 => {
+                    score_vectors::<S, COUNT, 2>(q, panel, from * S::LANES, scale, scores);
+                    from += 2;
+                }
+                _ => {
+                    score_vectors::<S, COUNT, 4>(q, panel, from * S::LANES, scale, scores);
+                    from += 4;
+                }
             }
         }
     }
 }
 
-/// [`mix`] for `WIDE` vectors of each head, beginning at element `from` of the `dim` elements of the
-/// head and of each value.
+/// [`score`] for `COUNT` queries and the `WIDE` vectors of keys from key `from` of the panel on.
 ///
 /// # Safety
-/// The CPU must have `S`'s features, and the vectors must lie within the head.
+/// The CPU must have `S`'s features, and the vectors must be within the panel.
 #[inline(always)]
-unsafe fn mix_vectors<S: Simd, E: Pooled, const HEADS: usize, const WIDE: usize>(
-    weights: &[[f32; HEADS]],
-    values: &[&[E]],
-    out: &mut [f32],
-    dim: usize,
+unsafe fn score_vectors<S: Simd, const COUNT: usize, const WIDE: usize>(
+    q: [&[f32]; COUNT],
+    panel: &Panel,
+    from: usize,
+    scale: f32,
+    scores: &mut [Scores],
+) {
+    // SAFETY: the caller guarantees the features of `S` and that the vectors are within the panel. A
+    // query has as many elements as the panel has columns.
+    unsafe {
+        let mut sums = [[S::zero(); WIDE]; COUNT];
+        for (element, column) in panel.columns().enumerate() {
+            let mut keys = [S::zero(); WIDE];
+            for (i, keys) in keys.iter_mut().enumerate() {
+                *keys = S::load_f32(column.as_ptr().add(from + i * S::LANES));
+            }
+            for (sums, q) in sums.iter_mut().zip(q) {
+                let element = S::splat(*q.get_unchecked(element));
+                for (sum, keys) in sums.iter_mut().zip(keys) {
+                    *sum = sum.add_mul(element, keys);
+                }
+            }
+        }
+        let scale = S::splat(scale);
+        for (sums, scores) in sums.iter().zip(scores) {
+            let scores = &mut scores.0[from..][..WIDE * S::LANES];
+            for (i, sum) in sums.iter().enumerate() {
+                sum.mul(scale).store(scores.as_mut_ptr().add(i * S::LANES));
+            }
+        }
+    }
+}
+
+/// Adds values, as many as each query attends, to its output, times its weights, in their order. They
+/// are those of the positions from `from` on, and begin at `starts` in the pool.
+///
+/// # Safety
+/// The CPU must have `S`'s features, and the values must be within the pool.
+#[inline(always)]
+pub unsafe fn mix<S: Simd, E: Pooled>(
+    mut queries: &mut [Query<'_>],
+    mut weights: &[Scores],
+    values: (&[E], &[usize]),
     from: usize,
 ) {
-    let out = out[..HEADS * dim].as_mut_ptr();
-    // SAFETY: the caller guarantees the features of `S`, and that `WIDE` vectors from `from` on lie
-    // within a head's and a value's `dim` elements. `out` has `HEADS` heads.
-    unsafe {
-        let mut sums = [[S::zero(); WIDE]; HEADS];
-        for (head, sums) in sums.iter_mut().enumerate() {
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = S::load_f32(out.add(head * dim + from + i * S::LANES));
+    while let Some(first) = queries.first() {
+        // Queries of a block attend the same positions.
+        let count = first.attended(from);
+        let same = queries.partition_point(|query| query.attended(from) == count);
+        let (now, later) = queries.split_at_mut(block(same));
+        let (factors, rest) = weights.split_at(now.len());
+        let values = (values.0, &values.1[..count]);
+        // SAFETY: the caller guarantees the features of `S` and the values.
+        unsafe {
+            match now.len() {
+                1 => mix_block::<S, E, 1>(now, factors, values),
+                2 => mix_block::<S, E, 2>(now, factors, values),
+                3 => mix_block::<S, E, 3>(now, factors, values),
+                4 => mix_block::<S, E, 4>(now, factors, values),
+                5 => mix_block::<S, E, 5>(now, factors, values),
+                _ => mix_block::<S, E, QUERIES>(now, factors, values),
             }
         }
-        for (weights, value) in weights.iter().zip(values) {
+        (queries, weights) = (later, rest);
+    }
+}
+
+/// [`mix`] for a block of `COUNT` queries.
+///
+/// # Safety
+/// As for [`mix`].
+#[inline(always)]
+unsafe fn mix_block<S: Simd, E: Pooled, const COUNT: usize>(
+    queries: &mut [Query<'_>],
+    weights: &[Scores],
+    (pool, starts): (&[E], &[usize]),
+) {
+    let dim = queries[0].out.len();
+    let (whole, mut from) = (dim / S::LANES * S::LANES, 0);
+    while from < whole {
+        let vectors = ((whole - from) / S::LANES).min(wide(S::LANES, COUNT));
+        // SAFETY: the caller guarantees the features of `S` and the values; so many vectors from `from`
+        // on fit into `whole`.
+        unsafe {
+            match vectors {
+                1 => mix_vectors::<S, E, COUNT, 1>(queries, weights, (pool, starts), from),
+                2 => mix_vectors::<S, E, COUNT, 2>(queries, weights, (pool, starts), from),
+                3 => mix_vectors::<S, E, COUNT, 3>(queries, weights, (pool, starts), from),
+                _ => mix_vectors::<S, E, COUNT, 4>(queries, weights, (pool, starts), from),
+            }
+        }
+        from += vectors * S::LANES;
+    }
+    for (query, weights) in queries.iter_mut().zip(weights) {
+        for i in whole..dim {
+            for (weight, start) in weights.0.iter().zip(starts) {
+                query.out[i] += weight * pool[start + i].widen();
+            }
+        }
+    }
+}
+
+/// [`mix`] for `COUNT` queries and `WIDE` vectors of the head, from element `from` on.
+///
+/// # Safety
+/// As for [`mix`], and the vectors must lie within the head.
+#[inline(always)]
+unsafe fn mix_vectors<S: Simd, E: Pooled, const COUNT: usize, const WIDE: usize>(
+    queries: &mut [Query<'_>],
+    weights: &[Scores],
+    (pool, starts): (&[E], &[usize]),
+    from: usize,
+) {
+    // SAFETY: the caller guarantees the features of `S`, the values, and that `WIDE` vectors from `from`
+    // on lie within a head, which is what each value and each output is.
+    unsafe {
+        let mut sums = [[S::zero(); WIDE]; COUNT];
+        for (sums, query) in sums.iter_mut().zip(&*queries) {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum = S::load_f32(query.out.as_ptr().add(from + i * S::LANES));
+            }
+        }
+        let weights: [&Scores; COUNT] = std::array::from_fn(|i| &weights[i]);
+        for (at, start) in starts.iter().enumerate() {
+            let value = pool.as_ptr().add(*start);
             let mut vectors = [S::zero(); WIDE];
             for (i, vector) in vectors.iter_mut().enumerate() {
-                *vector = E::load::<S>(value.as_ptr().add(from + i * S::LANES));
+                *vector = E::load::<S>(value.add(from + i * S::LANES));
             }
-            for (sums, weight) in sums.iter_mut().zip(weights) {
-                let weight = S::splat(*weight);
+            for (sums, weights) in sums.iter_mut().zip(weights) {
+                let weight = S::splat(*weights.0.get_unchecked(at));
                 for (sum, vector) in sums.iter_mut().zip(vectors) {
                     *sum = sum.add_mul(weight, vector);
                 }
             }
         }
-        for (head, sums) in sums.iter().enumerate() {
+        for (sums, query) in sums.iter().zip(queries) {
             for (i, sum) in sums.iter().enumerate() {
-                sum.store(out.add(head * dim + from + i * S::LANES));
+                sum.store(query.out.as_mut_ptr().add(from + i * S::LANES));
             }
         }
     }

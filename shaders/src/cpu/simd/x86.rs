@@ -39,7 +39,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_bf16_half(from: *const bf16, half: usize) -> Self {
-        let both = _mm512_loadu_si512(from.cast());
+        Self::load_f32(from.cast()).bf16_half(half)
+    }
+    #[inline(always)]
+    unsafe fn bf16_half(self, half: usize) -> Self {
+        let both = _mm512_castps_si512(self.0);
         Self(_mm512_castsi512_ps(match half {
             0 => _mm512_slli_epi32::<16>(both),
             _ => _mm512_and_si512(both, _mm512_set1_epi32(!0xffff)),
@@ -64,6 +68,14 @@ impl Simd for Avx512 {
         Self(_mm512_fmadd_ps(a.0, b.0, self.0))
     }
     #[inline(always)]
+    fn fused(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Self(_mm512_mul_ps(self.0, other.0))
+    }
+    #[inline(always)]
     unsafe fn sum(self) -> f32 {
         _mm512_reduce_add_ps(self.0)
     }
@@ -82,38 +94,36 @@ impl Simd for Avx512 {
         sums
     }
     #[inline(always)]
-    unsafe fn sums_of_sixteen(v: &[Self; 16]) -> [f32; 16] {
-        // The lanes are added in the order of `sums`, but each step adds whole vectors, which have the
-        // partial sums of two vectors after the first step, of four after the second, and then of all.
-        let mut halves = [_mm512_setzero_ps(); 8];
-        let (first, last) = v.split_at(8);
-        for (half, (a, b)) in halves.iter_mut().zip(first.iter().zip(last)) {
-            let low = _mm512_shuffle_f32x4::<0b01_00_01_00>(a.0, b.0);
-            *half = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_10_11_10>(a.0, b.0));
+    unsafe fn transpose(vectors: &mut [Self; 16]) {
+        // First four rows at a time, within each quarter of the vectors, and then the quarters.
+        let mut quads = [[_mm512_setzero_ps(); 4]; 4];
+        for (quad, rows) in quads.iter_mut().zip(vectors.as_chunks::<4>().0) {
+            let [a, b, c, d] = *rows;
+            let (ab, cd) = (_mm512_unpacklo_ps(a.0, b.0), _mm512_unpacklo_ps(c.0, d.0));
+            let (ab_high, cd_high) = (_mm512_unpackhi_ps(a.0, b.0), _mm512_unpackhi_ps(c.0, d.0));
+            *quad = [
+                _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
+                _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+                _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+            ];
         }
-        let mut quarters = [_mm512_setzero_ps(); 4];
-        let (first, last) = halves.split_at(4);
-        for (quarter, (a, b)) in quarters.iter_mut().zip(first.iter().zip(last)) {
-            let low = _mm512_shuffle_f32x4::<0b10_00_10_00>(*a, *b);
-            *quarter = _mm512_add_ps(low, _mm512_shuffle_f32x4::<0b11_01_11_01>(*a, *b));
+        let [a, b, c, d] = quads;
+        for column in 0..4 {
+            let even = [
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(a[column], b[column]),
+                _mm512_shuffle_f32x4::<0b10_00_10_00>(c[column], d[column]),
+            ];
+            let odd = [
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(a[column], b[column]),
+                _mm512_shuffle_f32x4::<0b11_01_11_01>(c[column], d[column]),
+            ];
+            for (first, [ab, cd]) in [even, odd].into_iter().enumerate() {
+                let at = 4 * first + column;
+                vectors[at] = Self(_mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd));
+                vectors[at + 8] = Self(_mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd));
+            }
         }
-        let [a, b, c, d] = quarters;
-        let (ab, cd) = (_mm512_unpacklo_ps(a, b), _mm512_unpacklo_ps(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_ps(a, b), _mm512_unpackhi_ps(c, d));
-        let even = _mm512_add_ps(
-            _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd),
-            _mm512_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
-        );
-        let odd = _mm512_add_ps(
-            _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd),
-            _mm512_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
-        );
-        // The four lanes of 128 bits are those of the vectors from 0, 8, 4 and 12 on.
-        let all = _mm512_add_ps(even, odd);
-        let mut sums = [0.0; 16];
-        let ordered = _mm512_shuffle_f32x4::<0b11_01_10_00>(all, all);
-        _mm512_storeu_ps(sums.as_mut_ptr(), ordered);
-        sums
     }
 }
 
@@ -155,6 +165,14 @@ impl Simd for Avx2 {
         Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
     }
     #[inline(always)]
+    unsafe fn bf16_half(self, half: usize) -> Self {
+        let both = _mm256_castps_si256(self.0);
+        Self(_mm256_castsi256_ps(match half {
+            0 => _mm256_slli_epi32::<16>(both),
+            _ => _mm256_and_si256(both, _mm256_set1_epi32(!0xffff)),
+        }))
+    }
+    #[inline(always)]
     unsafe fn load_f16(from: *const f16) -> Self {
         Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
     }
@@ -171,6 +189,14 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn add_mul(self, a: Self, b: Self) -> Self {
         Self(_mm256_fmadd_ps(a.0, b.0, self.0))
+    }
+    #[inline(always)]
+    fn fused(a: f32, b: f32, c: f32) -> f32 {
+        a.mul_add(b, c)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        Self(_mm256_mul_ps(self.0, other.0))
     }
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
@@ -201,5 +227,26 @@ impl Simd for Avx2 {
         let mut sums = [0.0; 4];
         _mm_storeu_ps(sums.as_mut_ptr(), total);
         sums
+    }
+    #[inline(always)]
+    unsafe fn transpose(vectors: &mut [Self; 16]) {
+        // First four rows at a time, within both halves of the vectors, and then the halves.
+        let mut quads = [[_mm256_setzero_ps(); 4]; 2];
+        for (quad, rows) in quads.iter_mut().zip(vectors.as_chunks::<4>().0) {
+            let [a, b, c, d] = *rows;
+            let (ab, cd) = (_mm256_unpacklo_ps(a.0, b.0), _mm256_unpacklo_ps(c.0, d.0));
+            let (ab_high, cd_high) = (_mm256_unpackhi_ps(a.0, b.0), _mm256_unpackhi_ps(c.0, d.0));
+            *quad = [
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd),
+                _mm256_shuffle_ps::<0b01_00_01_00>(ab_high, cd_high),
+                _mm256_shuffle_ps::<0b11_10_11_10>(ab_high, cd_high),
+            ];
+        }
+        let [first, last] = quads;
+        for (column, (a, b)) in first.into_iter().zip(last).enumerate() {
+            vectors[column] = Self(_mm256_permute2f128_ps::<0x20>(a, b));
+            vectors[column + 4] = Self(_mm256_permute2f128_ps::<0x31>(a, b));
+        }
     }
 }
