@@ -3,8 +3,9 @@
 //! order in which it lies there, and each head for all tokens, so that it is read once. The keys of a tile
 //! are transposed first ([`panel`]), so that scores are sums of whole vectors, one key in a lane.
 //!
-//! **Batch-invariant**: how many heads and tokens a task has changes no sum. A score adds the elements of a
-//! head in their order, and an output its values in the order of positions.
+//! **Batch-invariant**: how many heads and tokens a task has changes no sum. A score adds the products of a
+//! head's elements in their order, and an output the weighted values in the order of positions. The sum of
+//! the weights of a tile always has sixteen lanes.
 
 mod panel;
 mod products;
@@ -29,6 +30,8 @@ use softmax::{Scales, Scores};
 const TILE: usize = 64;
 /// Tasks per thread that keep all threads busy almost to the end, whatever their number.
 const MANY_PER_THREAD: usize = 8;
+/// No task of several tokens has more than this part of a thread's work.
+const PARTS: usize = 4;
 /// The most queries of a task that share a KV head, where they are of several tokens. They share the
 /// reads of keys and values, and the transposition of keys.
 const MOST_QUERIES: usize = 64;
@@ -153,7 +156,10 @@ unsafe fn paged_at<E: Pooled>(
     let threads = rayon::current_num_threads();
     let most = tokens * kv_heads / (MANY_PER_THREAD * threads);
     let runs = table.runs(most.clamp(1, (MOST_QUERIES / group).max(1)));
-    let together = together(table.work(&runs), runs.len(), kv_heads, threads);
+    let (largest, total) = table.work(&runs);
+    // The runs of a prompt have more work towards its end: the last ones should be small.
+    let parts = if runs.len() < tokens { PARTS } else { 1 };
+    let together = together((largest * parts, total), runs.len(), kv_heads, threads);
     let width = together * group * layout.head_dim;
     let mut places = q.chunks_exact(width).zip(out.chunks_exact_mut(width));
     let mut tasks = Vec::new();
@@ -294,7 +300,8 @@ impl<E: Pooled> Task for Heads<'_, '_, E> {
                 let steps = panel.steps::<S, E>(starts.len());
                 let mut ahead = slots_ahead.chunks(slots_ahead.len().div_ceil(steps).max(1));
                 let Weighing { scale, cap, .. } = *self.weighing;
-                // SAFETY: the caller guarantees the features of `S`, and the rows are within the pools.
+                // SAFETY: the caller guarantees the features of `S`. The rows are within the pools, are as
+                // many as a tile has at most, and like queries and outputs have `dim` elements.
                 unsafe {
                     panel.fill::<S, E>(rows.k_pool, starts, (&rows_ahead, &mut ahead));
                     products::score::<S>(queries, panel, starts.len(), scale, scores);

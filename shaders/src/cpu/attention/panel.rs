@@ -29,7 +29,7 @@ impl Panel {
         self.elements.as_chunks().0.iter()
     }
 
-    /// How many times [`fill`](Self::fill) prefetches, for so many keys in all.
+    /// How many times [`fill`](Self::fill) prefetches at least, for so many keys.
     #[inline(always)]
     pub fn steps<S: Simd, E: Pooled>(&self, keys: usize) -> usize {
         keys.div_ceil(S::LANES) * self.dim.div_ceil(S::LANES * E::PACKED)
@@ -40,7 +40,7 @@ impl Panel {
     /// hold up what is loaded here.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features, and the keys must be within the pool.
+    /// The CPU must have `S`'s features, and the keys, at most [`TILE`], must be within the pool.
     #[inline(always)]
     pub unsafe fn fill<S: Simd, E: Pooled>(
         &mut self,
@@ -58,7 +58,7 @@ impl Panel {
             let column = &mut self.elements[index * S::LANES..];
             let mut at = 0;
             // SAFETY: the caller guarantees the features of `S` and the keys, which have `dim` elements.
-            // Each of these has `TILE` places in `column`, less those of the keys before these.
+            // Element `at` is stored from `index * LANES + at * TILE` on, and a tile has whole vectors.
             unsafe {
                 while at + S::LANES * E::PACKED <= dim {
                     rows_ahead.fetch::<S>(slots_ahead.next().unwrap_or_default());

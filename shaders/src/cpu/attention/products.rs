@@ -9,8 +9,9 @@ use crate::cpu::simd::Simd;
 /// The most queries whose sums are in registers at once, with [`wide`] vectors each.
 const QUERIES: usize = 6;
 
-/// The vectors of each of `count` queries whose sums are in registers at once: AVX-512 has twice as many
-/// registers as others, and few sums would have to wait for each other.
+/// The vectors of each of `count` queries whose sums are in registers at once. AVX-512 has twice as many
+/// registers as the others. With few queries, more vectors are needed: one multiplication would wait for
+/// the one before.
 const fn wide(lanes: usize, count: usize) -> usize {
     if lanes == 16 || count <= 2 { 4 } else { 2 }
 }
@@ -25,7 +26,8 @@ fn block(left: usize) -> usize {
 /// `scale`. Those behind mean nothing. A dot product adds the elements in their order.
 ///
 /// # Safety
-/// The CPU must have `S`'s features.
+/// The CPU must have `S`'s features, the panel must have `count` keys, at most a tile, and queries must have
+/// as many elements as these.
 #[inline(always)]
 pub unsafe fn score<S: Simd>(
     mut queries: &[Query<'_>],
@@ -37,7 +39,7 @@ pub unsafe fn score<S: Simd>(
     while !queries.is_empty() {
         let (now, later) = queries.split_at(block(queries.len()));
         let (to, rest) = scores.split_at_mut(now.len());
-        // SAFETY: the caller guarantees the features of `S`.
+        // SAFETY: the caller's guarantees are the same.
         unsafe {
             match now.len() {
                 1 => score_block::<S, 1>(now, panel, count, scale, to),
@@ -55,7 +57,7 @@ pub unsafe fn score<S: Simd>(
 /// [`score`] for a block of `COUNT` queries.
 ///
 /// # Safety
-/// The CPU must have `S`'s features.
+/// As for [`score`].
 #[inline(always)]
 unsafe fn score_block<S: Simd, const COUNT: usize>(
     queries: &[Query<'_>],
@@ -90,7 +92,7 @@ unsafe fn score_block<S: Simd, const COUNT: usize>(
 /// [`score`] for `COUNT` queries and the `WIDE` vectors of keys from key `from` of the panel on.
 ///
 /// # Safety
-/// The CPU must have `S`'s features, and the vectors must be within the panel.
+/// As for [`score`], and the vectors must be within the panel.
 #[inline(always)]
 unsafe fn score_vectors<S: Simd, const COUNT: usize, const WIDE: usize>(
     q: [&[f32]; COUNT],
@@ -129,7 +131,8 @@ unsafe fn score_vectors<S: Simd, const COUNT: usize, const WIDE: usize>(
 /// are those of the positions from `from` on, and begin at `starts` in the pool.
 ///
 /// # Safety
-/// The CPU must have `S`'s features, and the values must be within the pool.
+/// The CPU must have `S`'s features, and the values must be within the pool and have as many elements as
+/// each output.
 #[inline(always)]
 pub unsafe fn mix<S: Simd, E: Pooled>(
     mut queries: &mut [Query<'_>],

@@ -110,7 +110,7 @@ fn largest(scores: &[[f32; LANES]], start: f32) -> f32 {
     combined(lanes, larger)
 }
 
-/// `b` if it is larger than `a`.
+/// `b` if it is larger than `a`, and `a` otherwise.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if b > a { b } else { a }

@@ -1,6 +1,7 @@
 //! Tests of attention: against f64, and how tokens and heads are shared out.
 
 use half::bf16;
+use rayon::ThreadPoolBuilder;
 
 use super::softmax::weight;
 use super::*;
@@ -43,6 +44,10 @@ fn exact(
 
 #[test]
 fn it_agrees_with_f64_however_far_apart_the_scores_are() {
+    with_one_thread(compare_with_f64);
+}
+
+fn compare_with_f64() {
     let layout = HeadLayout {
         heads: 10,
         kv_heads: 2,
@@ -98,13 +103,19 @@ fn it_agrees_with_f64_however_far_apart_the_scores_are() {
     }
 }
 
+/// Runs `test` with one thread, so that tasks have many tokens whatever CPU this is.
+fn with_one_thread(test: impl FnOnce() + Send) {
+    let pool = ThreadPoolBuilder::new().num_threads(1).build();
+    pool.expect("a thread can be started").install(test);
+}
+
 /// A pool of 150 slots in 8 bits.
 fn pool_of_int8(layout: HeadLayout, seed: u32) -> Vec<i8> {
     let heads = noise(150 * layout.kv_heads * layout.head_dim, seed);
     let heads = heads.chunks_exact(layout.head_dim).zip(1..);
     heads
         .flat_map(|(head, number)| {
-            let scale = (1e-3 * number as f32).to_le_bytes().map(u8::cast_signed);
+            let scale = (1e-5 * number as f32).to_le_bytes().map(u8::cast_signed);
             scale
                 .into_iter()
                 .chain(head.iter().map(|x| (x * 100.0) as i8))
@@ -151,7 +162,11 @@ fn compare_alone_and_together<E: Pooled>(layout: HeadLayout, pools: [&[E]; 2], w
 
 #[test]
 fn bits_do_not_depend_on_the_tokens_and_heads_of_a_task() {
-    for (heads, kv_heads, head_dim) in [(8, 8, 64), (12, 4, 36), (14, 2, 80), (33, 1, 32)] {
+    with_one_thread(compare_layouts);
+}
+
+fn compare_layouts() {
+    for (heads, kv_heads, head_dim) in [(8, 8, 64), (12, 4, 36), (14, 2, 80), (5, 1, 40)] {
         let layout = HeadLayout {
             heads,
             kv_heads,
@@ -171,15 +186,19 @@ fn bits_do_not_depend_on_the_tokens_and_heads_of_a_task() {
 
 #[test]
 fn no_token_sees_those_after_it() {
+    with_one_thread(compare_with_other_last_tokens);
+}
+
+fn compare_with_other_last_tokens() {
     let layout = HeadLayout {
         heads: 6,
         kv_heads: 2,
         head_dim: 40,
     };
-    let (slots, positions): (Vec<i32>, Vec<i32>) = (0..20).map(|i| (i, i)).unzip();
+    let (slots, positions): (Vec<i32>, Vec<i32>) = (0..150).map(|i| (i, i)).unzip();
     let table = SlotTable {
         positions: &positions,
-        start: &[0; 20],
+        start: &[0; 150],
         slots: &slots,
         window: usize::MAX,
     };
@@ -188,18 +207,18 @@ fn no_token_sees_those_after_it() {
         cap: None,
         sinks: None,
     };
-    let q = noise(20 * 240, 1);
-    let [keys, values] = [2, 3].map(|seed| noise(20 * 80, seed));
+    let q = noise(150 * 240, 1);
+    let [keys, values] = [2, 3].map(|seed| noise(150 * 80, seed));
     let mut without = vec![f32::NAN; q.len()];
     paged(&q, &keys, &values, layout, &weighing, &table, &mut without);
     for last in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let [mut keys, mut values] = [keys.clone(), values.clone()];
-        keys[19 * 80..].fill(last);
-        values[19 * 80..].fill(last);
+        keys[149 * 80..].fill(last);
+        values[149 * 80..].fill(last);
         let mut with = vec![0.0; q.len()];
         paged(&q, &keys, &values, layout, &weighing, &table, &mut with);
-        assert_eq!(with[..19 * 240], without[..19 * 240]);
-        assert!(with[19 * 240..].iter().all(|out| !out.is_finite()));
+        assert_eq!(with[..149 * 240], without[..149 * 240]);
+        assert!(with[149 * 240..].iter().all(|out| !out.is_finite()));
     }
 }
 
