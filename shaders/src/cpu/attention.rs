@@ -30,7 +30,7 @@ use softmax::{Scales, Scores};
 const TILE: usize = 64;
 /// Tasks per thread that keep all threads busy almost to the end, whatever their number.
 const MANY_PER_THREAD: usize = 8;
-/// No task of several tokens has more than this part of a thread's work.
+/// A task of several tokens has at most a thread's share of the work divided by this.
 const PARTS: usize = 4;
 /// The most queries of a task that share a KV head, where they are of several tokens. They share the
 /// reads of keys and values, and the transposition of keys.

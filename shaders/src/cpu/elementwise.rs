@@ -235,11 +235,16 @@ impl Task for Bounded<'_> {
     unsafe fn run<S: Simd>(self) {
         let scale = self.scale;
         match self.cap {
-            None => self.x.iter_mut().for_each(|x| *x *= scale),
-            Some(cap) => self
-                .x
-                .iter_mut()
-                .for_each(|x| *x = cap * tanh::<S>(*x * scale / cap)),
+            None => {
+                for x in self.x {
+                    *x *= scale;
+                }
+            }
+            Some(cap) => {
+                for x in self.x {
+                    *x = cap * tanh::<S>(*x * scale / cap);
+                }
+            }
         }
     }
 }
