@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::Block;
 use super::panels::{ROWS, place, tokens};
+use super::{Block, MAX_ROWS_PER_TASK};
 use crate::cpu::aligned::Aligned;
 use crate::cpu::caches;
 use crate::cpu::simd::{Simd, Stored, Task};
@@ -98,10 +98,17 @@ impl<E: Stored> Widened<'_, E> {
             }
             let sums = sums.chunks_exact(tiles * tile);
             for (index, (x, sums)) in x.chunks_exact(group).zip(sums).enumerate() {
-                let token = part * FAR_TOKENS + index * TOKENS;
+                // All columns of a token are written together. Otherwise each tile would wait for the line of
+                // its few columns.
+                let mut columns = [[0.0; MAX_ROWS_PER_TASK]; TOKENS];
                 for (index, sums) in sums.chunks_exact(tile).enumerate() {
                     // SAFETY: the caller guarantees the features of `S`.
-                    unsafe { block.finish::<S, TOKENS>(token, index * ROWS, x, sums) };
+                    unsafe { block.finish::<S, TOKENS>(index * ROWS, x, sums, &mut columns) };
+                }
+                let token = part * FAR_TOKENS + index * TOKENS;
+                for (token, columns) in (token..block.y.tokens).zip(&mut columns) {
+                    // SAFETY: the token exists, and so many columns from the first on are this task's.
+                    unsafe { block.write_row(token, &mut columns[..block.rows]) };
                 }
             }
         }
@@ -136,20 +143,20 @@ impl<E: Stored> Block<'_, E> {
         }
     }
 
-    /// Writes the elements of `y` that a tile has the `sums` of: those of the group of tokens from
-    /// `token` on, whose panel is `x`, and the rows from `row` on.
+    /// Adds up the lanes of the `sums` of a tile: those of a group of tokens, whose panel is `x`, and of the rows
+    /// from `row` on, whose places in `columns` are set.
     ///
     /// # Safety
-    /// The CPU must have `S`'s features. The elements must be this task's.
+    /// The CPU must have `S`'s features.
     #[inline(always)]
     unsafe fn finish<S: Simd, const TOKENS: usize>(
         &self,
-        token: usize,
         row: usize,
         x: &[f32],
         sums: &[f32],
+        columns: &mut [[f32; MAX_ROWS_PER_TASK]; TOKENS],
     ) {
-        const { assert!((TOKENS * ROWS).is_multiple_of(4)) };
+        const { assert!((TOKENS * ROWS).is_multiple_of(4) && MAX_ROWS_PER_TASK.is_multiple_of(ROWS)) };
         let whole = self.input / (2 * S::LANES) * 2 * S::LANES;
         let sums = &sums[..TOKENS * ROWS * S::LANES];
         let mut values = [[0.0; 4]; 8];
@@ -164,22 +171,36 @@ impl<E: Stored> Block<'_, E> {
                 S::sums(four)
             };
         }
-        let values = values.as_flattened();
-        let (tokens, rows) = (self.y.tokens - token, self.rows - row);
-        for (t, values) in values
-            .chunks_exact(ROWS)
-            .enumerate()
-            .take(TOKENS.min(tokens))
-        {
-            for (r, value) in values.iter().enumerate().take(rows) {
-                let mut value = *value;
+        let (values, _) = values.as_flattened().as_chunks::<ROWS>();
+        for (columns, values) in columns.iter_mut().zip(values) {
+            columns[row..row + ROWS].copy_from_slice(values);
+        }
+        // What is left of each row behind the last whole pair of vectors.
+        for row in row..self.rows.min(row + ROWS) {
+            for (t, columns) in columns.iter_mut().enumerate() {
                 for k in whole..self.input {
                     let x = x[place(TOKENS, S::LANES, t, k)];
-                    value += x * self.weights[(row + r) * self.input + k].widen();
+                    columns[row] += x * self.weights[row * self.input + k].widen();
                 }
-                // SAFETY: the token and the row exist, and the caller guarantees the rest.
-                unsafe { self.write(token + t, row + r, value) };
             }
+        }
+    }
+
+    /// Writes the columns of this block for a token, with the bias added.
+    ///
+    /// # Safety
+    /// The token must exist, `columns` must be as many as the block has rows, and these must be this task's.
+    #[inline(always)]
+    unsafe fn write_row(&self, token: usize, columns: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            for (column, bias) in columns.iter_mut().zip(&bias[self.from..]) {
+                *column += bias;
+            }
+        }
+        // SAFETY: the caller guarantees the elements, which nothing else refers to.
+        unsafe {
+            let to = self.y.at(token, self.from);
+            to.copy_from_nonoverlapping(columns.as_ptr(), columns.len());
         }
     }
 }
@@ -192,7 +213,8 @@ struct Ahead {
 
 /// Adds the products of the panels `x` and `weights`, which have the same number of steps, to
 /// `kept`: `TOKENS` x [`ROWS`] vectors. If `first`, they are set, and what they had means nothing.
-/// Each step prefetches one of the lines `ahead`: many at once would wait for each other.
+/// Each step prefetches one of the lines `ahead`, and then one of the next tile's sums, which follow `kept`:
+/// many at once would wait for each other.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -230,7 +252,13 @@ unsafe fn add<S: Simd, const TOKENS: usize>(
             S::prefetch(ahead.next.wrapping_add(line * CACHE_LINE));
             add_step::<S, TOKENS>(&mut sums, &mut x, &mut weights);
         }
-        for _ in fetching..steps {
+        let next = kept.wrapping_add(TOKENS * ROWS * S::LANES);
+        let lines = (TOKENS * ROWS * S::LANES / CACHE_LINE).min(steps - fetching);
+        for line in 0..lines {
+            S::prefetch(next.wrapping_add(line * CACHE_LINE));
+            add_step::<S, TOKENS>(&mut sums, &mut x, &mut weights);
+        }
+        for _ in fetching + lines..steps {
             add_step::<S, TOKENS>(&mut sums, &mut x, &mut weights);
         }
         for (t, sums) in sums.iter().enumerate() {
