@@ -1,4 +1,8 @@
-//! Tests of attention: against f64, and how tokens and heads are shared out.
+//! Tests of attention: what an output must not depend on, and how tokens and heads are shared out.
+
+mod exact;
+
+use std::panic::catch_unwind;
 
 use half::bf16;
 use rayon::ThreadPoolBuilder;
@@ -7,100 +11,9 @@ use super::softmax::weight;
 use super::*;
 use crate::cpu::noise::noise;
 
-/// Attention in f64 of the token `token`, `[heads, head_dim]`, over keys and values `[slots, kv_heads, head_dim]`.
-fn exact(
-    [q, keys, values]: [&[f32]; 3],
-    layout: HeadLayout,
-    table: &SlotTable<'_>,
-    token: usize,
-) -> Vec<f64> {
-    let HeadLayout {
-        heads,
-        kv_heads,
-        head_dim: dim,
-    } = layout;
-    let mut out = Vec::new();
-    for head in 0..heads {
-        let q = &q[(token * heads + head) * dim..][..dim];
-        let row = |slot: &i32| (*slot as usize * kv_heads + head * kv_heads / heads) * dim;
-        let score = |slot: &i32| {
-            let products = q.iter().zip(&keys[row(slot)..][..dim]);
-            let sum: f64 = products.map(|(q, k)| f64::from(*q) * f64::from(*k)).sum();
-            sum / (dim as f64).sqrt()
-        };
-        let slots = table.visible(token);
-        let scores: Vec<f64> = slots.iter().map(score).collect();
-        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        out.extend((0..dim).map(|i| {
-            let values = slots.iter().map(|slot| f64::from(values[row(slot) + i]));
-            let products = values.zip(&weights).map(|(value, weight)| value * weight);
-            products.sum::<f64>() / total
-        }));
-    }
-    out
-}
-
-#[test]
-fn it_agrees_with_f64_however_far_apart_the_scores_are() {
-    with_one_thread(compare_with_f64);
-}
-
-fn compare_with_f64() {
-    let layout = HeadLayout {
-        heads: 10,
-        kv_heads: 2,
-        head_dim: 36,
-    };
-    let (slots, width) = (300, layout.kv_heads * layout.head_dim);
-    let (keys, values) = (noise(slots * width, 1), noise(slots * width, 2));
-    let order: Vec<i32> = (0..slots as i32).map(|slot| slot * 7 % 300).collect();
-    for (seed, tokens) in (3..).zip([1, 2, 9, 40]) {
-        let positions: Vec<i32> = (slots - tokens..slots).map(|at| at as i32).collect();
-        let table = SlotTable {
-            positions: &positions,
-            start: &vec![0; tokens],
-            slots: &order,
-            window: usize::MAX,
-        };
-        // With the last one, scores differ by some hundreds.
-        for sharp in [1.0, 20.0, 300.0] {
-            let mut q = noise(tokens * layout.heads * layout.head_dim, seed);
-            q.iter_mut().for_each(|q| *q *= sharp);
-            let weighing = Weighing {
-                scale: 1.0 / (layout.head_dim as f32).sqrt(),
-                cap: None,
-                sinks: None,
-            };
-            let exact: Vec<f64> = (0..tokens)
-                .flat_map(|token| exact([&q, &keys, &values], layout, &table, token))
-                .collect();
-            for level in Level::list() {
-                let mut out = vec![f32::NAN; q.len()];
-                // SAFETY: the list contains levels that this CPU has.
-                unsafe {
-                    paged_at(
-                        level,
-                        &q,
-                        [&keys, &values],
-                        layout,
-                        &weighing,
-                        &table,
-                        &mut out,
-                    )
-                };
-                for (got, want) in out.iter().zip(&exact) {
-                    let off = (f64::from(*got) - want).abs();
-                    // Scores are rounded in f32, and weights change as much as scores do.
-                    assert!(
-                        off <= 1e-6 + 2e-6 * f64::from(sharp),
-                        "{level:?}, {tokens} tokens, scores times {sharp}: {got}, not {want}"
-                    );
-                }
-            }
-        }
-    }
+/// The numbers, each as `to` returns it.
+fn rounded<A: Copy, B>(numbers: &[A], to: impl Fn(A) -> B) -> Vec<B> {
+    numbers.iter().map(|x| to(*x)).collect()
 }
 
 /// Runs `test` with one thread, so that tasks have many tokens whatever CPU this is.
@@ -109,9 +22,9 @@ fn with_one_thread(test: impl FnOnce() + Send) {
     pool.expect("a thread can be started").install(test);
 }
 
-/// A pool of 150 slots in 8 bits.
-fn pool_of_int8(layout: HeadLayout, seed: u32) -> Vec<i8> {
-    let heads = noise(150 * layout.kv_heads * layout.head_dim, seed);
+/// A pool in 8 bits.
+fn pool_of_int8(layout: HeadLayout, slots: usize, seed: u32) -> Vec<i8> {
+    let heads = noise(slots * layout.kv_heads * layout.head_dim, seed);
     let heads = heads.chunks_exact(layout.head_dim).zip(1..);
     heads
         .flat_map(|(head, number)| {
@@ -179,22 +92,45 @@ fn compare_layouts() {
         let [keys, values]: [Vec<bf16>; 2] = halves;
         compare_alone_and_together(layout, [&keys, &values], usize::MAX);
         compare_alone_and_together(layout, [&floats[0], &floats[1]], 70);
-        let [keys, values] = [3, 4].map(|seed| pool_of_int8(layout, seed));
+        let [keys, values] = [3, 4].map(|seed| pool_of_int8(layout, 150, seed));
         compare_alone_and_together(layout, [&keys, &values], usize::MAX);
     }
 }
 
 #[test]
 fn no_token_sees_those_after_it() {
-    with_one_thread(compare_with_other_last_tokens);
+    with_one_thread(|| {
+        let layout = HeadLayout {
+            heads: 6,
+            kv_heads: 2,
+            head_dim: 40,
+        };
+        let floats = [2, 3].map(|seed| noise(150 * 80, seed));
+        let halves = floats.each_ref().map(|pool| rounded(pool, bf16::from_f32));
+        let bytes = [2, 3].map(|seed| pool_of_int8(layout, 150, seed));
+        for last in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            compare_with_other_last_tokens(layout, &floats, |slot| slot.fill(last));
+            compare_with_other_last_tokens(layout, &halves, |slot| {
+                slot.fill(bf16::from_f32(last));
+            });
+        }
+        // The format has no other scale that is not finite.
+        compare_with_other_last_tokens(layout, &bytes, |slot| {
+            for head in slot.chunks_exact_mut(i8::SCALE + layout.head_dim) {
+                let scale = f32::NAN.to_le_bytes().map(u8::cast_signed);
+                head[..i8::SCALE].copy_from_slice(&scale);
+            }
+        });
+    });
 }
 
-fn compare_with_other_last_tokens() {
-    let layout = HeadLayout {
-        heads: 6,
-        kv_heads: 2,
-        head_dim: 40,
-    };
+/// Computes a prompt of 150 tokens over the pools, and again after `spoil` has written numbers that are not
+/// finite to the last token's slot of both. Only the last token's output may change.
+fn compare_with_other_last_tokens<E: Pooled>(
+    layout: HeadLayout,
+    pools: &[Vec<E>; 2],
+    spoil: impl Fn(&mut [E]),
+) {
     let (slots, positions): (Vec<i32>, Vec<i32>) = (0..150).map(|i| (i, i)).unzip();
     let table = SlotTable {
         positions: &positions,
@@ -202,55 +138,87 @@ fn compare_with_other_last_tokens() {
         slots: &slots,
         window: usize::MAX,
     };
-    let weighing = Weighing {
-        scale: 1.0,
-        cap: None,
-        sinks: None,
-    };
-    let q = noise(150 * 240, 1);
-    let [keys, values] = [2, 3].map(|seed| noise(150 * 80, seed));
-    let mut without = vec![f32::NAN; q.len()];
-    paged(&q, &keys, &values, layout, &weighing, &table, &mut without);
-    for last in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let [mut keys, mut values] = [keys.clone(), values.clone()];
-        keys[149 * 80..].fill(last);
-        values[149 * 80..].fill(last);
-        let mut with = vec![0.0; q.len()];
-        paged(&q, &keys, &values, layout, &weighing, &table, &mut with);
-        assert_eq!(with[..149 * 240], without[..149 * 240]);
-        assert!(with[149 * 240..].iter().all(|out| !out.is_finite()));
+    let width = layout.heads * layout.head_dim;
+    let q = noise(150 * width, 1);
+    let sinks = noise(layout.heads, 4);
+    for (cap, sinks) in [(None, None), (Some(0.7), Some(&sinks[..]))] {
+        let weighing = Weighing {
+            scale: 1.0,
+            cap,
+            sinks,
+        };
+        for level in Level::list() {
+            let compute = |[keys, values]: &[Vec<E>; 2]| {
+                let mut out = vec![f32::NAN; q.len()];
+                // SAFETY: the list contains levels that this CPU has.
+                unsafe {
+                    paged_at(
+                        level,
+                        &q,
+                        [keys, values],
+                        layout,
+                        &weighing,
+                        &table,
+                        &mut out,
+                    );
+                };
+                out
+            };
+            let without = compute(pools);
+            let mut spoilt = pools.clone();
+            for pool in &mut spoilt {
+                let slot = pool.len() / 150;
+                spoil(&mut pool[149 * slot..]);
+            }
+            let with = compute(&spoilt);
+            let (before, last) = with.split_at(149 * width);
+            assert_eq!(
+                rounded(before, f32::to_bits),
+                rounded(&without[..149 * width], f32::to_bits)
+            );
+            assert!(last.iter().all(|out| !out.is_finite()), "{level:?}");
+        }
     }
 }
 
 #[test]
-#[should_panic(expected = "within the pools")]
 fn a_slot_outside_the_pools_is_not_read() {
     let layout = HeadLayout {
         heads: 1,
         kv_heads: 1,
         head_dim: 16,
     };
-    let table = SlotTable {
-        positions: &[1],
-        start: &[0],
-        slots: &[0, -1],
-        window: usize::MAX,
-    };
     let weighing = Weighing {
         scale: 1.0,
         cap: None,
         sinks: None,
     };
-    let (pool, mut out) = (noise(32, 1), [0.0; 16]);
-    paged(
-        &pool[..16],
-        &pool,
-        &pool,
-        layout,
-        &weighing,
-        &table,
-        &mut out,
-    );
+    // Two slots.
+    let pool = noise(32, 1);
+    let attend = |slot| {
+        let table = SlotTable {
+            positions: &[1],
+            start: &[0],
+            slots: &[0, slot],
+            window: usize::MAX,
+        };
+        let mut out = [0.0; 16];
+        paged(
+            &pool[..16],
+            &pool,
+            &pool,
+            layout,
+            &weighing,
+            &table,
+            &mut out,
+        );
+    };
+    attend(1);
+    for slot in [2, 3, i32::MAX, -1, i32::MIN] {
+        let panic = catch_unwind(|| attend(slot)).expect_err("the slot is outside");
+        let message = panic.downcast_ref::<&str>().copied().unwrap_or_default();
+        assert!(message.contains("within the pools"), "{slot}: {message}");
+    }
 }
 
 #[test]
