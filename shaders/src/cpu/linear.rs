@@ -113,7 +113,8 @@ fn on_vectors<E: Stored>(level: Level, jobs: &[Job<'_, E>], input: usize) {
     tasks.for_each_init(many::Scratch::default, of_task);
 }
 
-/// The product of all tokens with some rows of the weights.
+/// The product of all tokens with some rows of the weights. No other task may access the columns
+/// `from..from + rows` of `y`.
 struct Block<'a, E> {
     /// `[groups, steps, tokens of a group, lanes]`, as [`pack`] orders them. A single token whose
     /// elements do not alternate is `[input]`, without padding.

@@ -98,8 +98,8 @@ impl<E: Stored> Widened<'_, E> {
             }
             let sums = sums.chunks_exact(tiles * tile);
             for (index, (x, sums)) in x.chunks_exact(group).zip(sums).enumerate() {
-                // All columns of a token are written together. Otherwise each tile would wait for the line of
-                // its few columns.
+                // All columns of the task are written together. If each tile wrote its three, each would wait for
+                // their cache line.
                 let mut columns = [[0.0; MAX_ROWS_PER_TASK]; TOKENS];
                 for (index, sums) in sums.chunks_exact(tile).enumerate() {
                     // SAFETY: the caller guarantees the features of `S`.
@@ -107,7 +107,8 @@ impl<E: Stored> Widened<'_, E> {
                 }
                 let token = part * FAR_TOKENS + index * TOKENS;
                 for (token, columns) in (token..block.y.tokens).zip(&mut columns) {
-                    // SAFETY: the token exists, and so many columns from the first on are this task's.
+                    // SAFETY: the token exists, and the columns of the block are this task's, as its
+                    // documentation demands.
                     unsafe { block.write_row(token, &mut columns[..block.rows]) };
                 }
             }
@@ -143,8 +144,9 @@ impl<E: Stored> Block<'_, E> {
         }
     }
 
-    /// Adds up the lanes of the `sums` of a tile: those of a group of tokens, whose panel is `x`, and of the rows
-    /// from `row` on, whose places in `columns` are set.
+    /// Sets `columns[t][row..row + ROWS]` to the products of the tokens of the panel `x` with the rows of a tile:
+    /// the lanes of `sums`, added up, and the elements that are left of each row. Columns behind the block's
+    /// last row mean nothing.
     ///
     /// # Safety
     /// The CPU must have `S`'s features.
@@ -186,18 +188,19 @@ impl<E: Stored> Block<'_, E> {
         }
     }
 
-    /// Writes the columns of this block for a token, with the bias added.
+    /// Adds the bias to `columns`, and writes them as the columns of this block for a token.
     ///
     /// # Safety
-    /// The token must exist, `columns` must be as many as the block has rows, and these must be this task's.
+    /// The token must exist, `columns` must have `self.rows` elements, and no other task may access the elements
+    /// of `y` that are written.
     #[inline(always)]
     unsafe fn write_row(&self, token: usize, columns: &mut [f32]) {
         if let Some(bias) = self.bias {
-            for (column, bias) in columns.iter_mut().zip(&bias[self.from..]) {
+            for (column, bias) in columns.iter_mut().zip(&bias[self.from..][..self.rows]) {
                 *column += bias;
             }
         }
-        // SAFETY: the caller guarantees the elements, which nothing else refers to.
+        // SAFETY: the caller guarantees the elements of `y`, and nothing else refers to `columns`.
         unsafe {
             let to = self.y.at(token, self.from);
             to.copy_from_nonoverlapping(columns.as_ptr(), columns.len());
@@ -213,8 +216,8 @@ struct Ahead {
 
 /// Adds the products of the panels `x` and `weights`, which have the same number of steps, to
 /// `kept`: `TOKENS` x [`ROWS`] vectors. If `first`, they are set, and what they had means nothing.
-/// Each step prefetches one of the lines `ahead`, and then one of the next tile's sums, which follow `kept`:
-/// many at once would wait for each other.
+/// Each step prefetches one line, because many at once would wait for each other: first those `ahead`, and then,
+/// if steps are left, those of the next tile's sums, which follow `kept`.
 ///
 /// # Safety
 /// The CPU must have `S`'s features.
@@ -243,7 +246,7 @@ unsafe fn add<S: Simd, const TOKENS: usize>(
                 }
             }
         }
-        // Few tiles have more lines than steps.
+        // A task of few tiles may have more lines than steps.
         let fetching = ahead.lines.min(steps);
         for line in fetching..ahead.lines {
             S::prefetch(ahead.next.wrapping_add(line * CACHE_LINE));

@@ -1,9 +1,9 @@
-//! Attention beside attention in f64: all pools, caps, sinks and windows, at every level.
+//! Attention compared with f64: all kinds of pools, caps, sinks and windows, at every level.
 
 use half::{bf16, f16};
 
 use super::super::*;
-use super::{pool_of_int8, rounded, with_one_thread};
+use super::{converted, pool_of_int8, with_one_thread};
 use crate::cpu::noise::noise;
 
 /// Attention in f64 of the token `token`, `[heads, head_dim]`, over keys and values `[slots, kv_heads, head_dim]`.
@@ -32,7 +32,12 @@ fn exact(
                 .map(f64::from)
                 .map_or(score, |cap| cap * (score / cap).tanh())
         };
-        let slots = table.visible(token);
+        let at = table.positions[token] as usize;
+        let attended = (0..=at).filter(|position| at - position < table.window);
+        let start = table.start[token] as usize;
+        let slots: Vec<i32> = attended
+            .map(|position| table.slots[start + position])
+            .collect();
         let scores: Vec<f64> = slots.iter().map(score).collect();
         let sink = weighing
             .sinks
@@ -53,11 +58,11 @@ const SLOTS: usize = 300;
 const SPREAD: HeadLayout = HeadLayout {
     heads: 10,
     kv_heads: 2,
-    head_dim: 36,
+    // With 8 and 16 lanes, vectors of two kinds and single elements.
+    head_dim: 60,
 };
 
-/// Compares attention over pools of [`SLOTS`] slots with [`exact`], at every level, with one thread, so that tasks
-/// have many tokens whatever CPU this is. `widened` has the pools' elements times their scales.
+/// Compares attention over pools of [`SLOTS`] slots with [`exact`], at every level. `widened` has the pools' elements times their scales.
 /// Queries are multiplied by `sharp`: with 300, scores differ by some hundreds.
 fn compare_with_f64<E: Pooled>(
     pools: [&[E]; 2],
@@ -66,13 +71,15 @@ fn compare_with_f64<E: Pooled>(
     window: usize,
     sharp: f32,
 ) {
-    let order: Vec<i32> = (0..SLOTS as i32).map(|slot| slot * 7 % 300).collect();
+    // The slots of another sequence come first.
+    let order = (0..SLOTS as i32).map(|slot| slot * 7 % SLOTS as i32);
+    let slots: Vec<i32> = [-1; 5].into_iter().chain(order).collect();
     for (seed, tokens) in (3..).zip([1, 2, 9, 40]) {
         let positions: Vec<i32> = (SLOTS - tokens..SLOTS).map(|at| at as i32).collect();
         let table = SlotTable {
             positions: &positions,
-            start: &vec![0; tokens],
-            slots: &order,
+            start: &vec![5; tokens],
+            slots: &slots,
             window,
         };
         let mut q = noise(tokens * SPREAD.heads * SPREAD.head_dim, seed);
@@ -86,12 +93,10 @@ fn compare_with_f64<E: Pooled>(
         for level in Level::list() {
             let mut out = vec![f32::NAN; q.len()];
             // SAFETY: the list contains levels that this CPU has.
-            with_one_thread(|| unsafe {
-                paged_at(level, &q, pools, SPREAD, weighing, &table, &mut out);
-            });
+            unsafe { paged_at(level, &q, pools, SPREAD, weighing, &table, &mut out) };
             for (got, want) in out.iter().zip(&exact) {
                 let off = (f64::from(*got) - want).abs();
-                // Scores are rounded in f32, and weights change as much as scores do.
+                // Scores are converted in f32, and weights change as much as scores do.
                 assert!(
                     off <= 1e-6 + 2e-6 * f64::from(sharp),
                     "{level:?}, {tokens} tokens, scores times {sharp}: {got}, not {want}"
@@ -117,82 +122,90 @@ fn keys_and_values() -> [Vec<f32>; 2] {
 
 #[test]
 fn it_agrees_with_f64_however_far_apart_the_scores_are() {
-    let floats = keys_and_values();
-    for sharp in [1.0, 20.0, 300.0] {
-        let pools = [&floats[0][..], &floats[1]];
-        compare_with_f64(pools, &floats, &plain(), usize::MAX, sharp);
-    }
+    with_one_thread(|| {
+        let floats = keys_and_values();
+        for sharp in [1.0, 20.0, 300.0] {
+            let pools = [&floats[0][..], &floats[1]];
+            compare_with_f64(pools, &floats, &plain(), usize::MAX, sharp);
+        }
+    });
 }
 
 #[test]
 fn caps_sinks_and_windows_agree_with_f64() {
-    let floats = keys_and_values();
-    let pools = [&floats[0][..], &floats[1]];
-    // The weight of a sink is little, nearly all, or none.
-    let sinks = [
-        0.3,
-        -2.0,
-        1.0,
-        5.0,
-        -90.0,
-        0.0,
-        12.0,
-        -1.0,
-        f32::NEG_INFINITY,
-        2.0,
-    ];
-    for cap in [None, Some(0.8), Some(50.0)] {
-        for sinks in [None, Some(&sinks[..])] {
-            for window in [1, 63, 64, 65, 270, usize::MAX] {
-                let weighing = Weighing {
-                    cap,
-                    sinks,
-                    ..plain()
-                };
-                compare_with_f64(pools, &floats, &weighing, window, 20.0);
+    with_one_thread(|| {
+        let floats = keys_and_values();
+        let pools = [&floats[0][..], &floats[1]];
+        // The weight of a sink is small, nearly all, or none.
+        let sinks = [
+            0.3,
+            -2.0,
+            1.0,
+            5.0,
+            -90.0,
+            0.0,
+            12.0,
+            -1.0,
+            f32::NEG_INFINITY,
+            2.0,
+        ];
+        for cap in [None, Some(0.8), Some(50.0)] {
+            for sinks in [None, Some(&sinks[..])] {
+                for window in [1, 63, 64, 65, 270, usize::MAX] {
+                    let weighing = Weighing {
+                        cap,
+                        sinks,
+                        ..plain()
+                    };
+                    compare_with_f64(pools, &floats, &weighing, window, 20.0);
+                }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn halves_and_8_bits_agree_with_f64() {
-    let floats = keys_and_values();
-    let sinks = noise(SPREAD.heads, 10);
-    let capped = Weighing {
-        cap: Some(3.0),
-        sinks: Some(&sinks),
-        ..plain()
-    };
-    for weighing in [plain(), capped] {
-        let halves = floats.each_ref().map(|pool| rounded(pool, bf16::from_f32));
-        compare_with_f64(
-            [&halves[0], &halves[1]],
-            &halves.each_ref().map(|pool| rounded(pool, bf16::to_f32)),
-            &weighing,
-            usize::MAX,
-            5.0,
-        );
-        let halves = floats.each_ref().map(|pool| rounded(pool, f16::from_f32));
-        compare_with_f64(
-            [&halves[0], &halves[1]],
-            &halves.each_ref().map(|pool| rounded(pool, f16::to_f32)),
-            &weighing,
-            100,
-            5.0,
-        );
-        let bytes = [3, 4].map(|seed| pool_of_int8(SPREAD, SLOTS, seed));
-        let widened = bytes.each_ref().map(|pool| {
-            let heads = pool.chunks_exact(i8::SCALE + SPREAD.head_dim);
-            let widen = |head: &[i8]| {
-                let (front, head) = head.split_at(i8::SCALE);
-                let scale = i8::scale(front);
-                head.iter()
-                    .map(|x| f32::from(*x) * scale)
-                    .collect::<Vec<_>>()
-            };
-            heads.flat_map(widen).collect()
-        });
-        compare_with_f64([&bytes[0], &bytes[1]], &widened, &weighing, usize::MAX, 5.0);
-    }
+    with_one_thread(|| {
+        let floats = keys_and_values();
+        let sinks = noise(SPREAD.heads, 10);
+        let capped = Weighing {
+            cap: Some(3.0),
+            sinks: Some(&sinks),
+            ..plain()
+        };
+        for weighing in [plain(), capped] {
+            let halves = floats
+                .each_ref()
+                .map(|pool| converted(pool, bf16::from_f32));
+            compare_with_f64(
+                [&halves[0], &halves[1]],
+                &halves.each_ref().map(|pool| converted(pool, bf16::to_f32)),
+                &weighing,
+                usize::MAX,
+                5.0,
+            );
+            let halves = floats.each_ref().map(|pool| converted(pool, f16::from_f32));
+            compare_with_f64(
+                [&halves[0], &halves[1]],
+                &halves.each_ref().map(|pool| converted(pool, f16::to_f32)),
+                &weighing,
+                100,
+                5.0,
+            );
+            let bytes = [13, 14].map(|seed| pool_of_int8(SPREAD, SLOTS, seed));
+            let widened = bytes.each_ref().map(|pool| {
+                let heads = pool.chunks_exact(i8::SCALE + SPREAD.head_dim);
+                let widen = |head: &[i8]| {
+                    let (front, head) = head.split_at(i8::SCALE);
+                    let scale = f32::from_le_bytes([0, 1, 2, 3].map(|i| front[i].cast_unsigned()));
+                    head.iter()
+                        .map(|x| f32::from(*x) * scale)
+                        .collect::<Vec<_>>()
+                };
+                heads.flat_map(widen).collect()
+            });
+            compare_with_f64([&bytes[0], &bytes[1]], &widened, &weighing, usize::MAX, 5.0);
+        }
+    });
 }
