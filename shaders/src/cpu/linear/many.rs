@@ -177,7 +177,7 @@ impl<E: Stored> Block<'_, E> {
         for (columns, values) in columns.iter_mut().zip(values) {
             columns[row..row + ROWS].copy_from_slice(values);
         }
-        // What is left of each row behind the last whole pair of vectors.
+        // Each row may have elements behind its last whole pair of vectors. They are added one by one.
         for row in row..self.rows.min(row + ROWS) {
             for (t, columns) in columns.iter_mut().enumerate() {
                 for k in whole..self.input {

@@ -62,8 +62,8 @@ const SPREAD: HeadLayout = HeadLayout {
     head_dim: 60,
 };
 
-/// Compares attention over pools of [`SLOTS`] slots with [`exact`], at every level. `widened` has the pools' elements times their scales.
-/// Queries are multiplied by `sharp`: with 300, scores differ by some hundreds.
+/// Compares attention over pools of [`SLOTS`] slots with [`exact`], at every level. `widened` has the pools'
+/// elements times their scales. Queries are multiplied by `sharp`: with 300, scores differ by some hundreds.
 fn compare_with_f64<E: Pooled>(
     pools: [&[E]; 2],
     widened: &[Vec<f32>; 2],
@@ -96,7 +96,7 @@ fn compare_with_f64<E: Pooled>(
             unsafe { paged_at(level, &q, pools, SPREAD, weighing, &table, &mut out) };
             for (got, want) in out.iter().zip(&exact) {
                 let off = (f64::from(*got) - want).abs();
-                // Scores are converted in f32, and weights change as much as scores do.
+                // Scores are rounded in f32, and weights change as much as scores do.
                 assert!(
                     off <= 1e-6 + 2e-6 * f64::from(sharp),
                     "{level:?}, {tokens} tokens, scores times {sharp}: {got}, not {want}"
